@@ -1,0 +1,4 @@
+"""Typed records, ids, config, schemas, store and ledger: what every other room shares.
+
+Owns no GPU, no Ray and no torch; importing it loads only the standard library.
+"""

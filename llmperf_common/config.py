@@ -1,0 +1,169 @@
+"""One way to read configuration: typed nodes, TOML presets, ``--set key=value``, one hash.
+
+Owns the base class of every config node, the preset loader and the error text. Does not own any key: a
+node is declared beside the component that reads it (``workers/config.py``, ``trainer/config.py``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import pydantic
+
+from llmperf_common.ids import canonical_json
+
+
+NodeT = TypeVar("NodeT", bound="Node")
+
+
+class ConfigError(ValueError):
+    """A config key or value that cannot be used; the message names key, value and what is allowed."""
+
+
+class Node(pydantic.BaseModel):
+    """One frozen node of a config tree; unknown keys and values out of range are errors."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=False, validate_default=True)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Build the node from nested mappings.
+
+        Raises:
+            ConfigError: One line for every bad key: its dotted name, its value, what is allowed.
+        """
+        try:
+            return cls.model_validate(values)
+        except pydantic.ValidationError as error:
+            raise ConfigError("\n".join(_explain(cls, item) for item in error.errors())) from None
+
+    def content_hash(self) -> str:
+        """Return 20 hex digits that change with any value of the tree."""
+        return hashlib.sha256(canonical_json(self.model_dump(mode="json")).encode()).hexdigest()[:20]
+
+
+def key_names(node: type[Node], prefix: str = "") -> Iterator[str]:
+    """Yield every dotted key of a tree, in declaration order."""
+    for name, field in node.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Node):
+            yield from key_names(inner, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def load_config(
+    root: type[NodeT],
+    *,
+    preset: str | None = None,
+    preset_folder: str = "",
+    file: Path | None = None,
+    overrides: Sequence[str] = (),
+    values: Mapping[str, Any] | None = None,
+) -> NodeT:
+    """Resolve a tree: defaults, then the preset, the file, ``values`` (dotted keys), the overrides.
+
+    Args:
+        root: the tree's root node class.
+        preset: name of a TOML file in ``configs/<preset_folder>/``.
+        file: a user's TOML file.
+        overrides: texts ``key=value``, the value in TOML syntax (bare words are taken as text).
+        values: dotted keys set by command-line options; None values are left out.
+    Raises:
+        ConfigError: A key is unknown, a value out of range, a file unreadable.
+    """
+    tree: dict[str, Any] = {}
+    if preset is not None:
+        _merge(tree, _parse_toml(_read_preset(preset_folder, preset), f"preset {preset!r}"))
+    if file is not None:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"config file {file}: {error}") from None
+        _merge(tree, _parse_toml(text, str(file)))
+    for key, value in (values or {}).items():
+        if value is not None:
+            _set_dotted(tree, key, value)
+    for override in overrides:
+        key, equals, raw = override.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {override!r}: write it as key=value, for example plan.seed=7")
+        _check_key(root, key.strip())
+        _set_dotted(tree, key.strip(), _parse_value(raw.strip()))
+    return root.from_mapping(tree)
+
+
+def preset_names(folder: str) -> list[str]:
+    """Return the names of the presets shipped in ``configs/<folder>/``."""
+    root = resources.files("configs").joinpath(folder)
+    return sorted(item.name[: -len(".toml")] for item in root.iterdir() if item.name.endswith(".toml"))
+
+
+def _read_preset(folder: str, name: str) -> str:
+    names = preset_names(folder)
+    if name not in names:
+        raise ConfigError(f"preset {name!r} is not one of {', '.join(names)}{_nearest(name, names)}")
+    return resources.files("configs").joinpath(folder).joinpath(f"{name}.toml").read_text("utf-8")
+
+
+def _parse_toml(text: str, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where}: not valid TOML: {error}") from None
+
+
+def _parse_value(raw: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        return raw
+
+
+def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
+    for key, value in new.items():
+        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _set_dotted(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    *parents, last = dotted.split(".")
+    for parent in parents:
+        inner = tree.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"config key {dotted!r}: {parent!r} is a value, not a section")
+        tree = inner
+    tree[last] = value
+
+
+def _check_key(root: type[Node], dotted: str) -> None:
+    names = list(key_names(root))
+    if dotted not in names:
+        raise ConfigError(f"config key {dotted!r} is unknown{_nearest(dotted, names)}")
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    found = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def _explain(root: type[Node], item: Mapping[str, Any]) -> str:
+    dotted = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        return f"config key {dotted!r} is unknown{_nearest(dotted, list(key_names(root)))}"
+    return f"config key {dotted!r} = {item['input']!r}: {_allowed(item)}"
+
+
+def _allowed(item: Mapping[str, Any]) -> str:
+    context = item.get("ctx") or {}
+    words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    limits = [f"{word} {context[key]}" for key, word in words.items() if key in context]
+    return f"must be {' and '.join(limits)}" if limits else str(item["msg"])

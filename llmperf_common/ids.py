@@ -1,0 +1,76 @@
+"""Content hashes: the same thing has the same id on every machine, in every run.
+
+Owns the one hash function behind every id and the few ids that are hashes. An id is 20 hex digits (80
+bits: a collision among 10 million samples has a chance below 1e-10).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+ID_HEX_DIGITS = 20
+
+HARNESS_VERSION = 1
+"""Raised only when times change their meaning; part of every ``sample_id``."""
+
+
+
+def canonical_json(value: object) -> str:
+    """Return JSON whose text depends on the value only, not on the order of its keys.
+
+    >>> canonical_json({"b": 1, "a": [1.5, None]})
+    '{"a":[1.5,null],"b":1}'
+    """
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
+
+
+def content_id(kind: str, value: object) -> str:
+    """Return the id of ``value``: the first 20 hex digits of SHA-256 over ``kind`` and canonical JSON.
+
+    >>> content_id("kernel", {"a": 1, "b": 2}) == content_id("kernel", {"b": 2, "a": 1})
+    True
+    """
+    text = kind + "\n" + canonical_json(value)
+    return hashlib.sha256(text.encode()).hexdigest()[:ID_HEX_DIGITS]
+
+
+def sha256_hex(data: bytes) -> str:
+    """Return the SHA-256 of ``data`` as 64 hex digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def kernel_id(*, name: str, source: str, build_options: str) -> str:
+    """Return the id of one kernel: its name, the source it needs and how it is built."""
+    return content_id("kernel", [name, source, build_options])
+
+
+def task_id(*, plan_hash: str, kernel_id: str, device_class: str) -> str:
+    """Return the id of a task: one kernel on one device class within one plan."""
+    return content_id("task", [plan_hash, kernel_id, device_class])
+
+
+def sample_id(
+    *,
+    kernel_id: str,
+    global_size: Sequence[int],
+    local_size: Sequence[int],
+    args: Sequence[object],
+    device_class: str,
+    harness_version: int = HARNESS_VERSION,
+) -> str:
+    """Return the id of a sample; ``args`` are JSON values, one an argument, in position order."""
+    return content_id(
+        "sample",
+        [
+            kernel_id,
+            list(global_size),
+            list(local_size),
+            list(args),
+            device_class,
+            harness_version,
+        ],
+    )

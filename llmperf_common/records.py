@@ -1,0 +1,323 @@
+"""The values that travel between the rooms: kernels, launch configs, timings, results.
+
+Owns their types and nothing else: no parsing, no device, no storage. Sizes are in elements or
+work-items, times in nanoseconds; the unit is in the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from llmperf_common.failures import Failure
+from llmperf_common.ids import sample_id
+
+
+class ArgumentKind(StrEnum):
+    """What an argument is. The last five cannot be filled yet and make a kernel ``unsupported``."""
+
+    GLOBAL_BUFFER = "global_buffer"
+    CONSTANT_BUFFER = "constant_buffer"
+    LOCAL_BUFFER = "local_buffer"
+    SCALAR = "scalar"
+    IMAGE = "image"
+    SAMPLER = "sampler"
+    PIPE = "pipe"
+    STRUCT = "struct"
+    OTHER = "other"
+
+    @property
+    def is_buffer(self) -> bool:
+        """Whether the argument is a pointer into global, constant or local memory."""
+        return self in (self.GLOBAL_BUFFER, self.CONSTANT_BUFFER, self.LOCAL_BUFFER)
+
+
+class Access(StrEnum):
+    """How a kernel uses a buffer; ``READ_WRITE`` also where the analysis cannot tell."""
+
+    READ = "read"
+    WRITE = "write"
+    READ_WRITE = "read_write"
+    NONE = "none"
+
+
+class Strategy(StrEnum):
+    """How buffer sizes and scalar values follow from the NDRange."""
+
+    MEMORY_ANALYSIS = "memory_analysis"
+    SIMPLE = "simple"
+    DECOUPLED = "decoupled"
+
+
+STRATEGY_PRECEDENCE = (Strategy.MEMORY_ANALYSIS, Strategy.DECOUPLED, Strategy.SIMPLE)
+"""``input_strategy`` is the first of these that is in ``input_strategies``."""
+
+
+class Regime(StrEnum):
+    """How full the device is: work-groups against its compute units (SMs)."""
+
+    IDLE_SM = "idle_sm"
+    UNDER_UTILISED = "under_utilised"
+    FULLY_UTILISED = "fully_utilised"
+
+
+class StopReason(StrEnum):
+    """Why no further reading was taken."""
+
+    RELATIVE_ERROR = "relative_error"
+    """The standard error of the mean fell to ``timing.relative_standard_error``."""
+    MAX_READINGS = "max_readings"
+    SAMPLE_BUDGET = "sample_budget"
+    """``timing.sample_budget_ms`` of launches was spent."""
+    LONG_LAUNCH = "long_launch"
+    """Above 5 ms three readings are enough, above 20 ms one."""
+    FIXED = "fixed"
+    """A device that takes a fixed number of readings (replay)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """One declared argument of a kernel.
+
+    ``type_name`` is as written (typedefs kept); ``scalar_type`` is the canonical OpenCL scalar below it
+    (``float``, ``uint``, ``half``, ...), ``vector_width`` 1 for scalars; ``element_bytes`` is the size of
+    one element of the declared pointee type (a float3 has 16), or of the value itself.
+    """
+
+    position: int
+    name: str
+    kind: ArgumentKind
+    type_name: str
+    scalar_type: str
+    vector_width: int
+    element_bytes: int
+    access: Access
+    is_const: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """What the source says about one kernel, known without a device.
+
+    ``dims`` is the number of NDRange dimensions it asks for (1 to 3); ``required_local_size`` the
+    ``reqd_work_group_size`` attribute or None; ``static_features`` are those of
+    ``workers/signature.py``, combined with the launch by ``llmperf_common/features.py``.
+    """
+
+    arguments: tuple[Argument, ...]
+    dims: int
+    required_local_size: tuple[int, ...] | None
+    static_local_bytes: int
+    static_features: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One ``__kernel`` function with the source it needs.
+
+    Exactly one of ``signature`` and ``failure`` is set: a kernel that cannot be understood still is in the
+    corpus and gives its one failed row.
+    """
+
+    kernel_id: str
+    name: str
+    source: str
+    source_sha256: str
+    path: str
+    suite: str
+    family_id: str
+    build_options: str
+    signature: Signature | None
+    failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchArgument:
+    """One argument of a launch config: ``elements`` for buffers, ``value`` for scalars."""
+
+    position: int
+    kind: ArgumentKind
+    elements: int | None = None
+    value: float | int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchConfig:
+    """NDRange and every argument's size or value; what one sample times."""
+
+    sample_id: str
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+    args: tuple[LaunchArgument, ...]
+    regime: Regime | None
+    strategies: tuple[Strategy, ...]
+    seed: int
+
+    @property
+    def num_work_groups(self) -> int:
+        """Product over dimensions of global size ÷ local size."""
+        product = 1
+        for total, group in zip(self.global_size, self.local_size, strict=True):
+            product *= total // group
+        return product
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """Judgements on one sample; None where a check was not made (payload: first and last config only).
+
+    ``above_floor``: the median is no shorter than the bytes touched ÷ the measured peak bandwidth.
+    """
+
+    writes_output: bool | None = None
+    deterministic: bool | None = None
+    input_sensitive: bool | None = None
+    stationary: bool | None = None
+    data_dependent: bool | None = None
+    above_floor: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Every reading of one launch config, in nanoseconds of device event time.
+
+    ``time_ns`` are the warm readings in launch order, each the mean over ``launches_per_reading``
+    launches; ``first_ns`` is the very first launch of the config; ``cold_ns`` follow a flush of the last
+    level cache. ``sm_clock_mhz``, ``temperature_c`` and ``throttled`` are None where not measurable.
+    """
+
+    time_ns: tuple[float, ...]
+    first_ns: float
+    cold_ns: tuple[float, ...]
+    launches_per_reading: int
+    stop_reason: StopReason
+    checks: Checks
+    sm_clock_mhz: float | None = None
+    temperature_c: float | None = None
+    throttled: bool | None = None
+
+
+Outcome = Timing | Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One launch config with its outcome and where it was made.
+
+    A kernel that fails before it has any launch config gives one sample whose ``config`` has empty sizes.
+    """
+
+    config: LaunchConfig
+    outcome: Outcome
+    task_attempt: int
+    worker_id: str
+    created_at_us: int
+    """Microseconds since the epoch, UTC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """How a kernel was compiled; ``binary_sha256`` is None where the build failed."""
+
+    options: str
+    log: str
+    seconds: float
+    binary_sha256: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What one device is and can do, as found and as measured by our own kernels.
+
+    Peaks are None until measured. ``device_id`` hashes class, uuid, name and driver; ``compute_units`` and
+    the limits are what launch plans depend on.
+    """
+
+    device_id: str
+    device_class: str
+    device_uuid: str
+    name: str
+    platform: str
+    driver: str
+    compute_units: int
+    max_work_group_size: int
+    max_work_item_sizes: tuple[int, ...]
+    max_clock_mhz: float | None
+    global_memory_bytes: int
+    max_allocation_bytes: int
+    local_memory_bytes: int
+    last_level_cache_bytes: int
+    has_fp64: bool
+    has_half: bool
+    timer_step_ns: float | None = None
+    peak_dram_gbps: float | None = None
+    peak_l2_gbps: float | None = None
+    peak_fp32_gflops: float | None = None
+    peak_fp64_gflops: float | None = None
+    launch_floor_ns: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceClass:
+    """The facts of a device class that a launch plan is a function of; kept in ``run.json``."""
+
+    name: str
+    compute_units: int
+    max_work_group_size: int
+    max_work_item_sizes: tuple[int, ...]
+    max_allocation_bytes: int
+    global_memory_bytes: int
+    local_memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentinelReading:
+    """The median time of the sentinel kernel at one moment: drift of the device shows here."""
+
+    device_id: str
+    at_us: int
+    median_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """Everything one finished task adds to the dataset: one kernels row and its samples."""
+
+    task_id: str
+    device_class: str
+    device_id: str
+    kernel: Kernel
+    build: Build | None
+    samples: tuple[Sample, ...]
+    num_planned: int
+    sentinel: tuple[SentinelReading, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.samples) != self.num_planned:
+            raise ValueError(
+                f"task {self.task_id}: {self.num_planned} samples planned, {len(self.samples)} given"
+            )
+
+
+def empty_config(*, kernel_id: str, device_class: str, strategy: Strategy) -> LaunchConfig:
+    """Return the config of the one row of a kernel that fails before it has any launch config."""
+    return LaunchConfig(
+        sample_id=sample_id(
+            kernel_id=kernel_id, global_size=(), local_size=(), args=(), device_class=device_class
+        ),
+        global_size=(),
+        local_size=(),
+        args=(),
+        regime=None,
+        strategies=(strategy,),
+        seed=0,
+    )
+
+
+def launch_argument_json(argument: LaunchArgument) -> list[object]:
+    """Return the JSON value that stands for one argument in a ``sample_id``."""
+    value = argument.value
+    if value is not None and float(value).is_integer():
+        value = int(value)
+    return [argument.position, argument.kind.value, argument.elements, value]

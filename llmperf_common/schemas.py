@@ -1,0 +1,136 @@
+"""The Arrow schemas of the dataset: every column, its type and its unit.
+
+Owns the three tables' columns (contract) and the check that a table has them. Later versions only add
+nullable columns; ``SCHEMA_VERSION`` counts them. Does not own how records become rows: ``store/rows.py``.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+
+
+def _column(
+    name: str, kind: pa.DataType, meaning: str, *, unit: str = "", nullable: bool = True
+) -> pa.Field:
+    metadata = {"description": meaning}
+    if unit:
+        metadata["unit"] = unit
+    return pa.field(name, kind, nullable=nullable, metadata=metadata)
+
+
+def _struct(*members: tuple[str, pa.DataType]) -> pa.DataType:
+    return pa.struct([pa.field(name, kind) for name, kind in members])
+
+
+_TEXT, _I64, _I32, _F64, _BOOL = pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.bool_()
+_MOMENT = pa.timestamp("us", tz="UTC")
+_TERMS = pa.list_(_struct(("factors", pa.list_(_TEXT)), ("coefficient", _I64)))
+
+SAMPLES = pa.schema(
+    [
+        _column("sample_id", _TEXT, "Content hash of the launch config, 20 hex digits.", nullable=False),
+        _column("task_id", _TEXT, "The task this row was measured in.", nullable=False),
+        _column("kernel_id", _TEXT, "Content hash of the kernel.", nullable=False),
+        _column("device_id", _TEXT, "The device that ran it.", nullable=False),
+        _column("device_class", _TEXT, "Slug of the device's model.", nullable=False),
+        _column("global_size", pa.list_(_I64), "NDRange, dimension 0 first; empty if none was planned.", unit="work-items", nullable=False),
+        _column("local_size", pa.list_(_I64), "Work-group shape, dimension 0 first.", unit="work-items", nullable=False),
+        _column("args", pa.list_(_struct(("position", _I32), ("kind", _TEXT), ("elements", _I64), ("value", _F64))), "Arguments in position order: elements of a buffer, or the value of a scalar.", nullable=False),
+        _column("regime", _TEXT, "idle_sm, under_utilised or fully_utilised."),
+        _column("input_strategy", _TEXT, "The first of memory_analysis, decoupled, simple in input_strategies.", nullable=False),
+        _column("input_strategies", pa.list_(_TEXT), "Every strategy that planned this config.", nullable=False),
+        _column("status", _TEXT, "'ok' or a failure code.", nullable=False),
+        _column("failure_detail", _TEXT, "Evidence of a failure: compiler log or error, at most 8 KB."),
+        _column("time_ns", pa.list_(_F64), "Each warm reading, in launch order.", unit="ns"),
+        _column("median_ns", _F64, "Median of time_ns: the target.", unit="ns"),
+        _column("min_ns", _F64, "Smallest of time_ns.", unit="ns"),
+        _column("iqr_ns", _F64, "Interquartile range of time_ns.", unit="ns"),
+        _column("mean_ns", _F64, "Mean of time_ns.", unit="ns"),
+        _column("first_ns", _F64, "The first launch of this config.", unit="ns"),
+        _column("cold_ns", pa.list_(_F64), "Readings after a flush of the last-level cache.", unit="ns"),
+        _column("launches_per_reading", _I32, "Launches averaged in one reading; 1 unless the timer is too coarse."),
+        _column("stop_reason", _TEXT, "Why no further reading was taken."),
+        _column("sm_clock_mhz", _F64, "Clock of the compute units while timing.", unit="MHz"),
+        _column("temperature_c", _F64, "Device temperature while timing.", unit="degC"),
+        _column("throttled", _BOOL, "Whether the device throttled while timing."),
+        _column("checks", _struct(("writes_output", _BOOL), ("deterministic", _BOOL), ("input_sensitive", _BOOL), ("stationary", _BOOL), ("data_dependent", _BOOL), ("above_floor", _BOOL)), "Judgements; null where not checked."),
+        _column("seed", _I64, "Seed of the generated inputs.", nullable=False),
+        _column("harness_version", _I32, "Raised when times change their meaning.", nullable=False),
+        _column("task_attempt", _I32, "How often the task had been claimed, this time included.", nullable=False),
+        _column("worker_id", _TEXT, "host/pid of the collector.", nullable=False),
+        _column("created_at", _MOMENT, "When the row was made.", nullable=False),
+    ]
+)  # fmt: skip
+
+KERNELS = pa.schema(
+    [
+        _column("task_id", _TEXT, "One row a task.", nullable=False),
+        _column("kernel_id", _TEXT, "Content hash of name, source and build options.", nullable=False),
+        _column("name", _TEXT, "Name of the __kernel function.", nullable=False),
+        _column("source", _TEXT, "The source it needs; null where it may not be published."),
+        _column("source_sha256", _TEXT, "SHA-256 of the source.", nullable=False),
+        _column("family_id", _TEXT, "Smallest kernel_id among its near duplicates.", nullable=False),
+        _column("suite", _TEXT, "Where the kernel comes from.", nullable=False),
+        _column("path", _TEXT, "File it was read from, relative to the corpus.", nullable=False),
+        _column("dims", _I32, "NDRange dimensions it uses."),
+        _column("device_class", _TEXT, "Slug of the device's model.", nullable=False),
+        _column("args", pa.list_(_struct(("position", _I32), ("name", _TEXT), ("kind", _TEXT), ("type_name", _TEXT), ("scalar_type", _TEXT), ("vector_width", _I32), ("element_bytes", _I32), ("access", _TEXT))), "Declared arguments in position order.", nullable=False),
+        _column("analysis", pa.list_(_struct(("position", _I32), ("constant", _I64), ("terms", _TERMS), ("cap_constant", _I64), ("cap_terms", _TERMS), ("validated", _BOOL), ("reason", _TEXT))), "Extent of each buffer as a polynomial of the launch; null constant with a reason when it has none.", nullable=False),
+        _column("build", _struct(("options", _TEXT), ("log", _TEXT), ("seconds", _F64), ("binary_sha256", _TEXT)), "How it was compiled."),
+        _column("static_features", pa.map_(_TEXT, _F64), "Counts made from the source, by name.", nullable=False),
+        _column("registers", _I32, "Registers a work-item, where the device tells."),
+        _column("spill_bytes", _I64, "Spilled bytes a work-item, where the device tells.", unit="bytes"),
+        _column("shared_bytes", _I64, "Local memory a work-group, where the device tells.", unit="bytes"),
+        _column("occupancy", _F64, "Resident share of the device's work-items, where the device tells."),
+    ]
+)  # fmt: skip
+
+DEVICES = pa.schema(
+    [
+        _column("device_id", _TEXT, "Content hash of class, uuid, name and driver.", nullable=False),
+        _column("device_class", _TEXT, "Slug of the device's model.", nullable=False),
+        _column("device_uuid", _TEXT, "The card's own id, or a stable stand-in.", nullable=False),
+        _column("name", _TEXT, "As the driver names it.", nullable=False),
+        _column("platform", _TEXT, "OpenCL platform.", nullable=False),
+        _column("driver", _TEXT, "Driver version.", nullable=False),
+        _column("compute_units", _I32, "SMs of a GPU, cores of a CPU.", nullable=False),
+        _column("max_work_group_size", _I64, "Device limit.", unit="work-items", nullable=False),
+        _column("max_work_item_sizes", pa.list_(_I64), "Device limit by dimension.", unit="work-items", nullable=False),
+        _column("max_clock_mhz", _F64, "Highest clock as reported.", unit="MHz"),
+        _column("global_memory_bytes", _I64, "Global memory.", unit="bytes", nullable=False),
+        _column("max_allocation_bytes", _I64, "Largest single buffer.", unit="bytes", nullable=False),
+        _column("local_memory_bytes", _I64, "Local memory a work-group.", unit="bytes", nullable=False),
+        _column("last_level_cache_bytes", _I64, "L2 of a GPU, last level of a CPU.", unit="bytes", nullable=False),
+        _column("has_fp64", _BOOL, "Double precision supported.", nullable=False),
+        _column("has_half", _BOOL, "Half precision arithmetic supported.", nullable=False),
+        _column("timer_step_ns", _F64, "Smallest observed step of event times.", unit="ns"),
+        _column("peak_dram_gbps", _F64, "Measured by our triad on buffers beyond the cache.", unit="GB/s"),
+        _column("peak_l2_gbps", _F64, "Measured by our triad on buffers within the cache.", unit="GB/s"),
+        _column("peak_fp32_gflops", _F64, "Measured by our FMA chains.", unit="GFLOP/s"),
+        _column("peak_fp64_gflops", _F64, "Measured by our FMA chains; null without fp64.", unit="GFLOP/s"),
+        _column("launch_floor_ns", _F64, "Event time of an empty kernel.", unit="ns"),
+    ]
+)  # fmt: skip
+
+TABLES: dict[str, pa.Schema] = {"samples": SAMPLES, "kernels": KERNELS, "devices": DEVICES}
+
+
+def missing_or_changed_columns(table: str, found: pa.Schema) -> list[str]:
+    """Say how ``found`` departs from the contract; an empty list means a reader can use it.
+
+    Columns that we do not know are fine (a later version wrote them); a known column must have its type.
+    Non-nullable columns must be there; nullable ones may be missing (an earlier version).
+    """
+    problems = []
+    for wanted in TABLES[table]:
+        index = found.get_field_index(wanted.name)
+        if index < 0:
+            if not wanted.nullable:
+                problems.append(f"{table}: column {wanted.name!r} is missing")
+        elif found.field(index).type != wanted.type:
+            problems.append(
+                f"{table}: column {wanted.name!r} is {found.field(index).type}, not {wanted.type}"
+            )
+    return problems
