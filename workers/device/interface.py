@@ -1,0 +1,143 @@
+"""What a device must be able to do, so that loop, timing rule and checks never name a vendor.
+
+Owns the protocols and the one exception by which a door reports a failure. A *session* lives in a run child
+and owns the device context; a *compiler* lives in a compile child.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol, Self
+
+from llmperf_common.failures import Failure
+from llmperf_common.records import Device, Kernel, LaunchConfig
+
+
+class DeviceFailure(Exception):  # noqa: N818  (it carries a Failure, it is not a bug)
+    """A door's report that the world went wrong; caught where an ``Outcome`` is made.
+
+    ``sticky`` failures leave the context unusable: the child must go.
+    """
+
+    def __init__(self, failure: Failure, *, sticky: bool = False) -> None:
+        super().__init__(f"{failure.code}: {failure.detail}")
+        self.failure = failure
+        self.sticky = sticky
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRef:
+    """How to reach one device from a fresh process.
+
+    ``selector`` is what ``--device`` takes (``pocl``, ``cuda:0``, ``replay:FILE``); ``environment`` must be in
+    place before the process loads OpenCL (ICD folder, library path).
+    """
+
+    selector: str
+    platform: str
+    name: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A compiled program: the device's binary (empty where a backend keeps none) and how it was made."""
+
+    binary: bytes
+    options: str
+    log: str
+    seconds: float
+
+
+class Launcher(Protocol):
+    """One kernel with one launch config's arguments in place on the device."""
+
+    @property
+    def footprint_bytes(self) -> int:
+        """Bytes of all global and constant buffers of this config."""
+        ...
+
+    @property
+    def needs_refill(self) -> bool:
+        """Whether the kernel reads a buffer that it also writes: launch 7 must see launch 1's input."""
+        ...
+
+    def refill(self, *, seed: int, everything: bool = False) -> None:
+        """Restore the written buffers (all of them with ``everything``) to the inputs of ``seed``; untimed."""
+        ...
+
+    def launch(self, count: int = 1) -> float:
+        """Launch ``count`` times back to back and return the mean device time of one launch in ns."""
+        ...
+
+    def flush_cache(self) -> None:
+        """Write twice the last-level cache so that the next launch starts cold."""
+        ...
+
+    def poison_output(self, byte: int) -> None:
+        """Fill the buffers that the kernel only writes with ``byte``."""
+        ...
+
+    def output_digest(self) -> str:
+        """Return a hash over the contents of all buffers that the kernel may write."""
+        ...
+
+
+class LoadedKernel(Protocol):
+    """A kernel ready to be launched, with the buffers of its task allocated."""
+
+    def prepare(self, config: LaunchConfig) -> Launcher:
+        """Put the arguments of ``config`` in place. Raises DeviceFailure (launch_error, out_of_memory)."""
+        ...
+
+    def release(self) -> None:
+        """Free the kernel's buffers."""
+        ...
+
+
+class Session(Protocol):
+    """An open device context; one owner, one run child."""
+
+    @property
+    def device(self) -> Device:
+        """The device's record; peaks are None until ``measure_peaks``."""
+        ...
+
+    def measure_peaks(self) -> Device:
+        """Measure bandwidths, FLOP/s, timer step and launch floor with our own kernels."""
+        ...
+
+    def load(self, kernel: Kernel, program: Program) -> LoadedKernel:
+        """Load a compiled kernel. Raises DeviceFailure."""
+        ...
+
+    def spin_up(self, milliseconds: float) -> None:
+        """Keep the device busy so that clocks settle."""
+        ...
+
+    def sentinel_ns(self) -> float:
+        """Time the sentinel kernel: median of its launches, ns."""
+        ...
+
+    def close(self) -> None:
+        """Release the context."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Compiler(Protocol):
+    """Compiles for one device, in a process that may be killed."""
+
+    def compile(self, kernel: Kernel) -> Program:
+        """Build ``kernel`` from source. Raises DeviceFailure with the compiler's log."""
+        ...
