@@ -3,8 +3,8 @@
 __kernel void bitonic_step(__global uint *keys, uint stage, uint pass, uint n)
 {
     uint i = get_global_id(0);
-    uint distance = 1u << ((stage - pass) & 31u);
-    uint partner = i ^ distance;
+    uint gap = 1u << ((stage - pass) & 31u);
+    uint partner = i ^ gap;
     if (partner > i && partner < n) {
         bool ascending = ((i >> (stage & 31u)) & 2u) == 0u;
         uint low = min(keys[i], keys[partner]);

@@ -1,13 +1,13 @@
-// European call and put prices after Black and Scholes; inputs in [0, 1) become prices, strikes and years.
-// In the set as the classic arithmetic-heavy map: three loads, two stores, logarithm, root, exponentials.
+// European call and put prices (Black and Scholes); inputs in [0, 1) become price, strike, years.
+// In the set as the arithmetic-heavy map: three loads, two stores, logarithm, root, exponentials.
 float normal_cdf(float d)
 {
     return 0.5f * erfc(-d * 0.70710678f);
 }
 
 __kernel void black_scholes(__global const float *price01, __global const float *strike01,
-                            __global const float *years01, __global float *call, __global float *put,
-                            float rate, float volatility, int n)
+                            __global const float *years01, __global float *call,
+                            __global float *put, float rate, float volatility, int n)
 {
     int i = get_global_id(0);
     if (i >= n)

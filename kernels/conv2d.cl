@@ -1,5 +1,6 @@
-// 5 x 5 Gaussian blur of an image the shape of the NDRange; edges repeat, the filter is a program-scope
-// __constant table. In the set for 25 overlapping reads an element, fed by caches and constant memory.
+// 5 x 5 Gaussian blur of an image the shape of the NDRange; edges repeat, and the filter is a
+// program-scope __constant table.
+// In the set for 25 overlapping reads an element, fed by caches and constant memory.
 #define RADIUS 2
 #define TAPS (2 * RADIUS + 1)
 

@@ -1,4 +1,4 @@
-// Eight smoothing steps inside each work-group, between two local buffers that change places each step.
+// Eight smoothing steps inside each work-group, between two local buffers that swap each step.
 // In the set for a barrier a step and for local pointers that alias each other's names.
 #define STEPS 8
 
@@ -11,7 +11,9 @@ __kernel void double_buffer(__global const float *in, __global float *out, __loc
     front[lane] = i < n ? in[i] : 0.0f;
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int step = 0; step < STEPS; ++step) {
-        back[lane] = 0.25f * front[max(lane - 1, 0)] + 0.5f * front[lane] + 0.25f * front[min(lane + 1, last)];
+        float left = front[max(lane - 1, 0)];
+        float right = front[min(lane + 1, last)];
+        back[lane] = 0.25f * left + 0.5f * front[lane] + 0.25f * right;
         barrier(CLK_LOCAL_MEM_FENCE);
         __local float *swap = front;
         front = back;

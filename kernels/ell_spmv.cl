@@ -3,8 +3,8 @@
 // In the set for regular loads beside irregular gathers, with a loop bound from a scalar.
 #define MAX_WIDTH 32
 
-__kernel void ell_spmv(__global const int *cols, __global const float *vals, __global const float *x,
-                       __global float *y, int width)
+__kernel void ell_spmv(__global const int *cols, __global const float *vals,
+                       __global const float *x, __global float *y, int width)
 {
     int row = get_global_id(0);
     int num_rows = get_global_size(0);

@@ -1,4 +1,4 @@
-// One Bellman-Ford round, one edge per work-item: atomic_min of the candidate distance at the target.
+// One Bellman-Ford round, one edge per work-item: atomic_min of a new distance at the target.
 // Old and new distances are two buffers, so the order of the edges cannot change the result.
 // In the set for scattered atomics whose addresses come from the data.
 __kernel void graph_relax(__global const int *source, __global const int *target,

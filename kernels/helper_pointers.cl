@@ -1,6 +1,6 @@
 // Every work-item scales its own value by the mean of its work-group's first elements.
-// In the set because the loads happen in helper functions that walk a pointer handed to them, and
-// the base of that pointer comes from the work-group id.
+// In the set because the loads happen in helpers that walk a pointer handed to them, whose base
+// comes from the work-group id.
 #define MAX_WALK 64
 
 float walk_sum(__global const float *at, int count)
@@ -18,7 +18,8 @@ float group_mean(__global const float *in, int count)
     return walk_sum(base, count) / count;
 }
 
-__kernel void helper_pointers(__global const float *in, __global const float *weight, __global float *out)
+__kernel void helper_pointers(__global const float *in, __global const float *weight,
+                              __global float *out)
 {
     int count = min((int)get_local_size(0), MAX_WALK);
     __global float *mine = out + get_global_id(0);

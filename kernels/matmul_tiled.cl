@@ -1,5 +1,5 @@
 // C = A * B through 16 x 16 tiles in static local memory; the same shapes as matmul_naive.
-// In the set beside it: equal arithmetic, other traffic, two barriers a tile, a required local size.
+// In the set beside it: equal arithmetic, other traffic, two barriers a tile, a fixed local size.
 #define TILE 16
 #define MAX_DEPTH 512
 

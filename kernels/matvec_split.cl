@@ -1,6 +1,6 @@
-// Matrix-vector product, one matrix row per row of the 2-D NDRange: the row's work-items stride over
-// the columns, each work-group adds its share in local memory and writes one partial sum.
-// In the set because its output is sized by the number of work-groups, and it takes any local size.
+// Matrix-vector product, one matrix row per row of the 2-D NDRange: the row's work-items stride
+// over the columns; each work-group adds its share in local memory and writes one partial sum.
+// In the set because its output is sized by the number of work-groups; any local size works.
 __kernel void matvec_split(__global const float *matrix, __global const float *vec,
                            __global float *partial, __local float *scratch, int cols)
 {

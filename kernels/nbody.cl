@@ -1,5 +1,6 @@
-// Gravitational acceleration of every target by the first MAX_SOURCES sources at most (w is the mass).
-// In the set as all-pairs arithmetic on float4 with reuse from cache: compute bound, quadratic until the cap.
+// Gravitational pull on every target of at most the first MAX_SOURCES sources (w is the mass).
+// In the set as all-pairs arithmetic on float4 with reuse from cache: compute bound, and quadratic
+// until the cap.
 #define MAX_SOURCES 256
 #define SOFTENING 1.0e-2f
 

@@ -1,6 +1,7 @@
 // Sum of an array to one partial sum a work-group, in a tree over a __local pointer argument.
-// In the set for the local argument and its barriers; the halving rounds up, so any local size works.
-__kernel void reduce_sum(__global const float *in, __global float *partial, __local float *scratch, int n)
+// In the set for that argument and its barriers; halving rounds up, so any local size works.
+__kernel void reduce_sum(__global const float *in, __global float *partial, __local float *scratch,
+                         int n)
 {
     int i = get_global_id(0);
     int lane = get_local_id(0);

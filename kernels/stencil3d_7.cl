@@ -1,6 +1,7 @@
 // Seven-point Laplacian on a 3-D field the shape of the NDRange; faces are copied.
 // In the set as the 3-D kernel: neighbours one element, one row and one plane away.
-__kernel void stencil3d_7(__global const float *in, __global float *out, float c_centre, float c_side)
+__kernel void stencil3d_7(__global const float *in, __global float *out, float c_centre,
+                          float c_side)
 {
     int x = get_global_id(0), y = get_global_id(1), z = get_global_id(2);
     int nx = get_global_size(0), ny = get_global_size(1), nz = get_global_size(2);

@@ -1,5 +1,5 @@
-// Transposes through a padded 16 x 17 tile in static local memory, so loads and stores both run along rows.
-// In the set beside transpose_naive: the same extents and bytes, another speed.
+// Transposes through a padded 16 x 17 tile in static local memory: loads and stores both run
+// along rows. In the set beside transpose_naive: the same extents and bytes, another speed.
 #define TILE 16
 
 __kernel __attribute__((reqd_work_group_size(TILE, TILE, 1)))

@@ -1,5 +1,5 @@
-// Three maps on vector types: float4 (a rotation about z), float8 (a pairwise blend), int4 (bit mixing).
-// In the set because one element of the pointee is 16 or 32 bytes: extents count vectors, not floats.
+// Maps on vector types: float4 (rotation about z), float8 (pairwise blend), int4 (bit mixing).
+// In the set because a pointee element is 16 or 32 bytes: extents count vectors, not floats.
 __kernel void rotate_float4(__global const float4 *in, __global float4 *out, float angle)
 {
     size_t i = get_global_id(0);
@@ -8,7 +8,8 @@ __kernel void rotate_float4(__global const float4 *in, __global float4 *out, flo
     out[i] = (float4)(c * p.x - s * p.y, s * p.x + c * p.y, p.zw);
 }
 
-__kernel void blend_float8(__global const float8 *a, __global const float8 *b, __global float8 *out, int n)
+__kernel void blend_float8(__global const float8 *a, __global const float8 *b,
+                           __global float8 *out, int n)
 {
     int i = get_global_id(0);
     if (i < n) {

@@ -1,6 +1,6 @@
-// Slides a four-wide vload over a float array and stores each window as four floats through a cast pointer.
-// In the set because vload4 reads four elements past an arbitrary offset, and an argument changes its
-// type inside the kernel: `windows` is declared float4, addressed as float.
+// Slides a four-wide vload over a float array and stores each window less its mean.
+// In the set because vload4 reads four elements from an arbitrary offset, and an argument changes
+// type inside the kernel: `windows` is declared float4 and addressed as float.
 __kernel void vload_window(__global const float *in, __global float4 *windows, int n)
 {
     int i = get_global_id(0);

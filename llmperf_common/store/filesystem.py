@@ -1,0 +1,161 @@
+"""The few file operations the store needs, each atomic and durable when it returns.
+
+Owns ``put_if_absent`` and the locks for POSIX folders. Names are relative, with ``/``. Another backend (an
+object store) implements the same protocol; the simulator implements it with crashes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+TEMPORARY_PREFIX = ".tmp-"
+"""Readers of Parquet folders skip names with a leading dot; the sweeper removes leftovers."""
+
+
+class StoreError(Exception):
+    """The dataset folder cannot be used: the message says what, where and what to do."""
+
+
+class Filesystem(Protocol):
+    """What the store asks of a folder."""
+
+    def describe(self, name: str = "") -> str:
+        """Return the full name of ``name`` for messages."""
+        ...
+
+    def read_bytes(self, name: str) -> bytes:
+        """Return the whole file. Raises FileNotFoundError."""
+        ...
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Create ``name`` with ``data``, durably; False, and nothing changed, if it exists."""
+        ...
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Create or overwrite ``name`` atomically (the card only: everything else is immutable)."""
+        ...
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the sorted names of the files directly in ``folder``, temporary ones included."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Delete ``name``; no error if it is gone."""
+        ...
+
+    def lock(
+        self, name: str, *, exclusive: bool, wait: bool
+    ) -> AbstractContextManager[bool]:
+        """Hold an advisory lock for the length of a ``with``; its value is whether it was obtained."""
+        ...
+
+
+class PosixFilesystem:
+    """A folder on a POSIX file system.
+
+    A file appears under its name only when its bytes are on disk: temporary file, fsync, ``link`` (which
+    fails if the name exists), fsync of the folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def describe(self, name: str = "") -> str:
+        """Return the path of ``name``."""
+        return str(self.root / name) if name else str(self.root)
+
+    def read_bytes(self, name: str) -> bytes:
+        """Return the whole file. Raises FileNotFoundError."""
+        return (self.root / name).read_bytes()
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Create ``name`` with ``data``, durably; False, and nothing changed, if it exists."""
+        target = self.root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with self._temporary(target, data) as temporary:
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+            _fsync_folder(target.parent)
+        return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Create or overwrite ``name`` atomically."""
+        target = self.root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with self._temporary(target, data) as temporary:
+            os.replace(temporary, target)
+            _fsync_folder(target.parent)
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the sorted names of the files directly in ``folder``."""
+        try:
+            with os.scandir(self.root / folder) as entries:
+                return sorted(entry.name for entry in entries if entry.is_file())
+        except FileNotFoundError:
+            return []
+
+    def remove(self, name: str) -> None:
+        """Delete ``name``; no error if it is gone."""
+        (self.root / name).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def lock(self, name: str, *, exclusive: bool, wait: bool) -> Iterator[bool]:
+        """Hold ``flock`` on ``name``; the operating system drops it when the process dies."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            mode = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+            try:
+                fcntl.flock(descriptor, mode if wait else mode | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _temporary(self, target: Path, data: bytes) -> Iterator[Path]:
+        """Write ``data`` to a temporary file beside ``target`` and fsync it; removed at the end."""
+        temporary = target.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}")
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            with open(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield temporary
+        except OSError as error:
+            raise _explained(error, target) from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _explained(error: OSError, target: Path) -> Exception:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreError(
+            f"no space left to write {target}: nothing committed is lost; "
+            "free some space and run the same command again"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return StoreError(f"cannot write {target}: {error.strerror}; choose a folder you may write to")
+    return error

@@ -1,0 +1,169 @@
+"""Manifests: the list of shards that make one version of the dataset.
+
+Owns their JSON form and the chain rule: version v+1 is made from version v, by a publisher whose epoch is
+not below that of v. Does not own which shards are committed: the ledger says that.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from llmperf_common.schemas import SCHEMA_VERSION, TABLES
+from llmperf_common.store.filesystem import Filesystem, StoreError
+
+_NAME = re.compile(r"manifest-(\d{6,})\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardEntry:
+    """One Parquet file of the dataset, as the manifest lists it.
+
+    ``name`` is its path relative to the dataset, ``tasks`` how many tasks it holds results of (0 in
+    ``devices/``).
+    """
+
+    name: str
+    rows: int
+    bytes: int
+    sha256: str
+    tasks: int
+
+    @property
+    def table(self) -> str:
+        """The table it belongs to: samples, kernels or devices."""
+        return self.name.split("/", 1)[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One immutable version of the dataset.
+
+    ``replaces`` maps the name of a compacted shard to the names it stands for. ``epoch`` is the publisher's.
+    """
+
+    version: int
+    plan_hash: str
+    epoch: int
+    shards: tuple[ShardEntry, ...] = ()
+    replaces: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks with a committed result."""
+        return sum(shard.tasks for shard in self.shards if shard.table == "kernels")
+
+    @property
+    def shard_names(self) -> frozenset[str]:
+        """Names of all shards of this version."""
+        return frozenset(shard.name for shard in self.shards)
+
+    def of_table(self, table: str) -> tuple[ShardEntry, ...]:
+        """The shards of one table, in the order they were published."""
+        return tuple(shard for shard in self.shards if shard.table == table)
+
+    def with_shards(self, entries: Iterable[ShardEntry], *, epoch: int) -> Manifest:
+        """Return the next version with ``entries`` added (those already listed are left out)."""
+        known = self.shard_names
+        new = tuple(entry for entry in entries if entry.name not in known)
+        return replace(self, version=self.version + 1, epoch=epoch, shards=self.shards + new)
+
+    def to_json(self) -> bytes:
+        """Return the bytes of the manifest file."""
+        document = {
+            "schema_version": self.schema_version,
+            "version": self.version,
+            "plan_hash": self.plan_hash,
+            "epoch": self.epoch,
+            "tasks": self.num_tasks,
+            "rows": {
+                table: sum(shard.rows for shard in self.of_table(table)) for table in TABLES
+            },
+            "shards": [asdict(shard) for shard in self.shards],
+            "replaces": {name: list(old) for name, old in self.replaces},
+        }
+        return (json.dumps(document, indent=1) + "\n").encode()
+
+
+class ManifestError(StoreError):
+    """A manifest is damaged or from a newer version of LLMPerf."""
+
+
+def manifest_name(version: int) -> str:
+    """Return the file name of a version: ``manifest-000007.json``."""
+    return f"manifest-{version:06d}.json"
+
+
+def parse_manifest(data: bytes, where: str) -> Manifest:
+    """Read a manifest file. Raises ManifestError naming ``where``."""
+    try:
+        document = json.loads(data)
+        shards = tuple(ShardEntry(**entry) for entry in document["shards"])
+        manifest = Manifest(
+            version=int(document["version"]),
+            plan_hash=str(document["plan_hash"]),
+            epoch=int(document["epoch"]),
+            shards=shards,
+            replaces=tuple((name, tuple(old)) for name, old in document["replaces"].items()),
+            schema_version=int(document["schema_version"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ManifestError(
+            f"{where} is damaged ({type(error).__name__}: {error}); move it away to fall back to the version "
+            "before it, then run `llmperf collect` again: shards on disk are found by their footers"
+        ) from None
+    if manifest.schema_version > SCHEMA_VERSION:
+        raise ManifestError(
+            f"{where} has schema version {manifest.schema_version}, this LLMPerf reads up to "
+            f"{SCHEMA_VERSION}: upgrade LLMPerf"
+        )
+    return manifest
+
+
+def manifest_versions(fs: Filesystem) -> list[int]:
+    """Return the versions present, ascending."""
+    found = (_NAME.fullmatch(name) for name in fs.names())
+    return sorted(int(match.group(1)) for match in found if match)
+
+
+def latest_manifest(fs: Filesystem) -> Manifest | None:
+    """Return the current version, None before the first."""
+    versions = manifest_versions(fs)
+    if not versions:
+        return None
+    name = manifest_name(versions[-1])
+    return parse_manifest(fs.read_bytes(name), fs.describe(name))
+
+
+@dataclass(frozen=True, slots=True)
+class StaleEpoch:
+    """A newer epoch has published: this publisher's ledger was replaced and it must attach again."""
+
+    current_epoch: int
+
+
+def publish(
+    fs: Filesystem, entries: Sequence[ShardEntry], *, plan_hash: str, epoch: int
+) -> Manifest | StaleEpoch:
+    """Make ``entries`` part of the current version, whoever else publishes meanwhile.
+
+    Create-if-absent decides between publishers; the loser re-reads and merges. Because each version is made
+    from the one before it and never lowers the epoch, a publisher whose ledger was rebuilt elsewhere is
+    refused from the moment the rebuild has published.
+    """
+    while True:
+        base = latest_manifest(fs)
+        if base is None:
+            base = Manifest(version=0, plan_hash=plan_hash, epoch=epoch)
+        if base.epoch > epoch:
+            return StaleEpoch(base.epoch)
+        if base.version > 0 and base.epoch == epoch and base.shard_names.issuperset(
+            entry.name for entry in entries
+        ):
+            return base
+        new = base.with_shards(entries, epoch=epoch)
+        if fs.put_if_absent(manifest_name(new.version), new.to_json()):
+            return new

@@ -1,0 +1,139 @@
+"""Records to Arrow rows: the one place where a ``TaskResult`` or ``Device`` takes the schema's shape."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from llmperf_common.failures import OK_STATUS, Failure
+from llmperf_common.ids import HARNESS_VERSION
+from llmperf_common.records import (
+    STRATEGY_PRECEDENCE,
+    Device,
+    Kernel,
+    Sample,
+    TaskResult,
+    Timing,
+)
+from llmperf_common.schemas import DEVICES, KERNELS, SAMPLES
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def samples_table(results: Sequence[TaskResult]) -> pa.Table:
+    """Return the samples of ``results``, one row each, in order."""
+    rows = [_sample_row(result, sample) for result in results for sample in result.samples]
+    return pa.Table.from_pylist(rows, schema=SAMPLES)
+
+
+def kernels_table(results: Sequence[TaskResult]) -> pa.Table:
+    """Return one row a task."""
+    return pa.Table.from_pylist([_kernel_row(result) for result in results], schema=KERNELS)
+
+
+def devices_table(devices: Sequence[Device]) -> pa.Table:
+    """Return one row a device."""
+    return pa.Table.from_pylist([dataclasses.asdict(device) for device in devices], schema=DEVICES)
+
+
+def _sample_row(result: TaskResult, sample: Sample) -> dict[str, Any]:
+    config = sample.config
+    first = next(item for item in STRATEGY_PRECEDENCE if item in config.strategies)
+    row = {
+        "sample_id": config.sample_id,
+        "task_id": result.task_id,
+        "kernel_id": result.kernel.kernel_id,
+        "device_id": result.device_id,
+        "device_class": result.device_class,
+        "global_size": list(config.global_size),
+        "local_size": list(config.local_size),
+        "args": [
+            {"position": a.position, "kind": a.kind.value, "elements": a.elements, "value": a.value}
+            for a in config.args
+        ],
+        "regime": config.regime.value if config.regime else None,
+        "input_strategy": first.value,
+        "input_strategies": [item.value for item in STRATEGY_PRECEDENCE if item in config.strategies],
+        "seed": config.seed,
+        "harness_version": HARNESS_VERSION,
+        "task_attempt": sample.task_attempt,
+        "worker_id": sample.worker_id,
+        "created_at": _EPOCH + timedelta(microseconds=sample.created_at_us),
+    }
+    return row | _outcome_columns(sample.outcome)
+
+
+def _outcome_columns(outcome: Timing | Failure) -> dict[str, Any]:
+    if isinstance(outcome, Failure):
+        return {
+            "status": outcome.code.value,
+            "failure_detail": f"{outcome.stage.value}: {outcome.detail}",
+        }
+    times = outcome.time_ns
+    return {
+        "status": OK_STATUS,
+        "time_ns": list(times),
+        "median_ns": statistics.median(times),
+        "min_ns": min(times),
+        "iqr_ns": _iqr(times),
+        "mean_ns": statistics.fmean(times),
+        "first_ns": outcome.first_ns,
+        "cold_ns": list(outcome.cold_ns),
+        "launches_per_reading": outcome.launches_per_reading,
+        "stop_reason": outcome.stop_reason.value,
+        "sm_clock_mhz": outcome.sm_clock_mhz,
+        "temperature_c": outcome.temperature_c,
+        "throttled": outcome.throttled,
+        "checks": dataclasses.asdict(outcome.checks),
+    }
+
+
+def _iqr(times: Sequence[float]) -> float:
+    if len(times) < 2:
+        return 0.0
+    lower, _, upper = statistics.quantiles(times, n=4, method="inclusive")
+    return upper - lower
+
+
+def _kernel_row(result: TaskResult) -> dict[str, Any]:
+    kernel = result.kernel
+    signature = kernel.signature
+    return {
+        "task_id": result.task_id,
+        "kernel_id": kernel.kernel_id,
+        "name": kernel.name,
+        "source": kernel.source,
+        "source_sha256": kernel.source_sha256,
+        "family_id": kernel.family_id,
+        "suite": kernel.suite,
+        "path": kernel.path,
+        "dims": signature.dims if signature else None,
+        "device_class": result.device_class,
+        "args": _argument_rows(kernel),
+        "analysis": [],
+        "build": dataclasses.asdict(result.build) if result.build else None,
+        "static_features": list(signature.static_features.items()) if signature else [],
+    }
+
+
+def _argument_rows(kernel: Kernel) -> list[dict[str, Any]]:
+    if kernel.signature is None:
+        return []
+    return [
+        {
+            "position": a.position,
+            "name": a.name,
+            "kind": a.kind.value,
+            "type_name": a.type_name,
+            "scalar_type": a.scalar_type,
+            "vector_width": a.vector_width,
+            "element_bytes": a.element_bytes,
+            "access": a.access.value,
+        }
+        for a in kernel.signature.arguments
+    ]
