@@ -1,0 +1,184 @@
+"""Opening a dataset's ledger, or building it anew from the shards when it is gone.
+
+Owns the order of steps that makes a rebuild safe: take the next epoch, publish a manifest of it (from then on
+older epochs cannot publish), only then open the new ledger. Owns where the SQLite file lies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from llmperf_common.ledger.holder import boot_clock_s, is_alive
+from llmperf_common.ledger.protocol import Holder, Ledger
+from llmperf_common.ledger.sqlite import SqliteLedger
+from llmperf_common.store.epochs import latest_epoch, take_next_epoch
+from llmperf_common.store.filesystem import Filesystem
+from llmperf_common.store.manifest import ShardEntry
+from llmperf_common.store.rebuild import rebuild_manifest, tasks_by_shard
+
+ATTACH_LOCK = "ledger/.attach.lock"
+_BUSY_TIMEOUT_S = 60.0
+_NETWORK_FILESYSTEMS = ("nfs", "cifs", "smb", "fuse.", "lustre", "ceph", "beegfs", "gpfs", "9p", "afs")
+
+
+class LedgerHome(Protocol):
+    """Where ledgers of one dataset are kept, one an epoch."""
+
+    def open(self, epoch: int, plan_hash: str) -> Ledger | None:
+        """Open the ledger of ``epoch``; None if it is gone, damaged or of another plan."""
+        ...
+
+    def create(
+        self,
+        *,
+        epoch: int,
+        plan_hash: str,
+        shards: Iterable[ShardEntry],
+        done: Iterable[tuple[int, str]],
+    ) -> Ledger:
+        """Create the ledger of ``epoch``, those of older epochs become useless, and open it."""
+        ...
+
+
+def attach(
+    fs: Filesystem,
+    home: LedgerHome,
+    *,
+    plan_hash: str,
+    index_of: Callable[[str], int],
+    who: str,
+) -> Ledger:
+    """Return the dataset's ledger, rebuilt if it is not there.
+
+    Args:
+        fs: the dataset.
+        home: where its ledgers lie.
+        plan_hash: the plan whose tasks are counted.
+        index_of: from a task id to its index in the plan.
+        who: noted in the epoch's record.
+    """
+    with fs.lock(ATTACH_LOCK, exclusive=True, wait=True):
+        newest = latest_epoch(fs)
+        ledger = home.open(newest, plan_hash) if newest else None
+        if ledger is not None:
+            return ledger
+        epoch = take_next_epoch(fs, who=who)
+        manifest = rebuild_manifest(fs, plan_hash=plan_hash, epoch=epoch)
+        done = [
+            (index_of(task), name)
+            for name, tasks in tasks_by_shard(fs, manifest).items()
+            for task in tasks
+        ]
+        return home.create(epoch=epoch, plan_hash=plan_hash, shards=manifest.shards, done=done)
+
+
+class SqliteHome:
+    """A folder with ``ledger-000003.sqlite``.
+
+    Each epoch has a file of its own: replacing a database under one name would let an old process's
+    write-ahead log be replayed into the new file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def open(self, epoch: int, plan_hash: str) -> Ledger | None:
+        """Open the ledger of ``epoch``; None if it is gone, damaged or of another plan."""
+        path = self._path(epoch)
+        if not path.exists():
+            return None
+        try:
+            connection = self._connect(path)
+            intact = connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
+            ledger = self._ledger(connection, path)
+            if intact and (ledger.epoch, ledger.plan_hash) == (epoch, plan_hash):
+                return ledger
+        except (sqlite3.DatabaseError, TypeError):
+            return None
+        ledger.close()
+        return None
+
+    def create(
+        self,
+        *,
+        epoch: int,
+        plan_hash: str,
+        shards: Iterable[ShardEntry],
+        done: Iterable[tuple[int, str]],
+    ) -> Ledger:
+        """Create the ledger of ``epoch``, remove those of older epochs, and open it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        unfinished = self.folder / f".tmp-{os.getpid()}-{epoch}.sqlite"
+        unfinished.unlink(missing_ok=True)
+        with contextlib.closing(sqlite3.connect(unfinished, isolation_level=None)) as connection:
+            connection.execute("PRAGMA synchronous = FULL")
+            SqliteLedger.create(
+                connection, epoch=epoch, plan_hash=plan_hash, shards=shards, done=done
+            )
+        path = self._path(epoch)
+        os.replace(unfinished, path)
+        for old in self.folder.glob("ledger-*.sqlite*"):
+            if not old.name.startswith(path.name):
+                old.unlink(missing_ok=True)
+        return self._ledger(self._connect(path), path)
+
+    def _path(self, epoch: int) -> Path:
+        return self.folder / f"ledger-{epoch:06d}.sqlite"
+
+    @staticmethod
+    def _connect(path: Path) -> sqlite3.Connection:
+        connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    @staticmethod
+    def _ledger(connection: sqlite3.Connection, path: Path) -> SqliteLedger:
+        inode = path.stat().st_ino
+
+        def is_current() -> bool:
+            try:
+                return path.stat().st_ino == inode
+            except FileNotFoundError:
+                return False
+
+        return SqliteLedger(
+            connection, clock_s=boot_clock_s, is_alive=is_alive, is_current=is_current
+        )
+
+
+def ledger_folder(dataset: Path, state_folder: Path) -> Path:
+    """Return where the SQLite ledger of ``dataset`` belongs.
+
+    Beside the dataset, unless that lies on a network file system, where SQLite's locks cannot be trusted: then
+    in a folder of ``state_folder`` named after the dataset's path.
+    """
+    if not is_network_filesystem(dataset):
+        return dataset / "ledger"
+    return state_folder / str(dataset.resolve()).strip("/").replace("/", "-")
+
+
+def is_network_filesystem(path: Path, mounts: Path = Path("/proc/mounts")) -> bool:
+    """Return whether the deepest mount above ``path`` is of a networked kind."""
+    target = path.resolve()
+    deepest, kind = "", ""
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        _, mount_point, filesystem, *_ = line.split(" ")
+        mount_point = mount_point.encode().decode("unicode_escape")
+        if target.is_relative_to(mount_point) and len(mount_point) >= len(deepest):
+            deepest, kind = mount_point, filesystem
+    return kind.startswith(_NETWORK_FILESYSTEMS)
+
+
+def process_name(holder: Holder) -> str:
+    """Return ``host/pid``, the ``worker_id`` of a collector."""
+    return f"{holder.host}/{holder.pid}"

@@ -1,0 +1,48 @@
+"""Who a process is, and whether another one still lives: pid, start time and boot, from ``/proc``."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+from llmperf_common.ledger.protocol import Holder
+
+
+def boot_clock_s() -> float:
+    """Seconds since boot, suspended time included; the same for all processes of a host."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def this_process() -> Holder:
+    """Return the holder that this process is."""
+    pid = os.getpid()
+    start_ticks = _start_ticks(pid)
+    assert start_ticks is not None, "a running process has a start time"
+    return Holder(host=socket.gethostname(), boot_id=_boot_id(), pid=pid, start_ticks=start_ticks)
+
+
+def is_alive(holder: Holder) -> bool:
+    """Return whether ``holder`` still runs; True for another host's, since only its lease can tell.
+
+    A process of an earlier boot of this host is dead, and so is a pid that now has another start time.
+    """
+    if holder.host != socket.gethostname():
+        return True
+    return holder.boot_id == _boot_id() and _start_ticks(holder.pid) == holder.start_ticks
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def _start_ticks(pid: int) -> int | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text.rpartition(")")[2].split()  # the command name may hold spaces and brackets
+    if fields[0] in ("Z", "X"):
+        return None
+    return int(fields[19])

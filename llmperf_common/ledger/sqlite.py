@@ -1,0 +1,309 @@
+"""The embedded ledger: one SQLite file, shared by the collectors of one host.
+
+Owns the tables and the transactions. WAL with ``synchronous=FULL``: a commit that returned survives a power
+cut. Time is the host's boot clock, the same for all its processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from llmperf_common.ledger.protocol import (
+    CommitOutcome,
+    Committed,
+    Holder,
+    Lease,
+    LedgerLostError,
+    Refused,
+    TaskCounts,
+)
+from llmperf_common.store.manifest import ShardEntry
+
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE cursors (first INTEGER PRIMARY KEY, next INTEGER NOT NULL);
+CREATE TABLE attempts (task INTEGER PRIMARY KEY, count INTEGER NOT NULL);
+CREATE TABLE leases (
+    task INTEGER PRIMARY KEY, token INTEGER NOT NULL, expires_s REAL NOT NULL,
+    host TEXT NOT NULL, boot_id TEXT NOT NULL, pid INTEGER NOT NULL, start_ticks INTEGER NOT NULL
+);
+CREATE TABLE shards (
+    name TEXT PRIMARY KEY, row_count INTEGER NOT NULL, byte_count INTEGER NOT NULL,
+    sha256 TEXT NOT NULL, task_count INTEGER NOT NULL, published INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE done (task INTEGER PRIMARY KEY, shard TEXT NOT NULL);
+CREATE TABLE publisher (
+    id INTEGER PRIMARY KEY CHECK (id = 0), expires_s REAL NOT NULL,
+    host TEXT NOT NULL, boot_id TEXT NOT NULL, pid INTEGER NOT NULL, start_ticks INTEGER NOT NULL
+);
+"""
+_HOLDER = "host, boot_id, pid, start_ticks"
+_CLAIM_SCAN = 1000
+
+
+class SqliteLedger:
+    """A ``Ledger`` in a SQLite database.
+
+    Args:
+        connection: opened with ``isolation_level=None``; the ledger closes it.
+        clock_s: the host's clock in seconds, one for all processes that share the file.
+        is_alive: whether a holder's process still runs.
+        is_current: whether the file behind ``connection`` is still the one at its path.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        *,
+        clock_s: Callable[[], float],
+        is_alive: Callable[[Holder], bool],
+        is_current: Callable[[], bool],
+    ) -> None:
+        self._db = connection
+        self._clock_s = clock_s
+        self._is_alive = is_alive
+        self._is_current = is_current
+        self._epoch = int(self._meta("epoch"))
+
+    @staticmethod
+    def create(
+        connection: sqlite3.Connection,
+        *,
+        epoch: int,
+        plan_hash: str,
+        shards: Iterable[ShardEntry],
+        done: Iterable[tuple[int, str]],
+    ) -> None:
+        """Fill an empty database: the published shards, and each finished task with its shard's name."""
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in _TABLES.split(";"):
+            connection.execute(statement)
+        connection.executemany(
+            "INSERT INTO meta VALUES (?, ?)",
+            [("epoch", epoch), ("plan_hash", plan_hash), ("next_token", 1)],
+        )
+        connection.executemany(
+            "INSERT INTO shards VALUES (?, ?, ?, ?, ?, 1)", (_shard_row(entry) for entry in shards)
+        )
+        connection.executemany("INSERT INTO done VALUES (?, ?)", done)
+        connection.execute("COMMIT")
+
+    @property
+    def epoch(self) -> int:
+        """The epoch this ledger was built in."""
+        return self._epoch
+
+    @property
+    def plan_hash(self) -> str:
+        """The plan this ledger counts the tasks of."""
+        return str(self._meta("plan_hash"))
+
+    def claim(self, *, holder: Holder, tasks: range, limit: int, ttl_s: float) -> list[Lease]:
+        """Lease up to ``limit`` tasks: expired or dead holders' first, then in plan order."""
+        with self._transaction():
+            now_s = self._clock_s()
+            found = self._free_leased(tasks, limit, now_s)
+            found += self._next_in_plan(tasks, limit - len(found))
+            return [self._grant(task, holder, now_s + ttl_s) for task in found]
+
+    def renew(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease]:
+        """Extend ``leases``; returns those still held."""
+        with self._transaction():
+            expires_s = self._clock_s() + ttl_s
+            return [
+                lease
+                for lease in leases
+                if self._db.execute(
+                    "UPDATE leases SET expires_s = ? WHERE task = ? AND token = ?",
+                    (expires_s, lease.task, lease.token),
+                ).rowcount
+                and lease.epoch == self._epoch
+            ]
+
+    def release(self, leases: Sequence[Lease]) -> None:
+        """Give leases back: they expire now."""
+        with self._transaction():
+            self._db.executemany(
+                "UPDATE leases SET expires_s = -1 WHERE task = ? AND token = ?",
+                [(lease.task, lease.token) for lease in leases if lease.epoch == self._epoch],
+            )
+
+    def commit(self, *, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> CommitOutcome:
+        """Bind all tasks of ``leases`` to ``shards`` or, if one token is stale, none."""
+        with self._transaction():
+            bound_to = shards[0].name
+            if leases and self._is_repeat(bound_to, leases):
+                return Committed()
+            stale = tuple(lease.task for lease in leases if not self._is_held(lease))
+            if stale:
+                return Refused(stale)
+            self._db.executemany(
+                "INSERT OR IGNORE INTO shards VALUES (?, ?, ?, ?, ?, 0)",
+                (_shard_row(entry) for entry in shards),
+            )
+            self._db.executemany(
+                "INSERT INTO done VALUES (?, ?)", [(lease.task, bound_to) for lease in leases]
+            )
+            self._db.executemany(
+                "DELETE FROM leases WHERE task = ?", [(lease.task,) for lease in leases]
+            )
+            return Committed()
+
+    def unpublished(self) -> list[ShardEntry]:
+        """Return the committed shards that no manifest is known to list."""
+        with self._transaction():
+            rows = self._db.execute(
+                "SELECT name, row_count, byte_count, sha256, task_count FROM shards "
+                "WHERE published = 0 ORDER BY name"
+            ).fetchall()
+        return [
+            ShardEntry(name=name, rows=rows_, bytes=bytes_, sha256=sha256, tasks=tasks)
+            for name, rows_, bytes_, sha256, tasks in rows
+        ]
+
+    def mark_published(self, names: Sequence[str]) -> None:
+        """Note that a manifest lists these shards."""
+        with self._transaction():
+            self._db.executemany(
+                "UPDATE shards SET published = 1 WHERE name = ?", [(name,) for name in names]
+            )
+
+    def elect_publisher(self, *, holder: Holder, ttl_s: float) -> bool:
+        """Return whether ``holder`` is the publisher for the next ``ttl_s``."""
+        with self._transaction():
+            now_s = self._clock_s()
+            row = self._db.execute(f"SELECT expires_s, {_HOLDER} FROM publisher").fetchone()  # noqa: S608
+            if row is not None:
+                current = _holder(row[1:])
+                if current != holder and row[0] > now_s and self._is_alive(current):
+                    return False
+            self._db.execute(
+                "INSERT OR REPLACE INTO publisher VALUES (0, ?, ?, ?, ?, ?)",
+                (now_s + ttl_s, *_holder_row(holder)),
+            )
+            return True
+
+    def counts(self, tasks: range) -> TaskCounts:
+        """Count the tasks of a range by state."""
+        with self._transaction():
+            bounds = (tasks.start, tasks.stop)
+            done = self._db.execute(
+                "SELECT COUNT(*) FROM done WHERE task >= ? AND task < ?", bounds
+            ).fetchone()[0]
+            leased = self._db.execute(
+                "SELECT COUNT(*) FROM leases WHERE task >= ? AND task < ? AND expires_s > ?",
+                (*bounds, self._clock_s()),
+            ).fetchone()[0]
+        return TaskCounts(done=done, leased=leased, total=len(tasks))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
+    def _meta(self, key: str) -> int | str:
+        value: int | str = self._db.execute(
+            "SELECT value FROM meta WHERE key = ?", (key,)
+        ).fetchone()[0]
+        return value
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        if not self._is_current():
+            raise LedgerLostError("the ledger's file was removed or replaced")
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.DatabaseError as error:
+            raise LedgerLostError(f"the ledger cannot be used: {error}") from error
+
+    def _free_leased(self, tasks: range, limit: int, now_s: float) -> list[int]:
+        """Tasks of the range whose lease ran out or whose holder is dead."""
+        bounds = (tasks.start, tasks.stop)
+        holders = self._db.execute(
+            f"SELECT DISTINCT {_HOLDER} FROM leases WHERE task >= ? AND task < ?",  # noqa: S608
+            bounds,
+        ).fetchall()
+        for row in holders:
+            if not self._is_alive(_holder(row)):
+                self._db.execute(
+                    "UPDATE leases SET expires_s = -1 "
+                    "WHERE host = ? AND boot_id = ? AND pid = ? AND start_ticks = ?",
+                    row,
+                )
+        rows = self._db.execute(
+            "SELECT task FROM leases WHERE task >= ? AND task < ? AND expires_s <= ? "
+            "ORDER BY task LIMIT ?",
+            (*bounds, now_s, limit),
+        ).fetchall()
+        return [task for (task,) in rows]
+
+    def _next_in_plan(self, tasks: range, limit: int) -> list[int]:
+        """Tasks that were never claimed, from where the last claim stopped."""
+        row = self._db.execute("SELECT next FROM cursors WHERE first = ?", (tasks.start,)).fetchone()
+        position = row[0] if row else tasks.start
+        found: list[int] = []
+        while position < tasks.stop and len(found) < limit:
+            end = min(position + _CLAIM_SCAN, tasks.stop)
+            taken = {
+                task
+                for (task,) in self._db.execute(
+                    "SELECT task FROM done WHERE task >= ?1 AND task < ?2 "
+                    "UNION SELECT task FROM leases WHERE task >= ?1 AND task < ?2",
+                    (position, end),
+                )
+            }
+            while position < end and len(found) < limit:
+                if position not in taken:
+                    found.append(position)
+                position += 1
+        self._db.execute("INSERT OR REPLACE INTO cursors VALUES (?, ?)", (tasks.start, position))
+        return found
+
+    def _grant(self, task: int, holder: Holder, expires_s: float) -> Lease:
+        (token,) = self._db.execute(
+            "UPDATE meta SET value = value + 1 WHERE key = 'next_token' RETURNING value - 1"
+        ).fetchone()
+        (attempt,) = self._db.execute(
+            "INSERT INTO attempts VALUES (?, 1) "
+            "ON CONFLICT (task) DO UPDATE SET count = count + 1 RETURNING count",
+            (task,),
+        ).fetchone()
+        self._db.execute(
+            "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (task, token, expires_s, *_holder_row(holder)),
+        )
+        return Lease(task=task, epoch=self._epoch, token=token, attempt=attempt)
+
+    def _is_held(self, lease: Lease) -> bool:
+        row = self._db.execute("SELECT token FROM leases WHERE task = ?", (lease.task,)).fetchone()
+        return row is not None and row[0] == lease.token and lease.epoch == self._epoch
+
+    def _is_repeat(self, bound_to: str, leases: Sequence[Lease]) -> bool:
+        return all(
+            self._db.execute(
+                "SELECT 1 FROM done WHERE task = ? AND shard = ?", (lease.task, bound_to)
+            ).fetchone()
+            for lease in leases
+        )
+
+
+def _shard_row(entry: ShardEntry) -> tuple[str, int, int, str, int]:
+    return (entry.name, entry.rows, entry.bytes, entry.sha256, entry.tasks)
+
+
+def _holder(row: Sequence[object]) -> Holder:
+    host, boot_id, pid, start_ticks = row
+    return Holder(
+        host=str(host), boot_id=str(boot_id), pid=int(str(pid)), start_ticks=int(str(start_ticks))
+    )
+
+
+def _holder_row(holder: Holder) -> tuple[str, str, int, int]:
+    return (holder.host, holder.boot_id, holder.pid, holder.start_ticks)

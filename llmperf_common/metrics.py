@@ -1,0 +1,379 @@
+"""How good predictions are: errors, rankings, choices, intervals, each with a bootstrap over families.
+
+Owns the definitions below, pooled over rows and macro-averaged over kernels. Does not own which rows are
+scored (``trainer/evaluate.py``) nor how they are shown. All arrays have shape (n,), one entry a row.
+
+==========================  ===========================================================================
+key                         meaning
+==========================  ===========================================================================
+mape_percent                mean of |predicted - measured| / measured
+median_ape_percent          median of the same
+median_log2_ratio           median of log2(predicted / measured); negative: predicts too short
+rmse_log2                   root mean square of log2(predicted / measured)
+macro_mape_percent          mean over kernels of each kernel's mape_percent
+macro_median_ape_percent    mean over kernels of each kernel's median_ape_percent
+spearman_mean, _median      over kernels of >= min_configs rows: rank correlation within the kernel; a
+                            prediction that is constant within a kernel ranks nothing and counts as 0
+regret_mean_percent,        over groups that differ in the local size only: measured time at the predicted
+regret_median_percent       best local size over the best measured one, minus 1; ties count their mean
+regret_random_percent       the same for a choice by lot: what no knowledge costs
+coverage                    share of rows whose measured time lies within [low_ns, high_ns]
+interval_width_ratio        median of high_ns / low_ns
+==========================  ===========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+LONG_LAUNCH_NS = 10_000.0
+"""Below 10 us a GPU's launch floor and timer noise dominate, so metrics are also given from there on."""
+
+_CHUNK_ELEMENTS = 4_000_000
+"""Weights held at once while bootstrapping medians: 32 MB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """Measured and predicted times of n rows, with what they are grouped by.
+
+    Attributes:
+        measured_ns: positive.
+        predicted_ns: positive.
+        low_ns: lower ends of the intervals, or None where the model gives none.
+        high_ns: upper ends, or None.
+        kernel: code of (kernel, device class); rankings are within one code.
+        family: code of the kernel's family; the bootstrap draws these.
+        choice: code of the rows that differ in their local size only; -1 for rows without a choice.
+        slices: names of further groupings ("suite", "regime", ...) to one label a row.
+    """
+
+    measured_ns: Floats
+    predicted_ns: Floats
+    low_ns: Floats | None
+    high_ns: Floats | None
+    kernel: Codes
+    family: Codes
+    choice: Codes
+    slices: Mapping[str, npt.NDArray[np.str_]] = field(default_factory=dict)
+
+    def where(self, mask: Mask) -> Scored:
+        """Return the rows for which ``mask`` (shape (n,)) is true; slices are not carried along."""
+        picked = {
+            item.name: None if getattr(self, item.name) is None else getattr(self, item.name)[mask]
+            for item in fields(self)
+            if item.name != "slices"
+        }
+        return Scored(**picked)
+
+
+def encode(*columns: npt.ArrayLike) -> Codes:
+    """Return one code a row, equal exactly where all ``columns`` (each shape (n,)) are equal."""
+    codes = np.zeros(len(np.asarray(columns[0])), dtype=np.int64)
+    for column in columns:
+        _, inner = np.unique(np.asarray(column), return_inverse=True)
+        _, codes = np.unique(codes * (inner.max(initial=0) + 1) + inner, return_inverse=True)
+        codes = codes.astype(np.int64)
+    return codes
+
+
+def absolute_percentage_error(measured_ns: Floats, predicted_ns: Floats) -> Floats:
+    """Return |predicted - measured| / measured in percent, shape (n,)."""
+    return 100.0 * np.abs(predicted_ns - measured_ns) / measured_ns
+
+
+def log2_ratio(measured_ns: Floats, predicted_ns: Floats) -> Floats:
+    """Return log2(predicted / measured), shape (n,): +1 predicts twice the time."""
+    return np.log2(predicted_ns) - np.log2(measured_ns)
+
+
+def spearman_by_group(
+    measured: Floats, predicted: Floats, group: Codes, min_rows: int
+) -> tuple[Codes, Floats]:
+    """Rank-correlate within each group, ties at their mean rank.
+
+    Args:
+        measured: shape (n,).
+        predicted: shape (n,).
+        group: codes, shape (n,).
+        min_rows: smaller groups are left out; so are groups whose measured values are all equal.
+
+    Returns:
+        The codes of the groups kept and their correlations in [-1, 1], both shape (g,). A group whose
+        predictions are all equal has 0.
+
+    >>> spearman_by_group(np.array([1.0, 2, 3]), np.array([5.0, 7, 9]), np.zeros(3, int), 3)[1]
+    array([1.])
+    """
+    codes, index = np.unique(group, return_inverse=True)
+    rows = np.bincount(index)
+    first = _centred_ranks(measured, index, rows)
+    second = _centred_ranks(predicted, index, rows)
+    spread_first = np.bincount(index, first * first)
+    spread_second = np.bincount(index, second * second)
+    product = np.bincount(index, first * second)
+    keep = (rows >= max(2, min_rows)) & (spread_first > 0)
+    scale = np.sqrt(spread_first * spread_second)
+    rho = np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)
+    return codes[keep].astype(np.int64), rho[keep]
+
+
+def _centred_ranks(values: Floats, index: Codes, rows: Codes) -> Floats:
+    """Mean ranks of ``values`` within their group, minus the group's mean rank."""
+    order = np.lexsort((values, index))
+    sorted_values, sorted_index = values[order], index[order]
+    starts = np.concatenate(([0], np.cumsum(rows)[:-1]))
+    position = np.arange(len(values)) - starts[sorted_index]
+    changes = (np.diff(sorted_values) != 0) | (np.diff(sorted_index) != 0)
+    tie = np.concatenate(([0], np.cumsum(changes))) if len(values) else position
+    mean_position = np.bincount(tie, position) / np.bincount(tie)
+    ranks = np.empty(len(values))
+    ranks[order] = mean_position[tie] - (rows[sorted_index] - 1) / 2
+    return ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regret:
+    """What choosing the local size costs, one entry a group of rows, as fractions (0: the best)."""
+
+    group: Codes
+    chosen: Floats
+    random: Floats
+
+
+def choice_regret(measured_ns: Floats, predicted_ns: Floats, choice: Codes) -> Regret:
+    """Say what is lost where the prediction picks the local size.
+
+    Args:
+        measured_ns: shape (n,).
+        predicted_ns: shape (n,).
+        choice: code of the rows that differ in their local size only; -1 is ignored, and so are
+            groups of one row.
+    """
+    kept = choice >= 0
+    measured, predicted = measured_ns[kept], predicted_ns[kept]
+    codes, index = np.unique(choice[kept], return_inverse=True)
+    rows = np.bincount(index, minlength=len(codes))
+    best = np.full(len(codes), np.inf)
+    lowest = np.full(len(codes), np.inf)
+    np.minimum.at(best, index, measured)
+    np.minimum.at(lowest, index, predicted)
+    picked = (predicted == lowest[index]).astype(np.float64)
+    chosen = np.bincount(index, picked * measured) / np.bincount(index, picked)
+    mean = np.bincount(index, measured) / rows
+    real = rows >= 2
+    return Regret(
+        group=codes[real].astype(np.int64),
+        chosen=chosen[real] / best[real] - 1,
+        random=mean[real] / best[real] - 1,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Statistic:
+    """One number over values that each belong to a family."""
+
+    name: str
+    kind: str
+    """"mean", "median" or "root_mean" (of values that are squares already)."""
+    values: Floats
+    family: Codes
+
+    def point(self) -> float | None:
+        if len(self.values) == 0:
+            return None
+        if self.kind == "median":
+            return float(np.median(self.values))
+        mean = float(np.mean(self.values))
+        return mean**0.5 if self.kind == "root_mean" else mean
+
+    def resampled(self, draws: Floats) -> Floats:
+        """Return the statistic for each row of ``draws`` (shape (b, families), how often each is in)."""
+        if self.kind == "median":
+            return _weighted_medians(self.values, self.family, draws)
+        sums = np.bincount(self.family, self.values, minlength=draws.shape[1])
+        counts = np.bincount(self.family, minlength=draws.shape[1])
+        weight = draws @ counts
+        means = np.divide(draws @ sums, weight, out=np.full(len(draws), np.nan), where=weight > 0)
+        return np.sqrt(means) if self.kind == "root_mean" else means
+
+
+def _weighted_medians(values: Floats, family: Codes, draws: Floats) -> Floats:
+    order = np.argsort(values)
+    ordered, ordered_family = values[order], family[order]
+    result = np.full(len(draws), np.nan)
+    step = max(1, _CHUNK_ELEMENTS // max(1, len(values)))
+    for start in range(0, len(draws), step):
+        weights = np.cumsum(draws[start : start + step][:, ordered_family], axis=1)
+        total = weights[:, -1]
+        middle = np.argmax(weights >= total[:, None] / 2, axis=1)
+        result[start : start + step] = np.where(total > 0, ordered[middle], np.nan)
+    return result
+
+
+def _statistics(scored: Scored, min_configs: int) -> Iterator[_Statistic]:
+    ape = absolute_percentage_error(scored.measured_ns, scored.predicted_ns)
+    ratio = log2_ratio(scored.measured_ns, scored.predicted_ns)
+    family = scored.family
+    yield _Statistic(name="mape_percent", kind="mean", values=ape, family=family)
+    yield _Statistic(name="median_ape_percent", kind="median", values=ape, family=family)
+    yield _Statistic(name="median_log2_ratio", kind="median", values=ratio, family=family)
+    yield _Statistic(name="rmse_log2", kind="root_mean", values=ratio * ratio, family=family)
+    kernels, first, index = np.unique(scored.kernel, return_index=True, return_inverse=True)
+    macro = np.bincount(index, ape) / np.bincount(index) if len(ape) else ape
+    yield _Statistic(name="macro_mape_percent", kind="mean", values=macro, family=family[first])
+    medians = np.array([np.median(part) for part in _parts(ape, index)], dtype=np.float64)
+    yield _Statistic(
+        name="macro_median_ape_percent", kind="mean", values=medians, family=family[first]
+    )
+    codes, rho = spearman_by_group(
+        scored.measured_ns, scored.predicted_ns, scored.kernel, min_configs
+    )
+    owner = family[first[np.searchsorted(kernels, codes)]]
+    yield _Statistic(name="spearman_mean", kind="mean", values=rho, family=owner)
+    yield _Statistic(name="spearman_median", kind="median", values=rho, family=owner)
+    yield from _choice_statistics(scored)
+    if scored.low_ns is not None and scored.high_ns is not None:
+        inside = (scored.low_ns <= scored.measured_ns) & (scored.measured_ns <= scored.high_ns)
+        yield _Statistic(
+            name="coverage", kind="mean", values=inside.astype(np.float64), family=family
+        )
+        width = scored.high_ns / scored.low_ns
+        yield _Statistic(name="interval_width_ratio", kind="median", values=width, family=family)
+
+
+def _parts(values: Floats, index: Codes) -> list[Floats]:
+    if len(values) == 0:
+        return []
+    order = np.argsort(index, kind="stable")
+    return np.split(values[order], np.cumsum(np.bincount(index))[:-1])
+
+
+def _choice_statistics(scored: Scored) -> Iterator[_Statistic]:
+    regret = choice_regret(scored.measured_ns, scored.predicted_ns, scored.choice)
+    choices, first = np.unique(scored.choice, return_index=True)
+    owner = scored.family[first[np.searchsorted(choices, regret.group)]]
+    chosen = 100.0 * regret.chosen
+    yield _Statistic(name="regret_mean_percent", kind="mean", values=chosen, family=owner)
+    yield _Statistic(name="regret_median_percent", kind="median", values=chosen, family=owner)
+    yield _Statistic(
+        name="regret_random_percent", kind="mean", values=100.0 * regret.random, family=owner
+    )
+
+
+Block = dict[str, object]
+
+
+def summarise(
+    scored: Scored, *, min_configs: int = 5, replicates: int = 0, seed: int = 0, level: float = 0.95
+) -> Block:
+    """Compute every metric of the module's table over ``scored``.
+
+    Args:
+        scored: the rows.
+        min_configs: fewest rows of a kernel that are ranked.
+        replicates: bootstrap draws of families; 0 leaves the intervals out.
+        seed: of the draws.
+        level: of the bootstrap intervals (percentile method).
+
+    Returns:
+        Counts (num_rows, num_kernels, num_families, num_choices) and one number a metric, None where
+        it is not defined; with ``replicates`` also ``ci``: metric to [low, high], null below two families.
+    """
+    families = np.unique(scored.family)
+    statistics = list(_statistics(scored, min_configs))
+    block: Block = {
+        "num_rows": len(scored.measured_ns),
+        "num_kernels": len(np.unique(scored.kernel)),
+        "num_families": len(families),
+        "num_choices": _num_choices(scored.choice),
+    }
+    block.update({item.name: item.point() for item in statistics})
+    if replicates > 0 and len(scored.measured_ns):
+        generator = np.random.default_rng(seed)
+        share = np.full(len(families), 1 / len(families))
+        draws = generator.multinomial(len(families), share, size=replicates).astype(np.float64)
+        block["ci_level"] = level
+        block["ci"] = {
+            item.name: _interval(item, families, draws, level) if len(families) > 1 else None
+            for item in statistics
+        }
+    return block
+
+
+def _num_choices(choice: Codes) -> int:
+    _, rows = np.unique(choice[choice >= 0], return_counts=True)
+    return int(np.sum(rows >= 2))
+
+
+def _interval(
+    item: _Statistic, families: Codes, draws: Floats, level: float
+) -> list[float] | None:
+    if len(item.values) == 0:
+        return None
+    dense = np.searchsorted(families, item.family)
+    values = replace(item, family=dense).resampled(draws)
+    values = values[np.isfinite(values)]
+    if len(values) == 0:
+        return None
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return [float(low), float(high)]
+
+
+def metrics_table(
+    scored: Scored, *, min_configs: int = 5, replicates: int = 1000, seed: int = 0
+) -> dict[str, object]:
+    """Return ``all``, ``from_10_us`` (both with bootstrap intervals) and ``by``: slice to label to block."""
+    long = scored.where(scored.measured_ns >= LONG_LAUNCH_NS)
+    table: dict[str, object] = {
+        "all": summarise(scored, min_configs=min_configs, replicates=replicates, seed=seed),
+        "from_10_us": summarise(long, min_configs=min_configs, replicates=replicates, seed=seed),
+    }
+    by: dict[str, dict[str, Block]] = {}
+    for name, labels in scored.slices.items():
+        by[name] = {
+            str(label): summarise(scored.where(labels == label), min_configs=min_configs)
+            for label in np.unique(labels)
+        }
+    table["by"] = by
+    return table
+
+
+def censored_share(num_ok: Mapping[str, int], num_censored: Mapping[str, int]) -> Block:
+    """Return the share of launches cut off by the time budget, over all and by label.
+
+    A censored row has no time and so no error: a table without this share flatters the long launches.
+
+    Args:
+        num_ok: label (regime) to timed rows.
+        num_censored: label to ``over_time_budget`` rows.
+    """
+    labels = sorted({*num_ok, *num_censored})
+    by = {
+        label: _share(num_censored.get(label, 0), num_ok.get(label, 0)) for label in labels
+    }
+    return {"all": _share(sum(num_censored.values()), sum(num_ok.values())), "by": by}
+
+
+def _share(part: int, rest: int) -> float | None:
+    return part / (part + rest) if part + rest else None
+
+
+def noise_floor_median_ape_percent(median_ns: Floats, iqr_ns: Floats) -> float | None:
+    """Return the median APE that a perfect prediction of the median has against one further reading.
+
+    For a symmetric distribution the median of |reading - median| is half the interquartile range. This is
+    noise *within* a run; between two runs it is larger (docs/explanation/measurement.md).
+    """
+    known = np.isfinite(iqr_ns) & (median_ns > 0)
+    if not np.any(known):
+        return None
+    return float(np.median(50.0 * iqr_ns[known] / median_ns[known]))

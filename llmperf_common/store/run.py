@@ -1,0 +1,112 @@
+"""``run.json``: what a dataset folder is collecting, created once and never changed.
+
+Owns its fields and the rule: the same plan hash attaches and resumes, another is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmperf_common.ids import HARNESS_VERSION
+from llmperf_common.records import DeviceClass
+from llmperf_common.schemas import SCHEMA_VERSION
+from llmperf_common.store.filesystem import Filesystem, StoreError
+
+RUN_FILE = "run.json"
+
+
+class ForeignRunError(StoreError):
+    """The folder belongs to another run; exit code 2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """Everything that decides what is planned, and the config it was first started with."""
+
+    plan_hash: str
+    corpus_sha256: str
+    config_hash: str
+    config: Mapping[str, Any]
+    device_classes: tuple[DeviceClass, ...]
+    num_tasks: int
+    created_at: str
+    harness_version: int = HARNESS_VERSION
+    schema_version: int = SCHEMA_VERSION
+
+    def to_json(self) -> bytes:
+        """Return the bytes of ``run.json``."""
+        return (json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True) + "\n").encode()
+
+
+def read_run(fs: Filesystem) -> RunRecord | None:
+    """Return the folder's run, None if it has none. Raises StoreError if ``run.json`` is damaged."""
+    try:
+        data = fs.read_bytes(RUN_FILE)
+    except FileNotFoundError:
+        return None
+    try:
+        document = json.loads(data)
+        classes = tuple(
+            DeviceClass(**{**item, "max_work_item_sizes": tuple(item["max_work_item_sizes"])})
+            for item in document.pop("device_classes")
+        )
+        return RunRecord(device_classes=classes, **document)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StoreError(
+            f"{fs.describe(RUN_FILE)} is damaged ({type(error).__name__}: {error}): restore it from a "
+            "backup or choose a new folder"
+        ) from None
+
+
+def create_or_join_run(fs: Filesystem, run: RunRecord) -> RunRecord:
+    """Create ``run.json``, or join the run that is there if it has the same plan.
+
+    Raises:
+        ForeignRunError: Another plan is being collected in this folder.
+        StoreError: The folder holds files that are not a dataset's.
+    """
+    found = read_run(fs)
+    if found is None:
+        _check_empty(fs)
+        if fs.put_if_absent(RUN_FILE, run.to_json()):
+            return run
+        found = read_run(fs)
+        assert found is not None, "run.json is never removed"
+    if found.plan_hash != run.plan_hash:
+        raise ForeignRunError(
+            f"{fs.describe()} belongs to another run ({_difference(found, run)}): "
+            "choose another --out, or repeat the command that started it"
+        )
+    return found
+
+
+def _check_empty(fs: Filesystem) -> None:
+    names = fs.names()
+    foreign = [name for name in names if not name.startswith(".")]
+    if foreign and RUN_FILE not in names:  # (a collector that started beside us may just have made it)
+        raise ForeignRunError(
+            f"{fs.describe()} has no run.json but other files ({', '.join(foreign[:3])}): "
+            "choose an empty or new folder for --out"
+        )
+
+
+def _difference(found: RunRecord, wanted: RunRecord) -> str:
+    """Say what differs, the likeliest first."""
+    if found.corpus_sha256 != wanted.corpus_sha256:
+        return "its corpus is another one"
+    if found.device_classes != wanted.device_classes:
+        names = ", ".join(item.name for item in found.device_classes)
+        return f"it was made for device class {names}"
+    if found.harness_version != wanted.harness_version:
+        return f"it was made with harness version {found.harness_version}"
+    changed = [
+        f"{section}.{key}: {value} there, {wanted.config.get(section, {}).get(key)} here"
+        for section in ("plan", "timing")
+        for key, value in found.config.get(section, {}).items()
+        if json.dumps(value) != json.dumps(wanted.config.get(section, {}).get(key))
+    ]
+    return "; ".join(changed[:5]) or "its plan is another one"

@@ -1,0 +1,110 @@
+// LLMPerf's own kernels: inputs, cache flush, digests, and the loads by which a device is measured.
+// The fill kernels compute what workers/inputs.py describes, bit for bit.
+
+uint mix32(uint v)
+{
+    v ^= v >> 16;
+    v *= 0x85EBCA6Bu;
+    v ^= v >> 13;
+    v *= 0xC2B2AE35u;
+    return v ^ (v >> 16);
+}
+
+uint hashed(ulong i, uint key)
+{
+    return mix32((uint)i * 0x9E3779B9u + (key ^ ((uint)(i >> 32) * 0xC2B2AE35u)));
+}
+
+#define FILL(KIND, TYPE, EXPRESSION)                                            \
+    __kernel void fill_##KIND(__global TYPE *out, ulong n, uint key)            \
+    {                                                                           \
+        ulong i = get_global_id(0);                                             \
+        if (i < n) {                                                            \
+            uint bits = hashed(i, key);                                         \
+            out[i] = EXPRESSION;                                                \
+        }                                                                       \
+    }
+
+FILL(float32, float, (float)(bits >> 8) * 0x1.0p-24f)
+FILL(int8, uchar, (uchar)(bits >> 28))
+FILL(int16, ushort, (ushort)(bits >> 28))
+FILL(int32, uint, bits >> 28)
+FILL(int64, ulong, (ulong)(bits >> 28))
+FILL(bool, uchar, (uchar)(bits >> 31))
+
+// vstore_half needs no cl_khr_fp16; the 11 bits fit a half's significand, so no rounding.
+__kernel void fill_float16(__global half *out, ulong n, uint key)
+{
+    ulong i = get_global_id(0);
+    if (i < n)
+        vstore_half((float)(hashed(i, key) >> 21) * 0x1.0p-11f, i, out);
+}
+
+// Writes `n` words that differ from call to call (a compressing memory must not see a constant).
+__kernel void flush(__global uint *out, ulong n, uint key)
+{
+    for (ulong i = get_global_id(0); i < n; i += get_global_size(0))
+        out[i] = (uint)i ^ key;
+}
+
+// Sums of hashed words: independent of the order in which work-items arrive.
+__kernel void digest(__global const uint *words, ulong n, __global uint *sums)
+{
+    uint a = 0, b = 0;
+    for (ulong i = get_global_id(0); i < n; i += get_global_size(0)) {
+        uint h = mix32(words[i] + mix32((uint)i * 0x9E3779B9u + (uint)(i >> 32)));
+        a += h;
+        b += mix32(h ^ 0x5BD1E995u);
+    }
+    atomic_add(&sums[0], a);
+    atomic_add(&sums[1], b);
+}
+
+__kernel void empty_launch(__global uint *out)
+{
+    if (get_global_size(0) == 0)
+        out[0] = 1;
+}
+
+__kernel void triad(__global const float4 *a, __global const float4 *b, __global float4 *c, ulong n)
+{
+    ulong i = get_global_id(0);
+    if (i < n)
+        c[i] = a[i] + 3.0f * b[i];
+}
+
+// Eight independent chains of four lanes: 64 FLOP a turn, enough to cover the latency of an FMA.
+#define FMA_CHAIN(NAME, SCALAR, VECTOR)                                         \
+    __kernel void NAME(__global SCALAR *out, uint turns, SCALAR x, SCALAR y)    \
+    {                                                                           \
+        VECTOR s = (VECTOR)((SCALAR)get_global_id(0));                          \
+        VECTOR a0 = s, a1 = s + 1, a2 = s + 2, a3 = s + 3;                      \
+        VECTOR a4 = s + 4, a5 = s + 5, a6 = s + 6, a7 = s + 7;                  \
+        VECTOR m = (VECTOR)(x), k = (VECTOR)(y);                                \
+        for (uint t = 0; t < turns; ++t) {                                      \
+            a0 = fma(a0, m, k); a1 = fma(a1, m, k);                             \
+            a2 = fma(a2, m, k); a3 = fma(a3, m, k);                             \
+            a4 = fma(a4, m, k); a5 = fma(a5, m, k);                             \
+            a6 = fma(a6, m, k); a7 = fma(a7, m, k);                             \
+        }                                                                       \
+        VECTOR r = a0 + a1 + a2 + a3 + a4 + a5 + a6 + a7;                       \
+        out[get_global_id(0)] = r.x + r.y + r.z + r.w;                          \
+    }
+
+FMA_CHAIN(fma_float32, float, float4)
+
+// A little of everything, always the same amount: its time drifts when the device's state does.
+__kernel void sentinel(__global const float *in, __global float *out, uint turns)
+{
+    uint i = (uint)get_global_id(0);
+    float x = in[i], y = 0.5f;
+    for (uint t = 0; t < turns; ++t)
+        y = fma(y, x, 0.25f);
+    out[i] = y;
+}
+
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+FILL(float64, double, (double)bits * 0x1.0p-32)
+FMA_CHAIN(fma_float64, double, double4)
+#endif
