@@ -14,8 +14,8 @@ __kernel void ell_spmv(__global const int *cols, __global const float *vals,
     float sum = 0.0f;
     for (int slot = 0; slot < slots; ++slot) {
         int col = cols[slot * num_rows + row];
-        if (col < num_rows)
-            sum += vals[slot * num_rows + row] * my_x[col];
+        float factor = col < num_rows ? my_x[col] : 0.0f;
+        sum += vals[slot * num_rows + row] * factor;
     }
     y[rhs * num_rows + row] = sum;
 }

@@ -1,7 +1,7 @@
 // C = A * B with one work-item per element of C and no local memory. C has the shape of the
 // NDRange; the inner dimension is the scalar, cut at MAX_DEPTH to bound a launch.
 // In the set as the dense kernel whose run time the scalar, not the NDRange, decides.
-#define MAX_DEPTH 512
+#define MAX_DEPTH 128
 
 __kernel void matmul_naive(__global const float *a, __global const float *b, __global float *c,
                            int k)

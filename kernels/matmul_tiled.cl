@@ -1,7 +1,7 @@
 // C = A * B through 16 x 16 tiles in static local memory; the same shapes as matmul_naive.
 // In the set beside it: equal arithmetic, other traffic, two barriers a tile, a fixed local size.
 #define TILE 16
-#define MAX_DEPTH 512
+#define MAX_DEPTH 128
 
 __kernel __attribute__((reqd_work_group_size(TILE, TILE, 1)))
 void matmul_tiled(__global const float *a, __global const float *b, __global float *c, int k)

@@ -1,6 +1,6 @@
 // Counts random points inside the quarter circle, a xorshift32 stream per work-item.
 // In the set as integer-heavy arithmetic that touches two words of memory a work-item.
-#define MAX_TRIALS 128
+#define MAX_TRIALS 64
 
 uint next_random(uint state)
 {

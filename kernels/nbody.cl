@@ -1,7 +1,7 @@
 // Gravitational pull on every target of at most the first MAX_SOURCES sources (w is the mass).
 // In the set as all-pairs arithmetic on float4 with reuse from cache: compute bound, and quadratic
 // until the cap.
-#define MAX_SOURCES 256
+#define MAX_SOURCES 64
 #define SOFTENING 1.0e-2f
 
 __kernel void nbody(__global const float4 *targets, __global const float4 *sources,

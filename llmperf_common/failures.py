@@ -37,7 +37,7 @@ class Retry(StrEnum):
     NEVER = "never"
     """The same input fails again: the source, the launch config or the kernel itself is at fault."""
     ONCE_IN_FRESH_CHILD = "once_in_fresh_child"
-    """The child's state may be to blame: try the same launch config once more in a new one."""
+    """The child's state (its memory, say) may be to blame: try once more in a new one."""
     ANOTHER_WORKER = "another_worker"
     """The machine is to blame: the lease runs out and another worker takes the task."""
 
@@ -45,16 +45,16 @@ class Retry(StrEnum):
 RETRY_RULES: dict[FailureCode, Retry] = {
     FailureCode.BUILD_ERROR: Retry.NEVER,
     FailureCode.BUILD_TIMEOUT: Retry.NEVER,
-    FailureCode.COMPILER_CRASH: Retry.NEVER,
+    FailureCode.COMPILER_CRASH: Retry.ONCE_IN_FRESH_CHILD,
     FailureCode.LAUNCH_ERROR: Retry.NEVER,
-    FailureCode.DEVICE_FAULT: Retry.ONCE_IN_FRESH_CHILD,
+    FailureCode.DEVICE_FAULT: Retry.NEVER,
     FailureCode.HANG: Retry.NEVER,
     FailureCode.OUT_OF_MEMORY: Retry.NEVER,
     FailureCode.UNSUPPORTED: Retry.NEVER,
     FailureCode.OVER_TIME_BUDGET: Retry.NEVER,
     FailureCode.NODE_LOST: Retry.ANOTHER_WORKER,
     FailureCode.QUARANTINED: Retry.NEVER,
-    FailureCode.INTERNAL_ERROR: Retry.ONCE_IN_FRESH_CHILD,
+    FailureCode.INTERNAL_ERROR: Retry.NEVER,
 }
 
 FAILURE_MEANINGS: dict[FailureCode, str] = {

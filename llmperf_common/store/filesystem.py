@@ -79,7 +79,6 @@ class PosixFilesystem:
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Create ``name`` with ``data``, durably; False, and nothing changed, if it exists."""
         target = self.root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
         with self._temporary(target, data) as temporary:
             try:
                 os.link(temporary, target)
@@ -91,7 +90,6 @@ class PosixFilesystem:
     def replace(self, name: str, data: bytes) -> None:
         """Create or overwrite ``name`` atomically."""
         target = self.root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
         with self._temporary(target, data) as temporary:
             os.replace(temporary, target)
             _fsync_folder(target.parent)
@@ -111,9 +109,7 @@ class PosixFilesystem:
     @contextlib.contextmanager
     def lock(self, name: str, *, exclusive: bool, wait: bool) -> Iterator[bool]:
         """Hold ``flock`` on ``name``; the operating system drops it when the process dies."""
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = _open_lock(self.root / name)
         try:
             mode = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
             try:
@@ -130,6 +126,7 @@ class PosixFilesystem:
         """Write ``data`` to a temporary file beside ``target`` and fsync it; removed at the end."""
         temporary = target.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}")
         try:
+            _make_folder(target.parent)
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             with open(descriptor, "wb") as file:
                 file.write(data)
@@ -137,9 +134,41 @@ class PosixFilesystem:
                 os.fsync(file.fileno())
             yield temporary
         except OSError as error:
-            raise _explained(error, target) from error
+            explained = _explained(error, target)
+            if explained is None:
+                raise
+            raise explained from error
         finally:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(NotADirectoryError, PermissionError):  # then it was never made
+                temporary.unlink(missing_ok=True)
+
+
+def _open_lock(path: Path) -> int:
+    """Open a lock file; one that exists can be locked also where nothing may be written."""
+    try:
+        _make_folder(path.parent)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        explained = _explained(error, path)
+        if explained is None:
+            raise
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            raise explained from error
+
+
+def _make_folder(folder: Path) -> None:
+    """Create ``folder`` and what is missing above it, each durably in its parent.
+
+    Without the fsync of the parent a power cut could take the folder away with the committed shards in it.
+    """
+    if folder.is_dir():
+        return
+    if not folder.parent.exists():
+        _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _fsync_folder(folder.parent)
 
 
 def _fsync_folder(folder: Path) -> None:
@@ -150,12 +179,13 @@ def _fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _explained(error: OSError, target: Path) -> Exception:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+def _explained(error: OSError, target: Path) -> StoreError | None:
+    """The user's error behind an operating system's; None for any other (a bug or failing hardware)."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreError(
-            f"no space left to write {target}: nothing committed is lost; "
+            f"no space left to write {target} ({error.strerror}): nothing committed is lost; "
             "free some space and run the same command again"
         )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
         return StoreError(f"cannot write {target}: {error.strerror}; choose a folder you may write to")
-    return error
+    return None

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from llmperf_common.ids import sha256_hex
 from llmperf_common.schemas import SCHEMA_VERSION, TABLES
 from llmperf_common.store.filesystem import Filesystem, StoreError
 
@@ -30,6 +31,11 @@ class ShardEntry:
     bytes: int
     sha256: str
     tasks: int
+
+    @classmethod
+    def of(cls, name: str, data: bytes, *, rows: int, tasks: int) -> ShardEntry:
+        """Return the entry of a shard with these bytes."""
+        return cls(name=name, rows=rows, bytes=len(data), sha256=sha256_hex(data), tasks=tasks)
 
     @property
     def table(self) -> str:
@@ -61,15 +67,22 @@ class Manifest:
         """Names of all shards of this version."""
         return frozenset(shard.name for shard in self.shards)
 
+    @property
+    def replaced_names(self) -> frozenset[str]:
+        """Names of the shards that compacted ones stand for: never to be listed again."""
+        return frozenset(name for _, old in self.replaces for name in old)
+
     def of_table(self, table: str) -> tuple[ShardEntry, ...]:
         """The shards of one table, in the order they were published."""
         return tuple(shard for shard in self.shards if shard.table == table)
 
     def with_shards(self, entries: Iterable[ShardEntry], *, epoch: int) -> Manifest:
-        """Return the next version with ``entries`` added (those already listed are left out)."""
-        known = self.shard_names
-        new = tuple(entry for entry in entries if entry.name not in known)
-        return replace(self, version=self.version + 1, epoch=epoch, shards=self.shards + new)
+        """Return the next version with ``entries`` added (those listed or compacted are left out)."""
+        known = self.shard_names | self.replaced_names
+        new = {entry.name: entry for entry in entries if entry.name not in known}
+        return replace(
+            self, version=self.version + 1, epoch=epoch, shards=(*self.shards, *new.values())
+        )
 
     def to_json(self) -> bytes:
         """Return the bytes of the manifest file."""
@@ -101,26 +114,26 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     """Read a manifest file. Raises ManifestError naming ``where``."""
     try:
         document = json.loads(data)
+        schema_version = int(document["schema_version"])
+        if schema_version > SCHEMA_VERSION:  # first: its other fields may be unknown to us
+            raise ManifestError(
+                f"{where} has schema version {schema_version}, this LLMPerf reads up to "
+                f"{SCHEMA_VERSION}: upgrade LLMPerf"
+            )
         shards = tuple(ShardEntry(**entry) for entry in document["shards"])
-        manifest = Manifest(
+        return Manifest(
             version=int(document["version"]),
             plan_hash=str(document["plan_hash"]),
             epoch=int(document["epoch"]),
             shards=shards,
             replaces=tuple((name, tuple(old)) for name, old in document["replaces"].items()),
-            schema_version=int(document["schema_version"]),
+            schema_version=schema_version,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ManifestError(
             f"{where} is damaged ({type(error).__name__}: {error}); move it away to fall back to the version "
             "before it, then run `llmperf collect` again: shards on disk are found by their footers"
         ) from None
-    if manifest.schema_version > SCHEMA_VERSION:
-        raise ManifestError(
-            f"{where} has schema version {manifest.schema_version}, this LLMPerf reads up to "
-            f"{SCHEMA_VERSION}: upgrade LLMPerf"
-        )
-    return manifest
 
 
 def manifest_versions(fs: Filesystem) -> list[int]:
@@ -153,17 +166,20 @@ def publish(
     Create-if-absent decides between publishers; the loser re-reads and merges. Because each version is made
     from the one before it and never lowers the epoch, a publisher whose ledger was rebuilt elsewhere is
     refused from the moment the rebuild has published.
+
+    Raises:
+        StoreError: The folder holds another plan's dataset.
     """
     while True:
         base = latest_manifest(fs)
         if base is None:
             base = Manifest(version=0, plan_hash=plan_hash, epoch=epoch)
+        if base.plan_hash != plan_hash:
+            raise StoreError(f"{fs.describe()} belongs to another plan ({base.plan_hash})")
         if base.epoch > epoch:
             return StaleEpoch(base.epoch)
-        if base.version > 0 and base.epoch == epoch and base.shard_names.issuperset(
-            entry.name for entry in entries
-        ):
-            return base
         new = base.with_shards(entries, epoch=epoch)
+        if base.version > 0 and base.epoch == epoch and new.shards == base.shards:
+            return base
         if fs.put_if_absent(manifest_name(new.version), new.to_json()):
             return new

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from llmperf_common.ids import sha256_hex
 from llmperf_common.store.filesystem import TEMPORARY_PREFIX, Filesystem, StoreError
 from llmperf_common.store.manifest import (
     Manifest,
@@ -84,6 +83,11 @@ def rebuild_manifest(fs: Filesystem, *, plan_hash: str, epoch: int) -> Manifest:
         base = latest_manifest(fs) or Manifest(version=0, plan_hash=plan_hash, epoch=epoch)
         if base.plan_hash != plan_hash:
             raise StoreError(f"{fs.describe()} belongs to another plan ({base.plan_hash})")
+        if base.epoch > epoch:  # two rebuilds at once, where the attach lock does not reach both hosts
+            raise StoreError(
+                f"{fs.describe()} was rebuilt meanwhile (epoch {base.epoch}, ours is {epoch}): "
+                "run the same command again"
+            )
         bound = {task for tasks in tasks_by_shard(fs, base).values() for task in tasks}
         adopted = arbitrate(list(find_candidates(fs, base, plan_hash)), bound)
         entries = [entry for candidate in adopted for entry in candidate.entries]
@@ -122,13 +126,7 @@ def _read_candidate(fs: Filesystem, name: str, plan_hash: str) -> Candidate | No
             return None  # cut short or swept: it was never committed, for a commit follows a re-read
         footers.append(footer)
         entries.append(
-            ShardEntry(
-                name=full_name,
-                rows=table.num_rows,
-                bytes=len(data),
-                sha256=sha256_hex(data),
-                tasks=len(footer.tasks),
-            )
+            ShardEntry.of(full_name, data, rows=table.num_rows, tasks=len(footer.tasks))
         )
     first, second = footers
     if first.plan_hash != plan_hash or (first.epoch, first.tasks) != (second.epoch, second.tasks):
@@ -152,12 +150,6 @@ def _device_entries(fs: Filesystem, plan_hash: str) -> list[ShardEntry]:
             continue
         if footer.plan_hash == plan_hash:
             entries.append(
-                ShardEntry(
-                    name=f"devices/{name}",
-                    rows=table.num_rows,
-                    bytes=len(data),
-                    sha256=sha256_hex(data),
-                    tasks=0,
-                )
+                ShardEntry.of(f"devices/{name}", data, rows=table.num_rows, tasks=0)
             )
     return entries

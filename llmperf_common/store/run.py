@@ -18,6 +18,9 @@ from llmperf_common.store.filesystem import Filesystem, StoreError
 
 RUN_FILE = "run.json"
 
+RUN_LOCK = ".run.lock"
+"""Collectors hold it shared while they run; sweep and compaction need it exclusively."""
+
 
 class ForeignRunError(StoreError):
     """The folder belongs to another run; exit code 2."""
@@ -25,7 +28,10 @@ class ForeignRunError(StoreError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """Everything that decides what is planned, and the config it was first started with."""
+    """Everything that decides what is planned, and the config it was first started with.
+
+    ``merged_from`` is empty but for merged datasets: the plan hashes that their tasks came from.
+    """
 
     plan_hash: str
     corpus_sha256: str
@@ -36,6 +42,12 @@ class RunRecord:
     created_at: str
     harness_version: int = HARNESS_VERSION
     schema_version: int = SCHEMA_VERSION
+    merged_from: tuple[str, ...] = ()
+
+    @property
+    def plan_hashes(self) -> tuple[str, ...]:
+        """The plans whose tasks the dataset holds: its own, or those of its sources."""
+        return self.merged_from or (self.plan_hash,)
 
     def to_json(self) -> bytes:
         """Return the bytes of ``run.json``."""
@@ -50,11 +62,17 @@ def read_run(fs: Filesystem) -> RunRecord | None:
         return None
     try:
         document = json.loads(data)
+        if int(document["schema_version"]) > SCHEMA_VERSION:  # its other fields may be unknown to us
+            raise StoreError(
+                f"{fs.describe(RUN_FILE)} has schema version {document['schema_version']}, this "
+                f"LLMPerf reads up to {SCHEMA_VERSION}: upgrade LLMPerf"
+            )
         classes = tuple(
             DeviceClass(**{**item, "max_work_item_sizes": tuple(item["max_work_item_sizes"])})
             for item in document.pop("device_classes")
         )
-        return RunRecord(device_classes=classes, **document)
+        merged_from = tuple(document.pop("merged_from", ()))
+        return RunRecord(device_classes=classes, merged_from=merged_from, **document)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreError(
             f"{fs.describe(RUN_FILE)} is damaged ({type(error).__name__}: {error}): restore it from a "

@@ -6,6 +6,7 @@ Owns encoding, the footer and reading a shard back. One commit writes a *pair*: 
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from collections.abc import Callable, Sequence
@@ -14,7 +15,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llmperf_common.ids import sha256_hex
 from llmperf_common.records import Device, SentinelReading, TaskResult
 from llmperf_common.schemas import SCHEMA_VERSION, missing_or_changed_columns
 from llmperf_common.store.filesystem import Filesystem, StoreError
@@ -66,13 +66,7 @@ class ShardFile:
     @property
     def entry(self) -> ShardEntry:
         """The shard as a manifest lists it."""
-        return ShardEntry(
-            name=self.name,
-            rows=self.rows,
-            bytes=len(self.data),
-            sha256=sha256_hex(self.data),
-            tasks=self.tasks,
-        )
+        return ShardEntry.of(self.name, self.data, rows=self.rows, tasks=self.tasks)
 
 
 def encode_table(table: pa.Table, footer: Footer) -> bytes:
@@ -127,6 +121,16 @@ def encode_device(device: Device, *, plan_hash: str) -> ShardFile:
         data=encode_table(devices_table([device]), footer),
         rows=1,
         tasks=0,
+    )
+
+
+def device_from_table(table: pa.Table, row: int = 0) -> Device:
+    """Return the record of one row of a devices table."""
+    values = table.slice(row, 1).to_pylist()[0]
+    names = [field.name for field in dataclasses.fields(Device)]
+    return Device(
+        **{name: values[name] for name in names if name != "max_work_item_sizes"},
+        max_work_item_sizes=tuple(values["max_work_item_sizes"]),
     )
 
 

@@ -1,0 +1,229 @@
+"""Framed messages between the collector and its children, over a socket of their own.
+
+Owns the frame (4 bytes of length, then JSON) and the messages. A child's stdout and stderr never carry a
+verdict: what a kernel prints cannot be taken for a result.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pydantic
+
+from llmperf_common.failures import Failure
+from llmperf_common.records import Device, Kernel, LaunchConfig, Timing
+from workers.config import TimingConfig
+
+_HEADER = struct.Struct(">I")
+_MAX_FRAME_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileJob:
+    """To a compile child: build ``kernel`` and leave its binary at ``binary_path``."""
+
+    kernel: Kernel
+    binary_path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """From a compile child: the program is at the job's ``binary_path``."""
+
+    options: str
+    log: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileFailed:
+    """From a compile child: the compiler said no."""
+
+    failure: Failure
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeaksJob:
+    """To a run child: measure the device's peaks."""
+
+    measure_peaks: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunJob:
+    """To a run child: load the program and time ``configs`` in order, reporting each.
+
+    ``first_index`` numbers the first of them within the task; ``check_indices`` get payload checks;
+    ``device`` carries the measured peaks.
+    """
+
+    kernel: Kernel
+    device: Device
+    binary_path: str
+    options: str
+    configs: tuple[LaunchConfig, ...]
+    first_index: int
+    check_indices: tuple[int, ...]
+    timing: TimingConfig
+    sentinel: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildReady:
+    """From a run child: the context is open; also the answer to a ``PeaksJob``."""
+
+    device: Device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigStarted:
+    """From a run child: from here on, a death is this config's."""
+
+    started_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigFinished:
+    """From a run child: the outcome of one config. With ``sticky`` the child is of no further use."""
+
+    finished_index: int
+    outcome: Timing | Failure
+    sticky: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadFailed:
+    """From a run child: the compiled kernel could not be loaded, so no config can run."""
+
+    load_failure: Failure
+    sticky: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDone:
+    """From a run child: all configs were reported and the buffers are released."""
+
+    sentinel_ns: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildCrashed:
+    """From any child: an exception of ours; the child exits with 1 right after."""
+
+    traceback: str
+
+
+ToChild = CompileJob | PeaksJob | RunJob
+FromChild = (
+    Compiled
+    | CompileFailed
+    | ChildReady
+    | ConfigStarted
+    | ConfigFinished
+    | LoadFailed
+    | RunDone
+    | ChildCrashed
+)
+
+_MESSAGES: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        CompileJob,
+        PeaksJob,
+        RunJob,
+        Compiled,
+        CompileFailed,
+        ChildReady,
+        ConfigStarted,
+        ConfigFinished,
+        LoadFailed,
+        RunDone,
+        ChildCrashed,
+    )
+}
+_ADAPTERS: dict[str, pydantic.TypeAdapter[ToChild | FromChild]] = {}
+
+
+class ChannelClosedError(Exception):
+    """The other side is gone."""
+
+
+class Channel:
+    """One end of a socket pair; frames in, frames out."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+        self._received = bytearray()
+
+    def send(self, message: ToChild | FromChild) -> None:
+        """Send one message whole. Raises ChannelClosedError."""
+        kind = type(message).__name__
+        body = kind.encode() + b"\n" + _adapter(kind).dump_json(message)
+        try:
+            self.socket.sendall(_HEADER.pack(len(body)) + body)
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from error
+
+    def receive(self) -> ToChild | FromChild:
+        """Wait for the next message. Raises ChannelClosedError at the end of the stream."""
+        while True:
+            message = self._next_frame()
+            if message is not None:
+                return message
+            self._read_more()
+
+    def receive_available(self) -> Iterator[ToChild | FromChild]:
+        """Yield the messages that have arrived, after one read; call it when the socket is readable.
+
+        Raises:
+            ChannelClosedError: The stream has ended and every whole frame was yielded.
+        """
+        closed = False
+        try:
+            self._read_more()
+        except ChannelClosedError:
+            closed = True
+        while (message := self._next_frame()) is not None:
+            yield message
+        if closed:
+            raise ChannelClosedError("end of stream")
+
+    def _read_more(self) -> None:
+        try:
+            data = self.socket.recv(1 << 20)
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from error
+        if not data:
+            raise ChannelClosedError("end of stream")
+        self._received += data
+
+    def _next_frame(self) -> ToChild | FromChild | None:
+        if len(self._received) < _HEADER.size:
+            return None
+        (length,) = _HEADER.unpack_from(self._received)
+        if length > _MAX_FRAME_BYTES:
+            raise ChannelClosedError(f"a frame of {length} bytes: the child's memory is damaged")
+        if len(self._received) < _HEADER.size + length:
+            return None
+        body = bytes(self._received[_HEADER.size : _HEADER.size + length])
+        del self._received[: _HEADER.size + length]
+        return _parse(body)
+
+
+def _parse(body: bytes) -> ToChild | FromChild:
+    kind, _, text = body.partition(b"\n")
+    try:
+        return _adapter(kind.decode()).validate_json(text)
+    except (KeyError, UnicodeDecodeError, pydantic.ValidationError) as error:
+        # A kernel that writes out of bounds can damage the child that reports on it.
+        raise ChannelClosedError(f"an unreadable message: {error}") from error
+
+
+def _adapter(kind: str) -> pydantic.TypeAdapter[ToChild | FromChild]:
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = pydantic.TypeAdapter(_MESSAGES[kind])
+    return _ADAPTERS[kind]

@@ -1,0 +1,125 @@
+"""A killable child process and its channel, as its parent sees it.
+
+Owns spawning, killing and what is left to read of a dead child. Children live in a session of their own, so
+Ctrl-C reaches only the parent, and die with it (PR_SET_PDEATHSIG; ``child_main.py`` is their side).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from workers.channel import Channel, ChannelClosedError, FromChild, ToChild
+
+_STDERR_TAIL_BYTES = 4096
+
+
+class Child:
+    """One child process; its owner must ``kill`` or ``close`` it.
+
+    Args:
+        module: run as ``python -m module``.
+        argument: handed to the module's main as text.
+        environment: added to ours.
+        scratch: a folder of the child's own for caches and its stderr.
+    """
+
+    def __init__(
+        self, module: str, argument: str, *, environment: Mapping[str, str], scratch: Path
+    ) -> None:
+        scratch.mkdir(parents=True, exist_ok=True)
+        self.scratch = scratch
+        self.last_heard_s = time.monotonic()
+        self._stderr_path = scratch / "stderr.txt"
+        ours, theirs = socket.socketpair()
+        with theirs, self._stderr_path.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), argument],
+                env={**os.environ, **environment, "POCL_CACHE_DIR": str(scratch / "pocl")},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        self._channel = Channel(ours)
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    def fileno(self) -> int:
+        """The channel's descriptor, for ``selectors``."""
+        return self._channel.socket.fileno()
+
+    def send(self, message: ToChild) -> bool:
+        """Send a message; False if the child is gone."""
+        self.last_heard_s = time.monotonic()
+        try:
+            self._channel.send(message)
+        except ChannelClosedError:
+            return False
+        return True
+
+    def receive(self) -> tuple[list[FromChild], bool]:
+        """Return the messages that have arrived and whether the child has hung up."""
+        messages: list[FromChild] = []
+        try:
+            for message in self._channel.receive_available():
+                assert isinstance(message, FromChild), "children send answers only"
+                messages.append(message)
+        except ChannelClosedError:
+            return messages, True
+        finally:
+            if messages:
+                self.last_heard_s = time.monotonic()
+        return messages, False
+
+    def close(self, timeout_s: float) -> bool:
+        """Ask the child to end and wait for it; True if it ended by itself with exit code 0."""
+        with contextlib.suppress(OSError):
+            self._channel.socket.shutdown(socket.SHUT_WR)
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            code = None
+        self.kill()
+        return code == 0
+
+    def kill(self) -> None:
+        """End the child and whatever it started, and reap it."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._channel.socket.close()
+
+    def describe_end(self) -> str:
+        """Say how the child ended, with the end of its stderr. Call after ``kill`` or hang-up."""
+        code = self._process.wait()
+        how = f"exit code {code}" if code >= 0 else f"signal {_signal_name(-code)}"
+        tail = self._stderr_tail()
+        return f"child process ended with {how}" + (f"; stderr ends: {tail}" if tail else "")
+
+    def _stderr_tail(self) -> str:
+        try:
+            with self._stderr_path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - _STDERR_TAIL_BYTES))
+                return file.read().decode("utf-8", "replace").strip()
+        except OSError:
+            return ""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

@@ -1,0 +1,300 @@
+"""``collect``: everything put together for one worker on one machine.
+
+Owns the order of a run: device, plan, ``run.json``, ledger, loop, sweep, card, summary. The command line and,
+later, the cluster's actor call it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from llmperf_common.failures import OK_STATUS
+from llmperf_common.ledger.attach import SqliteHome, attach, ledger_folder, process_name
+from llmperf_common.ledger.holder import this_process
+from llmperf_common.ledger.protocol import Holder
+from llmperf_common.records import Device, DeviceClass
+from llmperf_common.store.card import write_card
+from llmperf_common.store.filesystem import PosixFilesystem
+from llmperf_common.store.manifest import ShardEntry, latest_manifest
+from llmperf_common.store.reader import open_dataset
+from llmperf_common.store.run import RUN_LOCK, RunRecord, create_or_join_run
+from llmperf_common.store.shard import ShardError, decode, device_from_table, encode_device
+from llmperf_common.store.sweep import sweep
+from workers.config import CollectConfig
+from workers.corpus import Corpus
+from workers.device.interface import DeviceRef
+from workers.events import EventLog
+from workers.loop import CollectLoop, LoopObserver, StopReason
+from workers.observers import Fanout, Tally
+from workers.pipeline import DevicePipeline
+from workers.plan import Plan
+from workers.scratch import scratch_folder
+
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectSummary:
+    """How a run ended; ``num_planned == num_ok + num_failed + num_pending`` is asserted."""
+
+    stop_reason: StopReason
+    num_planned: int
+    num_ok: int
+    num_failed: int
+    num_pending: int
+    num_tasks: int
+    num_tasks_done: int
+    failures_by_code: dict[str, int]
+    device: Device
+    plan_hash: str
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if self.num_planned != self.num_ok + self.num_failed + self.num_pending:
+            raise AssertionError(f"rows were lost or doubled: {self}")
+
+
+class Control:
+    """How the outside reaches a running collect."""
+
+    def __init__(self) -> None:
+        self.num_interrupts = 0
+
+    def interrupt(self) -> None:
+        """Once: finish the task in hand and stop. Twice: drop it and stop."""
+        self.num_interrupts += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStart:
+    """What is known when the loop is about to begin; an observer is made from it."""
+
+    plan: Plan
+    device: Device
+    statuses: dict[str, int]
+    """Rows by status that an earlier run left."""
+    num_tasks_done: int
+
+
+def collect(
+    *,
+    corpus: Corpus,
+    out: Path,
+    ref: DeviceRef,
+    config: CollectConfig,
+    control: Control,
+    observe: Callable[[RunStart], LoopObserver],
+    state_folder: Path,
+) -> CollectSummary:
+    """Collect ``corpus`` on one device into ``out``, from wherever an earlier run stopped.
+
+    Args:
+        corpus: the kernels.
+        out: dataset folder: new, empty, or of the same plan.
+        ref: the device.
+        config: the whole tree.
+        control: for Ctrl-C.
+        observe: makes the observer of progress.
+        state_folder: holds the ledger when ``out`` is on a network file system.
+    Raises:
+        StoreError: ``out`` cannot be used (``ForeignRunError``: it belongs to another run).
+        DeviceLostError: The device cannot be opened.
+    """
+    started_s = time.monotonic()
+    holder = this_process()
+    fs = PosixFilesystem(out)
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(scratch_folder(holder))
+        pipeline = DevicePipeline(
+            ref=ref,
+            config=config,
+            scratch=scratch,
+            worker_id=process_name(holder),
+            quiet=not ref.selector.startswith(("cuda", "replay")),
+        )
+        stack.callback(pipeline.close)
+        found = pipeline.open_device(measure_peaks=False)
+        plan = Plan(
+            kernels=corpus.kernels,
+            corpus_sha256=corpus.sha256,
+            device_classes=(device_class_of(found),),
+            plan_config=config.plan,
+            timing_config=config.timing,
+        )
+        create_or_join_run(fs, _run_record(plan, config))
+        with fs.lock(RUN_LOCK, exclusive=False, wait=True):
+            device, device_entry = _device_of_run(fs, found, plan, pipeline)
+            pipeline.use(plan, device)
+            start = _run_start(out, fs, plan, device)
+            tally = Tally(start.statuses)
+            events = EventLog(_event_path(out, holder), worker_id=process_name(holder))
+            stack.callback(events.close)
+            loop = _make_loop(
+                fs=fs,
+                home=SqliteHome(ledger_folder(out, state_folder)),
+                plan=plan,
+                pipeline=pipeline,
+                holder=holder,
+                device=device,
+                device_entry=device_entry,
+                config=config,
+                observer=Fanout((events, tally, observe(start))),
+            )
+            stack.callback(loop.close)
+            _drive(loop, control, config, tally, started_s)
+            loop.finish()
+        _tidy(fs, out, loop)
+        return summarise(
+            out, plan, device, loop.stop_reason, seconds=time.monotonic() - started_s
+        )
+
+
+def device_class_of(device: Device) -> DeviceClass:
+    """Return the facts of a device that launch plans are a function of."""
+    return DeviceClass(
+        name=device.device_class,
+        compute_units=device.compute_units,
+        max_work_group_size=device.max_work_group_size,
+        max_work_item_sizes=device.max_work_item_sizes,
+        max_allocation_bytes=device.max_allocation_bytes,
+        global_memory_bytes=device.global_memory_bytes,
+        local_memory_bytes=device.local_memory_bytes,
+    )
+
+
+def summarise(
+    out: Path, plan: Plan, device: Device, reason: StopReason, *, seconds: float
+) -> CollectSummary:
+    """Count what the dataset holds against what the plan wants."""
+    dataset = open_dataset(out)
+    statuses = dataset.status_counts()
+    done = set(dataset.kernels(["task_id"]).column("task_id").to_pylist())
+    tasks = [plan.task(index) for index in range(plan.num_tasks)]
+    num_pending = sum(plan.num_samples(task) for task in tasks if task.task_id not in done)
+    num_ok = statuses.pop(OK_STATUS, 0)
+    return CollectSummary(
+        stop_reason=reason,
+        num_planned=dataset.num_samples + num_pending,
+        num_ok=num_ok,
+        num_failed=sum(statuses.values()),
+        num_pending=num_pending,
+        num_tasks=plan.num_tasks,
+        num_tasks_done=len(done),
+        failures_by_code=statuses,
+        device=device,
+        plan_hash=plan.plan_hash,
+        seconds=seconds,
+    )
+
+
+def _make_loop(
+    *,
+    fs: PosixFilesystem,
+    home: SqliteHome,
+    plan: Plan,
+    pipeline: DevicePipeline,
+    holder: Holder,
+    device: Device,
+    device_entry: ShardEntry,
+    config: CollectConfig,
+    observer: LoopObserver,
+) -> CollectLoop:
+    who = process_name(holder)
+    return CollectLoop(
+        fs=fs,
+        attach=lambda: attach(
+            fs, home, plan_hash=plan.plan_hash, index_of=plan.index_of, who=who
+        ),
+        plan=plan,
+        tasks=plan.tasks_of_class(device.device_class),
+        executor=pipeline,
+        holder=holder,
+        device_shards=[device_entry],
+        clock_s=time.monotonic,
+        new_stem=lambda epoch: f"e{epoch:06d}-{_slug(who)}-{secrets.token_hex(6)}",
+        store_config=config.store,
+        ledger_config=config.ledger,
+        observer=observer,
+    )
+
+
+def _drive(
+    loop: CollectLoop, control: Control, config: CollectConfig, tally: Tally, started_s: float
+) -> None:
+    """Step the loop until it is over, passing on the reasons to stop early."""
+    limits = config.limits
+    aborted = False
+    while not loop.is_over:
+        if control.num_interrupts:
+            loop.request_stop(StopReason.INTERRUPTED)
+        if control.num_interrupts > 1 and not aborted:
+            loop.abort_tasks()
+            aborted = True
+        if limits.max_time_s is not None and time.monotonic() - started_s > limits.max_time_s:
+            loop.request_stop(StopReason.TIME_IS_UP)
+        if limits.max_failures is not None and tally.num_failed > limits.max_failures:
+            loop.request_stop(StopReason.TOO_MANY_FAILURES)
+        loop.step(_POLL_S)
+
+
+def _tidy(fs: PosixFilesystem, out: Path, loop: CollectLoop) -> None:
+    """Once the last collector is done: publish what dead ones left, sweep orphans, write the card."""
+    with fs.lock(RUN_LOCK, exclusive=True, wait=False) as alone:
+        if alone:
+            loop.finish()
+            sweep(fs)
+            write_card(fs, open_dataset(out))
+
+
+def _run_record(plan: Plan, config: CollectConfig) -> RunRecord:
+    return RunRecord(
+        plan_hash=plan.plan_hash,
+        corpus_sha256=plan.corpus_sha256,
+        config_hash=config.content_hash(),
+        config=config.model_dump(mode="json"),
+        device_classes=plan.device_classes,
+        num_tasks=plan.num_tasks,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _device_of_run(
+    fs: PosixFilesystem, found: Device, plan: Plan, pipeline: DevicePipeline
+) -> tuple[Device, ShardEntry]:
+    """Return the device as the dataset records it, measuring its peaks the first time."""
+    name = f"devices/{found.device_id}.parquet"
+    try:
+        data = fs.read_bytes(name)
+    except FileNotFoundError:
+        measured = pipeline.open_device(measure_peaks=True)
+        fs.put_if_absent(name, encode_device(measured, plan_hash=plan.plan_hash).data)
+        data = fs.read_bytes(name)  # another collector may have been first: its record counts
+    table, footer = decode(data, name)
+    if footer.plan_hash != plan.plan_hash:
+        raise ShardError(f"{fs.describe(name)} belongs to another plan")
+    device = device_from_table(table)
+    return device, ShardEntry.of(name, data, rows=1, tasks=0)
+
+
+def _run_start(out: Path, fs: PosixFilesystem, plan: Plan, device: Device) -> RunStart:
+    statuses: dict[str, int] = {}
+    num_done = 0
+    manifest = latest_manifest(fs)
+    if manifest is not None:
+        statuses = open_dataset(out).status_counts()
+        num_done = manifest.num_tasks
+    return RunStart(plan=plan, device=device, statuses=statuses, num_tasks_done=num_done)
+
+
+def _event_path(out: Path, holder: Holder) -> Path:
+    return out / "events" / f"{_slug(process_name(holder))}.jsonl"
+
+
+def _slug(text: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in text)

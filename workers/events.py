@@ -1,0 +1,84 @@
+"""The event stream: one JSON line for everything the loop does, in ``DIR/events/``.
+
+Owns the file and the form of its lines. It is for people and tools that ask why; the dataset never depends on it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from llmperf_common.failures import Failure
+from llmperf_common.ledger.protocol import Lease
+from llmperf_common.records import TaskResult
+from llmperf_common.store.manifest import Manifest
+from workers.plan import Task
+
+
+class EventLog:
+    """A ``LoopObserver`` that writes JSON lines.
+
+    Args:
+        path: appended to; its folder is made.
+        worker_id: written into every line.
+    """
+
+    def __init__(self, path: Path, *, worker_id: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: TextIO = path.open("a", encoding="utf-8", buffering=1)
+        self._worker_id = worker_id
+
+    def claimed(self, task: Task, lease: Lease) -> None:
+        """A task was leased."""
+        self._write(
+            "claimed",
+            task_id=task.task_id,
+            kernel=task.kernel.name,
+            device_class=task.device_class.name,
+            token=lease.token,
+            attempt=lease.attempt,
+        )
+
+    def finished(self, lease: Lease, result: TaskResult) -> None:
+        """A task has its result, not yet durable."""
+        failed = [s.outcome.code.value for s in result.samples if isinstance(s.outcome, Failure)]
+        self._write(
+            "finished",
+            task_id=result.task_id,
+            kernel=result.kernel.name,
+            token=lease.token,
+            ok=len(result.samples) - len(failed),
+            failed={code: failed.count(code) for code in sorted(set(failed))},
+            build_seconds=result.build.seconds if result.build else None,
+        )
+
+    def committed(self, stem: str, results: Sequence[TaskResult], epoch: int) -> None:
+        """Results are durable."""
+        self._write("committed", shard=stem, tasks=[r.task_id for r in results], epoch=epoch)
+
+    def refused(self, stem: str, stale_tasks: Sequence[int]) -> None:
+        """A shard was refused."""
+        self._write("refused", shard=stem, stale_tasks=list(stale_tasks))
+
+    def published(self, manifest: Manifest) -> None:
+        """A manifest lists everything committed so far."""
+        self._write("published", version=manifest.version, tasks=manifest.num_tasks)
+
+    def lost(self, tasks: Sequence[int], why: str) -> None:
+        """Leases were lost."""
+        self._write("lost", tasks=list(tasks), why=why)
+
+    def note(self, event: str, **fields: Any) -> None:
+        """Write any other event."""
+        self._write(event, **fields)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, event: str, **fields: Any) -> None:
+        line = {"at_s": round(time.time(), 3), "event": event, "worker_id": self._worker_id, **fields}
+        self._file.write(json.dumps(line, ensure_ascii=False) + "\n")

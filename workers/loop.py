@@ -1,0 +1,308 @@
+"""The loop: claim, run, write, commit, publish. The only one, on one machine or many.
+
+Owns the order in which results become durable. Everything it touches is an argument (ledger, store, executor,
+clock, names), so the simulator drives this very code through crashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from llmperf_common.ledger.protocol import Committed, Holder, Lease, Ledger, LedgerLostError, Refused
+from llmperf_common.records import TaskResult
+from llmperf_common.store.filesystem import Filesystem
+from llmperf_common.store.manifest import Manifest, ShardEntry, StaleEpoch, publish
+from llmperf_common.store.shard import Encoder, ShardFile, encode_results, write_shard
+from workers.config import LedgerConfig, StoreConfig
+from workers.executor import FinishedTask, TaskExecutor
+from workers.plan import Task
+
+_IDLE_CLAIM_INTERVAL_S = 1.0
+"""How often to ask again for tasks that others hold: their holders may die."""
+
+
+class StopReason(StrEnum):
+    """Why the loop ended."""
+
+    COMPLETE = "complete"
+    INTERRUPTED = "interrupted"
+    TIME_IS_UP = "time_is_up"
+    TOO_MANY_FAILURES = "too_many_failures"
+
+
+class LoopObserver(Protocol):
+    """Is told what happens; decides nothing."""
+
+    def claimed(self, task: Task, lease: Lease) -> None:
+        """A task was leased."""
+        ...
+
+    def finished(self, lease: Lease, result: TaskResult) -> None:
+        """A task has its result, not yet durable."""
+        ...
+
+    def committed(self, stem: str, results: Sequence[TaskResult], epoch: int) -> None:
+        """Results are durable."""
+        ...
+
+    def refused(self, stem: str, stale_tasks: Sequence[int]) -> None:
+        """A shard was refused: these tasks had gone to another holder."""
+        ...
+
+    def published(self, manifest: Manifest) -> None:
+        """A manifest lists everything committed so far."""
+        ...
+
+    def lost(self, tasks: Sequence[int], why: str) -> None:
+        """Leases were lost and their work dropped."""
+        ...
+
+
+class TaskSource(Protocol):
+    """The plan, as far as the loop needs it."""
+
+    @property
+    def plan_hash(self) -> str:
+        """Identity of the plan."""
+        ...
+
+    def task(self, index: int) -> Task:
+        """The task at an index."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """Shards on their way into the ledger; unchanged until the ledger has answered."""
+
+    stem: str
+    items: tuple[FinishedTask, ...]
+    shards: tuple[ShardFile, ShardFile]
+
+
+class CollectLoop:
+    """Drives one executor through its share of a plan.
+
+    Args:
+        fs: the dataset folder.
+        attach: opens the ledger (and rebuilds it if it is gone).
+        plan: where tasks come from.
+        tasks: the indices this worker may take (those of its device class).
+        executor: runs them.
+        holder: this process.
+        device_shards: committed with every batch, so that no sample lacks its device.
+        clock_s: monotonic seconds.
+        new_stem: unique shard names, given the epoch.
+        observer: told what happens.
+        encode: ``encode_results``, or one that remembers.
+    """
+
+    def __init__(
+        self,
+        *,
+        fs: Filesystem,
+        attach: Callable[[], Ledger],
+        plan: TaskSource,
+        tasks: range,
+        executor: TaskExecutor,
+        holder: Holder,
+        device_shards: Sequence[ShardEntry],
+        clock_s: Callable[[], float],
+        new_stem: Callable[[int], str],
+        store_config: StoreConfig,
+        ledger_config: LedgerConfig,
+        observer: LoopObserver,
+        encode: Encoder = encode_results,
+    ) -> None:
+        self._fs = fs
+        self._attach = attach
+        self._plan = plan
+        self._tasks = tasks
+        self._executor = executor
+        self._holder = holder
+        self._device_shards = tuple(device_shards)
+        self._clock_s = clock_s
+        self._new_stem = new_stem
+        self._store = store_config
+        self._lease = ledger_config
+        self._observer = observer
+        self._encode = encode
+        self._ledger = attach()
+        self._waiting: list[FinishedTask] = []
+        self._waiting_since_s = 0.0
+        self._batch: _Batch | None = None
+        self._renewed_s = clock_s()
+        self._claim_after_s = 0.0
+        self._publish_after_s = 0.0
+        self._stop: StopReason | None = None
+        self._all_done = False
+
+    @property
+    def stop_reason(self) -> StopReason:
+        """Why it ended (``COMPLETE`` unless it was asked to stop)."""
+        return self._stop or StopReason.COMPLETE
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do, or to finish after a stop."""
+        idle = not self._executor.leases() and not self._waiting and self._batch is None
+        return idle and (self._all_done or self._stop is not None)
+
+    def request_stop(self, reason: StopReason) -> None:
+        """Finish the task in hand, commit, give the other leases back."""
+        self._stop = self._stop or reason
+
+    def abort_tasks(self) -> None:
+        """Drop even the task in hand (a second Ctrl-C); what has finished is still committed."""
+        dropped = self._executor.leases()
+        self._executor.abandon([lease.task for lease in dropped])
+        self._guarded(lambda: self._ledger.release(dropped))
+
+    def step(self, timeout_s: float) -> None:
+        """Do what is due: renew, claim, run for about ``timeout_s``, commit, publish."""
+        self._guarded(lambda: self._step(timeout_s))
+
+    def finish(self) -> None:
+        """Commit and publish everything this worker and its dead colleagues have left."""
+        while self._batch is not None or self._waiting:
+            self._guarded(self._commit)
+        self._guarded(self.publish_all)
+
+    def publish_all(self) -> None:
+        """Publish every committed shard, whoever committed it."""
+        entries = self._ledger.unpublished()
+        result = publish(
+            self._fs, entries, plan_hash=self._plan.plan_hash, epoch=self._ledger.epoch
+        )
+        if isinstance(result, StaleEpoch):
+            raise LedgerLostError(f"epoch {result.current_epoch} has taken over")
+        if entries:
+            self._ledger.mark_published([entry.name for entry in entries])
+        self._observer.published(result)
+
+    def close(self) -> None:
+        """Close the ledger."""
+        self._ledger.close()
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Run ``action``; when the ledger is lost, drop what was leased from it and attach again."""
+        try:
+            action()
+        except LedgerLostError as error:
+            dropped = [lease.task for lease in self._held()]
+            self._observer.lost(dropped, str(error))
+            self._executor.abandon([lease.task for lease in self._executor.leases()])
+            self._waiting.clear()
+            self._batch = None
+            self._ledger.close()
+            self._ledger = self._attach()
+            self._renewed_s = self._clock_s()
+            self._claim_after_s = 0.0
+
+    def _step(self, timeout_s: float) -> None:
+        self._renew()
+        if self._stop is None:
+            self._claim()
+        else:
+            self._ledger.release(self._executor.abandon_waiting())
+        for item in self._executor.poll(timeout_s):
+            self._observer.finished(item.lease, item.result)
+            if not self._waiting:
+                self._waiting_since_s = self._clock_s()
+            self._waiting.append(item)
+        if self._commit_is_due():
+            self._commit()
+        now_s = self._clock_s()
+        if now_s >= self._publish_after_s:
+            self._publish_after_s = now_s + self._store.publish_interval_s
+            # Twice the interval: a publisher that pauses loses the office, one at work keeps it.
+            ttl_s = 2 * self._store.publish_interval_s
+            if self._ledger.elect_publisher(holder=self._holder, ttl_s=ttl_s):
+                self._publish_if_any()
+
+    def _publish_if_any(self) -> None:
+        if self._ledger.unpublished():
+            self.publish_all()
+
+    def _held(self) -> list[Lease]:
+        held = self._executor.leases() + [item.lease for item in self._waiting]
+        return held + [item.lease for item in self._batch.items] if self._batch else held
+
+    def _renew(self) -> None:
+        now_s = self._clock_s()
+        if now_s - self._renewed_s < self._lease.lease_ttl_s / 4:
+            return
+        held = self._held()
+        self._renewed_s = now_s
+        if not held:
+            return
+        kept = {lease.token for lease in self._ledger.renew(held, ttl_s=self._lease.lease_ttl_s)}
+        lost = [lease.task for lease in self._executor.leases() if lease.token not in kept]
+        if lost:
+            self._executor.abandon(lost)
+            self._observer.lost(lost, "the lease ran out and another worker took the task")
+
+    def _claim(self) -> None:
+        wanted = self._executor.num_wanted()
+        now_s = self._clock_s()
+        if wanted == 0 or now_s < self._claim_after_s:
+            return
+        leases = self._ledger.claim(
+            holder=self._holder, tasks=self._tasks, limit=wanted, ttl_s=self._lease.lease_ttl_s
+        )
+        for lease in leases:
+            task = self._plan.task(lease.task)
+            self._observer.claimed(task, lease)
+            self._executor.submit(task, lease)
+        if len(leases) < wanted:
+            self._claim_after_s = now_s + _IDLE_CLAIM_INTERVAL_S
+            counts = self._ledger.counts(self._tasks)
+            self._all_done = counts.done == counts.total
+
+    def _commit_is_due(self) -> bool:
+        if self._batch is not None:
+            return True
+        if not self._waiting:
+            return False
+        rows = sum(len(item.result.samples) for item in self._waiting)
+        return (
+            rows >= self._store.max_shard_rows
+            or self._clock_s() - self._waiting_since_s >= self._store.commit_interval_s
+            or not self._executor.leases()
+        )
+
+    def _commit(self) -> None:
+        """Write the waiting results as one pair of shards and record them, or what of them is still ours."""
+        if self._batch is None:
+            self._batch = self._encode_batch(tuple(self._waiting))
+            self._waiting.clear()
+        batch = self._batch
+        entries = [write_shard(self._fs, shard) for shard in batch.shards]
+        outcome = self._ledger.commit(
+            shards=[*entries, *self._device_shards], leases=[item.lease for item in batch.items]
+        )
+        if isinstance(outcome, Refused):
+            self._observer.refused(batch.stem, outcome.stale_tasks)
+            kept = tuple(i for i in batch.items if i.lease.task not in outcome.stale_tasks)
+            # The refused file stays for the sweeper: it was never committed and no reader sees it.
+            self._batch = self._encode_batch(kept) if kept else None
+            return
+        assert isinstance(outcome, Committed), outcome
+        self._batch = None
+        self._observer.committed(
+            batch.stem, [item.result for item in batch.items], self._ledger.epoch
+        )
+
+    def _encode_batch(self, items: tuple[FinishedTask, ...]) -> _Batch:
+        stem = self._new_stem(self._ledger.epoch)
+        shards = self._encode(
+            stem,
+            [item.result for item in items],
+            [item.lease.token for item in items],
+            plan_hash=self._plan.plan_hash,
+            epoch=self._ledger.epoch,
+        )
+        return _Batch(stem=stem, items=items, shards=shards)

@@ -1,0 +1,194 @@
+"""One device's assembly line: tasks are compiled in some children and timed in another.
+
+Owns the order of work. Two modes: on a GPU compiling runs ahead beside the timing and a warm spare run child
+stands ready; on a CPU device (``quiet``) nothing else runs while a task is timed, and each task gets a child of
+its own, because a kernel there can damage its process unseen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import select
+import time
+from collections import deque
+from collections.abc import Collection
+from pathlib import Path
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.ledger.protocol import Lease
+from llmperf_common.records import Device
+from workers.child import Child
+from workers.compiling import CompilePool
+from workers.config import CollectConfig
+from workers.device.interface import DeviceRef
+from workers.executor import FinishedTask
+from workers.plan import Plan, Task
+from workers.running import RunSlot
+from workers.task_state import TaskState
+
+_NO_CONFIG = Failure(
+    code=FailureCode.UNSUPPORTED,
+    stage=Stage.LAUNCH,
+    detail="no launch config fits the device: its required work-group size or smallest buffers exceed the limits",
+)
+
+
+class DevicePipeline:
+    """A ``TaskExecutor`` over real children.
+
+    Args:
+        ref: the device; its environment is given to every child.
+        config: limits, timing and how far ahead to claim.
+        scratch: an empty folder for binaries and caches.
+        worker_id: written into every row.
+        quiet: nothing runs beside the timing, and each task has a run child of its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        ref: DeviceRef,
+        config: CollectConfig,
+        scratch: Path,
+        worker_id: str,
+        quiet: bool,
+    ) -> None:
+        self._ref = ref
+        self._config = config
+        self._scratch = scratch
+        self._worker_id = worker_id
+        self._quiet = quiet
+        self._compiled: deque[TaskState] = deque()
+        self._finished: list[TaskState] = []
+        self._plan: Plan | None = None
+        self._device_id = ""
+        self._compilers = CompilePool(
+            start_child=lambda name: self._child("workers.compile_child", name),
+            scratch=scratch,
+            num_children=config.limits.compile_children,
+            timeout_s=config.limits.build_timeout_s,
+        )
+        self._slot = RunSlot(
+            start_child=lambda name: self._child("workers.run_child", name),
+            config=config,
+            child_per_task=quiet,
+        )
+
+    def open_device(self, *, measure_peaks: bool) -> Device:
+        """Open the device in a run child; raises DeviceLostError."""
+        return self._slot.open_device(measure_peaks=measure_peaks)
+
+    def use(self, plan: Plan, device: Device) -> None:
+        """Say which plan the tasks come from and which device record their rows name."""
+        self._plan, self._device_id = plan, device.device_id
+        self._slot.use_device(device)
+
+    def num_wanted(self) -> int:
+        """How many more tasks it would take now."""
+        return max(0, self._config.ledger.claim_ahead - len(self.leases()))
+
+    def submit(self, task: Task, lease: Lease) -> None:
+        """Take a task; one that failed before any device was needed is finished at once."""
+        assert self._plan is not None, "use() comes first"
+        state = TaskState(
+            task=task,
+            lease=lease,
+            configs=self._plan.configs(task),
+            device_id=self._device_id,
+            worker_id=self._worker_id,
+            now_us=lambda: time.time_ns() // 1000,
+        )
+        if not state.configs[0].global_size:
+            state.fail_whole(task.kernel.failure or _NO_CONFIG)
+            self._finished.append(state)
+        else:
+            self._compilers.submit(state)
+
+    def poll(self, timeout_s: float) -> list[FinishedTask]:
+        """Go on with the work for at most about ``timeout_s``; return the tasks that finished."""
+        self._start_work()
+        by_descriptor = {child.fileno(): child for child in self._children()}
+        if self._finished:
+            timeout_s = 0.0
+        for descriptor in _readable(list(by_descriptor), timeout_s):
+            child = by_descriptor[descriptor]
+            if child in self._slot.children():
+                self._slot.handle(child)
+            elif child in self._compilers.children():
+                self._compilers.handle(child)
+        now_s = time.monotonic()
+        self._compilers.check_deadlines(now_s)
+        self._slot.check_deadlines(now_s)
+        self._take_over()
+        return self._drain()
+
+    def leases(self) -> list[Lease]:
+        """The leases of all tasks taken and not yet returned."""
+        return [state.lease for state in self._states()]
+
+    def abandon(self, tasks: Collection[int]) -> None:
+        """Drop these tasks at once, running or not: their leases are lost."""
+        lost = set(tasks)
+        self._compilers.drop(lost)
+        self._compiled = deque(s for s in self._compiled if s.lease.task not in lost)
+        self._finished = [s for s in self._finished if s.lease.task not in lost]
+        if self._slot.state is not None and self._slot.state.lease.task in lost:
+            self._slot.drop()
+
+    def abandon_waiting(self) -> list[Lease]:
+        """Drop the tasks not yet begun and return their leases; the one in hand goes on."""
+        waiting = [*self._compilers.waiting_states(), *self._compiled]
+        leases = [state.lease for state in waiting if not state.is_complete]
+        self.abandon([lease.task for lease in leases])
+        return leases
+
+    def close(self) -> None:
+        """End every child."""
+        self._compilers.close()
+        self._slot.close()
+
+    def _start_work(self) -> None:
+        busy = self._slot.state is not None
+        if not (self._quiet and busy):
+            self._compilers.start_waiting()
+        if not busy and self._compiled and (self._compilers.is_idle or not self._quiet):
+            state = self._compiled.popleft()
+            self._slot.run(state, self._compilers.binary_path(state))
+
+    def _take_over(self) -> None:
+        for state in self._compilers.take_finished():
+            (self._finished if state.is_complete else self._compiled).append(state)
+        for state in self._slot.take_finished():
+            self._compilers.binary_path(state).unlink(missing_ok=True)
+            self._finished.append(state)
+
+    def _drain(self) -> list[FinishedTask]:
+        finished, self._finished = self._finished, []
+        return [FinishedTask(lease=state.lease, result=state.result()) for state in finished]
+
+    def _states(self) -> list[TaskState]:
+        running = [self._slot.state] if self._slot.state is not None else []
+        return [
+            *self._compilers.waiting_states(),
+            *self._compiled,
+            *running,
+            *self._finished,
+        ]
+
+    def _children(self) -> list[Child]:
+        return [*self._compilers.children(), *self._slot.children()]
+
+    def _child(self, module: str, name: str) -> Child:
+        reference = json.dumps(dataclasses.asdict(self._ref))
+        return Child(
+            module, reference, environment=self._ref.environment, scratch=self._scratch / name
+        )
+
+
+def _readable(descriptors: list[int], timeout_s: float) -> list[int]:
+    if not descriptors:
+        time.sleep(min(timeout_s, 0.05))
+        return []
+    ready, _, _ = select.select(descriptors, [], [], timeout_s)
+    return ready
