@@ -13,6 +13,15 @@ from workers.loop import LoopObserver
 from workers.plan import Task
 
 
+def statuses_of(results: Sequence[TaskResult]) -> Counter[str]:
+    """Count the rows of ``results`` by status."""
+    return Counter(
+        sample.outcome.code.value if isinstance(sample.outcome, Failure) else OK_STATUS
+        for result in results
+        for sample in result.samples
+    )
+
+
 class SilentObserver:
     """Hears everything and does nothing; others override what they need."""
 
@@ -49,10 +58,7 @@ class Tally(SilentObserver):
     def committed(self, stem: str, results: Sequence[TaskResult], epoch: int) -> None:
         """Results are durable."""
         del stem, epoch
-        for result in results:
-            for sample in result.samples:
-                failed = isinstance(sample.outcome, Failure)
-                self.statuses[sample.outcome.code.value if failed else OK_STATUS] += 1
+        self.statuses += statuses_of(results)
 
 
 class Fanout:

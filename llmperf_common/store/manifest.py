@@ -6,6 +6,7 @@ not below that of v. Does not own which shards are committed: the ledger says th
 
 from __future__ import annotations
 
+import builtins
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -33,7 +34,7 @@ class ShardEntry:
     tasks: int
 
     @classmethod
-    def of(cls, name: str, data: bytes, *, rows: int, tasks: int) -> ShardEntry:
+    def of(cls, name: str, data: builtins.bytes, *, rows: int, tasks: int) -> ShardEntry:
         """Return the entry of a shard with these bytes."""
         return cls(name=name, rows=rows, bytes=len(data), sha256=sha256_hex(data), tasks=tasks)
 

@@ -1,0 +1,58 @@
+# Two commands for a stranger: `make demo` and `make test`. Both install what they need into .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := runs/demo
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+export HF_HUB_OFFLINE ?= 1
+
+.PHONY: demo test slow chaos lint format docs clean clean-demo install
+
+demo: install
+	$(BIN)/python -m workers.device.provide
+	$(BIN)/llmperf collect --corpus kernels --out $(DEMO)/data --device cpu --preset demo
+	$(BIN)/llmperf dataset verify $(DEMO)/data
+	$(BIN)/llmperf train --data $(DEMO)/data --preset gbdt --out $(DEMO)/model --set train.overwrite=true
+	$(BIN)/llmperf evaluate $(DEMO)/model --data $(DEMO)/data --split test --out $(DEMO)/evaluation
+	$(BIN)/llmperf report $(DEMO)/data --evaluation $(DEMO)/evaluation --out $(DEMO)/report.html
+	$(BIN)/python -m llmperf.demo $(DEMO)
+
+test: install
+	$(BIN)/python -m workers.device.provide
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+slow: install
+	$(BIN)/python -m pytest -m slow --timeout 1800
+
+chaos: install
+	$(BIN)/python -m tests.simulation --schedules 100000 --processes 2 --seed 0
+	$(BIN)/python -m tests.chaos --kills 40
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: install
+	$(BIN)/python -m llmperf.reference docs/reference
+
+install: $(VENV)/.installed
+
+# torch below 2.14 has a CPU build for every platform we test; PIP_EXTRA_INDEX_URL may name one.
+# DS_BUILD_OPS=0: DeepSpeed compiles its operators when they are first used, not here.
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("LLMPerf needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --editable ".[pocl,cluster,train,dev]"
+	touch $@
+
+clean-demo:
+	rm -rf $(DEMO)
+
+clean: clean-demo
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

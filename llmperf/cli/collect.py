@@ -1,0 +1,148 @@
+"""``llmperf collect``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmperf.cli.console import say
+from llmperf.cli.exits import CommandError, Exit
+
+if TYPE_CHECKING:
+    from workers.collect import CollectSummary
+    from workers.config import CollectConfig
+
+
+def collect(
+    corpus: Annotated[
+        Path, typer.Option(help="A folder of .cl files, one .cl file, or a CORPUS.parquet.")
+    ],
+    out: Annotated[Path, typer.Option(help="The dataset folder: new, or one to resume.")],
+    device: Annotated[
+        str, typer.Option(help="auto, pocl, cpu, cuda[:N] or replay:FILE.")
+    ] = "auto",
+    samples_per_kernel: Annotated[
+        int | None, typer.Option(help="Launch configs a kernel (68 unless the preset says otherwise).")
+    ] = None,
+    strategy: Annotated[
+        list[str] | None, typer.Option(help="Input strategy; may be given several times.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of configs and inputs.")] = None,
+    max_time: Annotated[
+        str | None, typer.Option(help="Stop taking tasks after this long: 90, 90s, 20m, 2h.")
+    ] = None,
+    max_failures: Annotated[
+        int | None, typer.Option(help="Stop with exit code 5 after more failed rows than this.")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="A preset of configs/collect/.")] = "default",
+    config: Annotated[Path | None, typer.Option(help="A TOML file over the preset.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value over everything else; may be repeated.")
+    ] = None,
+    cluster: Annotated[bool, typer.Option(help="Collect on every GPU of a Ray cluster.")] = False,
+    ledger: Annotated[str, typer.Option(help="sqlite, or redis://... with --cluster.")] = "sqlite",
+) -> None:
+    """Time kernels on one device into an exactly-once dataset. Running it again resumes."""
+    if cluster or ledger != "sqlite":
+        raise CommandError(
+            Exit.USAGE,
+            "--cluster and Redis ledgers are not in this release: run one `llmperf collect` a GPU on the same "
+            "--out instead (collectors of one machine share the work)",
+        )
+    settings = _config(
+        preset, config, set_ or [], samples_per_kernel, strategy, seed, max_time, max_failures
+    )
+    _finish(_collect(corpus, out, device, settings))
+
+
+def _config(
+    preset: str,
+    file: Path | None,
+    overrides: list[str],
+    samples_per_kernel: int | None,
+    strategy: list[str] | None,
+    seed: int | None,
+    max_time: str | None,
+    max_failures: int | None,
+) -> CollectConfig:
+    from llmperf_common.config import load_config  # noqa: PLC0415
+    from workers.config import CollectConfig  # noqa: PLC0415
+
+    return load_config(
+        CollectConfig,
+        preset=preset,
+        preset_folder="collect",
+        file=file,
+        overrides=overrides,
+        values={
+            "plan.samples_per_kernel": samples_per_kernel,
+            "plan.strategies": strategy,
+            "plan.seed": seed,
+            "limits.max_time_s": parse_duration_s(max_time) if max_time is not None else None,
+            "limits.max_failures": max_failures,
+        },
+    )
+
+
+def _collect(corpus: Path, out: Path, device: str, settings: CollectConfig) -> CollectSummary:
+    from llmperf import api  # noqa: PLC0415
+    from llmperf.cli.progress import ProgressObserver, interrupts_to  # noqa: PLC0415
+    from workers.collect import Control  # noqa: PLC0415
+
+    control = Control()
+    observers: list[ProgressObserver] = []
+
+    def observe(start: object) -> ProgressObserver:
+        observers.append(ProgressObserver(start))
+        return observers[-1]
+
+    with interrupts_to(control):
+        try:
+            return api.collect(
+                corpus=corpus, out=out, device=device, config=settings, control=control, observe=observe
+            )
+        finally:
+            for observer in observers:
+                observer.close()
+
+
+def _finish(summary: CollectSummary) -> None:
+    from workers.loop import StopReason  # noqa: PLC0415
+
+    failures = ", ".join(f"{code} {n:,}" for code, n in sorted(summary.failures_by_code.items()))
+    say(
+        f"planned {summary.num_planned:,} = ok {summary.num_ok:,} + failed {summary.num_failed:,} + "
+        f"pending {summary.num_pending:,}   (tasks {summary.num_tasks_done:,} of {summary.num_tasks:,})"
+    )
+    if failures:
+        say(f"failed: {failures}")
+    say(f"{summary.device.name}: {summary.seconds:.1f} s")
+    if summary.stop_reason is StopReason.INTERRUPTED:
+        raise CommandError(
+            Exit.INTERRUPTED, "interrupted; everything finished is saved, the same command resumes"
+        )
+    if summary.stop_reason is StopReason.TOO_MANY_FAILURES:
+        raise CommandError(
+            Exit.TOO_MANY_FAILURES,
+            f"stopped: {summary.num_failed:,} failed rows are more than --max-failures; "
+            "see the failure_detail column, or `llmperf report`",
+        )
+
+
+def parse_duration_s(text: str) -> float:
+    """Read ``90``, ``90s``, ``20m`` or ``2h`` as seconds.
+
+    >>> parse_duration_s("20m")
+    1200.0
+    """
+    factors = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+    number, factor = (text[:-1], factors[text[-1]]) if text[-1:] in factors else (text, 1.0)
+    try:
+        seconds = float(number) * factor
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise CommandError(Exit.USAGE, f"--max-time {text!r}: write it as 90, 90s, 20m or 2h")
+    return seconds

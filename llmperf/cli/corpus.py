@@ -1,0 +1,51 @@
+"""``llmperf corpus build|stats``."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmperf.cli.console import answer_json, answer_table, say
+
+app = typer.Typer(help="Turn sources into a corpus of kernels.", no_args_is_help=True)
+
+
+@app.command()
+def build(
+    sources: Annotated[list[Path], typer.Argument(help="Files and folders of .cl sources.", metavar="SRC...")],
+    out: Annotated[Path, typer.Option(help="The corpus to write, a .parquet file.")],
+    suite: Annotated[str | None, typer.Option(help="Name of the suite (default: the folder's name).")] = None,
+) -> None:
+    """Read sources, find their kernels, signatures, features and families, and write a corpus."""
+    from workers.corpus import read_sources, write_corpus  # noqa: PLC0415
+
+    corpus = read_sources(sources, suite=suite)
+    write_corpus(out, corpus)
+    failed = sum(kernel.failure is not None for kernel in corpus.kernels)
+    say(f"{out}: {len(corpus.kernels):,} kernels ({failed:,} that cannot run), sha256 {corpus.sha256[:20]}")
+    for path, reason in corpus.skipped[:20]:
+        say(f"skipped {path}: {reason}")
+
+
+@app.command()
+def stats(
+    corpus: Annotated[Path, typer.Argument(help="A CORPUS.parquet, or sources.", metavar="CORPUS.parquet")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Count what a corpus holds."""
+    from workers.corpus import corpus_stats, read_sources  # noqa: PLC0415
+
+    found = corpus_stats(read_sources([corpus]))
+    if as_json:
+        answer_json(dataclasses.asdict(found))
+        return
+    rows: list[tuple[str, object]] = []
+    for name, value in dataclasses.asdict(found).items():
+        if isinstance(value, dict):
+            rows += [(f"{name}: {key}", count) for key, count in value.items()]
+        else:
+            rows.append((name, value))
+    answer_table(str(corpus), ("what", "count"), rows)

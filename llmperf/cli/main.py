@@ -1,0 +1,51 @@
+"""The command tree and its entry point."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import llmperf
+from llmperf.cli import collect, corpus, dataset, doctor, model, report, status
+from llmperf.cli.exits import run_guarded
+
+app = typer.Typer(
+    name="llmperf",
+    help="Predict how long a GPU kernel runs from its source, and collect the data that makes this possible.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(llmperf.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+app.command("doctor")(doctor.doctor)
+app.add_typer(corpus.app, name="corpus")
+app.command("collect")(collect.collect)
+app.command("status")(status.status)
+app.add_typer(dataset.app, name="dataset")
+app.command("train")(model.train)
+app.command("evaluate")(model.evaluate)
+app.command("predict")(model.predict)
+app.command("report")(report.report)
+
+
+def run() -> None:
+    """Run the command line; the process ends with one of ``llmperf.cli.exits.Exit``."""
+    run_guarded(app)

@@ -1,0 +1,196 @@
+"""Charts of points: scatter and lines with several series, and two-dimensional density.
+
+Owns what is drawn between two numeric axes. Many points become bins of a density, or an evenly taken
+subset: both are functions of the data alone, so a page can be made again byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmperf.report.markup import Html
+from llmperf.report.quantities import Floats, Ints, count
+from llmperf.report.scales import Scale
+from llmperf.report.svg import (
+    NUM_COLOURS,
+    Canvas,
+    Frame,
+    draw_axes,
+    frame_for,
+    legend,
+    marker_class,
+    marker_path,
+    number,
+    polyline_path,
+)
+
+MAX_POINTS = 1_000
+"""Above this a plot is binned or thinned: more dots hide each other and only make the page heavy."""
+_BINS = 44
+_LEVELS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Points of one colour; ``low`` and ``high`` draw vertical interval bars where given."""
+
+    name: str
+    x: Floats
+    y: Floats
+    low: Floats | None = None
+    high: Floats | None = None
+    style: int = 0
+    joined: bool = False
+    """Joined by a line, in the order given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guides:
+    """Reference lines: the identity, and values on either axis with a short text."""
+
+    identity: bool = False
+    at_x: tuple[tuple[float, str], ...] = ()
+    at_y: tuple[tuple[float, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlotText:
+    """The words of a plot: heading above it, title and description for those who cannot see it."""
+
+    title: str
+    description: str
+    heading: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Width and height of a chart in CSS pixels at full size."""
+
+    width: float = 380.0
+    height: float = 270.0
+
+
+SMALL = Shape(width=262.0, height=205.0)
+WIDE = Shape(width=790.0, height=230.0)
+_NO_GUIDES = Guides()
+_USUAL = Shape()
+
+
+def thin(num_points: int, limit: int = MAX_POINTS) -> Ints:
+    """Return which of ``num_points`` rows to draw: all, or ``limit`` evenly spaced ones."""
+    if num_points <= limit:
+        return np.arange(num_points)
+    return np.unique(np.linspace(0, num_points - 1, limit).round().astype(np.int64))
+
+
+def point_chart(
+    series: Sequence[Series],
+    x: Scale,
+    y: Scale,
+    text: PlotText,
+    *,
+    guides: Guides = _NO_GUIDES,
+    shape: Shape = _USUAL,
+) -> Html:
+    """Return a scatter or line chart; points must be finite."""
+    canvas = Canvas(width=shape.width, height=shape.height)
+    frame = frame_for(canvas, x, y, heading=text.heading)
+    draw_axes(canvas, frame, heading=text.heading, hint=text.hint)
+    _draw_guides(canvas, frame, guides)
+    for one in series:
+        _draw_series(canvas, frame, one)
+    return canvas.render(text.title, text.description)
+
+
+def _draw_series(canvas: Canvas, frame: Frame, series: Series) -> None:
+    xs, ys = frame.place_x(series.x), frame.place_y(series.y)
+    colour = f"c{series.style % NUM_COLOURS}"
+    if series.low is not None and series.high is not None:
+        lows, highs = frame.place_y(series.low), frame.place_y(series.high)
+        bars = "".join(
+            f"M{number(px)} {number(a)}V{number(b)}"
+            for px, a, b in zip(xs, lows, highs, strict=True)
+        )
+        canvas.path(bars, f"{colour} whisker")
+    if series.joined:
+        canvas.path(polyline_path(xs, ys), f"{colour} stroke dash{series.style % 4}")
+    canvas.path(marker_path(xs, ys, series.style), marker_class(series.style))
+
+
+def _draw_guides(canvas: Canvas, frame: Frame, guides: Guides) -> None:
+    if guides.identity:
+        low, high = max(frame.x.low, frame.y.low), min(frame.x.high, frame.y.high)
+        if low < high:
+            canvas.line(
+                frame.at_x(low), frame.at_y(low), frame.at_x(high), frame.at_y(high), "guide"
+            )
+    for value, words in guides.at_x:
+        if frame.x.low <= value <= frame.x.high:
+            place = frame.at_x(value)
+            canvas.line(place, frame.top, place, frame.bottom, "guide")
+            canvas.text(place + 3, frame.top + 9, words, "note")
+    for value, words in guides.at_y:
+        if frame.y.low <= value <= frame.y.high:
+            place = frame.at_y(value)
+            canvas.line(frame.left, place, frame.right, place, "guide")
+            canvas.text(frame.right - 2, place - 4, words, "note end")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Density:
+    """A density plot and the counts its shades stand for."""
+
+    svg: Html
+    shades: dict[int, str]
+    """Words of each shade that occurs, by its level."""
+
+
+def density_chart(
+    xs: Floats,
+    ys: Floats,
+    x: Scale,
+    y: Scale,
+    text: PlotText,
+    *,
+    guides: Guides = _NO_GUIDES,
+    shape: Shape = _USUAL,
+) -> Density:
+    """Return all points counted in square bins, darker where there are more (logarithmic shades)."""
+    canvas = Canvas(width=shape.width, height=shape.height)
+    frame = frame_for(canvas, x, y, heading=text.heading)
+    draw_axes(canvas, frame, heading=text.heading, hint=text.hint)
+    columns = np.minimum((x.fraction(xs) * _BINS).astype(np.int64), _BINS - 1)
+    rows = np.minimum((y.fraction(ys) * _BINS).astype(np.int64), _BINS - 1)
+    cells, totals = np.unique(columns * _BINS + rows, return_counts=True)
+    edges = np.geomspace(1, max(2, int(totals.max(initial=1)) + 1), _LEVELS + 1)
+    levels = np.minimum(np.searchsorted(edges, totals, side="right") - 1, _LEVELS - 1)
+    width, height = (frame.right - frame.left) / _BINS, (frame.bottom - frame.top) / _BINS
+    shades: dict[int, str] = {}
+    for level in range(_LEVELS):
+        chosen = cells[levels == level]
+        if not chosen.size:
+            continue
+        pieces = [
+            f"M{number(frame.left + (cell // _BINS) * width)} "
+            f"{number(frame.bottom - (cell % _BINS + 1) * height)}"
+            f"h{number(width)}v{number(height)}h-{number(width)}z"
+            for cell in chosen.tolist()
+        ]
+        canvas.path("".join(pieces), f"c0 fill shade{level}")
+        members = totals[levels == level]
+        shades[level] = _shade_words(int(members.min()), int(members.max()))
+    _draw_guides(canvas, frame, guides)
+    return Density(svg=canvas.render(text.title, text.description), shades=shades)
+
+
+def shade_legend(shades: dict[int, str], what: str) -> Html:
+    """Return the key of a density plot: how many of ``what`` a shade stands for."""
+    return legend(list(shades.values()), title=f"{what} a bin", shades=True, colours=list(shades))
+
+
+def _shade_words(fewest: int, most: int) -> str:
+    return count(fewest) if fewest == most else f"{count(fewest)}\u2013{count(most)}"

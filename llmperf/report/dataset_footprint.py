@@ -1,0 +1,125 @@
+"""Footprint bandwidth: the bytes of a launch's buffers divided by its time.
+
+Owns how many bytes a launch's buffers have and the plot against the measured peaks. A footprint is what
+was allocated for the launch, not what moved: kernels that reuse data lie above the peaks, kernels that
+touch part of a buffer below what they reach.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from llmperf.report.charts_points import (
+    MAX_POINTS,
+    Density,
+    Guides,
+    PlotText,
+    Series,
+    density_chart,
+    point_chart,
+    shade_legend,
+)
+from llmperf.report.columns import array_of, floats, list_lengths, row_sums, texts
+from llmperf.report.dataset_facts import DatasetFacts
+from llmperf.report.markup import Html, figure, nothing_to_show
+from llmperf.report.quantities import Bools, Floats, count, num_bytes, significant
+from llmperf.report.scales import log_scale
+from llmperf_common.records import ArgumentKind
+
+_MAX_POSITIONS = 256
+_DEVICE_KINDS = (ArgumentKind.GLOBAL_BUFFER.value, ArgumentKind.CONSTANT_BUFFER.value)
+_NAME = "Footprint bandwidth"
+
+
+def footprint_bytes(facts: DatasetFacts) -> Floats:
+    """Return the bytes of each row's global and constant buffers; NaN where a size is unknown."""
+    samples = facts.samples
+    array = array_of(facts.view.samples, "args")
+    if array is None or not len(array):
+        return np.full(samples.num_rows, np.nan)
+    members = array.flatten()
+    lengths = list_lengths(facts.view.samples, "args")
+    rows = np.repeat(np.arange(samples.num_rows), lengths)
+    kinds = pc.fill_null(pc.struct_field(members, "kind"), "")
+    in_memory = _numpy(pc.is_in(kinds, pa.array(_DEVICE_KINDS))).astype(bool)
+    elements = _numpy(pc.struct_field(members, "elements").cast(pa.float64()))
+    positions = _numpy(pc.fill_null(pc.struct_field(members, "position"), -1)).astype(np.int64)
+    known = (positions >= 0) & (positions < _MAX_POSITIONS)
+    place = np.clip(positions, 0, _MAX_POSITIONS - 1)
+    sizes = np.where(known, _element_sizes(facts)[samples.kernel.codes[rows], place], np.nan)
+    return row_sums(lengths, np.where(in_memory, elements * sizes, 0.0))
+
+
+def _numpy(array: object) -> Floats:
+    return np.asarray(array.to_numpy(zero_copy_only=False))  # type: ignore[attr-defined]
+
+
+def _element_sizes(facts: DatasetFacts) -> Floats:
+    """Return bytes an element by kernel code and argument position; NaN where not declared."""
+    table = facts.view.kernels
+    names = facts.samples.kernel.names
+    sizes = np.full((len(names), _MAX_POSITIONS), np.nan)
+    code_of = {name: code for code, name in enumerate(names)}
+    args = array_of(table, "args")
+    if args is None or not len(args):
+        return sizes
+    ids = texts(table, "kernel_id")
+    members = args.flatten()
+    rows = pc.list_parent_indices(args).to_pylist()
+    positions = pc.struct_field(members, "position").to_pylist()
+    element_bytes = pc.struct_field(members, "element_bytes").to_pylist()
+    for row, position, num in zip(rows, positions, element_bytes, strict=True):
+        code = code_of.get(ids[row])
+        if code is not None and num is not None and 0 <= (position or 0) < _MAX_POSITIONS:
+            sizes[code, position or 0] = num
+    return sizes
+
+
+def _peaks(facts: DatasetFacts) -> tuple[tuple[float, str], ...]:
+    """Return the measured peaks if all devices together have one value each (within 15 %)."""
+    lines = []
+    for column, words in (("peak_dram_gbps", "DRAM peak"), ("peak_l2_gbps", "L2 peak")):
+        values = floats(facts.view.devices, column)
+        known = values[np.isfinite(values) & (values > 0)]
+        if known.size and known.max() <= known.min() * 1.15:
+            middle = float(np.median(known))
+            lines.append((middle, f"{words} {significant(middle)} GB/s"))
+    return tuple(lines)
+
+
+def footprint_figure(facts: DatasetFacts) -> Html:
+    """Return footprint bandwidth against footprint for all timed rows."""
+    if not facts.view.kernels.num_rows:
+        return nothing_to_show(_NAME, "the kernels table has no row, so no element size is known")
+    size = footprint_bytes(facts)
+    drawn = facts.samples.timed & np.isfinite(size) & (size > 0)
+    if not drawn.any():
+        return nothing_to_show(_NAME, "no timed row has buffers of known size")
+    svg, shades = _draw(facts, size, drawn)
+    left_out = int((facts.samples.timed & ~drawn).sum())
+    caption = (
+        "Footprint bandwidth: bytes of all global and constant buffers of a launch divided by its warm median time, "
+        f"against that footprint; n = {count(int(drawn.sum()))}. A footprint is what the launch was given, not what it moved: "
+        "reuse and partly touched buffers lift points above what the memory delivers. "
+        f"Dashed: measured peaks, where all devices agree. Not shown: {count(left_out)} timed rows without buffers of known size."
+    )
+    key = shade_legend(shades, "Rows") if shades else Html("")
+    return figure([svg], caption, legend=key, columns=1)
+
+
+def _draw(facts: DatasetFacts, size: Floats, drawn: Bools) -> tuple[Html, dict[int, str]]:
+    gbps = size[drawn] / facts.samples.median_ns[drawn]
+    guides = Guides(at_y=_peaks(facts))
+    x = log_scale(size[drawn], "Footprint of the launch's buffers", num_bytes)
+    y = log_scale(gbps, "Footprint ÷ warm median, GB/s", significant)
+    low, middle, high = (significant(float(q)) for q in np.quantile(gbps, (0.05, 0.5, 0.95)))
+    text = PlotText(
+        title="Footprint bandwidth against footprint",
+        description=f"Half of the rows lie below {middle} GB/s; 5 % below {low}, 95 % below {high}.",
+    )
+    if gbps.size > MAX_POINTS:
+        density: Density = density_chart(size[drawn], gbps, x, y, text, guides=guides)
+        return density.svg, density.shades
+    return point_chart([Series(name="rows", x=size[drawn], y=gbps)], x, y, text, guides=guides), {}

@@ -1,0 +1,175 @@
+"""The head of a dataset's report: what it is, on which devices, and whether every row is accounted for.
+
+Owns the counts (planned = ok + failed + pending), provenance and the table of devices.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pyarrow.compute as pc
+
+from llmperf.report.columns import array_of, categorical, floats, texts
+from llmperf.report.dataset_facts import DatasetFacts
+from llmperf.report.markup import (
+    Html,
+    definition_table,
+    join,
+    nothing_to_show,
+    section,
+    shorten,
+    tag,
+)
+from llmperf.report.markup import table as html_table
+from llmperf.report.quantities import NO_VALUE, count, nanoseconds, num_bytes, share, significant
+
+_MAX_DEVICES = 64
+_MAX_FACT_CHARS = 300
+
+
+def overview_section(facts: DatasetFacts) -> Html:
+    """Return counts, provenance and devices."""
+    return section(
+        "Dataset at a glance",
+        "overview",
+        _tiles(facts),
+        _accounting(facts),
+        _provenance(facts),
+        _devices(facts),
+    )
+
+
+def _tiles(facts: DatasetFacts) -> Html:
+    samples = facts.samples
+    num_ok = int(samples.ok.sum())
+    num_failed = samples.num_rows - num_ok
+    kernels = facts.kernels.by_id
+    num_kernels = len(kernels) or len(samples.kernel.counts())
+    families = len({words.family_id for words in kernels.values()})
+    planned = facts.view.num_planned
+    tiles = [
+        ("kernels", count(num_kernels), f"{count(families)} families"),
+        ("planned", count(planned) if planned is not None else NO_VALUE, "launch configs"),
+        ("ok", count(num_ok), share(num_ok, samples.num_rows) + " of rows"),
+        ("failed", count(num_failed), share(num_failed, samples.num_rows) + " of rows"),
+        ("pending", count(facts.view.num_pending), "no row yet"),
+    ]
+    return tag("div", *(tile(*words) for words in tiles), class_="tiles")
+
+
+def tile(name: str, value: str, note: str) -> Html:
+    """Return one large number with its name and a note."""
+    return tag("div", tag("b", value), tag("span", name), tag("small", note), class_="tile")
+
+
+def _accounting(facts: DatasetFacts) -> Html:
+    """Say whether the plan adds up; a gap is a lost or doubled row and must not pass unseen."""
+    planned, pending = facts.view.num_planned, facts.view.num_pending
+    if planned is None:
+        return tag(
+            "p",
+            "The number of planned launch configs was not given, so the rows cannot be checked against the plan.",
+            class_="nothing",
+        )
+    rows = facts.samples.num_rows
+    num_ok = int(facts.samples.ok.sum())
+    sum_words = f"{count(num_ok)} ok + {count(rows - num_ok)} failed + {count(pending)} pending = {count(rows + pending)}"
+    if rows + pending == planned:
+        return tag("p", f"Every planned launch config is accounted for: {sum_words} planned.")
+    gap = planned - rows - pending
+    return tag(
+        "p",
+        f"The rows do not add up to the plan: {sum_words}, but {count(planned)} were planned (difference {gap}).",
+        class_="warning",
+    )
+
+
+def _provenance(facts: DatasetFacts) -> Html:
+    samples = facts.view.samples
+    rows = [("Dataset", facts.view.title)]
+    version = facts.view.manifest_version
+    rows.append(("Manifest version", str(version) if version is not None else NO_VALUE))
+    versions = sorted({int(v) for v in floats(samples, "harness_version") if math.isfinite(v)})
+    rows.append(("Harness version of the rows", ", ".join(map(str, versions)) or NO_VALUE))
+    rows.append(("Measured", _measured_when(samples)))
+    counted = categorical(samples, "worker_id").counts()
+    rows.append(("Worker processes", count(len(counted)) if samples.num_rows else NO_VALUE))
+    for name, value in sorted(facts.view.run.items(), key=lambda item: str(item[0])):
+        rows.append((str(name), shorten(str(value), _MAX_FACT_CHARS)))
+    return definition_table("Provenance: where the rows come from.", rows)
+
+
+def _measured_when(samples: object) -> str:
+    moments = array_of(samples, "created_at")
+    if moments is None or len(moments) == 0:
+        return NO_VALUE
+    ends = pc.min_max(moments).as_py()
+    if ends["min"] is None:
+        return NO_VALUE
+    return f"{ends['min']:%Y-%m-%d %H:%M:%S} to {ends['max']:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _devices(facts: DatasetFacts) -> Html:
+    devices = facts.view.devices
+    if not devices.num_rows:
+        return nothing_to_show("Devices", "the devices table has no row")
+    counts = facts.samples.device.counts()
+    numbers = {
+        name: floats(devices, name)
+        for name in (
+            "peak_dram_gbps",
+            "peak_l2_gbps",
+            "peak_fp32_gflops",
+            "peak_fp64_gflops",
+            "launch_floor_ns",
+            "timer_step_ns",
+            "compute_units",
+            "global_memory_bytes",
+            "last_level_cache_bytes",
+            "max_clock_mhz",
+        )
+    }
+    words = [texts(devices, name) for name in ("device_id", "device_class", "name", "driver")]
+    rows = []
+    for row, (device_id, device_class, name, driver) in enumerate(zip(*words, strict=True)):
+        at = {key: float(values[row]) for key, values in numbers.items()}
+        rows.append(
+            (
+                shorten(name, 60),
+                shorten(device_class, 30),
+                shorten(device_id, 10),
+                shorten(driver, 40),
+                count(at["compute_units"]),
+                significant(at["max_clock_mhz"], 4),
+                num_bytes(at["global_memory_bytes"]),
+                num_bytes(at["last_level_cache_bytes"]),
+                significant(at["peak_dram_gbps"]),
+                significant(at["peak_l2_gbps"]),
+                significant(at["peak_fp32_gflops"]),
+                significant(at["peak_fp64_gflops"]),
+                nanoseconds(at["launch_floor_ns"]),
+                nanoseconds(at["timer_step_ns"]),
+                count(counts.get(device_id, 0)),
+            )
+        )
+    headers = (
+        "Device",
+        "Class",
+        "Id",
+        "Driver",
+        "Compute units",
+        "Clock MHz",
+        "Memory",
+        "Last-level cache",
+        "DRAM GB/s",
+        "L2 GB/s",
+        "FP32 GFLOP/s",
+        "FP64 GFLOP/s",
+        "Launch floor",
+        "Timer step",
+        "Rows",
+    )
+    caption = f"Devices (n = {devices.num_rows}). Peaks were measured by our own kernels before the run, not taken from data sheets; a dash means not measured."
+    if len(rows) > _MAX_DEVICES:
+        caption += f" Only the first {_MAX_DEVICES} are shown."
+    return join([html_table(caption, headers, rows[:_MAX_DEVICES], align="llll")])

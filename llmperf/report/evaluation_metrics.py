@@ -1,0 +1,228 @@
+"""The head of an evaluation's report: what was scored, and the metrics of every model.
+
+Owns the metrics table (as the evaluation wrote it) and a second one recomputed here from the predictions, so
+that a reader can see that both agree.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from llmperf.report.charts_bars import IntervalRow, bar_values_scale, interval_chart
+from llmperf.report.charts_points import PlotText
+from llmperf.report.dataset_facts import words_of
+from llmperf.report.dataset_overview import tile
+from llmperf.report.evaluation_facts import EvaluationFacts
+from llmperf.report.markup import (
+    Html,
+    definition_table,
+    details,
+    figure,
+    join,
+    nothing_to_show,
+    paragraph,
+    section,
+    shorten,
+    table,
+    tag,
+)
+from llmperf.report.metric_blocks import Block, Estimate, cell, find_blocks, heading, metric_names
+from llmperf.report.quantities import NO_VALUE, count, percent, short
+from llmperf.report.scales import linear_scale
+from llmperf_common.metrics import Scored, summarise
+
+_MAX_ROWS = 400
+_REPLICATES = 200
+_WHOLE = {(), ("all",), ("from_10_us",), ("pooled",)}
+_CHARTED = ("median_ape_percent", "mape_percent", "spearman_mean")
+
+
+def metrics_section(facts: EvaluationFacts) -> Html:
+    """Return what was evaluated and the metrics tables."""
+    title, anchor = "Evaluation at a glance", "evaluation"
+    given = find_blocks(facts.view.metrics, facts.model.counts(), facts.split.counts())
+    given = [block for block in given if block.model or block.split]
+    recomputed = recompute(facts, replicates=0 if given else _REPLICATES)
+    if not given and not recomputed:
+        reason = "there are neither metrics nor predictions with usable times"
+        return section(title, anchor, _provenance(facts), nothing_to_show("Metrics", reason))
+    main = [block for block in given if block.slice in _WHOLE]
+    parts = [_tiles(facts), _provenance(facts)]
+    if main:
+        caption = (
+            "Metrics as the evaluation wrote them; brackets: bootstrap interval over kernel families. "
+            "From 10 µs: only launches of at least 10 µs, where the launch's overhead does not dominate."
+        )
+        parts += [_metric_charts(main), _metric_table(main, caption)]
+    parts.append(_recomputed(facts, recomputed, bool(main)))
+    slices = [block for block in given if block.slice not in _WHOLE]
+    if slices:
+        parts.append(_slices(slices))
+    return section(title, anchor, *parts)
+
+
+def _tiles(facts: EvaluationFacts) -> Html:
+    rows = facts.usable & facts.split.is_value(facts.shown_split)
+    per_model = facts.rows_of(facts.primary_model)
+    tiles = [
+        (
+            "models",
+            count(len(facts.model.counts())),
+            f"primary: {shorten(facts.primary_model, 24)}",
+        ),
+        ("launches", count(int(per_model.sum())), f"of the {shorten(facts.shown_split, 20)} split"),
+        ("kernels", count(len(facts.kernel.counts(rows))), "none seen in training, unless said"),
+        ("families", count(len(facts.family.counts(rows))), "of near-duplicate kernels"),
+        ("predictions", count(facts.num_rows), f"{count(int((~facts.usable).sum()))} unusable"),
+    ]
+    return tag("div", *(tile(*words) for words in tiles), class_="tiles")
+
+
+def _provenance(facts: EvaluationFacts) -> Html:
+    level = facts.view.interval_level
+    rows = [
+        ("Evaluation", facts.view.title),
+        (
+            "Splits in the predictions",
+            ", ".join(
+                f"{k or '(none)'}: {count(n)}" for k, n in sorted(facts.split.counts().items())
+            )
+            or NO_VALUE,
+        ),
+        ("Interval level", percent(level) if level is not None else "not given"),
+    ]
+    rows += [
+        (str(name), shorten(str(value), 300))
+        for name, value in sorted(facts.view.run.items(), key=lambda i: str(i[0]))
+    ]
+    return definition_table("Provenance of the evaluation.", rows)
+
+
+def recompute(facts: EvaluationFacts, *, replicates: int) -> list[Block]:
+    """Return the metrics of each model and split, made from the predictions alone."""
+    blocks = []
+    for model in facts.models:
+        for split in sorted(facts.split.counts()):
+            rows = facts.usable & facts.model.is_value(model) & facts.split.is_value(split)
+            if not rows.any():
+                continue
+            all_intervals = bool(facts.has_interval[rows].all())
+            scored = Scored(
+                measured_ns=facts.measured_ns[rows],
+                predicted_ns=facts.predicted_ns[rows],
+                low_ns=facts.low_ns[rows] if all_intervals else None,
+                high_ns=facts.high_ns[rows] if all_intervals else None,
+                kernel=facts.kernel.codes[rows],
+                family=np.unique(facts.family.codes[rows], return_inverse=True)[1].astype(np.int64),
+                choice=np.full(int(rows.sum()), -1, dtype=np.int64),
+            )
+            block = summarise(scored, replicates=replicates)
+            found = find_blocks({model: {split: block}}, [model], [split])
+            blocks += [_without_choices(one) for one in found]
+    return blocks
+
+
+def _without_choices(block: Block) -> Block:
+    # Predictions do not say which rows differ in the local size only, so regret is not recomputed.
+    kept = {
+        k: v for k, v in block.values.items() if k != "num_choices" and not k.startswith("regret")
+    }
+    return Block(model=block.model, split=block.split, slice=block.slice, values=kept)
+
+
+def _population(block: Block) -> str:
+    return {(): "all", ("pooled",): "all", ("from_10_us",): "from 10 µs"}.get(
+        block.slice, " · ".join(words_of(part) for part in block.slice if part != "by")
+    )
+
+
+def _metric_table(blocks: list[Block], caption: str) -> Html:
+    names = metric_names(blocks)
+    rows = [
+        (
+            shorten(block.model or "(no model)", 40),
+            shorten(block.split or NO_VALUE, 24),
+            shorten(_population(block), 60),
+            *(cell(name, block.values.get(name)) for name in names),
+        )
+        for block in blocks[:_MAX_ROWS]
+    ]
+    if len(blocks) > _MAX_ROWS:
+        caption += f" The first {_MAX_ROWS} of {count(len(blocks))} rows."
+    return table(caption, ("Model", "Split", "Rows of", *map(heading, names)), rows, align="lll")
+
+
+def _metric_charts(blocks: list[Block]) -> Html:
+    whole = [block for block in blocks if block.slice != ("from_10_us",)]
+    charts = [chart for name in _CHARTED if (chart := _metric_chart(whole, name))]
+    if not charts:
+        return Html("")
+    caption = (
+        "Main metrics by model, all launches: dot with its interval over kernel families, where given. Left to right: "
+        "errors are better when small, rank correlation within a kernel when near 1. Numbers are in the table below."
+    )
+    return figure(charts, caption, columns=2)
+
+
+def _metric_chart(blocks: list[Block], name: str) -> Html | None:
+    chosen = [(block, block.values[name]) for block in blocks if name in block.values]
+    splits = {block.split for block, _ in chosen}
+    rows = [
+        _interval_row(block, estimate, len(splits) > 1, name) for block, estimate in chosen[:24]
+    ]
+    if not rows:
+        return None
+    is_rank = name.startswith("spearman")
+    scale = (
+        linear_scale(
+            min(0.0, *(r.low if math.isfinite(r.low) else r.value for r in rows)),
+            1.0,
+            heading(name),
+        )
+        if is_rank
+        else bar_values_scale(rows, f"{heading(name)}, %", short)
+    )
+    words = "; ".join(f"{row.label}: {row.note}" for row in rows)
+    return interval_chart(
+        rows,
+        scale,
+        PlotText(title=f"{heading(name)} by model", description=words, heading=heading(name)),
+        note_heading="value",
+    )
+
+
+def _interval_row(block: Block, estimate: Estimate, with_split: bool, name: str) -> IntervalRow:
+    label = f"{block.model}, {block.split}" if with_split else block.model
+    bare = Estimate(value=estimate.value)
+    return IntervalRow(
+        label=label or "(no model)",
+        value=estimate.value,
+        low=estimate.low,
+        high=estimate.high,
+        note=cell(name, bare),
+    )
+
+
+def _recomputed(facts: EvaluationFacts, blocks: list[Block], is_second: bool) -> Html:
+    if not blocks:
+        return nothing_to_show("Recomputed metrics", "no prediction has two usable times")
+    num_bad = int((~facts.usable).sum())
+    caption = (
+        "Metrics recomputed by this page from the predictions, all launches"
+        + ("" if is_second else f"; brackets: bootstrap over kernel families, {_REPLICATES} draws")
+        + f". {count(num_bad)} predictions without two positive times are left out."
+    )
+    recomputed = _metric_table(blocks, caption)
+    if is_second:
+        return details("Table: the same metrics recomputed from the predictions", recomputed)
+    note = paragraph(
+        "The evaluation gave no metrics of its own; these were made from its predictions."
+    )
+    return join([note, _metric_charts(blocks), recomputed])
+
+
+def _slices(blocks: list[Block]) -> Html:
+    listed = _metric_table(blocks, "Metrics by slice, as the evaluation wrote them.")
+    return details("Table: metrics by slice", listed)

@@ -1,0 +1,138 @@
+"""HTML as values: escaping by type, and the few elements a report is built from.
+
+Owns escaping. Kernel names, paths, sources and compiler logs are strangers' text: every plain ``str``
+is escaped on its way into an element, and only :class:`Html`, which these functions make, is not.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+
+# Control characters have no meaning in HTML. Bidirectional overrides can make a listing read
+# differently from what a compiler sees (CVE-2021-42574), so they are shown as their code point.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
+)
+
+
+class Html(str):
+    """Text that already is HTML; never made from foreign text except through :func:`escape`."""
+
+    __slots__ = ()
+
+
+def _visible(match: re.Match[str]) -> str:
+    return "" if match.group() == "\r" else f"\\u{ord(match.group()):04x}"
+
+
+def escape(text: str) -> Html:
+    """Return ``text`` as HTML: unchanged if it is :class:`Html`, else escaped and made visible.
+
+    >>> str(escape('<b>"x"</b>'))
+    '&lt;b&gt;&quot;x&quot;&lt;/b&gt;'
+    """
+    if isinstance(text, Html):
+        return text
+    return Html(html.escape(_INVISIBLE.sub(_visible, text), quote=True))
+
+
+def shorten(text: str, limit_chars: int) -> str:
+    """Return at most ``limit_chars`` characters of ``text``, its middle left out if need be.
+
+    >>> shorten("abcdefghij", 7)
+    'abc…hij'
+    """
+    if len(text) <= limit_chars:
+        return text
+    head = limit_chars // 2
+    tail = limit_chars - head - 1
+    return f"{text[:head]}…{text[len(text) - tail :]}"
+
+
+def tag(name: str, *children: str, **attributes: str) -> Html:
+    """Return one element; a trailing ``_`` of an attribute's name is dropped, other ``_`` become ``-``."""
+    inner = "".join(escape(child) for child in children)
+    return Html(f"{_opening(name, attributes)}{inner}</{name}>")
+
+
+def void(name: str, **attributes: str) -> Html:
+    """Return one element that has no end tag (``meta``, ``col``)."""
+    return Html(_opening(name, attributes))
+
+
+def _opening(name: str, attributes: dict[str, str]) -> str:
+    parts = [f' {key.rstrip("_").replace("_", "-")}="{escape(v)}"' for key, v in attributes.items()]
+    return f"<{name}{''.join(parts)}>"
+
+
+def join(parts: Iterable[str]) -> Html:
+    """Return the parts one after another, each escaped unless it is HTML."""
+    return Html("".join(escape(part) for part in parts))
+
+
+def paragraph(*parts: str) -> Html:
+    """Return a paragraph."""
+    return tag("p", *parts)
+
+
+def nothing_to_show(what: str, reason: str) -> Html:
+    """Return the line that stands where a figure would, so that no section is silently empty."""
+    return tag("p", f"{what}: nothing to show because {reason}.", class_="nothing")
+
+
+def figure(charts: Sequence[str], caption: str, *, legend: str = "", columns: int = 2) -> Html:
+    """Return charts side by side (``columns`` where there is room) over one caption."""
+    panels = tag("div", *charts, class_=f"panels of{columns}")
+    return tag("figure", legend or Html(""), panels, tag("figcaption", caption))
+
+
+def table(
+    caption: str, headers: Sequence[str], rows: Iterable[Sequence[str]], *, align: str = ""
+) -> Html:
+    """Return a table that scrolls by itself when it is too wide.
+
+    Args:
+        caption: What it shows, its unit and n.
+        headers: One a column.
+        rows: Cells; the first of each row is its header.
+        align: One letter a column, ``l`` or ``r``; missing letters mean ``r``, the first ``l``.
+    """
+    letters = (align or "l").ljust(len(headers), "r")
+    head = join(
+        tag("th", text, scope="col", class_=letter)
+        for text, letter in zip(headers, letters, strict=True)
+    )
+    body = [
+        tag("tr", tag("th", row[0], scope="row", class_=letters[0]), *_cells(row[1:], letters[1:]))
+        for row in rows
+    ]
+    inner = tag(
+        "table", tag("caption", caption), tag("thead", tag("tr", head)), tag("tbody", *body)
+    )
+    return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label="table")
+
+
+def _cells(cells: Sequence[str], letters: str) -> list[Html]:
+    return [tag("td", cell, class_=letter) for cell, letter in zip(cells, letters, strict=True)]
+
+
+def details(summary: str, *children: str) -> Html:
+    """Return content that is folded away until asked for."""
+    return tag("details", tag("summary", summary), *children)
+
+
+def listing(text: str) -> Html:
+    """Return preformatted foreign text: a source or a log."""
+    return tag("pre", tag("code", text), tabindex="0")
+
+
+def section(title: str, anchor: str, *children: str) -> Html:
+    """Return a section with its heading; ``anchor`` is what the contents link to."""
+    return tag("section", tag("h2", title), *children, id=anchor)
+
+
+def definition_table(caption: str, facts: Iterable[tuple[str, str]]) -> Html:
+    """Return facts as a two-column table of names and values."""
+    return table(caption, ("Fact", "Value"), list(facts), align="ll")

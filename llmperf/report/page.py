@@ -1,0 +1,61 @@
+"""The page around the sections: head, style, contents, foot.
+
+Owns the document. It is one file that loads nothing: the style is inlined and a content security policy
+forbids everything else, so even a missed escape could not run or fetch anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+
+from llmperf.report.markup import Html, escape, join, tag, void
+from llmperf.report.views import Stamp
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_SECTION = re.compile(r'<section id="([^"]+)"><h2>(.*?)</h2>')
+
+
+def document(title: str, subtitle: str, sections: Sequence[Html], stamp: Stamp) -> Html:
+    """Return the whole page; contents are made from the sections' headings."""
+    head = tag(
+        "head",
+        void("meta", charset="utf-8"),
+        void("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        void("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+        void("meta", name_="color-scheme", content="light dark"),
+        tag("title", title),
+        Html(f"<style>{_style()}</style>"),
+    )
+    header = tag("header", tag("h1", title), tag("p", subtitle, class_="subtitle"), _made(stamp))
+    body = tag("body", header, _contents(sections), tag("main", *sections), _foot())
+    return Html(f'<!DOCTYPE html>\n<html lang="en">{head}{body}</html>\n')
+
+
+def _style() -> str:
+    return (files("llmperf.report") / "page.css").read_text(encoding="utf-8")
+
+
+def _made(stamp: Stamp) -> Html:
+    parts = []
+    if stamp.made_at is not None:
+        parts.append(f"Made {stamp.made_at:%Y-%m-%d %H:%M} {stamp.made_at.tzname() or ''}".strip())
+    if stamp.version:
+        parts.append(f"by LLMPerf {stamp.version}" if parts else f"Made by LLMPerf {stamp.version}")
+    return tag("p", " ".join(parts), class_="stamp") if parts else Html("")
+
+
+def _contents(sections: Sequence[Html]) -> Html:
+    found = [match for part in sections if (match := _SECTION.match(part))]
+    links = [tag("a", Html(match.group(2)), href=f"#{match.group(1)}") for match in found]
+    return tag("nav", join(links), aria_label="Contents")
+
+
+def _foot() -> Html:
+    words = (
+        "Times are device event times of one warm launch: the median of a row's readings. Logarithms are of base 10 on axes of time, of "
+        "base 2 in errors. Colours: Okabe and Ito (2008), told apart by most colour-blind readers; series differ by marker as well. "
+        "Hold the pointer over a bar or a shortened name to read it in full. Folded parts are printed only when open."
+    )
+    return tag("footer", tag("p", escape(words)))

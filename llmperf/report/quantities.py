@@ -1,0 +1,170 @@
+"""Numbers as people read them, and the decades of time that a report groups by.
+
+Owns formatting with units and the time decades. All times come in nanoseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Formatter = Callable[[float], str]
+
+_NANOSECOND_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+_BINARY_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_COUNT_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
+
+NO_VALUE = "\u2013"
+"""Stands where there is no number."""
+TIMES = "\u00d7"
+"""The sign that follows a ratio."""
+
+DECADE_LABELS = (
+    "<1 µs",
+    "1\u201310 µs",
+    "10\u2013100 µs",
+    "0.1\u20131 ms",
+    "1\u201310 ms",
+    "10\u2013100 ms",
+    "≥100 ms",
+)
+_DECADE_EDGES_NS = np.array([1e3, 1e4, 1e5, 1e6, 1e7, 1e8])
+SHORT_LAUNCH_NS = 10_000.0
+"""Below this a launch is mostly overhead; metrics are given for all launches and for those above it."""
+
+
+def decade_of(times_ns: Floats) -> Ints:
+    """Return the index into ``DECADE_LABELS`` of each time."""
+    return np.searchsorted(_DECADE_EDGES_NS, times_ns, side="right").astype(np.int64)
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Return ``value`` with so many significant digits, never in exponent form.
+
+    >>> significant(1234.5), significant(0.012345), significant(0.0)
+    ('1230', '0.0123', '0')
+    """
+    if not math.isfinite(value):
+        return NO_VALUE
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.{digits - 1}e}")
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
+    return f"{rounded:.{decimals}f}"
+
+
+def short(value: float) -> str:
+    """Return ``value`` with no more digits than it needs: for ticks.
+
+    >>> short(2.0), short(0.25)
+    ('2', '0.25')
+    """
+    text = significant(value)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def nanoseconds(value: float) -> str:
+    """Return a time with the unit that suits it.
+
+    >>> nanoseconds(1234.0), nanoseconds(999.96e3)
+    ('1.23 µs', '1.00 ms')
+    """
+    return _with_unit(value, _NANOSECOND_UNITS, significant)
+
+
+def nanoseconds_tick(value: float) -> str:
+    """Return a time for an axis: as short as it can be said."""
+    return _with_unit(value, _NANOSECOND_UNITS, short)
+
+
+def _with_unit(value: float, units: tuple[tuple[float, str], ...], number: Formatter) -> str:
+    if not math.isfinite(value):
+        return NO_VALUE
+    for scale, unit in units:
+        if abs(value) >= scale * 0.9995:
+            return f"{number(value / scale)} {unit}"
+    return f"{number(value / units[-1][0])} {units[-1][1]}"
+
+
+def count(value: float) -> str:
+    r"""Return a whole number with thin spaces between thousands.
+
+    >>> count(1234567)
+    '1\u202f234\u202f567'
+    """
+    return f"{round(value):,}".replace(",", "\u202f") if math.isfinite(value) else NO_VALUE
+
+
+def count_tick(value: float) -> str:
+    """Return a count for an axis: 1, 100, 10K, 3M."""
+    for scale, unit in _COUNT_UNITS:
+        if abs(value) >= scale:
+            return f"{short(value / scale)}{unit}"
+    return short(value)
+
+
+def factor(value: float) -> str:
+    """Return a ratio with three significant digits and the sign of multiplication."""
+    return f"{significant(value)}{TIMES}" if math.isfinite(value) else NO_VALUE
+
+
+def share(part: float, whole: float) -> str:
+    """Return a part of a whole in percent; a dash where there is no whole."""
+    return percent(part / whole) if whole else NO_VALUE
+
+
+def percent(fraction: float) -> str:
+    """Return a fraction in percent with one decimal, more below 1 %.
+
+    >>> percent(0.123), percent(0.0012), percent(1.0)
+    ('12.3 %', '0.12 %', '100 %')
+    """
+    if not math.isfinite(fraction):
+        return NO_VALUE
+    value = fraction * 100
+    if value == 0 or abs(value) >= 99.95:
+        return f"{value:.0f} %"
+    return f"{value:.1f} %" if abs(value) >= 1 else f"{significant(value, 2)} %"
+
+
+def percent_tick(fraction: float) -> str:
+    """Return a fraction in percent for an axis."""
+    return f"{short(fraction * 100)} %"
+
+
+def ratio_tick(value: float) -> str:
+    """Return a ratio for an axis: ``2x``."""
+    return f"{short(value)}{TIMES}"
+
+
+def num_bytes(value: float) -> str:
+    """Return a size in binary units.
+
+    >>> num_bytes(3 * 2**20), num_bytes(12)
+    ('3 MiB', '12 B')
+    """
+    if not math.isfinite(value):
+        return NO_VALUE
+    for scale, unit in _BINARY_UNITS:
+        if value >= scale:
+            return f"{short(value / scale)} {unit}"
+    return f"{value:.0f} B"
+
+
+def quantiles(values: Floats, *fractions: float) -> list[float]:
+    """Return quantiles of the finite values; NaN where there are none."""
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return [math.nan] * len(fractions)
+    return [float(q) for q in np.quantile(finite, fractions)]
+
+
+def median(values: Floats) -> float:
+    """Return the median of the finite values; NaN where there are none."""
+    return quantiles(values, 0.5)[0]

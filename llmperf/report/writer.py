@@ -1,0 +1,119 @@
+"""From views to a file: the functions that ``llmperf report`` calls.
+
+Owns which sections a page has and writing it whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from llmperf.report.dataset_checks import checks_section
+from llmperf.report.dataset_coverage import coverage_section
+from llmperf.report.dataset_facts import dataset_facts
+from llmperf.report.dataset_failures import failures_section
+from llmperf.report.dataset_noise import noise_section
+from llmperf.report.dataset_overview import overview_section
+from llmperf.report.dataset_scaling import scaling_section
+from llmperf.report.dataset_times import times_section
+from llmperf.report.evaluation_calibration import calibration_section
+from llmperf.report.evaluation_errors import errors_section
+from llmperf.report.evaluation_facts import evaluation_facts
+from llmperf.report.evaluation_kernels import kernels_section
+from llmperf.report.evaluation_metrics import metrics_section
+from llmperf.report.markup import Html
+from llmperf.report.page import document
+from llmperf.report.views import DatasetView, EvaluationView, Stamp
+
+_NO_STAMP = Stamp()
+
+
+def dataset_sections(view: DatasetView) -> list[Html]:
+    """Return the sections about a dataset."""
+    facts = dataset_facts(view)
+    makers = (
+        overview_section,
+        coverage_section,
+        failures_section,
+        times_section,
+        scaling_section,
+        noise_section,
+        checks_section,
+    )
+    return [make(facts) for make in makers]
+
+
+def evaluation_sections(view: EvaluationView) -> list[Html]:
+    """Return the sections about an evaluation."""
+    facts = evaluation_facts(view)
+    makers = (metrics_section, errors_section, calibration_section, kernels_section)
+    return [make(facts) for make in makers]
+
+
+def render_report(
+    *, dataset: DatasetView | None, evaluation: EvaluationView | None, stamp: Stamp = _NO_STAMP
+) -> str:
+    """Return the page as text: the dataset's part, the evaluation's part, or both.
+
+    Raises:
+        ValueError: Neither was given.
+    """
+    if dataset is None and evaluation is None:
+        raise ValueError("a report needs a dataset, an evaluation or both")
+    sections = dataset_sections(dataset) if dataset is not None else []
+    sections += evaluation_sections(evaluation) if evaluation is not None else []
+    names = [view.title for view in (dataset, evaluation) if view is not None]
+    kinds = [
+        word
+        for word, view in (("dataset", dataset), ("evaluation", evaluation))
+        if view is not None
+    ]
+    return str(
+        document(f"LLMPerf {' and '.join(kinds)} report", " · ".join(names), sections, stamp)
+    )
+
+
+def write_report(
+    *,
+    dataset: DatasetView | None,
+    evaluation: EvaluationView | None,
+    out: Path,
+    stamp: Stamp = _NO_STAMP,
+) -> int:
+    """Write one self-contained HTML page and return its size in bytes.
+
+    The page is a function of its arguments: the same views and stamp give the same bytes. It is written beside
+    ``out`` and renamed, so a reader never meets half a page. Folders above ``out`` are made.
+
+    Raises:
+        ValueError: Neither a dataset nor an evaluation was given.
+        OSError: ``out`` cannot be written.
+    """
+    page = render_report(dataset=dataset, evaluation=evaluation, stamp=stamp).encode(
+        "utf-8", "replace"
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(page)
+        # mkstemp makes private files; a report is to be read by others as far as the umask allows.
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(name).chmod(0o666 & ~mask)
+        Path(name).replace(out)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return len(page)
+
+
+def build_dataset_report(view: DatasetView, out: Path, *, stamp: Stamp = _NO_STAMP) -> int:
+    """Write the report of a dataset alone; see :func:`write_report`."""
+    return write_report(dataset=view, evaluation=None, out=out, stamp=stamp)
+
+
+def build_evaluation_report(view: EvaluationView, out: Path, *, stamp: Stamp = _NO_STAMP) -> int:
+    """Write the report of an evaluation alone; see :func:`write_report`."""
+    return write_report(dataset=None, evaluation=view, out=out, stamp=stamp)
