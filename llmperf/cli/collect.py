@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llmperf.cli.console import say
-from llmperf.cli.exits import CommandError, Exit
+from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
     from workers.collect import CollectSummary

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from llmperf.cli.console import answer, answer_json
-from llmperf.cli.exits import Exit
+from llmperf.exits import Exit
 
 _EXTRAS = {
     "opencl": ("pyopencl",),

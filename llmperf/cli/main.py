@@ -8,7 +8,7 @@ import typer
 
 import llmperf
 from llmperf.cli import collect, corpus, dataset, doctor, model, report, status
-from llmperf.cli.exits import run_guarded
+from llmperf.exits import run_guarded
 
 app = typer.Typer(
     name="llmperf",
@@ -47,5 +47,5 @@ app.command("report")(report.report)
 
 
 def run() -> None:
-    """Run the command line; the process ends with one of ``llmperf.cli.exits.Exit``."""
+    """Run the command line; the process ends with one of ``llmperf.exits.Exit``."""
     run_guarded(app)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from llmperf.cli.console import answer, answer_json
-from llmperf.cli.exits import CommandError, Exit
+from llmperf.exits import CommandError, Exit
 
 _WATCH_INTERVAL_S = 2.0
 

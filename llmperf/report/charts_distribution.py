@@ -136,7 +136,7 @@ def box_chart(
     x = linear_scale(0, max(1, len(groups)), x_label)
     plain = frame_for(canvas, x, y, heading=text.heading)
     frame = Frame(
-        left=plain.left, top=plain.top, right=plain.right, bottom=plain.bottom - 26, x=x, y=y
+        left=plain.left, top=plain.top, right=plain.right, bottom=plain.bottom - 10, x=x, y=y
     )
     canvas.text(0, 12, text.heading, "heading")
     canvas.text(0, frame.top - 9, y.label, "label")
@@ -158,11 +158,9 @@ def _draw_box(canvas: Canvas, frame: Frame, index: int, group: BoxGroup) -> None
     middle = frame.at_x(index + 0.5)
     column = (frame.right - frame.left) / max(1, frame.x.high)
     size = int(np.isfinite(group.values).sum())
-    # Labels of narrow columns stand on two levels, so that neighbours never touch.
-    narrow = len(group.label) * CHARACTER_WIDTH > column
-    drop = 22.0 if narrow and index % 2 else 0.0
-    canvas.text(middle, frame.bottom + 12 + drop, group.label, "tick mid")
-    canvas.text(middle, frame.bottom + 22 + drop, f"n {count_tick(size)}", "note mid")
+    wide = len(group.label) * CHARACTER_WIDTH <= column
+    canvas.text(middle, frame.bottom + 13, group.label, "tick mid" if wide else "note mid")
+    canvas.text(middle, frame.bottom + 25, f"n {count_tick(size)}", "note mid")
     if not size:
         return
     values = quantiles(group.values, 0.05, 0.25, 0.5, 0.75, 0.95)

@@ -132,12 +132,14 @@ def _draw_guides(canvas: Canvas, frame: Frame, guides: Guides) -> None:
         if frame.x.low <= value <= frame.x.high:
             place = frame.at_x(value)
             canvas.line(place, frame.top, place, frame.bottom, "guide")
-            canvas.text(place + 3, frame.top + 9, words, "note")
-    for value, words in guides.at_y:
-        if frame.y.low <= value <= frame.y.high:
-            place = frame.at_y(value)
-            canvas.line(frame.left, place, frame.right, place, "guide")
-            canvas.text(frame.right - 2, place - 4, words, "note end")
+            canvas.text(place + 3, frame.bottom - 5, words, "note")
+    shown = sorted(guide for guide in guides.at_y if frame.y.low <= guide[0] <= frame.y.high)
+    for index, (value, words) in enumerate(shown):
+        place = frame.at_y(value)
+        canvas.line(frame.left, place, frame.right, place, "guide")
+        # Of two lines close together the lower one has its words below it.
+        below = len(shown) > 1 and index == 0
+        canvas.text(frame.left + 4, place + (11 if below else -4), words, "note")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,15 +160,17 @@ def density_chart(
     *,
     guides: Guides = _NO_GUIDES,
     shape: Shape = _USUAL,
+    most: int | None = None,
 ) -> Density:
-    """Return all points counted in square bins, darker where there are more (logarithmic shades)."""
+    """Return all points counted in square bins, darker where there are more (logarithmic shades).
+
+    ``most`` is the count of the darkest shade, so that panels compare; None takes this panel's.
+    """
     canvas = Canvas(width=shape.width, height=shape.height)
     frame = frame_for(canvas, x, y, heading=text.heading)
     draw_axes(canvas, frame, heading=text.heading, hint=text.hint)
-    columns = np.minimum((x.fraction(xs) * _BINS).astype(np.int64), _BINS - 1)
-    rows = np.minimum((y.fraction(ys) * _BINS).astype(np.int64), _BINS - 1)
-    cells, totals = np.unique(columns * _BINS + rows, return_counts=True)
-    edges = np.geomspace(1, max(2, int(totals.max(initial=1)) + 1), _LEVELS + 1)
+    cells, totals = _count_cells(xs, ys, x, y)
+    edges = _shade_edges(most or int(totals.max(initial=1)))
     levels = np.minimum(np.searchsorted(edges, totals, side="right") - 1, _LEVELS - 1)
     width, height = (frame.right - frame.left) / _BINS, (frame.bottom - frame.top) / _BINS
     shades: dict[int, str] = {}
@@ -181,10 +185,27 @@ def density_chart(
             for cell in chosen.tolist()
         ]
         canvas.path("".join(pieces), f"c0 fill shade{level}")
-        members = totals[levels == level]
-        shades[level] = _shade_words(int(members.min()), int(members.max()))
+        shades[level] = _shade_words(int(edges[level]), int(edges[level + 1]) - 1)
     _draw_guides(canvas, frame, guides)
     return Density(svg=canvas.render(text.title, text.description), shades=shades)
+
+
+def _count_cells(xs: Floats, ys: Floats, x: Scale, y: Scale) -> tuple[Ints, Ints]:
+    columns = np.minimum((x.fraction(xs) * _BINS).astype(np.int64), _BINS - 1)
+    rows = np.minimum((y.fraction(ys) * _BINS).astype(np.int64), _BINS - 1)
+    cells, totals = np.unique(columns * _BINS + rows, return_counts=True)
+    return cells.astype(np.int64), totals.astype(np.int64)
+
+
+def densest_bin(xs: Floats, ys: Floats, x: Scale, y: Scale) -> int:
+    """Return the largest count of a bin, for the common shades of several panels."""
+    return int(_count_cells(xs, ys, x, y)[1].max(initial=1))
+
+
+def _shade_edges(most: int) -> Ints:
+    """Return the first count of each shade and, last, one more than ``most``; whole numbers."""
+    edges = np.geomspace(1, most + 1, _LEVELS + 1).round().astype(np.int64)
+    return np.maximum.accumulate(np.maximum(edges, np.arange(1, _LEVELS + 2)))
 
 
 def shade_legend(shades: dict[int, str], what: str) -> Html:

@@ -23,6 +23,7 @@ from llmperf.report.markup import (
     join,
     nothing_to_show,
     section,
+    side_by_side,
     table,
 )
 from llmperf.report.quantities import Floats, Ints, count, share
@@ -45,7 +46,7 @@ def coverage_section(facts: DatasetFacts) -> Html:
 
 
 def _status_counts(facts: DatasetFacts, parts: Sequence[StatusPart]) -> Ints:
-    """Return a kernels × status parts array of counts."""
+    """Return a kernels by status parts array of counts."""
     counts = [rows_of_kernel(facts.samples.kernel, facts.has_status(part)) for part in parts]
     return np.stack(counts, axis=1)
 
@@ -203,7 +204,7 @@ def _dimensions(facts: DatasetFacts) -> Html:
         ("NDRange", "Kernels", "Rows", "Ok", "Share ok"),
         rows,
     )
-    return join([by_dims, _argument_kinds(facts)])
+    return side_by_side(by_dims, _argument_kinds(facts))
 
 
 def _argument_kinds(facts: DatasetFacts) -> Html:

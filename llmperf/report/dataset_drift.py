@@ -13,12 +13,13 @@ from llmperf.report.charts_points import WIDE, Guides, PlotText, Series, point_c
 from llmperf.report.dataset_facts import DatasetFacts
 from llmperf.report.markup import Html, figure, join, nothing_to_show, shorten, table, tag
 from llmperf.report.quantities import (
+    TIMES,
     Floats,
     count,
-    factor,
     median,
     nanoseconds,
     ratio_tick,
+    significant,
 )
 from llmperf.report.scales import Scale, linear_scale
 from llmperf.report.svg import legend
@@ -103,9 +104,9 @@ def _drift_row(device_id: str, times: Floats) -> tuple[str, ...]:
         shorten(device_id, 24),
         count(len(times)),
         nanoseconds(middle),
-        factor(float(times.min()) / middle),
-        factor(float(times.max()) / middle),
-        factor(drift, 4),
+        f"{significant(float(times.min()) / middle, 4)}{TIMES}",
+        f"{significant(float(times.max()) / middle, 4)}{TIMES}",
+        f"{significant(drift, 4)}{TIMES}",
     )
 
 

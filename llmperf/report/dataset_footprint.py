@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from llmperf.report.charts_distribution import Layer, histogram_chart
 from llmperf.report.charts_points import (
     MAX_POINTS,
     Density,
@@ -22,13 +23,22 @@ from llmperf.report.charts_points import (
     shade_legend,
 )
 from llmperf.report.columns import array_of, floats, list_lengths, row_sums, texts
-from llmperf.report.dataset_facts import DatasetFacts
-from llmperf.report.markup import Html, figure, nothing_to_show
-from llmperf.report.quantities import Bools, Floats, count, num_bytes, significant
+from llmperf.report.dataset_facts import DatasetFacts, words_of
+from llmperf.report.markup import Html, figure, join, nothing_to_show
+from llmperf.report.quantities import (
+    Bools,
+    Floats,
+    bytes_tick,
+    count,
+    count_tick,
+    median,
+    significant,
+)
 from llmperf.report.scales import log_scale
+from llmperf.report.svg import legend
 from llmperf_common.records import ArgumentKind
 
-_MAX_POSITIONS = 256
+_MAX_POSITIONS = 64
 _DEVICE_KINDS = (ArgumentKind.GLOBAL_BUFFER.value, ArgumentKind.CONSTANT_BUFFER.value)
 _NAME = "Footprint bandwidth"
 
@@ -98,22 +108,41 @@ def footprint_figure(facts: DatasetFacts) -> Html:
     if not drawn.any():
         return nothing_to_show(_NAME, "no timed row has buffers of known size")
     svg, shades = _draw(facts, size, drawn)
+    histogram = _histogram(facts, size, drawn)
     left_out = int((facts.samples.timed & ~drawn).sum())
     caption = (
         "Footprint bandwidth: bytes of all global and constant buffers of a launch divided by its warm median time, "
         f"against that footprint; n = {count(int(drawn.sum()))}. A footprint is what the launch was given, not what it moved: "
         "reuse and partly touched buffers lift points above what the memory delivers. "
-        f"Dashed: measured peaks, where all devices agree. Not shown: {count(left_out)} timed rows without buffers of known size."
+        f"Right: the same bandwidths by regime. Dashed: measured peaks, where all devices agree. Not shown: {count(left_out)} timed rows without buffers of known size."
     )
-    key = shade_legend(shades, "Rows") if shades else Html("")
-    return figure([svg], caption, legend=key, columns=1)
+    key = legend([words_of(name) for name in facts.regimes], title="Right")
+    if shades:
+        key = join([shade_legend(shades, "Left, rows"), key])
+    return figure([svg, histogram], caption, legend=key)
+
+
+def _histogram(facts: DatasetFacts, size: Floats, drawn: Bools) -> Html:
+    samples = facts.samples
+    gbps = np.where(drawn, size / np.where(drawn, samples.median_ns, 1.0), np.nan)
+    layers = [
+        Layer(name=words_of(name), values=gbps[drawn & samples.regime.is_value(name)], style=style)
+        for style, name in enumerate(facts.regimes)
+    ]
+    text = PlotText(
+        title="Footprint bandwidth by regime",
+        description=f"Median {significant(median(gbps))} GB/s over {count(int(drawn.sum()))} rows.",
+    )
+    x = log_scale(gbps[drawn], "Footprint ÷ warm median, GB/s", count_tick)
+    guides = Guides(at_x=tuple((value, "") for value, _ in _peaks(facts)))
+    return histogram_chart(layers, x, text, guides=guides, label="Rows")
 
 
 def _draw(facts: DatasetFacts, size: Floats, drawn: Bools) -> tuple[Html, dict[int, str]]:
     gbps = size[drawn] / facts.samples.median_ns[drawn]
     guides = Guides(at_y=_peaks(facts))
-    x = log_scale(size[drawn], "Footprint of the launch's buffers", num_bytes)
-    y = log_scale(gbps, "Footprint ÷ warm median, GB/s", significant)
+    x = log_scale(size[drawn], "Footprint of the launch's buffers", bytes_tick)
+    y = log_scale(gbps, "Footprint ÷ warm median, GB/s", count_tick)
     low, middle, high = (significant(float(q)) for q in np.quantile(gbps, (0.05, 0.5, 0.95)))
     text = PlotText(
         title="Footprint bandwidth against footprint",

@@ -12,7 +12,7 @@ from llmperf.report.charts_distribution import BOX_WORDS, BoxGroup, box_chart
 from llmperf.report.charts_points import Guides, PlotText
 from llmperf.report.dataset_drift import drift_figure
 from llmperf.report.dataset_facts import DatasetFacts, ordered, words_of
-from llmperf.report.markup import Html, figure, join, nothing_to_show, section, table
+from llmperf.report.markup import Html, figure, nothing_to_show, section, table
 from llmperf.report.quantities import (
     DECADE_LABELS,
     Bools,
@@ -131,11 +131,12 @@ def _spread_figure(facts: DatasetFacts) -> Html:
         charts.append(
             box_chart(groups, y, text, x_label="Warm median time", guides=Guides(at_y=guide))
         )
+    charts.append(_readings_chart(facts))
     zero = int((several & facts.samples.timed & (ratios["iqr"] < _IQR_FLOOR)).sum())
     caption = (
-        f"Noise by decade of the warm median; logarithmic. {BOX_WORDS} Spread: rows with at least three readings; "
+        f"Noise by decade of the warm median, on logarithmic axes. {BOX_WORDS} Spread: rows with at least three readings; "
         f"{count(zero)} rows below {percent(_IQR_FLOOR)} (equal to the timer's step) are drawn there. Cold: median of the readings after a flush of the "
-        "last-level cache. First: the very first launch of the config. Not shown: values beyond the whiskers."
+        "last-level cache. First: the very first launch of the config. Readings: linear axis. Not shown: values beyond the whiskers."
     )
     return figure(charts, caption)
 
@@ -208,25 +209,31 @@ def _stop_figure(facts: DatasetFacts) -> Html:
         PlotText(
             title="Why readings ended, by time decade",
             description="Shares of each decade's rows.",
-            heading="Why readings ended",
+            heading="",
         ),
         label="Share of timed rows",
     )
-    groups = _groups(facts, np.where(samples.num_readings > 0, samples.num_readings, np.nan))
-    right = box_chart(
+    caption = (
+        f"Why no further reading was taken, by decade of the warm median; n = "
+        f"{count(int(samples.timed.sum()))} timed rows."
+    )
+    return figure([left, _stop_table(facts, reasons)], caption, legend=legend(names))
+
+
+def _readings_chart(facts: DatasetFacts) -> Html:
+    readings = facts.samples.num_readings
+    groups = _groups(facts, np.where(readings > 0, readings, np.nan))
+    middle = significant(median(readings[facts.samples.timed]))
+    return box_chart(
         groups,
         _readings_scale(groups),
         PlotText(
             title="Number of warm readings by time decade",
-            description=f"Median {significant(median(samples.num_readings[samples.timed]))}.",
-            heading="How many readings",
+            description=f"Median {middle}.",
+            heading="Number of readings",
         ),
         x_label="Warm median time",
     )
-    total = int(samples.timed.sum())
-    caption = f"Left: why no further reading was taken, n = {count(total)} timed rows. Right: number of warm readings. {BOX_WORDS}"
-    listed = _stop_table(facts, reasons)
-    return join([figure([left, right], caption, legend=legend(names)), listed])
 
 
 def _present(reasons: list[str], facts: DatasetFacts) -> list[str]:

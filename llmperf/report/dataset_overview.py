@@ -18,13 +18,42 @@ from llmperf.report.markup import (
     nothing_to_show,
     section,
     shorten,
+    side_by_side,
     tag,
 )
 from llmperf.report.markup import table as html_table
-from llmperf.report.quantities import NO_VALUE, count, nanoseconds, num_bytes, share, significant
+from llmperf.report.quantities import (
+    NO_VALUE,
+    Formatter,
+    count,
+    nanoseconds,
+    num_bytes,
+    share,
+    significant,
+)
 
 _MAX_DEVICES = 64
 _MAX_FACT_CHARS = 300
+_TURNED_DEVICES = 4
+_BESIDE_DEVICES = 2
+
+
+def _rounded(value: float) -> str:
+    return significant(value, 4)
+
+
+_DEVICE_NUMBERS: tuple[tuple[str, str, Formatter], ...] = (
+    ("Compute units", "compute_units", count),
+    ("Highest clock, MHz", "max_clock_mhz", _rounded),
+    ("Memory", "global_memory_bytes", num_bytes),
+    ("Last-level cache", "last_level_cache_bytes", num_bytes),
+    ("Peak DRAM, GB/s", "peak_dram_gbps", significant),
+    ("Peak L2, GB/s", "peak_l2_gbps", significant),
+    ("Peak FP32, GFLOP/s", "peak_fp32_gflops", significant),
+    ("Peak FP64, GFLOP/s", "peak_fp64_gflops", significant),
+    ("Launch floor", "launch_floor_ns", nanoseconds),
+    ("Observed timer step", "timer_step_ns", nanoseconds),
+)
 
 
 def overview_section(facts: DatasetFacts) -> Html:
@@ -34,8 +63,7 @@ def overview_section(facts: DatasetFacts) -> Html:
         "overview",
         _tiles(facts),
         _accounting(facts),
-        _provenance(facts),
-        _devices(facts),
+        _facts_of_run(facts),
     )
 
 
@@ -84,6 +112,12 @@ def _accounting(facts: DatasetFacts) -> Html:
     )
 
 
+def _facts_of_run(facts: DatasetFacts) -> Html:
+    parts = (_provenance(facts), _devices(facts))
+    narrow = 0 < facts.view.devices.num_rows <= _BESIDE_DEVICES
+    return side_by_side(*parts) if narrow else join(parts)
+
+
 def _provenance(facts: DatasetFacts) -> Html:
     samples = facts.view.samples
     rows = [("Dataset", facts.view.title)]
@@ -113,63 +147,41 @@ def _devices(facts: DatasetFacts) -> Html:
     devices = facts.view.devices
     if not devices.num_rows:
         return nothing_to_show("Devices", "the devices table has no row")
+    caption = (
+        f"Devices (n = {count(devices.num_rows)}). Peaks were measured by our own kernels before the run, "
+        "not taken from data sheets; a dash means not measured."
+    )
+    headers, rows = _device_cells(facts)
+    if devices.num_rows <= _TURNED_DEVICES:
+        # Few devices: one column each, which fits a page; many: one row each, which scrolls.
+        turned = [(name, *(row[i] for row in rows)) for i, name in enumerate(headers)]
+        return html_table(caption, turned[0], turned[1:])
+    if len(rows) > _MAX_DEVICES:
+        caption += f" Only the first {_MAX_DEVICES} are shown."
+    return html_table(caption, headers, rows[:_MAX_DEVICES], align="llll")
+
+
+def _device_cells(facts: DatasetFacts) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    devices = facts.view.devices
     counts = facts.samples.device.counts()
-    numbers = {
-        name: floats(devices, name)
-        for name in (
-            "peak_dram_gbps",
-            "peak_l2_gbps",
-            "peak_fp32_gflops",
-            "peak_fp64_gflops",
-            "launch_floor_ns",
-            "timer_step_ns",
-            "compute_units",
-            "global_memory_bytes",
-            "last_level_cache_bytes",
-            "max_clock_mhz",
-        )
-    }
-    words = [texts(devices, name) for name in ("device_id", "device_class", "name", "driver")]
+    numbers = [(words, floats(devices, column), show) for words, column, show in _DEVICE_NUMBERS]
+    words = [texts(devices, name) for name in ("name", "device_class", "device_id", "driver")]
     rows = []
-    for row, (device_id, device_class, name, driver) in enumerate(zip(*words, strict=True)):
-        at = {key: float(values[row]) for key, values in numbers.items()}
-        rows.append(
-            (
-                shorten(name, 60),
-                shorten(device_class, 30),
-                shorten(device_id, 10),
-                shorten(driver, 40),
-                count(at["compute_units"]),
-                significant(at["max_clock_mhz"], 4),
-                num_bytes(at["global_memory_bytes"]),
-                num_bytes(at["last_level_cache_bytes"]),
-                significant(at["peak_dram_gbps"]),
-                significant(at["peak_l2_gbps"]),
-                significant(at["peak_fp32_gflops"]),
-                significant(at["peak_fp64_gflops"]),
-                nanoseconds(at["launch_floor_ns"]),
-                nanoseconds(at["timer_step_ns"]),
-                count(counts.get(device_id, 0)),
-            )
+    for row, (name, device_class, device_id, driver) in enumerate(zip(*words, strict=True)):
+        cells = (show(float(values[row])) for _, values, show in numbers)
+        labels = (
+            shorten(name, 60),
+            shorten(device_class, 30),
+            shorten(device_id, 24),
+            shorten(driver, 40),
         )
+        rows.append((*labels, *cells, count(counts.get(device_id, 0))))
     headers = (
         "Device",
         "Class",
         "Id",
         "Driver",
-        "Compute units",
-        "Clock MHz",
-        "Memory",
-        "Last-level cache",
-        "DRAM GB/s",
-        "L2 GB/s",
-        "FP32 GFLOP/s",
-        "FP64 GFLOP/s",
-        "Launch floor",
-        "Timer step",
-        "Rows",
+        *(item[0] for item in _DEVICE_NUMBERS),
+        "Rows in the dataset",
     )
-    caption = f"Devices (n = {devices.num_rows}). Peaks were measured by our own kernels before the run, not taken from data sheets; a dash means not measured."
-    if len(rows) > _MAX_DEVICES:
-        caption += f" Only the first {_MAX_DEVICES} are shown."
-    return join([html_table(caption, headers, rows[:_MAX_DEVICES], align="llll")])
+    return headers, rows

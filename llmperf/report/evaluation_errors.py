@@ -14,6 +14,7 @@ from llmperf.report.charts_points import (
     PlotText,
     Series,
     Shape,
+    densest_bin,
     density_chart,
     point_chart,
     shade_legend,
@@ -42,7 +43,7 @@ from llmperf.report.quantities import (
     percent_tick,
     quantiles,
 )
-from llmperf.report.scales import log_scale
+from llmperf.report.scales import Scale, log_scale
 
 _MAX_MODELS = 6
 _MAX_GROUPS = 20
@@ -65,6 +66,8 @@ def _scatters(facts: EvaluationFacts) -> Html:
     x = log_scale(facts.measured_ns[both], "Measured", nanoseconds_tick)
     y = log_scale(facts.predicted_ns[both], "Predicted", nanoseconds_tick)
     charts, shades = [], {}
+    large = [model for model in usable if int(facts.rows_of(model).sum()) > MAX_POINTS]
+    most = max((_densest(facts, model, x, y) for model in large[:_MAX_MODELS]), default=1)
     for model in usable[:_MAX_MODELS]:
         rows = facts.rows_of(model)
         measured, predicted = facts.measured_ns[rows], facts.predicted_ns[rows]
@@ -77,7 +80,9 @@ def _scatters(facts: EvaluationFacts) -> Html:
         )
         guides = Guides(identity=True)
         if measured.size > MAX_POINTS:
-            density = density_chart(measured, predicted, x, y, text, guides=guides, shape=_SQUARE)
+            density = density_chart(
+                measured, predicted, x, y, text, guides=guides, shape=_SQUARE, most=most
+            )
             charts.append(density.svg)
             shades.update(density.shades)
         else:
@@ -87,12 +92,17 @@ def _scatters(facts: EvaluationFacts) -> Html:
     caption = (
         f"Predicted against measured warm median time on the {facts.shown_split} split, one panel a model, common logarithmic axes; "
         f"dashed: equal. n = {count(int(rows.sum()))} launches of {count(len(facts.kernel.counts(rows)))} kernels (primary model, first panel). "
-        f"Above {count(MAX_POINTS)} launches a panel counts them in bins, darker for more (logarithmic shades; the key is of the last panel)."
+        f"Above {count(MAX_POINTS)} launches a panel counts them in bins, darker for more (logarithmic shades, the same in all panels)."
     )
     if len(usable) > _MAX_MODELS:
         caption += f" {len(usable) - _MAX_MODELS} further models are not drawn."
     key = shade_legend(dict(sorted(shades.items())), "Launches") if shades else ""
     return figure(charts, caption, columns=3, legend=key)
+
+
+def _densest(facts: EvaluationFacts, model: str, x: Scale, y: Scale) -> int:
+    rows = facts.rows_of(model)
+    return densest_bin(facts.measured_ns[rows], facts.predicted_ns[rows], x, y)
 
 
 def _error_row(facts: EvaluationFacts, label: str, rows: Ints | Bools) -> IntervalRow:
@@ -133,7 +143,7 @@ def _groups_figure(facts: EvaluationFacts) -> Html:
         f"Absolute percentage error of {shorten(facts.primary_model, 40)} on the {facts.shown_split} split by group. Dot: median; line: quartiles; right: number of launches. "
         f"Suites: at most {_MAX_GROUPS}, those with most launches. Axes differ between panels."
     )
-    return join([figure(charts, caption), *notes, _model_table(facts)])
+    return join([figure([*charts, _model_table(facts)], caption), *notes])
 
 
 def _largest(groups: dict[str, Ints]) -> dict[str, Ints]:

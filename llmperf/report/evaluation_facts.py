@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llmperf.report.columns import Categorical, array_of, categorical, floats, sample_columns
-from llmperf.report.dataset_facts import words_of
+from llmperf.report.dataset_facts import REGIME_ORDER, ordered, words_of
 from llmperf.report.kernels_index import KernelsIndex, index_kernels
 from llmperf.report.quantities import Bools, Floats, Ints, decade_of, nanoseconds_tick
 from llmperf.report.scales import Scale, log_scale
@@ -132,7 +132,10 @@ def _joined(view: EvaluationView) -> tuple[Categorical | None, Floats]:
     found = pc.index_in(ids.cast(pa.string()), value_set=known.cast(pa.string()))
     rows = np.asarray(pc.fill_null(found, -1).to_numpy(zero_copy_only=False), dtype=np.int64)
     columns = sample_columns(view.samples)
-    labels = [words_of(name) if name else "(no regime)" for name in columns.regime.names]
-    codes = np.where(rows >= 0, columns.regime.codes[rows], len(labels))
+    # Codes in the order of regimes, not of first appearance: groups are shown by code.
+    order = ordered(columns.regime, REGIME_ORDER)
+    place = np.array([order.index(name) for name in columns.regime.names if name in order])
+    labels = [words_of(name) if name else "(no regime)" for name in order]
+    codes = np.where(rows >= 0, place[columns.regime.codes[rows]], len(labels))
     work_groups = np.where(rows >= 0, columns.work_groups[rows], np.nan)
     return Categorical(codes=codes, names=(*labels, "(not in the dataset)")), work_groups

@@ -35,8 +35,21 @@ from llmperf_common.metrics import Scored, summarise
 
 _MAX_ROWS = 400
 _REPLICATES = 200
+_MAIN = (
+    "num_rows",
+    "num_kernels",
+    "mape",
+    "mape_percent",
+    "median_ape",
+    "median_ape_percent",
+    "spearman",
+    "spearman_mean",
+    "regret_mean_percent",
+    "coverage",
+    "interval_width_ratio",
+)
 _WHOLE = {(), ("all",), ("from_10_us",), ("pooled",)}
-_CHARTED = ("median_ape_percent", "mape_percent", "spearman_mean")
+_CHARTED = ("median_ape_percent", "mape_percent", "spearman_mean", "regret_mean_percent")
 
 
 def metrics_section(facts: EvaluationFacts) -> Html:
@@ -48,16 +61,16 @@ def metrics_section(facts: EvaluationFacts) -> Html:
     if not given and not recomputed:
         reason = "there are neither metrics nor predictions with usable times"
         return section(title, anchor, _provenance(facts), nothing_to_show("Metrics", reason))
-    main = [block for block in given if block.slice in _WHOLE]
+    main = [block for block in given if block.slice in _WHOLE] or given
     parts = [_tiles(facts), _provenance(facts)]
     if main:
         caption = (
-            "Metrics as the evaluation wrote them; brackets: bootstrap interval over kernel families. "
+            "Metrics as the evaluation wrote them; small: bootstrap interval over kernel families. "
             "From 10 µs: only launches of at least 10 µs, where the launch's overhead does not dominate."
         )
-        parts += [_metric_charts(main), _metric_table(main, caption)]
+        parts += [_metric_charts(facts, main), _metric_tables(main, caption)]
     parts.append(_recomputed(facts, recomputed, bool(main)))
-    slices = [block for block in given if block.slice not in _WHOLE]
+    slices = [block for block in given if block not in main]
     if slices:
         parts.append(_slices(slices))
     return section(title, anchor, *parts)
@@ -73,7 +86,7 @@ def _tiles(facts: EvaluationFacts) -> Html:
             f"primary: {shorten(facts.primary_model, 24)}",
         ),
         ("launches", count(int(per_model.sum())), f"of the {shorten(facts.shown_split, 20)} split"),
-        ("kernels", count(len(facts.kernel.counts(rows))), "none seen in training, unless said"),
+        ("kernels", count(len(facts.kernel.counts(rows))), "on that split"),
         ("families", count(len(facts.family.counts(rows))), "of near-duplicate kernels"),
         ("predictions", count(facts.num_rows), f"{count(int((~facts.usable).sum()))} unusable"),
     ]
@@ -134,12 +147,23 @@ def _without_choices(block: Block) -> Block:
 
 def _population(block: Block) -> str:
     return {(): "all", ("pooled",): "all", ("from_10_us",): "from 10 µs"}.get(
-        block.slice, " · ".join(words_of(part) for part in block.slice if part != "by")
+        block.slice, " · ".join(words_of(part) for part in block.slice)
     )
 
 
-def _metric_table(blocks: list[Block], caption: str) -> Html:
+def _metric_tables(blocks: list[Block], caption: str) -> Html:
+    """Return the main metrics in the open, all others folded: together they are too wide for a page."""
     names = metric_names(blocks)
+    main = [name for name in names if name in _MAIN] or names
+    others = [name for name in names if name not in main]
+    shown = _metric_table(blocks, caption, main)
+    if not others:
+        return shown
+    folded = _metric_table(blocks, "The other metrics of the same rows.", others)
+    return join([shown, details(f"Table: other metrics ({len(others)})", folded)])
+
+
+def _metric_table(blocks: list[Block], caption: str, names: list[str]) -> Html:
     rows = [
         (
             shorten(block.model or "(no model)", 40),
@@ -154,14 +178,15 @@ def _metric_table(blocks: list[Block], caption: str) -> Html:
     return table(caption, ("Model", "Split", "Rows of", *map(heading, names)), rows, align="lll")
 
 
-def _metric_charts(blocks: list[Block]) -> Html:
+def _metric_charts(facts: EvaluationFacts, blocks: list[Block]) -> Html:
     whole = [block for block in blocks if block.slice != ("from_10_us",)]
+    whole = [block for block in whole if block.split == facts.shown_split] or whole
     charts = [chart for name in _CHARTED if (chart := _metric_chart(whole, name))]
     if not charts:
         return Html("")
     caption = (
-        "Main metrics by model, all launches: dot with its interval over kernel families, where given. Left to right: "
-        "errors are better when small, rank correlation within a kernel when near 1. Numbers are in the table below."
+        f"Main metrics by model, all launches of the {facts.shown_split} split: dot with its interval over kernel families, where given. "
+        "Errors are better when small, rank correlation within a kernel when near 1. Numbers are in the table below."
     )
     return figure(charts, caption, columns=2)
 
@@ -211,18 +236,20 @@ def _recomputed(facts: EvaluationFacts, blocks: list[Block], is_second: bool) ->
     num_bad = int((~facts.usable).sum())
     caption = (
         "Metrics recomputed by this page from the predictions, all launches"
-        + ("" if is_second else f"; brackets: bootstrap over kernel families, {_REPLICATES} draws")
+        + ("" if is_second else f"; small: bootstrap over kernel families, {_REPLICATES} draws")
         + f". {count(num_bad)} predictions without two positive times are left out."
     )
-    recomputed = _metric_table(blocks, caption)
+    recomputed = _metric_tables(blocks, caption)
     if is_second:
         return details("Table: the same metrics recomputed from the predictions", recomputed)
     note = paragraph(
         "The evaluation gave no metrics of its own; these were made from its predictions."
     )
-    return join([note, _metric_charts(blocks), recomputed])
+    return join([note, _metric_charts(facts, blocks), recomputed])
 
 
 def _slices(blocks: list[Block]) -> Html:
-    listed = _metric_table(blocks, "Metrics by slice, as the evaluation wrote them.")
+    listed = _metric_table(
+        blocks, "Metrics by slice, as the evaluation wrote them.", metric_names(blocks)
+    )
     return details("Table: metrics by slice", listed)

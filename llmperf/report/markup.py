@@ -97,7 +97,8 @@ def table(
         caption: What it shows, its unit and n.
         headers: One a column.
         rows: Cells; the first of each row is its header.
-        align: One letter a column, ``l`` or ``r``; missing letters mean ``r``, the first ``l``.
+        align: One letter a column: ``l`` left, ``r`` right, ``w`` left and broken anywhere (foreign
+            text); missing letters mean ``r``, the first ``l``.
     """
     letters = (align or "l").ljust(len(headers), "r")
     head = join(
@@ -109,13 +110,23 @@ def table(
         for row in rows
     ]
     inner = tag(
-        "table", tag("caption", caption), tag("thead", tag("tr", head)), tag("tbody", *body)
+        "table",
+        tag("caption", tag("span", caption)),
+        tag("thead", tag("tr", head)),
+        tag("tbody", *body),
     )
-    return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label="table")
+    scrolled = tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label="table")
+    # The outer box counts tables: counters inside a size container do not reach beyond it.
+    return tag("div", scrolled, class_="tabled")
 
 
 def _cells(cells: Sequence[str], letters: str) -> list[Html]:
     return [tag("td", cell, class_=letter) for cell, letter in zip(cells, letters, strict=True)]
+
+
+def side_by_side(*parts: str) -> Html:
+    """Return parts in two columns where there is room."""
+    return tag("div", *parts, class_="panels of2")
 
 
 def details(summary: str, *children: str) -> Html:
@@ -135,4 +146,4 @@ def section(title: str, anchor: str, *children: str) -> Html:
 
 def definition_table(caption: str, facts: Iterable[tuple[str, str]]) -> Html:
     """Return facts as a two-column table of names and values."""
-    return table(caption, ("Fact", "Value"), list(facts), align="ll")
+    return table(caption, ("Fact", "Value"), list(facts), align="lw")

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from llmperf.report.markup import join, tag
 from llmperf.report.quantities import NO_VALUE, TIMES, count, percent, significant
 
 _INTERVAL_KEYS = ("ci", "intervals", "confidence")
@@ -18,6 +19,8 @@ _LOW_KEYS = ("low", "ci_low", "lower")
 _HIGH_KEYS = ("high", "ci_high", "upper")
 _LABEL_KEYS = ("model", "split", "slice", "group", "label", "population")
 _MAX_DEPTH = 8
+_CONTAINERS = ("models", "splits", "metrics", "results", "rows", "tables", "table", "by")
+"""Keys that only hold what is below them."""
 
 HEADINGS = {
     "num_rows": "Rows",
@@ -69,7 +72,7 @@ def find_blocks(
     for path, values in _walk(metrics, (), 0):
         model = next((key for key in path if key in known_models), "")
         split = next((key for key in path if key in known_splits), "")
-        rest = tuple(key for key in path if key not in (model, split))
+        rest = tuple(key for key in path if key not in (model, split, *_CONTAINERS))
         blocks.append(Block(model=model, split=split, slice=rest, values=values))
     return blocks
 
@@ -155,7 +158,7 @@ def heading(name: str) -> str:
 
 
 def cell(name: str, estimate: Estimate | None) -> str:
-    """Return a metric with its unit and interval, e.g. ``12.3 % [10.1, 15.2]``."""
+    """Return a metric with its unit and, below it, its interval: 12.3 %, 10.1 to 15.2."""
     if estimate is None or not math.isfinite(estimate.value):
         return NO_VALUE
     if name.startswith("num_"):
@@ -170,5 +173,5 @@ def cell(name: str, estimate: Estimate | None) -> str:
         )
         ends = [significant(end) for end in (estimate.low, estimate.high)]
     if math.isfinite(estimate.low) and math.isfinite(estimate.high):
-        return f"{words} [{ends[0]}, {ends[1]}]"
+        return join([words, tag("small", f"{ends[0]} to {ends[1]}", class_="interval")])
     return words

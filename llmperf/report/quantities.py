@@ -18,10 +18,14 @@ Formatter = Callable[[float], str]
 
 _NANOSECOND_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _BINARY_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_DECIMAL_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _COUNT_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
 
 NO_VALUE = "\u2013"
 """Stands where there is no number."""
+SPACE = "\u00a0"
+"""Between a number and its unit: a line must not break there."""
+MINUS = "\u2212"
 TIMES = "\u00d7"
 """The sign that follows a ratio."""
 
@@ -56,7 +60,7 @@ def significant(value: float, digits: int = 3) -> str:
         return "0"
     rounded = float(f"{value:.{digits - 1}e}")
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
-    return f"{rounded:.{decimals}f}"
+    return f"{rounded:.{decimals}f}".replace("-", MINUS)
 
 
 def short(value: float) -> str:
@@ -72,8 +76,8 @@ def short(value: float) -> str:
 def nanoseconds(value: float) -> str:
     """Return a time with the unit that suits it.
 
-    >>> nanoseconds(1234.0), nanoseconds(999.96e3)
-    ('1.23 µs', '1.00 ms')
+    >>> nanoseconds(1234.0).split(SPACE), nanoseconds(999.96e3).split(SPACE)
+    (['1.23', 'µs'], ['1.00', 'ms'])
     """
     return _with_unit(value, _NANOSECOND_UNITS, significant)
 
@@ -88,8 +92,8 @@ def _with_unit(value: float, units: tuple[tuple[float, str], ...], number: Forma
         return NO_VALUE
     for scale, unit in units:
         if abs(value) >= scale * 0.9995:
-            return f"{number(value / scale)} {unit}"
-    return f"{number(value / units[-1][0])} {units[-1][1]}"
+            return f"{number(value / scale)}{SPACE}{unit}"
+    return f"{number(value / units[-1][0])}{SPACE}{units[-1][1]}"
 
 
 def count(value: float) -> str:
@@ -122,20 +126,21 @@ def share(part: float, whole: float) -> str:
 def percent(fraction: float) -> str:
     """Return a fraction in percent with one decimal, more below 1 %.
 
-    >>> percent(0.123), percent(0.0012), percent(1.0)
-    ('12.3 %', '0.12 %', '100 %')
+    >>> [percent(value).replace(SPACE, " ") for value in (0.123, 0.0012, 1.0)]
+    ['12.3 %', '0.12 %', '100 %']
     """
     if not math.isfinite(fraction):
         return NO_VALUE
     value = fraction * 100
     if value == 0 or abs(value) >= 99.95:
-        return f"{value:.0f} %"
-    return f"{value:.1f} %" if abs(value) >= 1 else f"{significant(value, 2)} %"
+        return f"{value:.0f}{SPACE}%".replace("-", MINUS)
+    words = f"{value:.1f}".replace("-", MINUS) if abs(value) >= 1 else significant(value, 2)
+    return f"{words}{SPACE}%"
 
 
 def percent_tick(fraction: float) -> str:
     """Return a fraction in percent for an axis."""
-    return f"{short(fraction * 100)} %"
+    return f"{short(fraction * 100)}{SPACE}%"
 
 
 def ratio_tick(value: float) -> str:
@@ -146,15 +151,20 @@ def ratio_tick(value: float) -> str:
 def num_bytes(value: float) -> str:
     """Return a size in binary units.
 
-    >>> num_bytes(3 * 2**20), num_bytes(12)
-    ('3 MiB', '12 B')
+    >>> num_bytes(3 * 2**20).split(SPACE), num_bytes(12).split(SPACE)
+    (['3', 'MiB'], ['12', 'B'])
     """
     if not math.isfinite(value):
         return NO_VALUE
     for scale, unit in _BINARY_UNITS:
         if value >= scale:
-            return f"{short(value / scale)} {unit}"
-    return f"{value:.0f} B"
+            return f"{short(value / scale)}{SPACE}{unit}"
+    return f"{value:.0f}{SPACE}B"
+
+
+def bytes_tick(value: float) -> str:
+    """Return a size for a logarithmic axis, whose ticks are powers of ten: 10 kB, 1 MB."""
+    return _with_unit(value, _DECIMAL_BYTES, short)
 
 
 def quantiles(values: Floats, *fractions: float) -> list[float]:

@@ -55,7 +55,12 @@ class Scale:
             return decades[::step]
         if len(decades) >= 3:
             return decades
-        for steps in ((1.0, 3.0), (1.0, 2.0, 5.0), tuple(float(i) for i in range(1, 10))):
+        for steps in (
+            (1.0, 3.0),
+            (1.0, 2.0, 5.0),
+            (1.0, 2.0, 3.0, 5.0, 7.0),
+            tuple(float(i) for i in range(1, 10)),
+        ):
             fine = [
                 10.0**power * step
                 for power in range(first - 1, last + 1)
@@ -107,4 +112,4 @@ def linear_scale(
 
 def share_scale(label: str) -> Scale:
     """Return a linear scale from 0 to 100 %."""
-    return linear_scale(0.0, 1.0, label, lambda value: f"{value * 100:.0f} %")
+    return linear_scale(0.0, 1.0, label, lambda value: f"{value * 100:.0f}\u00a0%")

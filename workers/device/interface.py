@@ -89,7 +89,11 @@ class LoadedKernel(Protocol):
     """A kernel ready to be launched, with the buffers of its task allocated."""
 
     def prepare(self, config: LaunchConfig) -> Launcher:
-        """Put the arguments of ``config`` in place. Raises DeviceFailure (launch_error, out_of_memory)."""
+        """Put the arguments of ``config`` in place, every buffer filled with the inputs of its seed.
+
+        The launcher of an earlier config must not be used any more. Raises DeviceFailure (launch_error,
+        out_of_memory).
+        """
         ...
 
     def release(self) -> None:

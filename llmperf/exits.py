@@ -51,6 +51,8 @@ _CODES = {
     "llmperf_common.extras.MissingExtra": Exit.USAGE,
     "llmperf_common.store.run.ForeignRunError": Exit.USAGE,
     "llmperf_common.store.filesystem.StoreError": Exit.BAD_INPUT,
+    "trainer.errors.BadInput": Exit.BAD_INPUT,
+    "llmperf_common.splits.SplitError": Exit.BAD_INPUT,
     "workers.corpus.CorpusError": Exit.BAD_INPUT,
     "workers.launch_plan.NotInThisRelease": Exit.USAGE,
     "workers.running.DeviceLostError": Exit.NO_DEVICE,

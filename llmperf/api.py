@@ -1,0 +1,224 @@
+"""The public Python API: what the commands do, as functions.
+
+Owns the wiring of workers and trainer, which do not know each other. Heavy imports happen inside the functions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmperf.exits import CommandError, Exit
+
+if TYPE_CHECKING:
+    from llmperf_common.records import Signature
+    from llmperf_common.store.reader import Dataset
+    from trainer.evaluate import EvaluationSummary
+    from trainer.train import RunSummary
+    from workers.collect import CollectSummary, Control, RunStart
+    from workers.config import CollectConfig
+    from workers.loop import LoopObserver
+
+
+def open_dataset(path: str | Path) -> Dataset:
+    """Open a dataset folder for reading: ``.samples()``, ``.kernels()``, ``.devices()`` as Arrow tables.
+
+    Raises:
+        StoreError: The folder is no dataset or is damaged.
+    """
+    from llmperf_common.store.reader import open_dataset as open_  # noqa: PLC0415
+
+    return open_(Path(path))
+
+
+def collect(
+    *,
+    corpus: str | Path,
+    out: str | Path,
+    device: str = "auto",
+    config: CollectConfig | None = None,
+    control: Control | None = None,
+    observe: Callable[[RunStart], LoopObserver] | None = None,
+) -> CollectSummary:
+    """Time the kernels of ``corpus`` on one device into the dataset ``out``; resumes what is there.
+
+    Args:
+        corpus: a .cl file, a folder of them, or a CORPUS.parquet.
+        out: the dataset folder.
+        device: ``auto``, ``pocl``, ``cpu``, ``cuda[:N]`` or ``replay:FILE``.
+        config: the tree of ``workers.config``; defaults where None.
+        control: lets another thread or a signal handler stop the run.
+        observe: makes an observer of the loop from what is known at its start.
+    Raises:
+        CorpusError: No kernel can be read.
+        CommandError: No usable device.
+        StoreError: ``out`` cannot be used.
+    """
+    from workers.collect import Control as Control_  # noqa: PLC0415
+    from workers.collect import collect as collect_  # noqa: PLC0415
+    from workers.config import CollectConfig as Config  # noqa: PLC0415
+    from workers.corpus import read_sources  # noqa: PLC0415
+    from workers.device.find import NoDevice, choose  # noqa: PLC0415
+    from workers.observers import SilentObserver  # noqa: PLC0415
+
+    kernels = read_sources([Path(corpus)])
+    try:
+        ref = choose(device)
+    except ValueError as error:
+        raise CommandError(Exit.USAGE, str(error)) from None
+    if isinstance(ref, NoDevice):
+        raise CommandError(Exit.NO_DEVICE, ref.message())
+    return collect_(
+        corpus=kernels,
+        out=Path(out),
+        ref=ref,
+        config=config or Config(),
+        control=control or Control_(),
+        observe=observe or (lambda _start: SilentObserver()),
+        state_folder=_state_folder(),
+    )
+
+
+def train(
+    *,
+    data: str | Path,
+    out: str | Path,
+    preset: str = "gbdt",
+    overrides: tuple[str, ...] = (),
+    config_file: Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> RunSummary:
+    """Train a predictor on a dataset and write the run folder ``out``.
+
+    Raises:
+        ConfigError: A key or value of the config is wrong, or ``out`` holds another run.
+        BadInput: The dataset has too little to train on.
+    """
+    from trainer.config import load_train_config  # noqa: PLC0415
+    from trainer.data import load_data  # noqa: PLC0415
+    from trainer.train import train as train_  # noqa: PLC0415
+
+    config = load_train_config(preset, file=config_file, overrides=overrides)
+    return train_(load_data(Path(data)), config, Path(out), progress or (lambda _line: None))
+
+
+def evaluate(
+    *,
+    run: str | Path,
+    data: str | Path,
+    out: str | Path,
+    split: str = "test",
+    allow_seen: bool = False,
+) -> EvaluationSummary:
+    """Score a trained run on one part of a dataset and write predictions and metrics to ``out``.
+
+    Raises:
+        BadInput: The run or the part cannot be used (``SeenRows``: it was trained on).
+    """
+    from trainer.data import load_data  # noqa: PLC0415
+    from trainer.evaluate import evaluate as evaluate_  # noqa: PLC0415
+    from trainer.run_folder import load_run, resolve_run  # noqa: PLC0415
+
+    loaded = load_run(resolve_run(run))
+    return evaluate_(loaded, load_data(Path(data)), split, Path(out), allow_seen=allow_seen)
+
+
+def predict(
+    file: str | Path,
+    *,
+    global_size: tuple[int, ...],
+    local_size: tuple[int, ...],
+    kernel: str | None = None,
+    model: str | Path | None = None,
+    device: str | None = None,
+    args: Mapping[str, int | float | str] | None = None,
+    sweep: bool = False,
+) -> dict[str, Any]:
+    """Predict the time of one launch of a kernel, from its source alone: no device is needed.
+
+    Args:
+        file: an OpenCL C source.
+        global_size: work-items by dimension, 1 to 3 of them.
+        local_size: work-items of a work-group by dimension.
+        kernel: which kernel of the file; may be left out where it has one.
+        model: a run's folder or name; may be left out where ``runs/`` holds one.
+        device: device class; may be left out where the model knows one.
+        args: by name: elements of a buffer, value of a scalar.
+        sweep: also predict every legal local size.
+
+    Returns:
+        The document that ``llmperf predict --json`` prints; times in ns.
+
+    Raises:
+        BadInput: What is wrong, where, and what to do.
+    """
+    from llmperf_common.ids import kernel_id  # noqa: PLC0415
+    from trainer.launch import PredictRequest  # noqa: PLC0415
+    from trainer.predict import predict as predict_  # noqa: PLC0415
+    from trainer.run_folder import load_run, resolve_run  # noqa: PLC0415
+
+    source = _read_source(Path(file))
+    name, signature = _signature_of(source, Path(file), kernel)
+    run = load_run(resolve_run(model) if model is not None else _only_run())
+    request = PredictRequest(
+        kernel=name,
+        signature=signature,
+        global_size=global_size,
+        local_size=local_size,
+        args=dict(args or {}),
+        device=device,
+        sweep=sweep,
+        kernel_id=kernel_id(name=name, source=source, build_options=""),
+        source=source,
+    )
+    return predict_(run, request)
+
+
+def _read_source(path: Path) -> str:
+    from trainer.errors import BadInput  # noqa: PLC0415
+
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not UTF-8 ({error.reason} at byte {error.start}): convert it") from None
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}: name a readable OpenCL source file") from None
+
+
+def _signature_of(source: str, path: Path, wanted: str | None) -> tuple[str, Signature]:
+    from llmperf_common.failures import Failure  # noqa: PLC0415
+    from trainer.errors import BadInput  # noqa: PLC0415
+    from workers.signature import read_signatures  # noqa: PLC0415
+
+    found = read_signatures(source)
+    if isinstance(found, Failure):
+        raise BadInput(f"{path}: {found.detail}")
+    names = [item.name for item in found]
+    if not names:
+        raise BadInput(f"{path}: no __kernel function in it: name an OpenCL source with one")
+    if wanted is None and len(names) > 1:
+        raise BadInput(f"{path} has {len(names)} kernels: choose one with --kernel: {', '.join(names)}")
+    if wanted is not None and wanted not in names:
+        raise BadInput(f"{path} has no kernel {wanted!r}: it has {', '.join(names)}")
+    chosen = found[0 if wanted is None else names.index(wanted)]
+    if isinstance(chosen.signature, Failure):
+        raise BadInput(f"{path}: kernel {chosen.name}: {chosen.signature.detail}")
+    return chosen.name, chosen.signature
+
+
+def _only_run() -> Path:
+    from trainer.errors import BadInput  # noqa: PLC0415
+    from trainer.run_folder import known_runs  # noqa: PLC0415
+
+    runs = known_runs()
+    if len(runs) == 1:
+        return runs[0]
+    there = f"runs here: {', '.join(map(str, runs))}" if runs else "none is here: make one with `llmperf train`"
+    raise BadInput(f"--model is missing; {there}")
+
+
+def _state_folder() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "llmperf"

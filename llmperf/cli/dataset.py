@@ -1,0 +1,96 @@
+"""``llmperf dataset verify|stats|card|merge|export``."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from llmperf.cli.console import answer, answer_json, answer_table, say
+from llmperf.exits import Exit
+
+app = typer.Typer(help="Check, count, describe, merge and export datasets.", no_args_is_help=True)
+
+_Directory = Annotated[Path, typer.Argument(help="A dataset folder.", metavar="DIR")]
+_Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+
+@app.command()
+def verify(directory: _Directory, as_json: _Json = False) -> None:
+    """Check every promise of the format: hashes, ids, exactly-once, glob = manifest. Exit 3 on a problem."""
+    from llmperf_common.store.verify import verify as verify_  # noqa: PLC0415
+
+    report = verify_(directory)
+    if as_json:
+        answer_json(report.to_json())
+    else:
+        for problem in report.problems:
+            answer(f"{problem.kind}: {problem.name}: {problem.what}")
+        for note in report.notes:
+            say(f"note: {note.kind}: {note.name}: {note.what}")
+        answer(report.summary())
+    if not report.is_clean:
+        raise typer.Exit(Exit.BAD_INPUT)
+
+
+@app.command()
+def stats(directory: _Directory, as_json: _Json = False) -> None:
+    """Count a dataset: rows by status, regime, strategy and device, and how long launches take."""
+    from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
+    from llmperf_common.store.stats import dataset_stats  # noqa: PLC0415
+
+    found = dataclasses.asdict(dataset_stats(open_dataset(directory)))
+    if as_json:
+        answer_json(found)
+    else:
+        answer_table(str(directory), ("what", "value"), _flat(found))
+
+
+@app.command()
+def card(directory: _Directory) -> None:
+    """Write README.md and croissant.json anew from the manifest."""
+    from llmperf_common.store.card import write_card  # noqa: PLC0415
+    from llmperf_common.store.filesystem import PosixFilesystem  # noqa: PLC0415
+    from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
+
+    write_card(PosixFilesystem(directory), open_dataset(directory))
+    say(f"{directory}/README.md and croissant.json written")
+
+
+@app.command()
+def merge(
+    directories: Annotated[list[Path], typer.Argument(help="Two or more datasets.", metavar="DIR...")],
+    out: Annotated[Path, typer.Option(help="The dataset to write: new or empty.")],
+) -> None:
+    """Join datasets; equal samples are kept once, families are found anew over the union."""
+    from llmperf_common.families import assign_families  # noqa: PLC0415
+    from llmperf_common.store.merge import merge as merge_  # noqa: PLC0415
+
+    report = merge_(directories, out, assign_families=assign_families)
+    say(str(report))
+
+
+@app.command()
+def export(
+    directory: _Directory,
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    format_: Annotated[str, typer.Option("--format", help="arrow or csv.")] = "arrow",
+) -> None:
+    """Write the three tables as Arrow IPC or CSV files."""
+    from llmperf_common.store.export import export as export_  # noqa: PLC0415
+    from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
+
+    for path in export_(open_dataset(directory), out, format_):
+        say(f"{path} written")
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, object]]:
+    rows: list[tuple[str, object]] = []
+    for name, value in values.items():
+        if isinstance(value, dict):
+            rows += _flat(value, f"{prefix}{name}: ")
+        else:
+            rows.append((prefix + str(name), value))
+    return rows

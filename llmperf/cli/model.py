@@ -1,0 +1,145 @@
+"""``llmperf train``, ``llmperf evaluate`` and ``llmperf predict``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from llmperf.cli.console import answer, answer_json, answer_table, say
+from llmperf.exits import CommandError, Exit
+
+
+def train(
+    data: Annotated[Path, typer.Option(help="A dataset folder.")],
+    out: Annotated[Path, typer.Option(help="The run folder to write.")],
+    preset: Annotated[str, typer.Option(help="A preset of configs/train/: gbdt, log-linear.")] = "gbdt",
+    init: Annotated[
+        str | None, typer.Option(help="A Hugging Face folder, or random (codegen presets).")
+    ] = None,
+    cluster: Annotated[bool, typer.Option(help="Train over a Ray cluster.")] = False,
+    workers: Annotated[int | None, typer.Option(help="GPUs of the cluster.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file over the preset.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value; may be repeated.")] = None,
+) -> None:
+    """Train a predictor on a dataset."""
+    from llmperf import api  # noqa: PLC0415
+
+    if init is not None or cluster or workers is not None:
+        raise CommandError(
+            Exit.USAGE,
+            "--init, --cluster and --workers belong to the codegen-* presets, which are not in this release: "
+            "use --preset gbdt or log-linear",
+        )
+    summary = api.train(
+        data=data, out=out, preset=preset, overrides=tuple(set_ or ()), config_file=config, progress=say
+    )
+    answer(summary.table)
+    say(f"run written to {out}")
+
+
+def evaluate(
+    run: Annotated[str, typer.Argument(help="A run's folder or name.")],
+    data: Annotated[Path, typer.Option(help="A dataset folder.")],
+    out: Annotated[Path, typer.Option(help="The evaluation folder to write.")],
+    split: Annotated[
+        str, typer.Option(help="test, validation, calibration, train, seen_configs or all.")
+    ] = "test",
+    allow_seen: Annotated[
+        bool, typer.Option("--allow-seen", help="Score families trained on; stamps the table.")
+    ] = False,
+) -> None:
+    """Score a trained run on rows it has not seen."""
+    from llmperf import api  # noqa: PLC0415
+
+    summary = api.evaluate(run=run, data=data, out=out, split=split, allow_seen=allow_seen)
+    answer(summary.table)
+    say(f"{summary.num_rows:,} rows scored; written to {out}")
+
+
+def predict(
+    file: Annotated[Path, typer.Argument(help="An OpenCL source.", metavar="FILE.cl")],
+    global_size: Annotated[str, typer.Option(help="Work-items: G[,G2[,G3]].")],
+    local_size: Annotated[str, typer.Option(help="Work-items of a work-group: L[,L2[,L3]].")],
+    kernel: Annotated[str | None, typer.Option(help="Which kernel of the file.")] = None,
+    model: Annotated[str | None, typer.Option(help="A run's folder or name.")] = None,
+    device: Annotated[str | None, typer.Option(help="Device class, if the model knows several.")] = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(help="name=value: elements of a buffer, value of a scalar; may be repeated."),
+    ] = None,
+    sweep: Annotated[str | None, typer.Option(help="local-size: predict every legal local size.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Predict a kernel's time from its source: no device needed."""
+    from llmperf import api  # noqa: PLC0415
+
+    if sweep not in (None, "local-size"):
+        raise CommandError(Exit.USAGE, f"--sweep {sweep!r}: only local-size can be swept")
+    document = api.predict(
+        file,
+        global_size=_sizes("--global-size", global_size),
+        local_size=_sizes("--local-size", local_size),
+        kernel=kernel,
+        model=model,
+        device=device,
+        args=_arguments(arg or []),
+        sweep=sweep is not None,
+    )
+    if as_json:
+        answer_json(document)
+    else:
+        _tell(document)
+
+
+def _sizes(option: str, text: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        sizes = ()
+    if not 1 <= len(sizes) <= 3 or min(sizes, default=0) < 1:
+        raise CommandError(Exit.USAGE, f"{option} {text!r}: write one to three positive numbers, as 1024 or 64,64")
+    return sizes
+
+
+def _arguments(texts: list[str]) -> dict[str, str]:
+    arguments = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise CommandError(Exit.USAGE, f"--arg {text!r}: write it as name=value")
+        arguments[name.strip()] = value.strip()
+    return arguments
+
+
+def _tell(document: dict[str, Any]) -> None:
+    interval = document["interval"]
+    answer(
+        f"{document['kernel']} on {document['device']}: {_time(document['time_ns'])}   "
+        f"({interval['level']:.0%} between {_time(interval['low_ns'])} and {_time(interval['high_ns'])})"
+    )
+    best = ",".join(map(str, document["local_size_best"] or ()))
+    answer(f"best local size: {best or 'unknown'}   bound: {document['bound']}")
+    if document["ood"]:
+        answer("this kernel or launch is unlike the training data: take the time with care")
+    for warning in document["warnings"]:
+        say(f"warning: {warning}")
+    if "sweep" in document:
+        rows = [
+            (
+                ",".join(map(str, row["local_size"])),
+                _time(row["time_ns"]),
+                _time(row["low_ns"]),
+                _time(row["high_ns"]),
+            )
+            for row in document["sweep"]
+        ]
+        answer_table("local sizes, fastest first", ("local size", "time", "low", "high"), rows)
+
+
+def _time(nanoseconds: float) -> str:
+    for limit, factor, unit in ((1e3, 1, "ns"), (1e6, 1e3, "µs"), (1e9, 1e6, "ms")):
+        if nanoseconds < limit:
+            return f"{nanoseconds / factor:.3g} {unit}"
+    return f"{nanoseconds / 1e9:.3g} s"

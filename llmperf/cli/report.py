@@ -1,0 +1,91 @@
+"""``llmperf report``: opens a dataset, an evaluation or both, and has the page written."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import llmperf
+from llmperf.cli.console import say
+from llmperf.exits import CommandError, Exit
+
+if TYPE_CHECKING:
+    from llmperf.report import DatasetView, EvaluationView
+
+_PREDICTIONS = "predictions.parquet"
+
+
+def report(
+    directory: Annotated[Path, typer.Argument(help="A dataset or an evaluation.", metavar="DIR")],
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")],
+    evaluation: Annotated[
+        Path | None, typer.Option(help="An evaluation to add to a dataset's report.")
+    ] = None,
+) -> None:
+    """Write one self-contained HTML page about a dataset, an evaluation, or both."""
+    from llmperf.report import Stamp, write_report  # noqa: PLC0415
+
+    scored = directory if (directory / _PREDICTIONS).is_file() else evaluation
+    dataset = None if scored == directory else _dataset_view(directory)
+    write_report(
+        dataset=dataset,
+        evaluation=_evaluation_view(scored, dataset) if scored is not None else None,
+        out=out,
+        stamp=Stamp(made_at=datetime.now(UTC), version=llmperf.__version__),
+    )
+    say(f"{out} written")
+
+
+def _dataset_view(directory: Path) -> DatasetView:
+    from llmperf.report import DatasetView  # noqa: PLC0415
+    from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
+
+    dataset = open_dataset(directory)
+    run = dataset.run
+    return DatasetView(
+        samples=dataset.samples(),
+        kernels=dataset.kernels(),
+        devices=dataset.devices(),
+        title=directory.resolve().name,
+        run={
+            "plan_hash": run.plan_hash,
+            "corpus_sha256": run.corpus_sha256,
+            "config_hash": run.config_hash,
+            "harness_version": run.harness_version,
+            "created_at": run.created_at,
+            "tasks": run.num_tasks,
+            "tasks_done": dataset.num_tasks,
+        },
+        manifest_version=dataset.manifest.version,
+        sentinel=dataset.sentinel(),
+    )
+
+
+def _evaluation_view(directory: Path, dataset: DatasetView | None) -> EvaluationView:
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    from llmperf.report import EvaluationView  # noqa: PLC0415
+
+    try:
+        predictions = pq.read_table(directory / _PREDICTIONS)
+        metrics: dict[str, Any] = json.loads((directory / "metrics.json").read_text("utf-8"))
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise CommandError(
+            Exit.BAD_INPUT,
+            f"{directory} is no readable evaluation ({error}): name the --out folder of `llmperf evaluate`",
+        ) from None
+    return EvaluationView(
+        predictions=predictions,
+        metrics=metrics.get("parts", {}),
+        title=directory.resolve().name,
+        run={key: metrics[key] for key in ("model", "run", "split", "stamp") if metrics.get(key)},
+        interval_level=metrics.get("interval_level"),
+        primary_model=metrics.get("model"),
+        samples=dataset.samples if dataset else None,
+        kernels=dataset.kernels if dataset else None,
+    )

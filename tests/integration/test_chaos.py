@@ -1,0 +1,26 @@
+"""A short seed of the chaos run; ``make chaos`` is the long one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.__main__ import CHAOS_OPTIONS
+from tests.chaos.kills import run_chaos
+from tests.integration.collecting import Collect, replay_file, write_kernels
+
+
+@pytest.mark.timeout(300)
+def test_nothing_committed_is_lost_doubled_or_changed_by_sigkill(tmp_path: Path) -> None:
+    slow = [{"kernel": "*", "action": "slow", "seconds": 0.005}]
+    command = Collect(
+        write_kernels(tmp_path / "kernels", [f"k{index:03d}" for index in range(40)]),
+        tmp_path / "data",
+        replay_file(tmp_path / "replay.json", behaviours=slow),
+        CHAOS_OPTIONS,
+    )
+    report = run_chaos(command, num_kills=6, every_shards=2, seed=1)
+    assert not report.problems
+    assert report.kills.total() == 6
+    assert (report.tasks, report.samples) == (40, 240)

@@ -1,0 +1,199 @@
+"""The whole collect path on the replay device: real processes, real store, scripted misbehaviour."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from llmperf_common.store.reader import open_dataset
+from tests.integration.collecting import (
+    Collect,
+    descendants,
+    is_running,
+    kill,
+    replay_file,
+    run_llmperf,
+    wait_until,
+    write_kernels,
+)
+
+FAST = (
+    "--samples-per-kernel", "6",
+    "--set", "timing.spin_up_ms=0",
+    "--set", "store.commit_interval_s=0.1",
+    "--set", "store.publish_interval_s=0.1",
+)  # fmt: skip
+
+
+def statuses(out: Path) -> dict[str, Counter[str]]:
+    """Kernel name to status counts."""
+    dataset = open_dataset(out)
+    names = {row["kernel_id"]: row["name"] for row in dataset.kernels(["kernel_id", "name"]).to_pylist()}
+    counts: dict[str, Counter[str]] = {name: Counter() for name in names.values()}
+    for row in dataset.samples(["kernel_id", "status"]).to_pylist():
+        counts[names[row["kernel_id"]]][row["status"]] += 1
+    return counts
+
+
+def assert_clean(out: Path) -> None:
+    """The command itself must find nothing wrong."""
+    done = run_llmperf("dataset", "verify", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_quiet_run_times_every_config_once(tmp_path: Path) -> None:
+    out = tmp_path / "data"
+    corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(5)])
+    done = Collect(corpus, out, replay_file(tmp_path / "r.json"), FAST).run()
+    assert done.returncode == 0, done.stderr
+    assert "planned 30 = ok 30 + failed 0 + pending 0" in done.stderr
+    assert_clean(out)
+    assert sorted(p.name for p in out.glob("*.json"))[-1] == "run.json"
+    assert (out / "README.md").exists()
+    again = Collect(corpus, out, replay_file(tmp_path / "r.json"), FAST).run()
+    assert again.returncode == 0, again.stderr
+    assert "planned 30 = ok 30 + failed 0 + pending 0" in again.stderr
+
+
+def test_every_misbehaviour_costs_one_kernel_and_gets_its_code(tmp_path: Path) -> None:
+    names = ["good", "faults", "hangs", "exits", "late", "refused", "badbuild", "crashes", "stuck", "big"]
+    corpus = write_kernels(tmp_path / "kernels", names)
+    device = replay_file(
+        tmp_path / "r.json",
+        behaviours=[
+            {"kernel": "faults", "action": "fault", "at_config": 1},
+            {"kernel": "hangs", "action": "hang"},
+            {"kernel": "exits", "action": "exit"},
+            {"kernel": "late", "action": "exit_after_result", "at_config": 2},
+            {"kernel": "refused", "action": "launch_error"},
+            {"kernel": "badbuild", "action": "build_error"},
+            {"kernel": "crashes", "action": "crash_compile"},
+            {"kernel": "stuck", "action": "hang_compile"},
+            {"kernel": "big", "action": "out_of_memory", "at_config": 0},
+        ],
+    )
+    limits = ("--set", "limits.config_timeout_s=1", "--set", "limits.build_timeout_s=2")
+    done = Collect(corpus, tmp_path / "data", device, FAST + limits).run()
+    assert done.returncode == 0, done.stderr
+    counts = statuses(tmp_path / "data")
+    assert counts["good"] == {"ok": 6}
+    assert counts["hangs"] == {"hang": 2, "quarantined": 4}
+    assert counts["exits"] == {"device_fault": 2, "quarantined": 4}
+    assert counts["refused"] == {"launch_error": 6}
+    assert counts["badbuild"] == {"build_error": 1}
+    assert counts["crashes"] == {"compiler_crash": 1}
+    assert counts["stuck"] == {"build_timeout": 1}
+    assert counts["big"] == {"out_of_memory": 1, "ok": 5}
+    assert counts["faults"]["device_fault"] >= 1
+    assert counts["late"]["device_fault"] >= 1, "a child that dies after its result has failed too"
+    assert counts["faults"].total() == counts["late"].total() == 6
+    assert_clean(tmp_path / "data")
+
+
+def test_max_failures_ends_with_5_and_keeps_everything(tmp_path: Path) -> None:
+    corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(6)])
+    device = replay_file(tmp_path / "r.json", behaviours=[{"kernel": "*", "action": "launch_error"}])
+    done = Collect(corpus, tmp_path / "data", device, (*FAST, "--max-failures", "7")).run()
+    assert done.returncode == 5, done.stderr
+    assert_clean(tmp_path / "data")
+
+
+def test_another_plan_on_the_same_folder_is_a_usage_error(tmp_path: Path) -> None:
+    corpus = write_kernels(tmp_path / "kernels", ["k0"])
+    device = replay_file(tmp_path / "r.json")
+    assert Collect(corpus, tmp_path / "data", device, FAST).run().returncode == 0
+    done = Collect(corpus, tmp_path / "data", device, (*FAST, "--seed", "9")).run()
+    assert done.returncode == 2
+    assert "plan.seed" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_ctrl_c_finishes_the_task_in_hand_and_the_rest_is_resumed(tmp_path: Path) -> None:
+    corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(8)])
+    device = replay_file(tmp_path / "r.json", behaviours=[{"kernel": "*", "action": "slow", "seconds": 0.01}])
+    command = Collect(corpus, tmp_path / "data", device, FAST)
+    process = command.start()
+    wait_until(lambda: any((tmp_path / "data").glob("manifest-*.json")))
+    wait_until(lambda: len(list((tmp_path / "data" / "kernels").glob("*.parquet"))) >= 1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "resumes" in err and "Traceback" not in err
+    assert_clean(tmp_path / "data")
+    before = open_dataset(tmp_path / "data").samples(["sample_id", "time_ns"]).to_pylist()
+    assert 0 < len(before) < 48
+    done = command.run()
+    assert done.returncode == 0, done.stderr
+    after = {r["sample_id"]: r["time_ns"] for r in open_dataset(tmp_path / "data").samples().to_pylist()}
+    assert len(after) == 48
+    assert all(after[row["sample_id"]] == row["time_ns"] for row in before)
+
+
+def test_no_child_outlives_a_killed_parent(tmp_path: Path) -> None:
+    corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(4)])
+    device = replay_file(tmp_path / "r.json", behaviours=[{"kernel": "*", "action": "hang"}])
+    process = Collect(corpus, tmp_path / "data", device, FAST).start()
+    wait_until(lambda: len(descendants(process.pid)) >= 2)
+    children = descendants(process.pid)
+    kill(process.pid)
+    process.communicate(timeout=10)
+    wait_until(lambda: not any(is_running(pid) for pid in children), timeout_s=10)
+
+
+def test_two_collectors_share_one_folder(tmp_path: Path) -> None:
+    corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(16)])
+    device = replay_file(tmp_path / "r.json", behaviours=[{"kernel": "*", "action": "slow", "seconds": 0.01}])
+    command = Collect(corpus, tmp_path / "data", device, FAST)
+    both = [command.start(), command.start()]
+    outputs = [process.communicate(timeout=100) for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    rows = open_dataset(tmp_path / "data").samples(["sample_id", "worker_id"]).to_pylist()
+    assert len({row["sample_id"] for row in rows}) == len(rows) == 96
+    assert len({row["worker_id"] for row in rows}) == 2, "both must have worked"
+    assert_clean(tmp_path / "data")
+
+
+@pytest.mark.parametrize("where", ["compile_child", "run_child"])
+def test_a_killed_child_costs_no_row(tmp_path: Path, where: str) -> None:
+    corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(6)])
+    device = replay_file(tmp_path / "r.json", behaviours=[{"kernel": "*", "action": "slow", "seconds": 0.01}])
+    process = Collect(corpus, tmp_path / "data", device, FAST).start()
+
+    def victims() -> list[int]:
+        lines = {p: Path(f"/proc/{p}/cmdline") for p in descendants(process.pid)}
+        return [p for p, path in lines.items() if path.exists() and where in path.read_text()]
+
+    wait_until(lambda: bool(victims()))
+    for pid in victims():
+        kill(pid)
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 0, err
+    assert sum(c.total() for c in statuses(tmp_path / "data").values()) == 36
+    assert_clean(tmp_path / "data")
+
+
+def test_a_wiped_ledger_is_rebuilt_from_the_shards(tmp_path: Path) -> None:
+    corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(4)])
+    device = replay_file(tmp_path / "r.json")
+    command = Collect(corpus, tmp_path / "data", device, FAST)
+    assert command.run().returncode == 0
+    before = open_dataset(tmp_path / "data").samples().to_pylist()
+    for path in (tmp_path / "data" / "ledger").iterdir():
+        path.unlink()
+    done = command.run()
+    assert done.returncode == 0, done.stderr
+    assert open_dataset(tmp_path / "data").samples().to_pylist() == before
+    assert len(os.listdir(tmp_path / "data" / "epochs")) == 2
+
+
+def test_status_tells_how_far_a_run_is(tmp_path: Path) -> None:
+    corpus = write_kernels(tmp_path / "kernels", ["k0", "k1"])
+    done = Collect(corpus, tmp_path / "data", replay_file(tmp_path / "r.json"), FAST).run()
+    assert done.returncode == 0, done.stderr
+    state = json.loads(run_llmperf("status", tmp_path / "data", "--json").stdout)
+    assert (state["tasks"], state["tasks_done"], state["ok"]) == (2, 2, 12)
+    assert state["collecting"] is False

@@ -1,0 +1,398 @@
+"""The OpenCL door on a real CPU device: fills, launches, limits, errors, and what kills a child.
+
+Runs on whatever CPU device ``choose("cpu")`` gives; start pytest with OCL_ICD_VENDORS (and, for Intel's
+runtime, LD_LIBRARY_PATH) set to try another one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.records import (
+    Access,
+    Argument,
+    ArgumentKind,
+    Kernel,
+    LaunchArgument,
+    LaunchConfig,
+    Signature,
+    Strategy,
+    Timing,
+)
+from workers.config import TimingConfig
+from workers.device.find import choose, open_compiler, open_session
+from workers.device.interface import DeviceFailure, DeviceRef, Program, Session
+from workers.device.opencl_launch import OpenclLoadedKernel
+from workers.inputs import SCALAR_TYPES, FillKind, fill_spec, reference_fill
+from workers.timing import time_config
+
+GLOBAL, CONSTANT = ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER
+LOCAL, SCALAR = ArgumentKind.LOCAL_BUFFER, ArgumentKind.SCALAR
+VADD = (Path(__file__).parents[2] / "kernels" / "vadd.cl").read_text(encoding="utf-8")
+
+
+def arg(
+    position: int,
+    kind: ArgumentKind,
+    scalar_type: str,
+    access: Access = Access.NONE,
+    width: int = 1,
+) -> Argument:
+    lanes = 4 if width == 3 else width
+    return Argument(
+        position=position, name=f"arg{position}", kind=kind, type_name=scalar_type,
+        scalar_type=scalar_type, vector_width=width, access=access,
+        element_bytes=lanes * SCALAR_TYPES[scalar_type].dtype.itemsize,
+    )  # fmt: skip
+
+
+def make_kernel(
+    name: str, source: str, *arguments: Argument, options: str = "", required: tuple[int, ...] | None = None,
+    static_local_bytes: int = 0,
+) -> Kernel:  # fmt: skip
+    signature = Signature(
+        arguments=arguments, dims=1, required_local_size=required,
+        static_local_bytes=static_local_bytes, static_features={},
+    )  # fmt: skip
+    return Kernel(
+        kernel_id="0" * 20, name=name, source=source, source_sha256="", path="", suite="",
+        family_id="", build_options=options, signature=signature, failure=None,
+    )  # fmt: skip
+
+
+def make_config(
+    kernel: Kernel, items: int, local: int = 64, *, value: float = 0, **elements: int
+) -> LaunchConfig:
+    assert kernel.signature is not None
+    args = tuple(
+        LaunchArgument(position=a.position, kind=a.kind, value=value or items)
+        if a.kind is SCALAR
+        else LaunchArgument(position=a.position, kind=a.kind, elements=elements.get(a.name, items))
+        for a in kernel.signature.arguments
+    )
+    return LaunchConfig(
+        sample_id=f"{items}", global_size=(items,), local_size=(local,), args=args, regime=None,
+        strategies=(Strategy.SIMPLE,), seed=7,
+    )  # fmt: skip
+
+
+def vadd() -> Kernel:
+    inputs = (arg(position, GLOBAL, "float", Access.READ) for position in (0, 1))
+    return make_kernel(
+        "vadd", VADD, *inputs, arg(2, GLOBAL, "float", Access.WRITE), arg(3, SCALAR, "int")
+    )
+
+
+@pytest.fixture(scope="module")
+def ref() -> DeviceRef:
+    chosen = choose("cpu")
+    assert isinstance(chosen, DeviceRef), chosen.message()
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def session(ref: DeviceRef) -> Iterator[Session]:
+    with open_session(ref) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def compiled(ref: DeviceRef) -> Program:
+    return open_compiler(ref).compile(vadd())
+
+
+def failure_of(caught: pytest.ExceptionInfo[DeviceFailure]) -> Failure:
+    return caught.value.failure
+
+
+@pytest.mark.parametrize("kind", list(FillKind))
+def test_the_device_fills_what_the_host_says(session: Session, kind: FillKind) -> None:
+    source = "__kernel void f(__global uchar *o) { if (get_global_size(0) == 0) o[0] = 1; }"
+    scalar_type = next(name for name, scalar in SCALAR_TYPES.items() if scalar.fill_kind is kind)
+    kernel = make_kernel("f", source, arg(0, GLOBAL, scalar_type, Access.READ))
+    assert kernel.signature is not None
+    loaded = session.load(kernel, Program(binary=b"", options="", log="", seconds=0))
+    assert isinstance(loaded, OpenclLoadedKernel)
+    for count in (64, 128, 100_032):
+        for width in (1, 63, count):
+            config = make_config(kernel, count, arg0=width)
+            loaded.prepare(config)
+            expected = reference_fill(
+                fill_spec(kernel.signature.arguments[0], elements=width, seed=config.seed)
+            ).tobytes()
+            assert loaded.read_buffer(0, len(expected)) == expected
+    loaded.release()
+
+
+def test_the_record_says_what_a_plan_needs(session: Session) -> None:
+    device = session.device
+    assert device.compute_units == os.cpu_count()
+    assert device.device_class.endswith(f"-{device.compute_units}cu")
+    assert "pthread" not in device.device_class
+    assert device.last_level_cache_bytes >= 2**20
+    assert device.max_allocation_bytes <= device.global_memory_bytes
+    assert device.timer_step_ns is None
+
+
+def test_peaks_are_plausible_and_quick(session: Session) -> None:
+    start = time.monotonic()
+    device = session.measure_peaks()
+    assert time.monotonic() - start < 10
+    assert device.peak_dram_gbps is not None
+    assert 1 < device.peak_dram_gbps < 1000
+    assert device.peak_l2_gbps is not None
+    assert device.peak_l2_gbps > device.peak_dram_gbps / 2
+    assert device.peak_fp32_gflops is not None
+    assert device.peak_fp32_gflops > 1
+    assert device.launch_floor_ns is not None
+    assert device.launch_floor_ns < 1e6
+    assert device.timer_step_ns is not None
+    assert device == session.device
+
+
+def test_binaries_load_and_their_results_are_right(session: Session, compiled: Program) -> None:
+    assert compiled.binary
+    kernel = vadd()
+    loaded = session.load(kernel, compiled)
+    assert isinstance(loaded, OpenclLoadedKernel)
+    assert kernel.signature is not None
+    for items in (4096, 64, 16384):  # grows, shrinks into the same buffers, grows
+        launcher = loaded.prepare(make_config(kernel, items))
+        assert launcher.launch() > 0
+        a, b = (
+            reference_fill(fill_spec(kernel.signature.arguments[p], elements=items, seed=7))
+            for p in (0, 1)
+        )
+        assert loaded.read_buffer(2, items * 4) == (a + b).tobytes()
+        assert loaded.read_buffer(2, items * 4 + 4096)[items * 4 :] == bytes(4096)
+        assert launcher.footprint_bytes == 3 * 4 * items
+        assert not launcher.needs_refill
+    loaded.release()
+
+
+def test_source_is_built_where_there_is_no_binary(session: Session) -> None:
+    kernel = vadd()
+    loaded = session.load(kernel, Program(binary=b"", options="", log="", seconds=0))
+    assert loaded.prepare(make_config(kernel, 64)).launch() > 0
+    loaded.release()
+
+
+def test_a_config_is_timed_and_checked(session: Session, compiled: Program) -> None:
+    kernel = vadd()
+    timed = time_config(
+        session.load(kernel, compiled), make_config(kernel, 65536), TimingConfig(max_readings=10),
+        session.device, check_payload=True, clock=time.monotonic,
+    )  # fmt: skip
+    assert isinstance(timed.outcome, Timing), timed
+    checks = timed.outcome.checks
+    assert (checks.writes_output, checks.deterministic, checks.input_sensitive) == (True,) * 3
+    assert len(timed.outcome.cold_ns) == 3
+    assert 5 <= len(timed.outcome.time_ns) <= 10
+
+
+def test_read_write_buffers_are_restored_before_each_launch(
+    session: Session, ref: DeviceRef
+) -> None:
+    source = "__kernel void twice(__global float *a) { a[get_global_id(0)] *= 2.0f; }"
+    kernel = make_kernel("twice", source, arg(0, GLOBAL, "float", Access.READ_WRITE))
+    loaded = session.load(kernel, open_compiler(ref).compile(kernel))
+    launcher = loaded.prepare(make_config(kernel, 256))
+    assert launcher.needs_refill
+    launcher.launch()
+    once = launcher.output_digest()
+    launcher.launch()
+    assert launcher.output_digest() != once
+    launcher.refill(seed=7)
+    launcher.launch()
+    assert launcher.output_digest() == once
+    loaded.release()
+
+
+def test_every_kind_of_argument_arrives(session: Session, ref: DeviceRef) -> None:
+    source = """
+    __kernel void mixed(__global float *out, __constant float *c, __local float *tile, float4 v,
+                        uchar b, long n, __global const uint *index)
+    {
+        int i = get_global_id(0), l = get_local_id(0);
+        tile[l] = c[i % 4];
+        barrier(CLK_LOCAL_MEM_FENCE);
+        out[i] = tile[l] + v.x + v.w + b + (float)n + index[i];
+    }"""
+    kernel = make_kernel(
+        "mixed", source, arg(0, GLOBAL, "float", Access.WRITE), arg(1, CONSTANT, "float", Access.READ),
+        arg(2, LOCAL, "float"), arg(3, SCALAR, "float", width=4), arg(4, SCALAR, "uchar"),
+        arg(5, SCALAR, "long"), arg(6, GLOBAL, "uint", Access.READ),
+    )  # fmt: skip
+    loaded = session.load(kernel, open_compiler(ref).compile(kernel))
+    loaded.prepare(make_config(kernel, 128, value=3, arg1=4, arg2=64)).launch()
+    assert kernel.signature is not None
+    constants = reference_fill(fill_spec(kernel.signature.arguments[1], elements=4, seed=7))
+    index = reference_fill(fill_spec(kernel.signature.arguments[6], elements=128, seed=7))
+    expected = np.tile(constants, 32) + np.float32(12) + index.astype(np.float32)
+    got = np.frombuffer(loaded.read_buffer(0, 512), np.float32)  # type: ignore[attr-defined]
+    assert np.allclose(got, expected)
+    loaded.release()
+
+
+def test_a_stale_launcher_is_our_own_mistake(session: Session, compiled: Program) -> None:
+    loaded = session.load(vadd(), compiled)
+    old = loaded.prepare(make_config(vadd(), 64))
+    loaded.prepare(make_config(vadd(), 128))
+    with pytest.raises(RuntimeError, match="another config"):
+        old.launch()
+    loaded.release()
+
+
+def test_a_syntax_error_has_its_log(ref: DeviceRef) -> None:
+    with pytest.raises(DeviceFailure) as caught:
+        open_compiler(ref).compile(make_kernel("bad", "__kernel void bad() { nonsense here; }"))
+    assert failure_of(caught).code is FailureCode.BUILD_ERROR
+    assert failure_of(caught).stage is Stage.BUILD
+    assert "nonsense" in failure_of(caught).detail
+    assert not caught.value.sticky
+
+
+def test_a_kernel_that_the_source_lacks_is_a_build_error(ref: DeviceRef) -> None:
+    with pytest.raises(DeviceFailure) as caught:
+        open_compiler(ref).compile(make_kernel("absent", VADD))
+    assert failure_of(caught).code is FailureCode.BUILD_ERROR
+
+
+def test_build_options_reach_the_compiler(ref: DeviceRef) -> None:
+    source = "__kernel void f(__global float *o) { o[0] = VALUE; }"
+    open_compiler(ref).compile(make_kernel("f", source, options="-D VALUE=3.0f"))
+    for options in ("", "-D VALUE='3.0f"):
+        with pytest.raises(DeviceFailure) as caught:
+            open_compiler(ref).compile(make_kernel("f", source, options=options))
+        assert failure_of(caught).code is FailureCode.BUILD_ERROR
+
+
+@pytest.mark.parametrize(
+    ("items", "local", "elements", "code", "words"),
+    [
+        (100, 64, {}, FailureCode.LAUNCH_ERROR, "multiple"),
+        (0, 64, {}, FailureCode.LAUNCH_ERROR, "multiple"),
+        (2**20, 2**20, {}, FailureCode.LAUNCH_ERROR, "CL_KERNEL_WORK_GROUP_SIZE"),
+        (64, 64, {"arg0": 2**34}, FailureCode.OUT_OF_MEMORY, "at most"),
+    ],
+)
+def test_impossible_launches_are_refused(
+    session: Session, compiled: Program, items: int, local: int, elements: dict[str, int],
+    code: FailureCode, words: str,
+) -> None:  # fmt: skip
+    with pytest.raises(DeviceFailure) as caught:
+        session.load(vadd(), compiled).prepare(make_config(vadd(), items, local, **elements))
+    assert failure_of(caught).code is code
+    assert words in failure_of(caught).detail
+    assert not caught.value.sticky
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_too_much_local_memory_is_refused_before_the_driver_accepts_it(
+    session: Session, ref: DeviceRef, static: bool
+) -> None:
+    source = "__kernel void f(__global float *o, __local float *t) { t[0] = 1; o[0] = t[0]; }"
+    arguments = (arg(0, GLOBAL, "float", Access.WRITE), arg(1, LOCAL, "float"))
+    kernel = make_kernel("f", source, *arguments, static_local_bytes=8 * 2**20 if static else 0)
+    loaded = session.load(kernel, open_compiler(ref).compile(kernel))
+    with pytest.raises(DeviceFailure) as caught:
+        loaded.prepare(make_config(kernel, 64, arg1=1 if static else 2 * 2**20))
+    assert failure_of(caught).code is FailureCode.OUT_OF_MEMORY
+    assert "local memory" in failure_of(caught).detail
+
+
+def test_a_required_local_size_is_explained(session: Session, ref: DeviceRef) -> None:
+    source = """__kernel __attribute__((reqd_work_group_size(16, 1, 1)))
+    void f(__global float *o) { o[get_global_id(0)] = 1; }"""
+    kernel = make_kernel("f", source, arg(0, GLOBAL, "float", Access.WRITE), required=(16, 1, 1))
+    loaded = session.load(kernel, open_compiler(ref).compile(kernel))
+    assert loaded.prepare(make_config(kernel, 64, 16)).launch() > 0
+    with pytest.raises(DeviceFailure) as caught:
+        loaded.prepare(make_config(kernel, 64, 32))
+    assert failure_of(caught).code is FailureCode.LAUNCH_ERROR
+    assert "requires the local size" in failure_of(caught).detail
+
+
+def test_the_wrong_number_of_arguments_is_refused(session: Session, compiled: Program) -> None:
+    config = make_config(make_kernel("vadd", VADD), 64)
+    with pytest.raises(DeviceFailure, match="4 arguments"):
+        session.load(vadd(), compiled).prepare(config)
+
+
+def test_the_session_can_be_kept_busy_and_watched(session: Session) -> None:
+    start = time.monotonic()
+    session.spin_up(20)
+    assert time.monotonic() - start >= 0.02
+    assert session.sentinel_ns() > 0
+
+
+CHILD = """
+import os, sys, time
+sys.path.insert(0, {tests!r})
+from test_opencl_device import *
+ref = DeviceRef(selector={ref.selector!r}, platform={ref.platform!r}, name={ref.name!r})
+kernel = make_kernel("f", {source!r}, arg(0, GLOBAL, "float", Access.READ_WRITE))
+session = open_session(ref)
+launcher = session.load(kernel, open_compiler(ref).compile(kernel)).prepare(make_config(kernel, 64))
+print(os.environ["POCL_CACHE_DIR"], flush=True)
+launcher.launch()
+print("result", flush=True)
+"""
+
+
+def start_child(ref: DeviceRef, source: str) -> subprocess.Popen[str]:
+    code = CHILD.format(tests=str(Path(__file__).parent), ref=ref, source=source)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, **ref.environment}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def test_an_endless_kernel_ends_by_sigkill_at_once(ref: DeviceRef) -> None:
+    source = "__kernel void f(__global volatile float *o) { while (o[0] < 2.0f) o[1] += 0.0f; }"
+    with start_child(ref, source) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline()
+        time.sleep(0.5)
+        assert child.poll() is None
+        start = time.monotonic()
+        child.send_signal(signal.SIGKILL)
+        assert child.wait(timeout=10) == -signal.SIGKILL
+        assert time.monotonic() - start < 2
+        assert "result" not in child.stdout.read()
+
+
+def test_a_far_write_kills_the_child(ref: DeviceRef) -> None:
+    source = "__kernel void f(__global float *o) { o[get_global_id(0) * 400000000UL + 400000000UL] = 1; }"
+    with start_child(ref, source) as child:
+        assert child.stdout is not None
+        printed = child.stdout.read()
+        assert child.wait(timeout=60) == -signal.SIGSEGV
+        assert "result" not in printed
+
+
+def test_the_cache_folder_of_a_killed_child_is_swept_by_the_next(ref: DeviceRef) -> None:
+    good = "__kernel void f(__global float *o) { o[get_global_id(0)] += 1; }"
+    endless = "__kernel void f(__global volatile float *o) { while (o[0] < 2.0f) o[1] += 0.0f; }"
+    with start_child(ref, endless) as child:
+        assert child.stdout is not None
+        folder = Path(child.stdout.readline().strip())
+        child.kill()
+    assert folder.exists()
+    with start_child(ref, good) as child:
+        assert child.stdout is not None
+        own, result = child.stdout.read().split()
+        assert child.wait(timeout=60) == 0
+    assert result == "result"
+    assert not folder.exists()
+    assert not Path(own).exists()

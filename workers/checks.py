@@ -1,0 +1,91 @@
+"""Judgements on one sample: does the kernel work at all, and can its time be true?
+
+Owns the checks that need a launcher (payload) and those that need only numbers (trend, floor). A check
+flags, it never drops: every measured row is kept.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from llmperf_common.records import Checks, Device
+from workers.device.interface import Launcher
+
+POISON_BYTES = (0xA5, 0x5A)
+"""Two values, so that a kernel which happens to write one of them is not taken for silent."""
+
+OTHER_SEED = 0x5EED
+STATIONARY_TOLERANCE = 0.05
+"""Medians of the first and second half of the readings may differ by this share."""
+FLOOR_TOLERANCE = 0.8
+"""Our triad does not reach the memory's limit, and a kernel that only reads beats it by some per cent."""
+FEWEST_READINGS_FOR_A_TREND = 4
+
+
+def payload_checks(launcher: Launcher, *, seed: int) -> Checks:
+    """Judge what the kernel writes, with four launches; contents of its buffers are lost.
+
+    ``writes_output``: buffers change against at least one of two poisons. ``deterministic``: equal inputs
+    give equal bytes. ``input_sensitive``: inputs of another seed give other bytes. The last two are None
+    for a kernel that writes nothing.
+
+    Raises:
+        DeviceFailure: A launch failed.
+    """
+    before, first = _run(launcher, seed=seed, poison=POISON_BYTES[0])
+    writes_output = first != before
+    if not writes_output:
+        before, after = _run(launcher, seed=seed, poison=POISON_BYTES[1])
+        writes_output = after != before
+    if not writes_output:
+        return Checks(writes_output=False)
+    _, again = _run(launcher, seed=seed, poison=POISON_BYTES[0])
+    _, other = _run(launcher, seed=seed ^ OTHER_SEED, poison=POISON_BYTES[0])
+    return Checks(writes_output=True, deterministic=again == first, input_sensitive=other != first)
+
+
+def _run(launcher: Launcher, *, seed: int, poison: int) -> tuple[str, str]:
+    """Return the digests of the outputs before and after one launch on fresh, poisoned buffers."""
+    launcher.refill(seed=seed, everything=True)
+    launcher.poison_output(poison)
+    before = launcher.output_digest()
+    launcher.launch()
+    return before, launcher.output_digest()
+
+
+def is_stationary(readings: Sequence[float], *, timer_step_ns: float | None = None) -> bool | None:
+    """Return whether the readings have no trend; None for too few of them.
+
+    >>> is_stationary([100.0, 101.0, 99.0, 100.0]), is_stationary([100.0, 100.0, 150.0, 150.0])
+    (True, False)
+    """
+    if len(readings) < FEWEST_READINGS_FOR_A_TREND:
+        return None
+    half = len(readings) // 2
+    early, late = statistics.median(readings[:half]), statistics.median(readings[-half:])
+    allowed_ns = max(STATIONARY_TOLERANCE * min(early, late), 2 * (timer_step_ns or 0.0))
+    return abs(early - late) <= allowed_ns
+
+
+def above_floor(
+    median_ns: float, footprint_bytes: int, device: Device, *, cold: bool = False
+) -> bool | None:
+    """Return whether the time is no shorter than moving the config's bytes once at the measured peak.
+
+    Against DRAM's peak when the cache cannot hold the data (``cold``, or more than twice its size), else
+    against the cache's. None where the device's peaks are unknown. A kernel that leaves part of its
+    buffers alone may fall below the floor honestly: it is a flag.
+
+    Args:
+        median_ns: of the warm readings (of the cold ones with ``cold``).
+        footprint_bytes: all global and constant buffers.
+        device: with measured peaks.
+        cold: the cache was flushed before each launch.
+    """
+    beyond_cache = footprint_bytes > 2 * device.last_level_cache_bytes
+    peak_gbps = device.peak_dram_gbps if cold or beyond_cache else device.peak_l2_gbps
+    if not peak_gbps:
+        return None
+    floor_ns = footprint_bytes / peak_gbps
+    return median_ns >= FLOOR_TOLERANCE * floor_ns

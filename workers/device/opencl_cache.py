@@ -1,0 +1,56 @@
+"""A private compiler cache for each process.
+
+PoCL keeps compiled kernels in one folder a user; processes killed in the middle of a build leave broken
+files there, and a shared one makes the second run of a benchmark differ from the first. So each process
+gets its own, and whoever comes next removes the folders of the dead. Must run before OpenCL is loaded:
+PoCL reads the variable once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+_PREFIX = "llmperf-pocl-"
+
+
+def use_private_cache() -> None:
+    """Point PoCL at a folder of this process, removed at its exit; pyopencl's own cache is off.
+
+    A ``POCL_CACHE_DIR`` that the user set is kept; one that is our parent's is not.
+    """
+    os.environ["PYOPENCL_NO_CACHE"] = "1"
+    given = Path(os.environ.get("POCL_CACHE_DIR", ""))
+    if given.name and (not given.name.startswith(_PREFIX) or given.name.startswith(_own_prefix())):
+        return
+    root = Path(tempfile.gettempdir())
+    remove_dead_caches(root)
+    os.environ["POCL_CACHE_DIR"] = tempfile.mkdtemp(prefix=_own_prefix(), dir=root)
+    atexit.register(remove_private_cache)
+
+
+def remove_private_cache() -> None:
+    """Remove this process's folder, if it is one that ``use_private_cache`` made."""
+    folder = Path(os.environ.get("POCL_CACHE_DIR", ""))
+    if folder.name.startswith(_own_prefix()):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_dead_caches(root: Path) -> None:
+    """Remove the folders of processes that no longer live (they were killed: nobody else could)."""
+    for folder in root.glob(f"{_PREFIX}{_pid_namespace()}-*"):
+        pid = folder.name.removeprefix(f"{_PREFIX}{_pid_namespace()}-").split("-")[0]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _own_prefix() -> str:
+    return f"{_PREFIX}{_pid_namespace()}-{os.getpid()}-"
+
+
+def _pid_namespace() -> int:
+    """Return which process numbers these are: containers may share /tmp, but not their pids."""
+    return Path("/proc/self/ns/pid").stat().st_ino

@@ -1,0 +1,277 @@
+"""Buffers and launches of one kernel on an OpenCL device.
+
+Owns the buffers of a task (``OpenclLoadedKernel``) and one launch config in place (``OpenclLauncher``). What a buffer contains is
+``workers/inputs.py``'s rule, how often a config is launched ``workers/timing.py``'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyopencl as cl  # noqa: TID251
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.records import Access, Argument, ArgumentKind, Kernel, LaunchConfig
+from workers.device.interface import DeviceFailure
+from workers.device.opencl_errors import cl_errors, launch_error, out_of_memory
+from workers.device.opencl_queue import DeviceQueue
+from workers.inputs import fill_spec, is_fillable, pack_scalar
+
+_logger = logging.getLogger(__name__)
+
+GUARD_BYTES = 4096
+"""Zeroed room behind every buffer: a kernel that reaches a little too far reads zeros, not its neighbour."""
+
+_WRITTEN = (Access.WRITE, Access.READ_WRITE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedBuffer:
+    """One global or constant buffer of the current launch config; ``num_bytes`` without its guard."""
+
+    argument: Argument
+    buffer: cl.Buffer
+    elements: int
+    num_bytes: int
+
+
+class OpenclLoadedKernel:
+    """A kernel with the buffers of its task, which grow to the largest config seen and are reused."""
+
+    def __init__(self, *, queue: DeviceQueue, kernel: Kernel, cl_kernel: cl.Kernel) -> None:
+        if kernel.signature is None:
+            raise ValueError(f"kernel {kernel.name}: it has no signature, so it cannot be launched")
+        self.signature = kernel.signature
+        self.queue = queue
+        self.cl_kernel = cl_kernel
+        self.current: OpenclLauncher | None = None
+        self._name = kernel.name
+        self._buffers: dict[int, cl.Buffer] = {}
+        for argument in self.signature.arguments:
+            _require_supported(argument)
+        info = cl.kernel_work_group_info
+        with cl_errors(Stage.LAUNCH):
+            work_group_info = cl_kernel.get_work_group_info
+            self._max_local_items = int(work_group_info(info.WORK_GROUP_SIZE, queue.cl_device))
+            driver_local_bytes = int(work_group_info(info.LOCAL_MEM_SIZE, queue.cl_device))
+            self._max_constant_bytes = int(queue.cl_device.max_constant_buffer_size)
+        self._static_local_bytes = max(driver_local_bytes, self.signature.static_local_bytes)
+
+    def prepare(self, config: LaunchConfig) -> OpenclLauncher:
+        """Put the arguments of ``config`` in place, every buffer filled with the inputs of its seed.
+
+        The launcher of an earlier config must not be used any more: they share kernel and buffers.
+
+        Raises:
+            DeviceFailure: ``launch_error`` (NDRange or argument), ``out_of_memory``.
+        """
+        if len(config.args) != len(self.signature.arguments):
+            raise launch_error(
+                f"{self._name} has {len(self.signature.arguments)} arguments, "
+                f"the launch config {len(config.args)}"
+            )
+        self._check_ndrange(config)
+        self._check_memory(config)
+        placed: list[PlacedBuffer] = []
+        for argument, given in zip(self.signature.arguments, config.args, strict=True):
+            if given.position != argument.position or given.kind is not argument.kind:
+                raise launch_error(f"argument {argument.position}: the config has {given}")
+            if argument.kind is ArgumentKind.SCALAR:
+                self._set_scalar(argument, given.value)
+            elif argument.kind is ArgumentKind.LOCAL_BUFFER:
+                num_bytes = max(1, (given.elements or 0) * argument.element_bytes)
+                with cl_errors(Stage.LAUNCH):
+                    local = cl.LocalMemory(num_bytes)
+                    self.cl_kernel.set_arg(argument.position, local)  # type: ignore[arg-type]
+            else:
+                placed.append(self._place(argument, given.elements or 0))
+        self.current = OpenclLauncher(owner=self, config=config, buffers=placed)
+        self.current.refill(seed=config.seed, everything=True)
+        return self.current
+
+    def read_buffer(self, position: int, num_bytes: int) -> bytes:
+        """Return the first bytes, guard included, of one argument's buffer."""
+        with cl_errors(Stage.CHECK, waiting=True):
+            return self.queue.read(self._buffers[position], num_bytes)
+
+    def release(self) -> None:
+        """Free the kernel's buffers; where the context is lost they are gone already."""
+        self.current = None
+        try:
+            for buffer in self._buffers.values():
+                buffer.release()
+        except cl.Error as error:
+            _logger.warning("freeing buffers of a lost context: %s", error)
+        self._buffers.clear()
+
+    def _set_scalar(self, argument: Argument, value: float | None) -> None:
+        if value is None:
+            raise launch_error(f"argument {argument.name!r}: the launch config has no value")
+        try:
+            packed = pack_scalar(argument, value)
+        except ValueError as error:
+            raise launch_error(str(error)) from error
+        with cl_errors(Stage.LAUNCH):
+            self.cl_kernel.set_arg(argument.position, packed)
+
+    def _place(self, argument: Argument, elements: int) -> PlacedBuffer:
+        num_bytes = elements * argument.element_bytes
+        needed = _padded(num_bytes)
+        if argument.kind is ArgumentKind.CONSTANT_BUFFER:
+            needed = max(min(needed, self._max_constant_bytes), num_bytes, 4)
+        held = self._buffers.get(argument.position)
+        if held is None or held.size < needed:
+            if held is not None:
+                del self._buffers[argument.position]
+                held.release()
+            held = self.queue.allocate(needed)
+            self._buffers[argument.position] = held
+        with cl_errors(Stage.LAUNCH):
+            self.cl_kernel.set_arg(argument.position, held)
+            guard = min(GUARD_BYTES, held.size - num_bytes)
+            if guard > 0:  # a buffer that shrank would still hold the larger config's inputs there
+                self.queue.fill_bytes(held, 0, start=num_bytes, num_bytes=guard)
+        return PlacedBuffer(argument=argument, buffer=held, elements=elements, num_bytes=num_bytes)
+
+    def _check_ndrange(self, config: LaunchConfig) -> None:
+        total, group = config.global_size, config.local_size
+        device = self.queue.device
+        shape = f"global size {total}, local size {group}"
+        if not 1 <= len(total) <= 3 or len(total) != len(group):
+            raise launch_error(f"{shape}: one to three dimensions, as many in both, are needed")
+        if min(*total, *group) < 1 or any(n % m for n, m in zip(total, group, strict=True)):
+            raise launch_error(f"{shape}: the global size must be a multiple of the local size")
+        if math.prod(group) > self._max_local_items:
+            raise launch_error(
+                f"{shape}: {math.prod(group)} work-items a work-group; on this device "
+                f"{self._name} takes at most {self._max_local_items} (CL_KERNEL_WORK_GROUP_SIZE)"
+            )
+        for count, limit in zip(group, device.max_work_item_sizes, strict=False):
+            if count > limit:
+                raise launch_error(f"{shape}: {count} work-items in one dimension, limit {limit}")
+        required = self.signature.required_local_size
+        if required is not None and tuple(required[: len(group)]) != group:
+            raise launch_error(f"{shape}: {self._name} requires the local size {required}")
+
+    def _check_memory(self, config: LaunchConfig) -> None:
+        device = self.queue.device
+        local_bytes, global_bytes = self._static_local_bytes, 0
+        for argument, given in zip(self.signature.arguments, config.args, strict=True):
+            num_bytes = (given.elements or 0) * argument.element_bytes
+            if argument.kind is ArgumentKind.LOCAL_BUFFER:
+                local_bytes += num_bytes
+            elif argument.kind.is_buffer:
+                global_bytes += _padded(num_bytes)
+                limit = device.max_allocation_bytes
+                if argument.kind is ArgumentKind.CONSTANT_BUFFER:
+                    limit = self._max_constant_bytes
+                    num_bytes = max(num_bytes, 4)
+                else:
+                    num_bytes = _padded(num_bytes)
+                if num_bytes > limit:
+                    raise out_of_memory(
+                        f"argument {argument.name!r}: {num_bytes} bytes, at most {limit} possible"
+                    )
+        if local_bytes > device.local_memory_bytes:
+            raise out_of_memory(
+                f"{local_bytes} bytes of local memory, the device has {device.local_memory_bytes}"
+            )
+        if global_bytes > device.global_memory_bytes:
+            raise out_of_memory(
+                f"{global_bytes} bytes of buffers, the device has {device.global_memory_bytes}"
+            )
+
+
+class OpenclLauncher:
+    """One launch config in place on the device, valid until the next ``prepare`` of its kernel."""
+
+    def __init__(
+        self, *, owner: OpenclLoadedKernel, config: LaunchConfig, buffers: Sequence[PlacedBuffer]
+    ) -> None:
+        self._owner = owner
+        self._queue = owner.queue
+        self._config = config
+        self._buffers = buffers
+        self._written = [item for item in buffers if item.argument.access in _WRITTEN]
+
+    @property
+    def footprint_bytes(self) -> int:
+        """Bytes of all global and constant buffers of this config."""
+        return sum(item.num_bytes for item in self._buffers)
+
+    @property
+    def needs_refill(self) -> bool:
+        """Whether the kernel reads a buffer that it also writes."""
+        return any(item.argument.access is Access.READ_WRITE for item in self._buffers)
+
+    def refill(self, *, seed: int, everything: bool = False) -> None:
+        """Restore the written buffers (all with ``everything``) to the inputs of ``seed``; untimed."""
+        self._require_current()
+        with cl_errors(Stage.LAUNCH):
+            for item in self._buffers if everything else self._written:
+                spec = fill_spec(item.argument, elements=item.elements, seed=seed)
+                self._queue.fill(item.buffer, spec.kind, spec.num_scalars, spec.key)
+
+    def launch(self, count: int = 1) -> float:
+        """Launch ``count`` times back to back and return the mean device time of one launch, ns.
+
+        From the first start to the last end, so the gaps between queued launches are in it.
+        """
+        self._require_current()
+        config, queue, kernel = self._config, self._queue.queue, self._owner.cl_kernel
+        with cl_errors(Stage.LAUNCH, waiting=True):
+            self._queue.settle()
+        with cl_errors(Stage.LAUNCH):
+            events = [
+                cl.enqueue_nd_range_kernel(queue, kernel, config.global_size, config.local_size)
+                for _ in range(count)
+            ]
+        with cl_errors(Stage.LAUNCH, waiting=True):
+            events[-1].wait()
+            return float(events[-1].profile.end - events[0].profile.start) / count
+
+    def flush_cache(self) -> None:
+        """Write twice the last-level cache so that the next launch starts cold."""
+        with cl_errors(Stage.LAUNCH):
+            self._queue.flush_cache()
+
+    def poison_output(self, byte: int) -> None:
+        """Fill the buffers that the kernel only writes with ``byte``."""
+        self._require_current()
+        with cl_errors(Stage.LAUNCH):
+            for item in self._written:
+                if item.argument.access is Access.WRITE and item.num_bytes:
+                    self._queue.fill_bytes(item.buffer, byte, num_bytes=item.num_bytes)
+
+    def output_digest(self) -> str:
+        """Return a hash over the contents of all buffers that the kernel may write."""
+        self._require_current()
+        with cl_errors(Stage.LAUNCH, waiting=True):
+            return "".join(
+                self._queue.digest(item.buffer, item.num_bytes) for item in self._written
+            )
+
+    def _require_current(self) -> None:
+        if self._owner.current is not self:
+            raise RuntimeError(
+                "a launcher was used after its kernel was prepared for another config"
+            )
+
+
+def _padded(num_bytes: int) -> int:
+    """Return ``num_bytes`` with its guard, in whole guards, so that close sizes share a buffer."""
+    return (num_bytes + GUARD_BYTES - 1) // GUARD_BYTES * GUARD_BYTES + GUARD_BYTES
+
+
+def _require_supported(argument: Argument) -> None:
+    usable = argument.kind.is_buffer or argument.kind is ArgumentKind.SCALAR
+    if argument.kind is ArgumentKind.LOCAL_BUFFER:
+        return
+    if not usable or not is_fillable(argument.scalar_type):
+        detail = f"argument {argument.name!r} ({argument.kind}, {argument.type_name})"
+        raise DeviceFailure(
+            Failure(code=FailureCode.UNSUPPORTED, stage=Stage.SIGNATURE, detail=detail)
+        )

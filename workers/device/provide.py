@@ -1,0 +1,62 @@
+"""Makes sure that this machine has a usable OpenCL CPU device: ``python -m workers.device.provide``.
+
+Owns the decision to install Intel's CPU runtime into the virtual environment when nothing else works
+(the pip PoCL cannot build on CPUs newer than its LLVM). No root, no system package. Exit code 0: there is
+one, 4: there is none.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from workers.device.candidates import INTEL_PACKAGES
+from workers.device.find import DeviceReport, NoDevice, choose, probe_all
+from workers.device.interface import DeviceRef
+
+EXIT_OK = 0
+EXIT_NO_DEVICE = 4
+
+
+def main() -> int:
+    """Probe; where no CPU device is usable install Intel's runtime and probe again."""
+    report = probe_all()
+    chosen = choose("cpu", report)
+    if isinstance(chosen, NoDevice):
+        _say(chosen.message())
+        _say(f"installing {' '.join(INTEL_PACKAGES)} into {sys.prefix}")
+        if not _install():
+            return EXIT_NO_DEVICE
+        report = probe_all()
+        chosen = choose("cpu", report)
+    if isinstance(chosen, NoDevice):
+        _say(chosen.message())
+        return EXIT_NO_DEVICE
+    _tell(report, chosen)
+    return EXIT_OK
+
+
+def _install() -> bool:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", *INTEL_PACKAGES]
+    done = subprocess.run(command, stdout=sys.stderr, check=False)
+    if done.returncode != 0:
+        _say(f"{' '.join(command)} failed with exit code {done.returncode}")
+    return done.returncode == 0
+
+
+def _tell(report: DeviceReport, chosen: DeviceRef) -> None:
+    for probed in report.devices:
+        verdict = "usable" if probed.usable else f"not usable: {probed.reason}"
+        mark = "*" if probed.ref == chosen else "-"
+        _say(f"{mark} {probed.source}: {probed.ref.platform}: {probed.ref.name}: {verdict}")
+    for absent in report.absent:
+        _say(f"- {absent.source}: {absent.reason}")
+    _say(f"chosen: --device {chosen.selector} ({chosen.platform}: {chosen.name})")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

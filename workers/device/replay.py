@@ -1,0 +1,292 @@
+"""A device that answers from a file: scheduling, crash handling and storage are testable without one.
+
+Owns the replay session and compiler. It can hang, fault, die and lie as the file says
+(``replay_file``); what it answers is a pure function of file, kernel and launch config.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.ids import content_id
+from llmperf_common.records import Access, ArgumentKind, Device, Kernel, LaunchConfig
+from workers.device.interface import DeviceFailure, DeviceRef, Program
+from workers.device.replay_file import (
+    COMPILE_ACTIONS,
+    Action,
+    Behaviour,
+    ReplayFile,
+    read_replay_file,
+)
+
+SELECTOR_PREFIX = "replay:"
+_DEATH_AFTER_RESULT_S = 0.02
+_SENTINEL_WORK_ITEMS = 65_536
+
+
+def replay_ref(selector: str) -> DeviceRef:
+    """Return the reference of ``replay:FILE``, the path made absolute. ValueError on a bad file."""
+    path = Path(selector.removeprefix(SELECTOR_PREFIX)).resolve()
+    device = read_replay_file(path).device
+    return DeviceRef(
+        selector=f"{SELECTOR_PREFIX}{path}", platform=device.platform, name=device.name
+    )
+
+
+class _Script:
+    """The file with its path: which behaviour is due."""
+
+    def __init__(self, ref: DeviceRef) -> None:
+        self.path = Path(ref.selector.removeprefix(SELECTOR_PREFIX))
+        self.file: ReplayFile = read_replay_file(self.path)
+
+    def due(self, kernel: str, actions: frozenset[Action], index: int | None) -> list[Behaviour]:
+        """Return the behaviours due now; one that happens only ``once`` is used up by this call."""
+        return [
+            behaviour
+            for number, behaviour in enumerate(self.file.behaviours)
+            if behaviour.action in actions
+            and behaviour.applies(kernel, index)
+            and (not behaviour.once or self._is_first_time(number))
+        ]
+
+    def _is_first_time(self, number: int) -> bool:
+        marker = self.path.with_name(f"{self.path.name}.behaviour-{number}.done")
+        try:
+            marker.touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
+class ReplayCompiler:
+    """Compiles at once, unless the file says otherwise."""
+
+    def __init__(self, ref: DeviceRef) -> None:
+        """Read the file that ``ref`` names (ValueError if it is bad)."""
+        self._script = _Script(ref)
+
+    def compile(self, kernel: Kernel) -> Program:
+        """Return a program whose binary is the kernel's id. Raises DeviceFailure."""
+        start_s = time.perf_counter()
+        for behaviour in self._script.due(kernel.name, COMPILE_ACTIONS, None):
+            if behaviour.action is Action.HANG_COMPILE:
+                _hang()
+            elif behaviour.action is Action.CRASH_COMPILE:
+                _die()
+            elif behaviour.action is Action.BUILD_ERROR:
+                raise _failure(FailureCode.BUILD_ERROR, Stage.BUILD, "replay: error: scripted")
+            else:
+                time.sleep(behaviour.seconds)
+        return Program(
+            binary=kernel.kernel_id.encode(),
+            options=kernel.build_options,
+            log="",
+            seconds=time.perf_counter() - start_s,
+        )
+
+
+class ReplaySession:
+    """The session of one replay file."""
+
+    def __init__(self, ref: DeviceRef) -> None:
+        """Read the file that ``ref`` names (ValueError if it is bad)."""
+        self._script = _Script(ref)
+
+    @property
+    def device(self) -> Device:
+        """The device's record as the file gives it."""
+        return self._script.file.device.record()
+
+    def measure_peaks(self) -> Device:
+        """Return the record: the file's peaks are the measured ones."""
+        return self.device
+
+    def load(self, kernel: Kernel, program: Program) -> ReplayLoadedKernel:
+        """Load a kernel."""
+        return ReplayLoadedKernel(self._script, kernel)
+
+    def spin_up(self, milliseconds: float) -> None:
+        """Take so long, by the file's ``speed``."""
+        time.sleep(milliseconds / 1000 * self._script.file.speed)
+
+    def sentinel_ns(self) -> float:
+        """Return the model's time of a fixed launch."""
+        model = self._script.file.model
+        return model.floor_ns + model.ns_per_work_item * _SENTINEL_WORK_ITEMS
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to free."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class ReplayLoadedKernel:
+    """A kernel whose configs are counted, because behaviours may wait for the so-many-th."""
+
+    def __init__(self, script: _Script, kernel: Kernel) -> None:
+        self._script = script
+        self._kernel = kernel
+        self._num_prepared = 0
+
+    def prepare(self, config: LaunchConfig) -> ReplayLauncher:
+        """Count the config and return its launcher. Raises DeviceFailure where the file says so."""
+        index = self._num_prepared
+        self._num_prepared += 1
+        launch_actions = frozenset(Action) - COMPILE_ACTIONS
+        behaviours = self._script.due(self._kernel.name, launch_actions, index)
+        for behaviour in behaviours:
+            if behaviour.action is Action.OUT_OF_MEMORY:
+                raise _failure(FailureCode.OUT_OF_MEMORY, Stage.LAUNCH, "replay: scripted")
+            if behaviour.action is Action.LAUNCH_ERROR:
+                raise _failure(FailureCode.LAUNCH_ERROR, Stage.LAUNCH, "replay: scripted")
+        return ReplayLauncher(self._script.file, self._kernel, config, behaviours)
+
+    def release(self) -> None:
+        """Do nothing: there is nothing to free."""
+
+
+class ReplayLauncher:
+    """One launch config, answered from the file."""
+
+    def __init__(
+        self,
+        file: ReplayFile,
+        kernel: Kernel,
+        config: LaunchConfig,
+        behaviours: Sequence[Behaviour],
+    ) -> None:
+        self._file = file
+        self._kernel = kernel
+        self._config = config
+        self._behaviours = behaviours
+        self._times_ns = self._endless_times_ns()
+        self._is_cold = False
+        self._death: threading.Timer | None = None
+        self._input_seed = config.seed
+        self._output: tuple[object, ...] = ("input", config.seed)
+
+    @property
+    def footprint_bytes(self) -> int:
+        """Bytes of all global and constant buffers of this config."""
+        signature = self._kernel.signature
+        element_bytes = (
+            {a.position: a.element_bytes for a in signature.arguments} if signature else {}
+        )
+        return sum(
+            (given.elements or 0) * element_bytes.get(given.position, 0)
+            for given in self._config.args
+            if given.kind in (ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER)
+        )
+
+    @property
+    def needs_refill(self) -> bool:
+        """Whether the kernel reads a buffer that it also writes."""
+        return any(access is Access.READ_WRITE for access in self._accesses())
+
+    def refill(self, *, seed: int, everything: bool = False) -> None:
+        """Remember the seed of the inputs."""
+        if everything:
+            self._input_seed = seed
+        self._output = ("input", seed)
+
+    def launch(self, count: int = 1) -> float:
+        """Misbehave if so scripted, then return the mean of the next ``count`` times, ns."""
+        for behaviour in self._behaviours:
+            self._misbehave(behaviour)
+        time_ns = sum(next(self._times_ns) for _ in range(count)) / count
+        if self._is_cold:
+            time_ns *= self._file.model.cold_factor
+            self._is_cold = False
+        time.sleep(time_ns * count * 1e-9 * self._file.speed)
+        if any(access in (Access.WRITE, Access.READ_WRITE) for access in self._accesses()):
+            self._output = ("written", self._input_seed)
+        lies = [b.factor for b in self._behaviours if b.action is Action.LIE]
+        for factor in lies:
+            time_ns *= factor
+        return time_ns
+
+    def flush_cache(self) -> None:
+        """Make the next launch a cold one."""
+        self._is_cold = True
+
+    def poison_output(self, byte: int) -> None:
+        """Make the output a constant."""
+        if Access.WRITE in self._accesses():
+            self._output = ("poison", byte)
+
+    def output_digest(self) -> str:
+        """Return a hash over what the output is a function of."""
+        key = [self._kernel.kernel_id, self._config.sample_id, *self._output]
+        return content_id("replay_output", key)
+
+    def _accesses(self) -> list[Access]:
+        signature = self._kernel.signature
+        return [argument.access for argument in signature.arguments] if signature else []
+
+    def _misbehave(self, behaviour: Behaviour) -> None:
+        if behaviour.action is Action.HANG:
+            _hang()
+        elif behaviour.action is Action.EXIT:
+            _die()
+        elif behaviour.action is Action.SLOW:
+            time.sleep(behaviour.seconds)
+        elif behaviour.action is Action.FAULT:
+            raise _failure(FailureCode.DEVICE_FAULT, Stage.LAUNCH, "replay: scripted", sticky=True)
+        elif behaviour.action is Action.EXIT_AFTER_RESULT:
+            if self._death is not None:
+                self._death.cancel()
+            self._death = threading.Timer(_DEATH_AFTER_RESULT_S, _die)
+            self._death.daemon = True
+            self._death.start()
+
+    def _endless_times_ns(self) -> Iterator[float]:
+        config, file = self._config, self._file
+        for timing in file.timings:
+            if (timing.kernel, timing.global_size, timing.local_size) == (
+                self._kernel.name, config.global_size, config.local_size,
+            ):  # fmt: skip
+                while True:
+                    yield from timing.time_ns
+        num_items = 1
+        for total in config.global_size:
+            num_items *= total
+        mean_ns = file.model.floor_ns + file.model.ns_per_work_item * num_items
+        key = [file.seed, self._kernel.kernel_id, config.sample_id]
+        noise = random.Random(content_id("replay_noise", key))  # noqa: S311  (no secret)
+        while True:
+            yield mean_ns * (1 + file.model.noise * noise.uniform(-1, 1))
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(3600)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    time.sleep(3600)
+
+
+def _failure(
+    code: FailureCode, stage: Stage, detail: str, *, sticky: bool = False
+) -> DeviceFailure:
+    return DeviceFailure(Failure(code=code, stage=stage, detail=detail), sticky=sticky)

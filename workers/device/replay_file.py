@@ -1,0 +1,158 @@
+"""The file behind ``--device replay:FILE``: recorded timings, a default model, scripted misbehaviour.
+
+Owns the format and its validation. JSON, for example::
+
+    {"device": {"device_class": "replay-small", "compute_units": 4},
+     "timings": [{"kernel": "vadd", "global_size": [1024], "local_size": [64], "time_ns": [810, 795]}],
+     "model": {"floor_ns": 4000, "ns_per_work_item": 0.5, "noise": 0.01},
+     "speed": 0,
+     "behaviours": [{"kernel": "bad_*", "at_config": 2, "action": "fault"}]}
+
+Every key but the ones inside a timing or a behaviour may be left out.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import Field
+
+from llmperf_common.config import ConfigError, Node
+from llmperf_common.ids import content_id
+from llmperf_common.records import Device
+
+
+class Action(StrEnum):
+    """What a kernel does to its process, or to the truth."""
+
+    HANG = "hang"
+    """A launch never ends."""
+    FAULT = "fault"
+    """A launch ends in a sticky ``device_fault``."""
+    EXIT = "exit"
+    """A launch kills its process with SIGSEGV."""
+    EXIT_AFTER_RESULT = "exit_after_result"
+    """The process dies 20 ms after the config's last launch, when its result is already out."""
+    LAUNCH_ERROR = "launch_error"
+    OUT_OF_MEMORY = "out_of_memory"
+    """``prepare`` refuses the config."""
+    LIE = "lie"
+    """Times are multiplied by ``factor``."""
+    SLOW = "slow"
+    """Each launch takes ``seconds`` of wall time more; its device time stays."""
+    BUILD_ERROR = "build_error"
+    CRASH_COMPILE = "crash_compile"
+    HANG_COMPILE = "hang_compile"
+    SLOW_COMPILE = "slow_compile"
+    """The build takes ``seconds`` of wall time more."""
+
+
+COMPILE_ACTIONS = frozenset(
+    {Action.BUILD_ERROR, Action.CRASH_COMPILE, Action.HANG_COMPILE, Action.SLOW_COMPILE}
+)
+
+
+class ReplayDevice(Node):
+    """The device record that the replay shows; the defaults are a small, plausible GPU."""
+
+    device_class: str = Field(default="replay", pattern=r"^[a-z0-9-]+$")
+    device_uuid: str = "replay-0"
+    name: str = "Replay device"
+    platform: str = "replay"
+    driver: str = "1"
+    compute_units: int = Field(default=4, ge=1)
+    max_work_group_size: int = Field(default=1024, ge=1)
+    max_work_item_sizes: tuple[int, ...] = (1024, 1024, 64)
+    max_clock_mhz: float | None = Field(default=1000.0, gt=0)
+    global_memory_bytes: int = Field(default=8 * 2**30, ge=1)
+    max_allocation_bytes: int = Field(default=2 * 2**30, ge=1)
+    local_memory_bytes: int = Field(default=48 * 1024, ge=1)
+    last_level_cache_bytes: int = Field(default=4 * 2**20, ge=1)
+    has_fp64: bool = True
+    has_half: bool = False
+    timer_step_ns: float | None = Field(default=1.0, gt=0)
+    peak_dram_gbps: float | None = Field(default=None, gt=0)
+    peak_l2_gbps: float | None = Field(default=None, gt=0)
+    peak_fp32_gflops: float | None = Field(default=None, gt=0)
+    peak_fp64_gflops: float | None = Field(default=None, gt=0)
+    launch_floor_ns: float | None = Field(default=None, gt=0)
+
+    def record(self) -> Device:
+        """Return the device's record."""
+        identity = [self.device_class, self.device_uuid, self.name, self.driver]
+        return Device(device_id=content_id("device", identity), **self.model_dump())
+
+
+class RecordedTiming(Node):
+    """Recorded readings of one kernel and NDRange; launches go through them in turn."""
+
+    kernel: str
+    global_size: tuple[int, ...] = Field(min_length=1, max_length=3)
+    local_size: tuple[int, ...] = Field(min_length=1, max_length=3)
+    time_ns: tuple[float, ...] = Field(min_length=1)
+
+
+class TimeModel(Node):
+    """The time of a config that was not recorded: floor + work-items x rate, with seeded noise."""
+
+    floor_ns: float = Field(default=4000.0, gt=0)
+    ns_per_work_item: float = Field(default=0.1, ge=0)
+    noise: float = Field(default=0.005, ge=0, lt=1)
+    """Half width of the uniform relative noise."""
+    cold_factor: float = Field(default=1.5, ge=1)
+    """A launch after a cache flush takes this many times longer."""
+
+
+class Behaviour(Node):
+    """One scripted misbehaviour."""
+
+    kernel: str
+    """A glob over kernel names."""
+    action: Action
+    at_config: int | None = Field(default=None, ge=0)
+    """Only at this ``prepare`` of the loaded kernel (0-based); always where left out."""
+    factor: float = Field(default=2.0, gt=0)
+    seconds: float = Field(default=0.1, ge=0)
+    once: bool = False
+    """Only the first time in any process; remembered by a file beside the replay file."""
+
+    def applies(self, kernel: str, config_index: int | None) -> bool:
+        """Return whether this behaviour is meant for the kernel at its so-many-th config."""
+        if not fnmatch.fnmatchcase(kernel, self.kernel):
+            return False
+        return self.at_config is None or config_index is None or self.at_config == config_index
+
+
+class ReplayFile(Node):
+    """The whole file."""
+
+    device: ReplayDevice = ReplayDevice()
+    timings: tuple[RecordedTiming, ...] = ()
+    model: TimeModel = TimeModel()
+    speed: float = Field(default=0.0, ge=0)
+    """Wall seconds that one second of device time takes; 0: launches return at once."""
+    seed: int = 0
+    behaviours: tuple[Behaviour, ...] = ()
+
+
+def read_replay_file(path: Path) -> ReplayFile:
+    """Read and check a replay file.
+
+    Raises:
+        ValueError: It cannot be read, is no JSON, or has an unknown key or bad value; names file and key.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: no JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: a JSON object is needed, not {type(values).__name__}")
+    try:
+        return ReplayFile.from_mapping(values)
+    except ConfigError as error:
+        raise ValueError(f"{path}: {error}") from None
