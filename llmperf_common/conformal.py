@@ -34,6 +34,7 @@ class Band:
         num_rows: calibration rows.
         num_groups: families among them (equal to the rows where none were given).
         guarantee: "groups" (for a new family), "rows" (for a row like those seen) or "none" (too few).
+            Approximate where out-of-fold errors helped (``Conformal.source``).
     """
 
     half_width_log2: float

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +68,7 @@ class Scored:
 
     def where(self, mask: Mask) -> Scored:
         """Return the rows for which ``mask`` (shape (n,)) is true; slices are not carried along."""
-        picked = {
+        picked: dict[str, Any] = {
             item.name: None if getattr(self, item.name) is None else getattr(self, item.name)[mask]
             for item in fields(self)
             if item.name != "slices"
@@ -122,7 +123,7 @@ def spearman_by_group(
     product = np.bincount(index, first * second)
     keep = (rows >= max(2, min_rows)) & (spread_first > 0)
     scale = np.sqrt(spread_first * spread_second)
-    rho = np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)
+    rho = np.divide(product, scale, out=np.zeros(len(scale)), where=scale > 0)
     return codes[keep].astype(np.int64), rho[keep]
 
 
@@ -202,7 +203,8 @@ class _Statistic:
         sums = np.bincount(self.family, self.values, minlength=draws.shape[1])
         counts = np.bincount(self.family, minlength=draws.shape[1])
         weight = draws @ counts
-        means = np.divide(draws @ sums, weight, out=np.full(len(draws), np.nan), where=weight > 0)
+        means = np.full(len(draws), np.nan)
+        np.divide(draws @ sums, weight, out=means, where=weight > 0)
         return np.sqrt(means) if self.kind == "root_mean" else means
 
 
@@ -314,9 +316,7 @@ def _num_choices(choice: Codes) -> int:
     return int(np.sum(rows >= 2))
 
 
-def _interval(
-    item: _Statistic, families: Codes, draws: Floats, level: float
-) -> list[float] | None:
+def _interval(item: _Statistic, families: Codes, draws: Floats, level: float) -> list[float] | None:
     if len(item.values) == 0:
         return None
     dense = np.searchsorted(families, item.family)
@@ -357,9 +357,7 @@ def censored_share(num_ok: Mapping[str, int], num_censored: Mapping[str, int]) -
         num_censored: label to ``over_time_budget`` rows.
     """
     labels = sorted({*num_ok, *num_censored})
-    by = {
-        label: _share(num_censored.get(label, 0), num_ok.get(label, 0)) for label in labels
-    }
+    by = {label: _share(num_censored.get(label, 0), num_ok.get(label, 0)) for label in labels}
     return {"all": _share(sum(num_censored.values()), sum(num_ok.values())), "by": by}
 
 

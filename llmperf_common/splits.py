@@ -239,7 +239,7 @@ def assign_parts(
     """
     draws = unit_hashes(split.seed, "config", sample_ids)
     if split.kind is SplitKind.CONFIG:
-        train, validation, calibration, test = SHARES[SplitKind.CONFIG]
+        _, validation, calibration, test = SHARES[SplitKind.CONFIG]
         # Test first, so that it holds the rows that seen_configs would hold in the other kinds.
         edges = np.cumsum([test, validation, calibration])
         names = np.array([Part.TEST, Part.VALIDATION, Part.CALIBRATION, Part.TRAIN], dtype=str)

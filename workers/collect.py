@@ -23,7 +23,13 @@ from llmperf_common.store.card import write_card
 from llmperf_common.store.filesystem import PosixFilesystem
 from llmperf_common.store.manifest import ShardEntry, latest_manifest
 from llmperf_common.store.reader import open_dataset
-from llmperf_common.store.run import RUN_LOCK, RunRecord, create_or_join_run
+from llmperf_common.store.run import (
+    RUN_LOCK,
+    ForeignRunError,
+    RunRecord,
+    create_or_join_run,
+    read_run,
+)
 from llmperf_common.store.shard import ShardError, decode, device_from_table, encode_device
 from llmperf_common.store.sweep import sweep
 from workers.config import CollectConfig
@@ -120,14 +126,7 @@ def collect(
         )
         stack.callback(pipeline.close)
         found = pipeline.open_device(measure_peaks=False)
-        plan = Plan(
-            kernels=corpus.kernels,
-            corpus_sha256=corpus.sha256,
-            device_classes=(device_class_of(found),),
-            plan_config=config.plan,
-            timing_config=config.timing,
-        )
-        create_or_join_run(fs, _run_record(plan, config))
+        plan = _join_plan(fs, corpus, config, found)
         with fs.lock(RUN_LOCK, exclusive=False, wait=True):
             device, device_entry = _device_of_run(fs, found, plan, pipeline)
             pipeline.use(plan, device)
@@ -250,6 +249,32 @@ def _tidy(fs: PosixFilesystem, out: Path, loop: CollectLoop) -> None:
             loop.finish()
             sweep(fs)
             write_card(fs, open_dataset(out))
+
+
+def _join_plan(fs: PosixFilesystem, corpus: Corpus, config: CollectConfig, found: Device) -> Plan:
+    """Return the folder's plan, made now if it has none.
+
+    The facts of the device class come from ``run.json`` where it has them: what a driver reports of its
+    memory changes between two starts, a plan must not.
+    """
+    while True:
+        recorded = read_run(fs)
+        classes = recorded.device_classes if recorded else ()
+        known = [one for one in classes if one.name == found.device_class]
+        plan = Plan(
+            kernels=corpus.kernels,
+            corpus_sha256=corpus.sha256,
+            device_classes=tuple(known) or (device_class_of(found),),
+            plan_config=config.plan,
+            timing_config=config.timing,
+        )
+        try:
+            create_or_join_run(fs, _run_record(plan, config))
+        except ForeignRunError:
+            if recorded is None and read_run(fs) is not None:
+                continue  # another collector made it a moment ago: join with its facts
+            raise
+        return plan
 
 
 def _run_record(plan: Plan, config: CollectConfig) -> RunRecord:

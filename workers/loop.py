@@ -169,28 +169,24 @@ class CollectLoop:
         """Commit and publish everything this worker and its dead colleagues have left."""
         while self._batch is not None or self._waiting:
             self._guarded(self._commit)
-        self._guarded(self.publish_all)
+        # Where the ledger was lost and another collector had rebuilt it, the rebuilt one may hold commits of
+        # its own that a dead colleague has not published; a sweep that follows would remove them.
+        while not self._guarded(self.publish_all):
+            pass
 
     def publish_all(self) -> None:
         """Publish every committed shard, whoever committed it."""
-        entries = self._ledger.unpublished()
-        result = publish(
-            self._fs, entries, plan_hash=self._plan.plan_hash, epoch=self._ledger.epoch
-        )
-        if isinstance(result, StaleEpoch):
-            raise LedgerLostError(f"epoch {result.current_epoch} has taken over")
-        if entries:
-            self._ledger.mark_published([entry.name for entry in entries])
-        self._observer.published(result)
+        self._publish(self._ledger.unpublished())
 
     def close(self) -> None:
         """Close the ledger."""
         self._ledger.close()
 
-    def _guarded(self, action: Callable[[], None]) -> None:
-        """Run ``action``; when the ledger is lost, drop what was leased from it and attach again."""
+    def _guarded(self, action: Callable[[], None]) -> bool:
+        """Run ``action``; when the ledger is lost, drop what was leased from it, attach again and say False."""
         try:
             action()
+            return True
         except LedgerLostError as error:
             dropped = [lease.task for lease in self._held()]
             self._observer.lost(dropped, str(error))
@@ -201,13 +197,17 @@ class CollectLoop:
             self._ledger = self._attach()
             self._renewed_s = self._clock_s()
             self._claim_after_s = 0.0
+            self._all_done = False
+            return False
 
     def _step(self, timeout_s: float) -> None:
         self._renew()
         if self._stop is None:
             self._claim()
         else:
-            self._ledger.release(self._executor.abandon_waiting())
+            waiting = self._executor.abandon_waiting()
+            if waiting:
+                self._ledger.release(waiting)
         for item in self._executor.poll(timeout_s):
             self._observer.finished(item.lease, item.result)
             if not self._waiting:
@@ -224,8 +224,19 @@ class CollectLoop:
                 self._publish_if_any()
 
     def _publish_if_any(self) -> None:
-        if self._ledger.unpublished():
-            self.publish_all()
+        entries = self._ledger.unpublished()
+        if entries:
+            self._publish(entries)
+
+    def _publish(self, entries: Sequence[ShardEntry]) -> None:
+        result = publish(
+            self._fs, entries, plan_hash=self._plan.plan_hash, epoch=self._ledger.epoch
+        )
+        if isinstance(result, StaleEpoch):
+            raise LedgerLostError(f"epoch {result.current_epoch} has taken over")
+        if entries:
+            self._ledger.mark_published([entry.name for entry in entries])
+        self._observer.published(result)
 
     def _held(self) -> list[Lease]:
         held = self._executor.leases() + [item.lease for item in self._waiting]
@@ -253,6 +264,7 @@ class CollectLoop:
         leases = self._ledger.claim(
             holder=self._holder, tasks=self._tasks, limit=wanted, ttl_s=self._lease.lease_ttl_s
         )
+        self._drop_superseded(leases)
         for lease in leases:
             task = self._plan.task(lease.task)
             self._observer.claimed(task, lease)
@@ -261,6 +273,14 @@ class CollectLoop:
             self._claim_after_s = now_s + _IDLE_CLAIM_INTERVAL_S
             counts = self._ledger.counts(self._tasks)
             self._all_done = counts.done == counts.total
+
+    def _drop_superseded(self, leases: Sequence[Lease]) -> None:
+        """Forget work whose lease had run out unseen (a suspended host, say) and that we were given anew."""
+        again = {lease.task for lease in leases} & {lease.task for lease in self._held()}
+        if again:
+            self._executor.abandon(again)
+            self._waiting = [item for item in self._waiting if item.lease.task not in again]
+            self._observer.lost(sorted(again), "the lease ran out and was granted to us again")
 
     def _commit_is_due(self) -> bool:
         if self._batch is not None:

@@ -7,6 +7,7 @@ result, the config reported last.
 from __future__ import annotations
 
 import itertools
+import select
 import time
 from collections.abc import Callable
 from enum import Enum, auto
@@ -90,12 +91,21 @@ class RunSlot:
         Raises:
             DeviceLostError: The child ends or gives no answer.
         """
-        self._ensure_child()
-        device = self._await_ready()
-        if measure_peaks and self._child is not None and self._child.send(PeaksJob()):
-            device = self._await_ready()
-        self._device = device
-        return device
+        for attempts_left in reversed(range(_MAX_FAILED_STARTS)):
+            try:
+                self._ensure_child()
+                if self._device is None or self._phase is _Phase.STARTING:
+                    self._device = self._await_ready()
+                if measure_peaks:
+                    assert self._child is not None, "_await_ready leaves a child or raises"
+                    self._child.send(PeaksJob())
+                    self._device = self._await_ready()
+            except DeviceLostError:
+                if not attempts_left:
+                    raise
+            else:
+                return self._device
+        raise AssertionError("the last attempt returns or raises")
 
     def use_device(self, device: Device) -> None:
         """Set the record (with peaks) that children judge times by."""
@@ -334,6 +344,8 @@ class RunSlot:
         child = self._child
         assert child is not None, "no child to wait for"
         while time.monotonic() - child.last_heard_s < _START_TIMEOUT_S:
+            if not select.select([child], [], [], 1.0)[0]:
+                continue
             messages, hung_up = child.receive()
             for message in messages:
                 if isinstance(message, ChildReady):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from llmperf.cli.console import answer, answer_json, answer_table, say
-from llmperf.exits import Exit
+from llmperf.exits import CommandError, Exit
 
 app = typer.Typer(help="Check, count, describe, merge and export datasets.", no_args_is_help=True)
 
@@ -24,14 +24,15 @@ def verify(directory: _Directory, as_json: _Json = False) -> None:
 
     report = verify_(directory)
     if as_json:
-        answer_json(report.to_json())
+        answer_json(dataclasses.asdict(report) | {"is_ok": report.is_ok})
     else:
         for problem in report.problems:
             answer(f"{problem.kind}: {problem.name}: {problem.what}")
         for note in report.notes:
             say(f"note: {note.kind}: {note.name}: {note.what}")
-        answer(report.summary())
-    if not report.is_clean:
+        answer_table(str(directory), ("what", "count"), _flat(dataclasses.asdict(report.counts)))
+        answer("clean" if report.is_ok else f"{len(report.problems)} problems")
+    if not report.is_ok:
         raise typer.Exit(Exit.BAD_INPUT)
 
 
@@ -68,8 +69,8 @@ def merge(
     from llmperf_common.families import assign_families  # noqa: PLC0415
     from llmperf_common.store.merge import merge as merge_  # noqa: PLC0415
 
-    report = merge_(directories, out, assign_families=assign_families)
-    say(str(report))
+    report = dataclasses.asdict(merge_(directories, out, assign_families=assign_families))
+    say(f"{out}: " + ", ".join(f"{name} {value}" for name, value in report.items()))
 
 
 @app.command()
@@ -79,10 +80,13 @@ def export(
     format_: Annotated[str, typer.Option("--format", help="arrow or csv.")] = "arrow",
 ) -> None:
     """Write the three tables as Arrow IPC or CSV files."""
+    from llmperf_common.store.export import ExportFormat  # noqa: PLC0415
     from llmperf_common.store.export import export as export_  # noqa: PLC0415
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
 
-    for path in export_(open_dataset(directory), out, format_):
+    if format_ not in list(ExportFormat):
+        raise CommandError(Exit.USAGE, f"--format {format_!r}: must be {' or '.join(ExportFormat)}")
+    for path in export_(open_dataset(directory), out, ExportFormat(format_)):
         say(f"{path} written")
 
 

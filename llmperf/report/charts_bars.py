@@ -80,7 +80,7 @@ def stacked_bar_chart(
     text: PlotText,
     *,
     as_share: bool = True,
-    label: str = "Share of samples",
+    label: str = "Share of rows",
     colours: Sequence[int] | None = None,
     width: float = 380.0,
 ) -> Html:

@@ -53,7 +53,7 @@ def histogram_chart(
     tallest: int | None = None,
     guides: Guides = _NO_GUIDES,
     shape: Shape = _USUAL,
-    label: str = "Samples",
+    label: str = "Rows",
 ) -> Html:
     """Return a stacked histogram; values beyond the scale are counted in its outermost bins.
 

@@ -65,7 +65,7 @@ def checks_section(facts: DatasetFacts) -> Html:
         "largest launch config only, so most rows were not checked. A row that fails a check is kept and flagged."
     )
     headers = ("Check", "Yes", "No", "Not checked", "Yes, of checked", "Meaning")
-    listed = table(f"Checks of the ok rows (n = {count(total)}).", headers, rows, align="lrrrrl")
+    listed = table(f"Checks of the ok rows (n = {count(total)}).", headers, rows, align="lrrrrp")
     return section(
         title,
         anchor,

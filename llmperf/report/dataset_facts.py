@@ -92,6 +92,15 @@ class DatasetFacts:
             chosen |= self.samples.status.is_value(value)
         return chosen
 
+    def commonest_class(self) -> str:
+        """Return the device class with most timed rows; empty if no row is timed."""
+        counts = self.samples.device_class.counts(self.samples.timed)
+        return min(counts, key=lambda name: (-counts[name], name), default="")
+
+    def num_classes(self) -> int:
+        """Return how many device classes have a timed row."""
+        return len(self.samples.device_class.counts(self.samples.timed))
+
     def decades_met(self) -> list[int]:
         """Return the time decades that have a timed row."""
         return [int(d) for d in np.unique(self.decade[self.samples.timed])]

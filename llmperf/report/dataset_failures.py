@@ -58,7 +58,7 @@ def failures_section(facts: DatasetFacts) -> Html:
     return section(
         title,
         anchor,
-        table(caption, headers, rows, align="lrrrll"),
+        table(caption, headers, rows, align="lrrrpl"),
         join(_examples(facts, code) for code in codes),
     )
 

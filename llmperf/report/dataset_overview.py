@@ -58,11 +58,16 @@ _DEVICE_NUMBERS: tuple[tuple[str, str, Formatter], ...] = (
 
 def overview_section(facts: DatasetFacts) -> Html:
     """Return counts, provenance and devices."""
+    pooled = Html("")
+    if facts.num_classes() > 1:
+        words = f"Rows of {facts.num_classes()} device classes are pooled in the figures below unless they say otherwise."
+        pooled = tag("p", words, class_="warning")
     return section(
         "Dataset at a glance",
         "overview",
         _tiles(facts),
         _accounting(facts),
+        pooled,
         _facts_of_run(facts),
     )
 

@@ -56,8 +56,10 @@ def scaling_section(facts: DatasetFacts) -> Html:
 
 
 def _plottable(facts: DatasetFacts) -> Bools:
+    """Return the timed rows of the commonest device class: two devices in one plot are no curve."""
     samples = facts.samples
-    return samples.timed & (samples.work_groups > 0)
+    of_class = samples.device_class.is_value(facts.commonest_class())
+    return samples.timed & of_class & (samples.work_groups > 0)
 
 
 def choose_kernels(facts: DatasetFacts, num_kernels: int = NUM_KERNELS) -> list[int]:
@@ -117,6 +119,8 @@ def _small_multiples(facts: DatasetFacts) -> Html:
         "the smallest, middle and largest spread. Other arguments vary between points, so a kernel "
         f"need not be one curve. At most {_POINTS_A_KERNEL} points a kernel are drawn, evenly taken."
     )
+    if facts.num_classes() > 1:
+        caption += f" Device class {facts.commonest_class()} only, which has most rows."
     if guides.at_x:
         caption += " Dashed: one and twenty work-groups a compute unit, where regimes change."
     names = [name for _, _, name in GROUP_BINS]
@@ -135,10 +139,11 @@ def _small_multiples(facts: DatasetFacts) -> Html:
 
 
 def _regime_guides(facts: DatasetFacts) -> Guides:
-    classes = set(facts.samples.device_class.counts(facts.samples.timed))
+    """Return the work-groups at which regimes change, if the class has one number of compute units."""
     units = floats(facts.view.devices, "compute_units")
-    of_class = [c in classes for c in texts(facts.view.devices, "device_class")]
-    known = {float(u) for u, used in zip(units, of_class, strict=True) if used and u > 0}
+    classes = texts(facts.view.devices, "device_class")
+    wanted = facts.commonest_class()
+    known = {float(u) for u, name in zip(units, classes, strict=True) if name == wanted and u > 0}
     if len(known) != 1:
         return Guides()
     num_units = known.pop()

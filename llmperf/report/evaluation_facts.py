@@ -31,6 +31,8 @@ class EvaluationFacts:
     model: Categorical
     split: Categorical
     kernel: Categorical
+    launched: Categorical
+    """Kernel on a device class: what is ranked and plotted as one; ``kernel_id`` or ``kernel_id class``."""
     family: Categorical
     suite: Categorical
     measured_ns: Floats
@@ -39,6 +41,10 @@ class EvaluationFacts:
     high_ns: Floats
     usable: Bools
     """Both times finite and positive."""
+    ape: Floats
+    """Absolute error as a fraction of the measured time; NaN where unusable."""
+    log2_ratio: Floats
+    """log2(predicted / measured); NaN where unusable."""
     has_interval: Bools
     decade: Ints
     regime: Categorical | None
@@ -58,19 +64,18 @@ class EvaluationFacts:
         """Return the usable rows of one model on the split that is shown."""
         return self.usable & self.model.is_value(model) & self.split.is_value(self.shown_split)
 
-    @property
-    def ape(self) -> Floats:
-        """Absolute error as a fraction of the measured time; NaN where unusable."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            error = np.abs(self.predicted_ns - self.measured_ns) / self.measured_ns
-        return np.where(self.usable, error, np.nan)
 
-    @property
-    def log2_ratio(self) -> Floats:
-        """log2(predicted ÷ measured); NaN where unusable."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.log2(self.predicted_ns) - np.log2(self.measured_ns)
-        return np.where(self.usable, ratio, np.nan)
+def _on_class(kernel: Categorical, device_class: Categorical) -> Categorical:
+    """Return kernel and device class together; the kernel alone where there is one class."""
+    if len(device_class.counts()) < 2:
+        return kernel
+    num_classes = len(device_class.names)
+    pairs, codes = np.unique(kernel.codes * num_classes + device_class.codes, return_inverse=True)
+    names = [
+        f"{kernel.names[pair // num_classes]} {device_class.names[pair % num_classes]}"
+        for pair in pairs.tolist()
+    ]
+    return Categorical(codes=codes.astype(np.int64), names=tuple(names))
 
 
 def _positive(values: Floats) -> Bools:
@@ -92,6 +97,8 @@ def evaluation_facts(view: EvaluationView) -> EvaluationFacts:
     measured, predicted = floats(table, "median_ns"), floats(table, "predicted_ns")
     low, high = floats(table, "low_ns"), floats(table, "high_ns")
     usable = _positive(measured) & _positive(predicted)
+    # Unusable times become NaN first, so that no arithmetic meets a zero or an infinity.
+    true_ns, said_ns = np.where(usable, measured, np.nan), np.where(usable, predicted, np.nan)
     decade = np.zeros(table.num_rows, dtype=np.int64)
     decade[usable] = decade_of(measured[usable])
     regime, work_groups = _joined(view)
@@ -104,6 +111,7 @@ def evaluation_facts(view: EvaluationView) -> EvaluationFacts:
         model=model,
         split=split,
         kernel=kernel,
+        launched=_on_class(kernel, categorical(table, "device_class")),
         family=family,
         suite=suite,
         measured_ns=measured,
@@ -111,6 +119,8 @@ def evaluation_facts(view: EvaluationView) -> EvaluationFacts:
         low_ns=low,
         high_ns=high,
         usable=usable,
+        ape=np.abs(said_ns - true_ns) / true_ns,
+        log2_ratio=np.log2(said_ns) - np.log2(true_ns),
         has_interval=usable & _positive(low) & _positive(high) & (low <= high),
         decade=decade,
         regime=regime,
@@ -134,7 +144,7 @@ def _joined(view: EvaluationView) -> tuple[Categorical | None, Floats]:
     columns = sample_columns(view.samples)
     # Codes in the order of regimes, not of first appearance: groups are shown by code.
     order = ordered(columns.regime, REGIME_ORDER)
-    place = np.array([order.index(name) for name in columns.regime.names if name in order])
+    place = np.array([order.index(name) for name in columns.regime.names])
     labels = [words_of(name) if name else "(no regime)" for name in order]
     codes = np.where(rows >= 0, place[columns.regime.codes[rows]], len(labels))
     work_groups = np.where(rows >= 0, columns.work_groups[rows], np.nan)

@@ -60,21 +60,28 @@ class WorstKernel:
     """One kernel with its rows and median error."""
 
     kernel_id: str
+    name: str
+    """The id, with the device class where there are several."""
     rows: Ints
     median_ape: float
 
 
 def worst_kernels(facts: EvaluationFacts, limit: int = _NUM_WORST) -> list[WorstKernel]:
     """Return kernels with the largest median error; those with few rows only if there are no others."""
-    grouped = rows_by_code(facts.kernel.codes, facts.rows_of(facts.primary_model))
+    grouped = rows_by_code(facts.launched.codes, facts.rows_of(facts.primary_model))
     most = max((len(rows) for rows in grouped.values()), default=0)
     errors = facts.ape
     found = [
-        WorstKernel(kernel_id=facts.kernel.names[code], rows=rows, median_ape=median(errors[rows]))
+        WorstKernel(
+            kernel_id=facts.kernel.names[int(facts.kernel.codes[rows[0]])],
+            name=facts.launched.names[code],
+            rows=rows,
+            median_ape=median(errors[rows]),
+        )
         for code, rows in grouped.items()
         if len(rows) >= min(_MIN_ROWS, most)
     ]
-    return sorted(found, key=lambda kernel: (-kernel.median_ape, kernel.kernel_id))[:limit]
+    return sorted(found, key=lambda kernel: (-kernel.median_ape, kernel.name))[:limit]
 
 
 def kernels_section(facts: EvaluationFacts) -> Html:
@@ -130,7 +137,7 @@ def _panel(facts: EvaluationFacts, kernel: WorstKernel) -> Html:
         title=f"{label}: measured and predicted",
         description=f"n = {count(len(kernel.rows))}, median error {percent(kernel.median_ape)}.",
         heading=f"{label}, {percent(kernel.median_ape)}",
-        hint=kernel.kernel_id,
+        hint=kernel.name,
     )
     return point_chart(series, x, y, text, guides=Guides(), shape=SMALL)
 
@@ -147,7 +154,7 @@ def _table(facts: EvaluationFacts, worst: list[WorstKernel]) -> Html:
         body.append(
             (
                 facts.kernels.label(kernel.kernel_id, 40),
-                kernel.kernel_id,
+                kernel.name,
                 shorten(suite, 24),
                 count(len(rows)),
                 f"{nanoseconds(low)} to {nanoseconds(high)}",
@@ -166,7 +173,7 @@ def _table(facts: EvaluationFacts, worst: list[WorstKernel]) -> Html:
         "Predicted ÷ measured, median",
         "Spearman",
     )
-    caption = f"Kernels with the largest median error ({len(body)} of {count(len(facts.kernel.counts(facts.rows_of(facts.primary_model))))})."
+    caption = f"Kernels with the largest median error ({len(body)} of {count(len(facts.launched.counts(facts.rows_of(facts.primary_model))))})."
     return table(caption, headers, body, align="lll")
 
 

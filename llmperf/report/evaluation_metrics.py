@@ -28,7 +28,15 @@ from llmperf.report.markup import (
     table,
     tag,
 )
-from llmperf.report.metric_blocks import Block, Estimate, cell, find_blocks, heading, metric_names
+from llmperf.report.metric_blocks import (
+    HEADINGS,
+    Block,
+    Estimate,
+    cell,
+    find_blocks,
+    heading,
+    metric_names,
+)
 from llmperf.report.quantities import NO_VALUE, count, percent, short
 from llmperf.report.scales import linear_scale
 from llmperf_common.metrics import Scored, summarise
@@ -56,13 +64,16 @@ def metrics_section(facts: EvaluationFacts) -> Html:
     """Return what was evaluated and the metrics tables."""
     title, anchor = "Evaluation at a glance", "evaluation"
     given = find_blocks(facts.view.metrics, facts.model.counts(), facts.split.counts())
-    given = [block for block in given if block.model or block.split]
+    # Numbers that name neither (a noise floor, counts) stand beside metrics; they are none themselves.
+    given = [block for block in given if block.model or block.split] or [
+        block for block in given if not set(block.values).isdisjoint(HEADINGS)
+    ]
     recomputed = recompute(facts, replicates=0 if given else _REPLICATES)
     if not given and not recomputed:
         reason = "there are neither metrics nor predictions with usable times"
         return section(title, anchor, _provenance(facts), nothing_to_show("Metrics", reason))
     main = [block for block in given if block.slice in _WHOLE] or given
-    parts = [_tiles(facts), _provenance(facts)]
+    parts = [_tiles(facts), _stamp(facts), _provenance(facts)]
     if main:
         caption = (
             "Metrics as the evaluation wrote them; small: bootstrap interval over kernel families. "
@@ -91,6 +102,12 @@ def _tiles(facts: EvaluationFacts) -> Html:
         ("predictions", count(facts.num_rows), f"{count(int((~facts.usable).sum()))} unusable"),
     ]
     return tag("div", *(tile(*words) for words in tiles), class_="tiles")
+
+
+def _stamp(facts: EvaluationFacts) -> Html:
+    """Return the evaluation's own warning (rows trained on), where nobody can miss it."""
+    words = facts.view.run.get("stamp")
+    return tag("p", str(words), class_="warning") if words else Html("")
 
 
 def _provenance(facts: EvaluationFacts) -> Html:
@@ -127,7 +144,7 @@ def recompute(facts: EvaluationFacts, *, replicates: int) -> list[Block]:
                 predicted_ns=facts.predicted_ns[rows],
                 low_ns=facts.low_ns[rows] if all_intervals else None,
                 high_ns=facts.high_ns[rows] if all_intervals else None,
-                kernel=facts.kernel.codes[rows],
+                kernel=facts.launched.codes[rows],
                 family=np.unique(facts.family.codes[rows], return_inverse=True)[1].astype(np.int64),
                 choice=np.full(int(rows.sum()), -1, dtype=np.int64),
             )
@@ -237,7 +254,8 @@ def _recomputed(facts: EvaluationFacts, blocks: list[Block], is_second: bool) ->
     caption = (
         "Metrics recomputed by this page from the predictions, all launches"
         + ("" if is_second else f"; small: bootstrap over kernel families, {_REPLICATES} draws")
-        + f". {count(num_bad)} predictions without two positive times are left out."
+        + f". {count(num_bad)} predictions without two positive times are left out. "
+        "Launches timed in batches are included here; the evaluation's own metrics may leave them out."
     )
     recomputed = _metric_tables(blocks, caption)
     if is_second:

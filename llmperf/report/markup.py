@@ -17,6 +17,10 @@ _INVISIBLE = re.compile(
 )
 
 
+_LONG_ROWS = 30
+"""Shorter tables are not broken over pages in print."""
+
+
 class Html(str):
     """Text that already is HTML; never made from foreign text except through :func:`escape`."""
 
@@ -98,7 +102,7 @@ def table(
         headers: One a column.
         rows: Cells; the first of each row is its header.
         align: One letter a column: ``l`` left, ``r`` right, ``w`` left and broken anywhere (foreign
-            text); missing letters mean ``r``, the first ``l``.
+            text), ``p`` prose, kept wide enough to read; missing letters mean ``r``, the first ``l``.
     """
     letters = (align or "l").ljust(len(headers), "r")
     head = join(
@@ -117,7 +121,7 @@ def table(
     )
     scrolled = tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label="table")
     # The outer box counts tables: counters inside a size container do not reach beyond it.
-    return tag("div", scrolled, class_="tabled")
+    return tag("div", scrolled, class_="tabled long" if len(body) > _LONG_ROWS else "tabled")
 
 
 def _cells(cells: Sequence[str], letters: str) -> list[Html]:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmperf.report.markup import Html, escape, join, tag
+from llmperf.report.markup import Html, join, shorten, tag
 from llmperf.report.quantities import Floats
 from llmperf.report.scales import Scale
 
 NUM_COLOURS = 8
+_LEGEND_CHARS = 40
 CHARACTER_WIDTH = 5.9
 """Mean advance of a character at the charts' 10.5 px, a little generous: fonts differ by machine."""
 
@@ -199,5 +200,5 @@ def legend(
             key.rect(
                 1, 1, 10, 10, f"c0 fill shade{index}" if shades else f"c{index % NUM_COLOURS} fill"
             )
-        items.append(tag("span", key.render(name, f"Mark of {name}"), escape(name)))
+        items.append(tag("span", key.render(name, f"Mark of {name}"), shorten(name, _LEGEND_CHARS)))
     return tag("div", *items, class_="legend")

@@ -55,7 +55,8 @@ class EvaluationView:
             names; a value is a number, ``[value, low, high]`` or ``{value, low, high}``. Shares are
             fractions (0.12 is 12 %) unless the name ends in ``_percent``.
         title: What was evaluated.
-        run: Facts worth printing, by name (split file, checkpoint, preset, ...).
+        run: Facts worth printing, by name (split file, checkpoint, preset, ...); ``stamp``, where
+            set, is shown as a warning.
         interval_level: Nominal coverage of ``low_ns`` to ``high_ns``; None if not known.
         primary_model: The model whose worst kernels are shown; None takes the first of the table.
         samples: The measured dataset's samples: gives regimes and NDRanges; None leaves them out.

@@ -1,13 +1,16 @@
 """Opening a dataset's ledger, or building it anew from the shards when it is gone.
 
-Owns the order of steps that makes a rebuild safe: take the next epoch, publish a manifest of it (from then on
-older epochs cannot publish), only then open the new ledger. Owns where the SQLite file lies.
+Owns the order of steps that makes a rebuild safe: take the next epoch, retire the ledgers of older ones (from then
+on nothing can be committed to them, and whatever was lies on disk), publish a manifest of the new epoch (from then on
+older epochs cannot publish), only then open the new ledger, unless a still newer epoch was taken meanwhile. The
+attach lock only saves work: it is a file that may be wiped with the ledger. Owns where the SQLite file lies.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,11 +21,12 @@ from llmperf_common.ledger.protocol import Holder, Ledger
 from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store.epochs import latest_epoch, take_next_epoch
 from llmperf_common.store.filesystem import Filesystem
-from llmperf_common.store.manifest import ShardEntry
+from llmperf_common.store.manifest import ShardEntry, StaleEpoch
 from llmperf_common.store.rebuild import rebuild_manifest, tasks_by_shard
 
 ATTACH_LOCK = "ledger/.attach.lock"
 _BUSY_TIMEOUT_S = 60.0
+_EPOCH_OF_FILE = re.compile(r"(?:ledger-|\.tmp-\d+-)(\d+)\.sqlite")
 _NETWORK_FILESYSTEMS = ("nfs", "cifs", "smb", "fuse.", "lustre", "ceph", "beegfs", "gpfs", "9p", "afs")
 
 
@@ -33,6 +37,10 @@ class LedgerHome(Protocol):
         """Open the ledger of ``epoch``; None if it is gone, damaged or of another plan."""
         ...
 
+    def retire(self, *, before: int) -> None:
+        """End every ledger of an epoch below ``before``: who still uses one gets ``LedgerLostError``."""
+        ...
+
     def create(
         self,
         *,
@@ -41,7 +49,7 @@ class LedgerHome(Protocol):
         shards: Iterable[ShardEntry],
         done: Iterable[tuple[int, str]],
     ) -> Ledger:
-        """Create the ledger of ``epoch``, those of older epochs become useless, and open it."""
+        """Create the ledger of ``epoch`` and open it."""
         ...
 
 
@@ -63,18 +71,29 @@ def attach(
         who: noted in the epoch's record.
     """
     with fs.lock(ATTACH_LOCK, exclusive=True, wait=True):
-        newest = latest_epoch(fs)
-        ledger = home.open(newest, plan_hash) if newest else None
-        if ledger is not None:
-            return ledger
-        epoch = take_next_epoch(fs, who=who)
-        manifest = rebuild_manifest(fs, plan_hash=plan_hash, epoch=epoch)
-        done = [
-            (index_of(task), name)
-            for name, tasks in tasks_by_shard(fs, manifest).items()
-            for task in tasks
-        ]
-        return home.create(epoch=epoch, plan_hash=plan_hash, shards=manifest.shards, done=done)
+        while True:
+            newest = latest_epoch(fs)
+            ledger = home.open(newest, plan_hash) if newest else None
+            if ledger is not None:
+                return ledger
+            epoch = take_next_epoch(fs, who=who)
+            # A ledger that we cannot read may still serve others: what they commit after our look at the
+            # shards would be lost. So it ends first.
+            home.retire(before=epoch)
+            manifest = rebuild_manifest(fs, plan_hash=plan_hash, epoch=epoch)
+            if isinstance(manifest, StaleEpoch):
+                continue
+            done = [
+                (index_of(task), name)
+                for name, tasks in tasks_by_shard(fs, manifest).items()
+                for task in tasks
+            ]
+            ledger = home.create(
+                epoch=epoch, plan_hash=plan_hash, shards=manifest.shards, done=done
+            )
+            if latest_epoch(fs) == epoch:
+                return ledger
+            ledger.close()  # its successor retired our epoch before we had created it
 
 
 class SqliteHome:
@@ -92,16 +111,24 @@ class SqliteHome:
         path = self._path(epoch)
         if not path.exists():
             return None
+        connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
         try:
-            connection = self._connect(path)
+            self._configure(connection)
             intact = connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
             ledger = self._ledger(connection, path)
             if intact and (ledger.epoch, ledger.plan_hash) == (epoch, plan_hash):
                 return ledger
-        except (sqlite3.DatabaseError, TypeError):
-            return None
-        ledger.close()
+        except (sqlite3.DatabaseError, TypeError, FileNotFoundError):
+            pass  # damaged, without its tables, or removed while we opened it
+        connection.close()
         return None
+
+    def retire(self, *, before: int) -> None:
+        """Remove the files of older epochs, and what a crash left of building one."""
+        for old in (*self.folder.glob("ledger-*.sqlite*"), *self.folder.glob(".tmp-*")):
+            match = _EPOCH_OF_FILE.match(old.name)
+            if match is None or int(match.group(1)) < before:
+                old.unlink(missing_ok=True)
 
     def create(
         self,
@@ -111,7 +138,7 @@ class SqliteHome:
         shards: Iterable[ShardEntry],
         done: Iterable[tuple[int, str]],
     ) -> Ledger:
-        """Create the ledger of ``epoch``, remove those of older epochs, and open it."""
+        """Create the ledger of ``epoch`` and open it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         unfinished = self.folder / f".tmp-{os.getpid()}-{epoch}.sqlite"
         unfinished.unlink(missing_ok=True)
@@ -122,20 +149,17 @@ class SqliteHome:
             )
         path = self._path(epoch)
         os.replace(unfinished, path)
-        for old in self.folder.glob("ledger-*.sqlite*"):
-            if not old.name.startswith(path.name):
-                old.unlink(missing_ok=True)
-        return self._ledger(self._connect(path), path)
+        connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
+        self._configure(connection)
+        return self._ledger(connection, path)
 
     def _path(self, epoch: int) -> Path:
         return self.folder / f"ledger-{epoch:06d}.sqlite"
 
     @staticmethod
-    def _connect(path: Path) -> sqlite3.Connection:
-        connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
+    def _configure(connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        return connection
 
     @staticmethod
     def _ledger(connection: sqlite3.Connection, path: Path) -> SqliteLedger:

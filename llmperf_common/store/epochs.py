@@ -10,13 +10,13 @@ import re
 
 from llmperf_common.store.filesystem import Filesystem
 
-_FOLDER = "epochs"
+EPOCHS_FOLDER = "epochs"
 _NAME = re.compile(r"\d{6,}")
 
 
 def latest_epoch(fs: Filesystem) -> int:
     """Return the highest epoch taken, 0 before the first."""
-    return max((int(name) for name in fs.names(_FOLDER) if _NAME.fullmatch(name)), default=0)
+    return max((int(name) for name in fs.names(EPOCHS_FOLDER) if _NAME.fullmatch(name)), default=0)
 
 
 def take_next_epoch(fs: Filesystem, *, who: str) -> int:
@@ -24,5 +24,5 @@ def take_next_epoch(fs: Filesystem, *, who: str) -> int:
     while True:
         epoch = latest_epoch(fs) + 1
         record = json.dumps({"epoch": epoch, "taken_by": who}) + "\n"
-        if fs.put_if_absent(f"{_FOLDER}/{epoch:06d}", record.encode()):
+        if fs.put_if_absent(f"{EPOCHS_FOLDER}/{epoch:06d}", record.encode()):
             return epoch

@@ -13,6 +13,7 @@ from llmperf_common.store.filesystem import TEMPORARY_PREFIX, Filesystem, StoreE
 from llmperf_common.store.manifest import (
     Manifest,
     ShardEntry,
+    StaleEpoch,
     latest_manifest,
     manifest_name,
 )
@@ -74,20 +75,18 @@ def tasks_by_shard(fs: Filesystem, manifest: Manifest) -> dict[str, tuple[str, .
     return found
 
 
-def rebuild_manifest(fs: Filesystem, *, plan_hash: str, epoch: int) -> Manifest:
+def rebuild_manifest(fs: Filesystem, *, plan_hash: str, epoch: int) -> Manifest | StaleEpoch:
     """Publish a manifest of ``epoch`` that lists the current version and every adopted shard.
 
-    From the moment it is published, no publisher of an older epoch can publish again.
+    From the moment it is published, no publisher of an older epoch can publish again. ``StaleEpoch``: this
+    very rebuild was overtaken by one of a newer epoch (or the folder ``epochs`` has lost entries).
     """
     while True:
-        base = latest_manifest(fs) or Manifest(version=0, plan_hash=plan_hash, epoch=epoch)
+        base = latest_manifest(fs) or Manifest(version=0, plan_hash=plan_hash, epoch=0)
+        if base.epoch >= epoch:
+            return StaleEpoch(base.epoch)
         if base.plan_hash != plan_hash:
             raise StoreError(f"{fs.describe()} belongs to another plan ({base.plan_hash})")
-        if base.epoch > epoch:  # two rebuilds at once, where the attach lock does not reach both hosts
-            raise StoreError(
-                f"{fs.describe()} was rebuilt meanwhile (epoch {base.epoch}, ours is {epoch}): "
-                "run the same command again"
-            )
         bound = {task for tasks in tasks_by_shard(fs, base).values() for task in tasks}
         adopted = arbitrate(list(find_candidates(fs, base, plan_hash)), bound)
         entries = [entry for candidate in adopted for entry in candidate.entries]

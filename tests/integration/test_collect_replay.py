@@ -70,6 +70,7 @@ def test_every_misbehaviour_costs_one_kernel_and_gets_its_code(tmp_path: Path) -
             {"kernel": "hangs", "action": "hang"},
             {"kernel": "exits", "action": "exit"},
             {"kernel": "late", "action": "exit_after_result", "at_config": 2},
+            {"kernel": "late", "action": "slow", "seconds": 0.01},
             {"kernel": "refused", "action": "launch_error"},
             {"kernel": "badbuild", "action": "build_error"},
             {"kernel": "crashes", "action": "crash_compile"},

@@ -1,0 +1,280 @@
+"""The dataset's card: ``README.md`` for people and Hugging Face, and ``croissant.json`` beside it.
+
+Owns the text and the YAML that makes ``datasets.load_dataset(DIR, "samples")`` work: the data files are those of
+the manifest, by name. Its code blocks are run by a test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from llmperf_common.failures import FAILURE_MEANINGS, OK_STATUS, FailureCode
+from llmperf_common.schemas import TABLES
+from llmperf_common.store.croissant import CROISSANT_FILE, croissant_json
+from llmperf_common.store.filesystem import Filesystem
+from llmperf_common.store.reader import Dataset
+from llmperf_common.store.stats import DatasetStats, dataset_stats
+
+CARD_FILE = "README.md"
+_DESCRIPTION = (
+    "Timed launches of OpenCL kernels: for each launch config (NDRange and every argument) the readings of "
+    "its run time, or the failure that it met, with the kernel's source and the device it ran on."
+)
+_SIZE_CATEGORIES = (
+    (1_000, "n<1K"),
+    (10_000, "1K<n<10K"),
+    (100_000, "10K<n<100K"),
+    (1_000_000, "100K<n<1M"),
+    (10_000_000, "1M<n<10M"),
+    (100_000_000, "10M<n<100M"),
+)
+
+
+def write_card(
+    fs: Filesystem,
+    dataset: Dataset,
+    *,
+    pretty_name: str = "LLMPerf kernel timings",
+    license_name: str | None = None,
+) -> None:
+    """Write ``README.md`` and ``croissant.json`` of the dataset's current version.
+
+    Args:
+        fs: the dataset's folder.
+        dataset: what is described.
+        pretty_name: the card's title.
+        license_name: Hugging Face's identifier of the licence; left out unless given, for the kernels'
+            licence is not ours to guess.
+
+    Raises:
+        ShardError: A shard is missing or damaged.
+        StoreError: The folder cannot be written.
+    """
+    text = card_text(dataset, pretty_name=pretty_name, license_name=license_name)
+    fs.replace(CARD_FILE, text.encode())
+    document = croissant_json(
+        dataset, name=pretty_name, description=_DESCRIPTION, license_name=license_name
+    )
+    fs.replace(CROISSANT_FILE, document)
+
+
+def card_text(dataset: Dataset, *, pretty_name: str, license_name: str | None) -> str:
+    """Return the whole ``README.md``."""
+    stats = dataset_stats(dataset)
+    parts = (
+        _front_matter(dataset, stats, pretty_name, license_name),
+        f"# {pretty_name}\n\n{_DESCRIPTION}",
+        _contents(dataset, stats),
+        _devices(dataset),
+        _loading(dataset),
+        _MEASUREMENT,
+        _caveats(stats),
+        *(_columns(table) for table in TABLES),
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _front_matter(
+    dataset: Dataset, stats: DatasetStats, pretty_name: str, license_name: str | None
+) -> str:
+    size = next((text for most, text in _SIZE_CATEGORIES if stats.num_samples < most), "n>100M")
+    lines = ["---", f"pretty_name: {_quoted(pretty_name)}"]
+    if license_name is not None:
+        lines.append(f"license: {_quoted(license_name)}")
+    lines += ["tags:", "- OpenCL", "- GPU", "- performance", "size_categories:", f"- {size}"]
+    tables = [table for table in TABLES if dataset.shards(table)]
+    features = []
+    if tables:
+        lines.append("configs:")
+    for table in tables:
+        lines.append(f"- config_name: {table}")
+        if table == "samples":
+            lines.append("  default: true")
+        lines += ["  data_files:", "  - split: train", "    path:"]
+        lines += [f"    - {_quoted(entry.name)}" for entry in dataset.shards(table)]
+        loadable = [field for field in TABLES[table] if not pa.types.is_map(field.type)]
+        if len(loadable) < len(TABLES[table]):
+            # `datasets` has no type for maps and refuses the whole file, unless told what to read.
+            lines.append(f"  columns: {json.dumps([field.name for field in loadable])}")
+            features += [f"- config_name: {table}", "  features:"]
+            features += ["  " + line for field in loadable for line in _feature(field)]
+    return "\n".join([*lines, *(["dataset_info:", *features] if features else []), "---"])
+
+
+def _feature(field: pa.Field) -> list[str]:
+    """Return one column of the ``features`` that `datasets` reads, as lines of YAML."""
+    lines = _feature_of_type(field.type)
+    return [f"- name: {field.name}", *("  " + line for line in lines)]
+
+
+def _feature_of_type(kind: pa.DataType) -> list[str]:
+    if pa.types.is_struct(kind):
+        return ["struct:", *(line for member in kind for line in _feature(member))]
+    if pa.types.is_list(kind):
+        inner = kind.value_type
+        if not pa.types.is_nested(inner):
+            return [f"list: {_dtype(inner)}"]
+        return ["list:", *_indented_value(inner)]
+    return [f"dtype: {_dtype(kind)}"]
+
+
+def _indented_value(kind: pa.DataType) -> list[str]:
+    if pa.types.is_struct(kind):
+        return [line for member in kind for line in _feature(member)]
+    return ["  " + line for line in _feature_of_type(kind)]
+
+
+def _dtype(kind: pa.DataType) -> str:
+    names = {pa.float64(): "float64", pa.bool_(): "bool"}
+    return names.get(kind, str(kind))
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)  # a JSON string is a YAML string
+
+
+def _contents(dataset: Dataset, stats: DatasetStats) -> str:
+    meanings: dict[str, str] = {OK_STATUS: "Timed."} | {
+        code.value: FAILURE_MEANINGS[code] for code in FailureCode
+    }
+    rows = [[f"`{s}`", f"{n:,}", meanings.get(s, "")] for s, n in stats.by_status.items()]
+    run = dataset.run
+    lines = [
+        "## What is in it",
+        "",
+        f"{stats.num_samples:,} launch configs of {stats.num_kernels:,} kernels "
+        f"({stats.num_families:,} families) on {stats.num_devices:,} device(s). "
+        f"{stats.num_done_tasks:,} of {stats.num_planned_tasks:,} planned tasks (a kernel on a device "
+        f"class) have results; {stats.num_pending_tasks:,} are pending.",
+        "",
+        *_markdown_table(["status", "rows", "meaning"], rows),
+        "",
+        *_count_lines("By device class", stats.by_device_class),
+        *_count_lines("By regime", stats.by_regime),
+        *_count_lines("By input strategy", stats.by_strategy),
+        *_count_lines("By suite", stats.by_suite),
+        f"- Dataset version {dataset.manifest.version}, plan `{run.plan_hash}`, harness version "
+        f"{run.harness_version}, schema version {dataset.manifest.schema_version}.",
+    ]
+    if run.merged_from:
+        lines.append(f"- Merged from the plans {', '.join(f'`{p}`' for p in run.merged_from)}.")
+    return "\n".join(lines)
+
+
+def _count_lines(title: str, counts: Mapping[str, int]) -> list[str]:
+    if not counts:
+        return []
+    return [f"- {title}: " + ", ".join(f"`{k}` {n:,}" for k, n in counts.items()) + "."]
+
+
+def _devices(dataset: Dataset) -> str:
+    names = ["device_class", "name", "driver", "compute_units", "peak_dram_gbps", "timer_step_ns"]
+    rows = [
+        ["" if row[name] is None else _cell(row[name]) for name in names]
+        for row in dataset.devices(names).to_pylist()
+    ]
+    return "\n".join(["## Devices", "", *_markdown_table(names, rows)]) if rows else ""
+
+
+def _loading(dataset: Dataset) -> str:
+    if not dataset.shards("samples"):
+        return "## How to load it\n\nThere are no results yet."
+    return _LOADING
+
+
+_LOADING = """## How to load it
+
+With DIR the folder of this file:
+
+```python
+import datasets
+
+samples = datasets.load_dataset("DIR", "samples", split="train")
+kernels = datasets.load_dataset("DIR", "kernels", split="train")
+```
+
+```python
+import pandas as pd
+
+samples = pd.read_parquet("DIR/samples")
+ok = samples[samples["status"] == "ok"]
+```
+
+```sql
+SELECT k.name, s.global_size, s.local_size, s.median_ns
+FROM read_parquet('DIR/samples/*.parquet') AS s
+JOIN read_parquet('DIR/kernels/*.parquet') AS k USING (task_id)
+WHERE s.status = 'ok'
+ORDER BY s.median_ns DESC
+LIMIT 10;
+```
+
+While a collection is running, and for a day after a compaction, files may lie there that do not count: only
+what the highest `manifest-*.json` lists does. LLMPerf's own reader goes by it:
+
+```python
+from pathlib import Path
+from llmperf_common.store.reader import open_dataset
+
+table = open_dataset(Path("DIR")).samples(["sample_id", "status", "median_ns"])
+```"""
+
+_MEASUREMENT = """## How it was measured
+
+- Times are device event times of single launches (`launches_per_reading` says where not), in nanoseconds.
+- `time_ns` are the warm readings in launch order, `median_ns` their median: the target. `cold_ns` follow a flush
+  of the last-level cache; `first_ns` is the very first launch.
+- Readings go on until their relative standard error is small or a budget is spent: see `stop_reason`.
+- Buffers that a kernel writes are refilled, untimed, so that every launch does the same work.
+- Launch sizes are stratified over three regimes: fewer work-groups than compute units (`idle_sm`), up to 20 times
+  as many (`under_utilised`), and up to 1,000 times (`fully_utilised`)."""
+
+
+def _caveats(stats: DatasetStats) -> str:
+    lines = ["## What to keep in mind", ""]
+    if stats.censored_share is not None:
+        by = ", ".join(f"`{k}` {v:.2%}" for k, v in stats.censored_share_by_regime.items())
+        lines.append(
+            f"- Launches above the time budget have no time (`over_time_budget`): "
+            f"{stats.censored_share:.2%} of those and the timed ones"
+            + (f" ({by})." if by else ".")
+            + " Long launches are thus under-represented."
+        )
+    if stats.short_share is not None:
+        lines.append(
+            f"- {stats.short_share:.2%} of the timed launches take less than 10 µs, where the launch itself "
+            "is a large part of the time."
+        )
+    lines += [
+        "- `simple` sizes every buffer and integer scalar by the global size, where the memory analysis found no "
+        "better rule: such a kernel may do other work than its author meant.",
+        "- Split by `family_id`, not by row: near duplicates of one kernel share a family.",
+        "- Failed launches are rows too. Filter `status = 'ok'` for times.",
+    ]
+    return "\n".join(lines)
+
+
+def _columns(table: str) -> str:
+    rows = []
+    for field in TABLES[table]:
+        metadata = {key.decode(): text.decode() for key, text in (field.metadata or {}).items()}
+        kind = "list" if pa.types.is_list(field.type) else str(field.type).split("<", 1)[0]
+        rows.append([f"`{field.name}`", kind, metadata.get("unit", ""), metadata["description"]])
+    table_lines = _markdown_table(["column", "type", "unit", "meaning"], rows)
+    return "\n".join([f"## Columns of `{table}`", "", *table_lines])
+
+
+def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [
+        f"| {' | '.join(head)} |",
+        f"|{'---|' * len(head)}",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
+
+
+def _cell(value: object) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,66 @@
+"""Checks on the manifests: each version follows from the one before it.
+
+Owns the chain rule as verification sees it; ``manifest.publish`` is what keeps it.
+"""
+
+from __future__ import annotations
+
+from llmperf_common.store.filesystem import Filesystem
+from llmperf_common.store.manifest import (
+    Manifest,
+    ManifestError,
+    manifest_name,
+    manifest_versions,
+    parse_manifest,
+)
+from llmperf_common.store.problems import Problem, ProblemKind, naming
+from llmperf_common.store.run import RunRecord
+
+
+def check_chain(fs: Filesystem, run: RunRecord | None) -> tuple[Manifest | None, list[Problem]]:
+    """Read all manifests and return the highest readable one with what is wrong in the chain."""
+    problems: list[Problem] = []
+    last: Manifest | None = None
+    versions = manifest_versions(fs)
+    gaps = sorted(set(range(versions[0], versions[-1])) - set(versions)) if versions else []
+    for version in gaps:
+        what = "is missing, though an earlier and a later one exist"
+        problems.append(_problem(manifest_name(version), what))
+    for version in versions:
+        name = manifest_name(version)
+        try:
+            manifest = parse_manifest(fs.read_bytes(name), fs.describe(name))
+        except ManifestError as error:
+            problems.append(_problem(name, str(error)))
+            continue
+        if manifest.version != version:
+            problems.append(_problem(name, f"says that it is version {manifest.version}"))
+        if run is not None and manifest.plan_hash != run.plan_hash:
+            problems.append(_problem(name, f"is of plan {manifest.plan_hash}, not {run.plan_hash}"))
+        if last is not None:
+            problems += [_problem(name, what) for what in breaks(last, manifest)]
+        last = manifest
+    return last, problems
+
+
+def breaks(before: Manifest, after: Manifest) -> list[str]:
+    """Say how ``after`` breaks the chain rule; empty if it is a proper successor of ``before``."""
+    found = []
+    if after.epoch < before.epoch:
+        found.append(f"its epoch {after.epoch} is below {before.epoch} of the version before it")
+    now = {entry.name: entry for entry in after.shards}
+    replaced = after.replaced_names
+    lost = [e.name for e in before.shards if e.name not in now and e.name not in replaced]
+    if lost:
+        found.append(naming(lost, "listed before, but neither now nor replaced", "shard"))
+    changed = [e.name for e in before.shards if now.get(e.name, e) != e]
+    if changed:
+        found.append(naming(changed, "listed with other rows, bytes or sha256", "shard"))
+    forgotten = sorted(before.replaced_names - replaced)
+    if forgotten:
+        found.append(naming(forgotten, "replaced before, no longer now", "shard"))
+    return found
+
+
+def _problem(name: str, what: str) -> Problem:
+    return Problem(kind=ProblemKind.MANIFEST, name=name, what=what)

@@ -1,0 +1,65 @@
+"""What can be wrong with a dataset, as values: verification collects problems, it does not stop at one.
+
+Owns the kinds and how many rows are named in one problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+_NAMED = 3
+
+
+class ProblemKind(StrEnum):
+    """What a problem is about."""
+
+    RUN = "run"
+    """``run.json`` is missing or damaged."""
+    MANIFEST = "manifest"
+    """A manifest is missing, damaged, of another plan, or breaks the chain from the one before it."""
+    MISSING = "missing"
+    """A listed shard does not exist."""
+    BYTES = "bytes"
+    """A shard's length or sha256 is not the manifest's."""
+    DAMAGED = "damaged"
+    """A shard does not decode, or lacks a column."""
+    FOOTER = "footer"
+    """A shard's footer, its rows and the manifest tell different stories."""
+    PAIR = "pair"
+    """A kernels shard and the samples shard of the same name do not belong together."""
+    TWICE = "twice"
+    """A task, sample or device occurs more than once."""
+    ID = "id"
+    """An id or hash is not that of the content."""
+    STATUS = "status"
+    """A status is unknown, or does not fit the row."""
+    TIME = "time"
+    """A time is missing, there although the launch failed, not positive, or a statistic is wrong."""
+    REFERENCE = "reference"
+    """A row names a task, kernel or device that is not there, or contradicts it."""
+    ORPHAN = "orphan"
+    """A Parquet file that no manifest lists, although no collector runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One finding: ``name`` is the file it is in, ``what`` says what is wrong and where in it."""
+
+    kind: ProblemKind
+    name: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.what} [{self.kind}]"
+
+
+def naming(items: Sequence[str], what: str, noun: str = "row") -> str:
+    """Say that ``what`` holds for ``items``, naming the first few.
+
+    >>> naming(["a", "b", "c", "d"], "has no time")
+    '4 rows: has no time (a, b, c, ...)'
+    """
+    shown = ", ".join(items[:_NAMED]) + (", ..." if len(items) > _NAMED else "")
+    return f"{len(items)} {noun}{'s' if len(items) != 1 else ''}: {what} ({shown})"

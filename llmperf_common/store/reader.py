@@ -1,0 +1,184 @@
+"""Reading a dataset: one manifest version, whole and unchanging, whoever else writes meanwhile.
+
+Owns the way from a folder to tables in today's schema. Goes through the manifest only, never a glob: what a
+manifest does not list does not exist. Does not judge what the rows say (``verify.py``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from llmperf_common.ids import sha256_hex
+from llmperf_common.records import SentinelReading
+from llmperf_common.schemas import TABLES, missing_or_changed_columns
+from llmperf_common.store.filesystem import Filesystem, PosixFilesystem, StoreError
+from llmperf_common.store.manifest import Manifest, ShardEntry, latest_manifest, manifest_name
+from llmperf_common.store.run import RUN_FILE, RunRecord, read_run
+from llmperf_common.store.shard import ShardError, read_footer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """One version of a dataset; every method reads the shards of ``manifest`` and nothing else."""
+
+    fs: Filesystem
+    run: RunRecord
+    manifest: Manifest
+
+    def samples(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the samples, one row a launch config; ``columns`` limits what is read."""
+        return self._whole("samples", columns)
+
+    def kernels(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the kernels, one row a task."""
+        return self._whole("kernels", columns)
+
+    def devices(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the devices, one row each."""
+        return self._whole("devices", columns)
+
+    def iter_samples(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Yield the samples shard by shard: memory is bounded by the largest shard."""
+        return self.iter_table("samples", columns)
+
+    def iter_table(self, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Yield one table (samples, kernels or devices) shard by shard, in today's schema.
+
+        Raises:
+            ShardError: A shard is missing, damaged or not of our schema; the message names it.
+            KeyError: A column is not of that table.
+        """
+        wanted = project(table, columns)
+        for entry in self.shards(table):
+            yield conform(read_columns(self.shard_bytes(entry), entry.name, wanted.names), wanted)
+
+    def sentinel(self) -> list[SentinelReading]:
+        """Return the sentinel kernel's readings over the whole run, in order of time."""
+        readings = [
+            reading
+            for entry in self.shards("samples")
+            for reading in read_footer(self.shard_bytes(entry), entry.name).sentinel
+        ]
+        return sorted(readings, key=lambda reading: (reading.at_us, reading.device_id))
+
+    def shards(self, table: str) -> tuple[ShardEntry, ...]:
+        """Return the shards of one table; those that a compacted shard stands for are left out."""
+        replaced = self.manifest.replaced_names
+        return tuple(e for e in self.manifest.of_table(table) if e.name not in replaced)
+
+    def shard_bytes(self, entry: ShardEntry) -> bytes:
+        """Return a shard's bytes, checked against the manifest. Raises ShardError."""
+        where = self.fs.describe(entry.name)
+        try:
+            data = self.fs.read_bytes(entry.name)
+        except FileNotFoundError:
+            raise ShardError(
+                f"{where} is listed in {manifest_name(self.manifest.version)} but missing: restore it "
+                "from a backup, or open the dataset again if it was compacted meanwhile"
+            ) from None
+        if len(data) != entry.bytes or sha256_hex(data) != entry.sha256:
+            raise ShardError(
+                f"{where} is damaged: its bytes are not those in "
+                f"{manifest_name(self.manifest.version)}: restore it from a backup "
+                "(`llmperf dataset verify` lists everything that is wrong)"
+            )
+        return data
+
+    @property
+    def num_samples(self) -> int:
+        """Rows of samples, as the manifest says."""
+        return sum(entry.rows for entry in self.shards("samples"))
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks with a committed result, as the manifest says."""
+        return sum(entry.tasks for entry in self.shards("kernels"))
+
+    def status_counts(self) -> dict[str, int]:
+        """Return how many samples have each status ("ok" or a failure code), most first."""
+        counts: Counter[str] = Counter()
+        for table in self.iter_samples(["status"]):
+            counts.update(value_counts(table.column("status")))
+        return dict(counts.most_common())
+
+    def _whole(self, table: str, columns: Sequence[str] | None) -> pa.Table:
+        tables = list(self.iter_table(table, columns))
+        return pa.concat_tables(tables) if tables else project(table, columns).empty_table()
+
+
+def open_dataset(path: Path) -> Dataset:
+    """Open the current version of the dataset in ``path``.
+
+    What a running collector publishes later is not seen: open again for it.
+
+    Raises:
+        StoreError: There is no dataset in ``path``, or its ``run.json`` or manifest is damaged.
+    """
+    fs = PosixFilesystem(path)
+    run = read_run(fs)
+    if run is None:
+        raise StoreError(
+            f"{path} is not a dataset (it has no {RUN_FILE}): "
+            "give the folder that `llmperf collect --out` wrote"
+        )
+    manifest = latest_manifest(fs)
+    if manifest is None:
+        raise StoreError(
+            f"{path} has no results yet (no manifest): run `llmperf collect --out {path}` "
+            "again, or wait a few seconds if it is running"
+        )
+    return Dataset(fs=fs, run=run, manifest=manifest)
+
+
+def project(table: str, columns: Sequence[str] | None) -> pa.Schema:
+    """Return today's schema of ``table``, or only ``columns`` of it in the order given.
+
+    Raises:
+        KeyError: A column is not of that table.
+    """
+    schema = TABLES[table]
+    return schema if columns is None else pa.schema([schema.field(name) for name in columns])
+
+
+def read_columns(data: bytes, name: str, columns: Sequence[str]) -> pa.Table:
+    """Read those of ``columns`` that a shard has. Raises ShardError naming it."""
+    try:
+        with pq.ParquetFile(pa.BufferReader(data)) as file:
+            found = file.schema_arrow
+            table = file.read([column for column in columns if column in found.names])
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ShardError(f"{name} is damaged: {type(error).__name__}: {error}") from None
+    problems = missing_or_changed_columns(name.split("/", 1)[0], found)
+    if problems:
+        raise ShardError(f"{name}: {'; '.join(problems)}")
+    return table
+
+
+def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return ``table`` in ``schema``: columns that an earlier version did not have are null."""
+    arrays = [
+        table.column(field.name).cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(arrays, schema=schema)
+
+
+def value_counts(column: pa.ChunkedArray | pa.Array) -> dict[str, int]:
+    """Return how often each value of a text column occurs; nulls are left out."""
+    counted = pc.value_counts(column.drop_null())
+    return dict(
+        zip(
+            counted.field("values").to_pylist(),
+            counted.field("counts").to_pylist(),
+            strict=True,
+        )
+    )

@@ -1,0 +1,130 @@
+"""Sweeping: removing what crashes and refused commits left behind.
+
+Owns which files of a dataset folder are leftovers. Only for who holds ``RUN_LOCK`` exclusively: then no
+collector runs, and what no manifest lists never will be.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from llmperf_common.schemas import TABLES
+from llmperf_common.store.epochs import EPOCHS_FOLDER
+from llmperf_common.store.filesystem import TEMPORARY_PREFIX, Filesystem, StoreError
+from llmperf_common.store.manifest import (
+    Manifest,
+    latest_manifest,
+    manifest_name,
+    manifest_versions,
+    parse_manifest,
+)
+from llmperf_common.store.rebuild import is_shard_name
+from llmperf_common.store.run import read_run
+from llmperf_common.store.shard import ShardError, read_footer
+
+_log = logging.getLogger(__name__)
+MANIFESTS_KEPT_WHOLE = 3
+"""A reader may have opened one of the last few versions: their shards stay although compacted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepReport:
+    """What a sweep did; names are relative to the dataset.
+
+    Attributes:
+        removed: shards that no manifest lists, and temporary files.
+        replaced: compacted shards that were left for their readers.
+        foreign: Parquet files that are not this run's, or damaged: left for the user to judge.
+    """
+
+    removed: tuple[str, ...]
+    replaced: tuple[str, ...]
+    foreign: tuple[str, ...]
+
+
+def sweep(
+    fs: Filesystem, *, unpublished: Collection[str] = (), remove_replaced: bool = False
+) -> SweepReport:
+    """Remove shards that the current manifest does not list, and temporary files.
+
+    Args:
+        fs: the dataset; the caller holds ``RUN_LOCK`` exclusively.
+        unpublished: shards that the ledger has committed and no manifest lists yet. They are kept: the
+            ledger would never give their tasks out again. Empty where the caller has just published all.
+        remove_replaced: also remove compacted shards that none of the last three manifests lists. The
+            caller knows that they are old enough (24 h).
+
+    Raises:
+        StoreError: The folder has no dataset, or its manifest is damaged. Nothing was removed.
+    """
+    run, manifest = read_run(fs), latest_manifest(fs)
+    if run is None or manifest is None:
+        raise StoreError(f"{fs.describe()} has no dataset to sweep")
+    temporary = temporary_files(fs)
+    orphans: list[str] = []
+    replaced: list[str] = []
+    foreign: list[str] = []
+    still_read = _recently_listed(fs) if remove_replaced else frozenset()
+    for name in unlisted_shards(fs, manifest):
+        if name in unpublished:
+            continue
+        if name in manifest.replaced_names:
+            can_go = remove_replaced and name not in still_read
+            (orphans if can_go else replaced).append(name)
+        elif _is_of_plan(fs, name, run.plan_hash):
+            orphans.append(name)
+        else:
+            foreign.append(name)
+    for name in (*temporary, *orphans):
+        fs.remove(name)
+    if foreign:
+        _log.warning("left alone, not made by this run or damaged: %s", ", ".join(foreign))
+    return SweepReport(
+        removed=(*temporary, *orphans), replaced=tuple(replaced), foreign=tuple(foreign)
+    )
+
+
+def unlisted_shards(fs: Filesystem, manifest: Manifest) -> list[str]:
+    """Return the names of Parquet files in the tables' folders that ``manifest`` does not list."""
+    return [
+        f"{table}/{name}"
+        for table in TABLES
+        for name in fs.names(table)
+        if is_shard_name(name) and f"{table}/{name}" not in manifest.shard_names
+    ]
+
+
+def temporary_files(fs: Filesystem) -> list[str]:
+    """Return the names of files that were being written when their process died (or still are)."""
+    return [
+        _join(folder, name)
+        for folder in ("", *TABLES, EPOCHS_FOLDER)
+        for name in fs.names(folder)
+        if name.startswith(TEMPORARY_PREFIX)
+    ]
+
+
+def _join(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _recently_listed(fs: Filesystem) -> frozenset[str]:
+    names: set[str] = set()
+    for version in manifest_versions(fs)[-MANIFESTS_KEPT_WHOLE:]:
+        name = manifest_name(version)
+        names |= parse_manifest(fs.read_bytes(name), fs.describe(name)).shard_names
+    return frozenset(names)
+
+
+def _is_of_plan(fs: Filesystem, name: str, plan_hash: str) -> bool:
+    """Whether a shard says that it is of this plan.
+
+    One that cannot be read is not ours to remove: shards appear whole (``link`` after fsync), so a crash of
+    ours leaves none cut short.
+    """
+    try:
+        return read_footer(fs.read_bytes(name), name).plan_hash == plan_hash
+    except ShardError:
+        return False

@@ -1,0 +1,116 @@
+"""The only door to libclang: OpenCL C text in, plain values (``clang_nodes.py``) out.
+
+Owns the parser's options, the translation of its cursors and the types. Does not judge a kernel:
+``signature.py`` does. libclang can crash on hostile input and cannot be interrupted, so a collecting run
+calls this in a child process (``parse_pool.py``).
+"""
+
+from __future__ import annotations
+
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from clang import cindex
+
+from workers.clang_cursor import CursorReader, register_functions
+from workers.clang_nodes import Function, Node, ParsedSource
+
+PRELUDE = Path(__file__).with_name("prelude.h")
+FILE_NAME = "llmperf_kernel.cl"
+"""The text is parsed under this name, in no folder: a kernel never sees files of this machine."""
+
+DEFAULT_STANDARD = "CL2.0"
+FALLBACK_STANDARD = "CL1.2"
+_TARGET = (
+    "-target", "spir64-unknown-unknown", "-ferror-limit=0", "-w", "-fbracket-depth=1024",
+    "-cl-no-stdinc", "-Xclang", "-fdeclare-opencl-builtins", "-include", str(PRELUDE),
+)  # fmt: skip
+_ERROR, _FATAL = 3, 4
+_FUNCTION_DECL, _VAR_DECL = 8, 9
+
+
+class ParserCrashError(Exception):
+    """libclang caught a crash of its own and has nothing to show for the file."""
+
+
+def parse(source: str, build_options: str = "") -> ParsedSource:
+    """Parse one file.
+
+    The standard is the one that ``build_options`` asks for, else OpenCL C 2.0, which accepts nearly all
+    older code. Where that gives errors the older standard is tried and kept if it gives fewer: ``pipe`` is a
+    keyword in 2.0 but a common name before.
+
+    Raises:
+        RecursionError: An expression is nested too deeply to be walked.
+        ParserCrashError: libclang failed inside.
+    """
+    options = parser_options(build_options)
+    if any(option.startswith("-cl-std=") for option in options):
+        return _parse(source, options)
+    newer = _parse(source, (*options, f"-cl-std={DEFAULT_STANDARD}"))
+    if not newer.errors:
+        return newer
+    older = _parse(source, (*options, f"-cl-std={FALLBACK_STANDARD}"))
+    return older if len(older.errors) < len(newer.errors) else newer
+
+
+def parser_options(build_options: str) -> tuple[str, ...]:
+    """Keep what the parser needs of a device compiler's options: macros, include folders, the standard.
+
+    >>> parser_options("-DN=4 -D M -cl-fast-relaxed-math -cl-std=CL1.2")
+    ('-DN=4', '-D', 'M', '-cl-std=CL1.2')
+    """
+    kept: list[str] = []
+    words = iter(shlex.split(build_options))
+    for word in words:
+        if word in {"-D", "-U", "-I"}:
+            value = next(words, None)
+            kept += [word, value] if value is not None else []
+        elif word.startswith(("-D", "-U", "-I", "-cl-std=")):
+            kept.append(word)
+    return tuple(kept)
+
+
+@cache
+def _index() -> Any:
+    register_functions()
+    return cindex.Index.create()
+
+
+def _translate(source: str, options: tuple[str, ...]) -> Any:
+    arguments = ["-x", "cl", *_TARGET, *options]
+    # NUL bytes would end the text early inside libclang; they are errors to every compiler.
+    text = source.replace("\0", " ")
+    try:
+        return _index().parse(FILE_NAME, args=arguments, unsaved_files=[(FILE_NAME, text)])
+    except cindex.TranslationUnitLoadError:
+        raise ParserCrashError("libclang gave up on this source (it crashed inside)") from None
+
+
+def _parse(source: str, options: tuple[str, ...]) -> ParsedSource:
+    unit = _translate(source, options)
+    problems = [one for one in unit.diagnostics if one.severity >= _ERROR]
+    offsets = [one.location.offset for one in problems if _in_file(one.location)]
+    reader = CursorReader(offsets)
+    functions: dict[str, Function] = {}
+    variables: dict[str, Node] = {}
+    for cursor in unit.cursor.get_children():
+        if cursor._kind_id == _FUNCTION_DECL and cursor.is_definition():
+            function = reader.function(cursor)
+            if function is not None:
+                functions[function.key] = function
+        elif cursor._kind_id == _VAR_DECL:
+            variable = reader.variable(cursor)
+            variables[variable.key] = variable
+    return ParsedSource(
+        functions=functions,
+        globals=variables,
+        errors=tuple(f"{one.location.line}: {one.spelling}" for one in problems),
+        fatal=any(one.severity >= _FATAL for one in problems),
+    )
+
+
+def _in_file(location: Any) -> bool:
+    return location.file is not None and location.file.name == FILE_NAME

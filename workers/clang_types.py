@@ -1,0 +1,162 @@
+"""From libclang's types to ``TypeFacts``: shape, scalar, lanes, bytes, address space.
+
+Part of the door ``clang_parse.py``; nothing else may import it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clang import cindex
+
+from workers.clang_nodes import Space, TypeClass, TypeFacts
+
+NO_TYPE = TypeFacts(
+    spelling="",
+    shape=TypeClass.OTHER,
+    scalar="",
+    num_scalars=0,
+    size_bytes=0,
+    space=Space.PRIVATE,
+    is_const=False,
+)
+
+_SCALARS = {
+    3: "bool", 4: "char", 5: "uchar", 8: "ushort", 9: "uint", 10: "ulong", 11: "ulong", 13: "char",
+    14: "char", 16: "short", 17: "int", 18: "long", 19: "long", 21: "float", 22: "double",
+    23: "double", 31: "half", 32: "half",
+}  # fmt: skip
+SCALAR_BYTES = {
+    "bool": 1, "char": 1, "uchar": 1, "short": 2, "ushort": 2, "half": 2, "int": 4, "uint": 4,
+    "float": 4, "long": 8, "ulong": 8, "double": 8,
+}  # fmt: skip
+_VOID, _POINTER, _RECORD, _ENUM, _EXT_VECTOR, _ATOMIC, _PIPE = 2, 101, 105, 106, 176, 177, 120
+_VECTOR, _BLOCK_POINTER = 113, 102
+_ARRAYS = frozenset({112, 114, 115, 116})
+_FUNCTIONS = frozenset({110, 111})
+_IMAGES = range(121, 157)
+_SAMPLER = 157
+_SPACES = {
+    0: Space.PRIVATE,
+    1: Space.GLOBAL,
+    2: Space.LOCAL,
+    3: Space.CONSTANT,
+    4: Space.PRIVATE,
+    5: Space.GENERIC,
+    6: Space.GLOBAL,
+    7: Space.GLOBAL,
+}
+_SIZED = frozenset(
+    {
+        TypeClass.SCALAR,
+        TypeClass.VECTOR,
+        TypeClass.POINTER,
+        TypeClass.ARRAY,
+        TypeClass.RECORD,
+    }
+)
+_MAX_DEPTH = 16
+
+
+class TypeReader:
+    """Reads types of one translation unit and remembers them by spelling."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], TypeFacts] = {}
+
+    def read(self, kind: Any, depth: int = 0) -> TypeFacts:
+        """Return the facts of one libclang type; deeper than 16 levels it is ``other``."""
+        if kind._kind_id == 0 or depth > _MAX_DEPTH:
+            return NO_TYPE
+        canonical = kind.get_canonical()
+        spelling = kind.spelling
+        key = (spelling, canonical.spelling)
+        facts = self._known.get(key)
+        if facts is None:
+            facts = self._facts(kind, canonical, spelling, depth)
+            self._known[key] = facts
+        return facts
+
+    def _facts(self, written: Any, kind: Any, spelling: str, depth: int) -> TypeFacts:
+        number = kind._kind_id
+        shape, scalar, num_scalars = TypeClass.OTHER, "", 0
+        pointee = None
+        pointer_leaf = False
+        if number in _SCALARS or number == _ENUM:
+            shape, scalar, num_scalars = TypeClass.SCALAR, _SCALARS.get(number, "int"), 1
+        elif number in {_EXT_VECTOR, _VECTOR}:
+            element = self.read(kind.element_type, depth + 1)
+            shape, scalar, num_scalars = TypeClass.VECTOR, element.scalar, kind.element_count
+        elif number in {_POINTER, _BLOCK_POINTER}:
+            shape = TypeClass.POINTER
+            # The pointee as written keeps its typedef; behind a typedef of the pointer it is lost.
+            pointee = self.read(written.get_pointee(), depth + 1)
+            if pointee is NO_TYPE:
+                pointee = self.read(kind.get_pointee(), depth + 1)
+            pointer_leaf = True
+        elif number in _ARRAYS:
+            element = self.read(kind.element_type, depth + 1)
+            shape, scalar = TypeClass.ARRAY, element.scalar
+            pointee, pointer_leaf = element, element.has_pointer_leaf
+        elif number == _RECORD:
+            shape = TypeClass.RECORD
+            scalar, pointer_leaf = self._leaves(kind, depth)
+        elif number == _ATOMIC:
+            return self._atomic(kind, spelling, depth)
+        else:
+            shape = _other_shape(number)
+        # libclang 18 dies (llvm_unreachable) when asked for the size of a placeholder type, that of a
+        # reference to a __builtin function for one: only types that have a size are asked.
+        size = max(0, kind.get_size()) if shape in _SIZED else 0
+        if not num_scalars and scalar:
+            num_scalars = size // SCALAR_BYTES[scalar]
+        space = _space(kind)
+        if number in _ARRAYS and pointee is not None and space is Space.PRIVATE:
+            space = pointee.space
+        return TypeFacts(
+            spelling=spelling,
+            shape=shape,
+            scalar=scalar,
+            num_scalars=num_scalars,
+            size_bytes=size,
+            space=space,
+            is_const=kind.is_const_qualified(),
+            pointee=pointee,
+            has_pointer_leaf=pointer_leaf,
+        )
+
+    def _atomic(self, kind: Any, spelling: str, depth: int) -> TypeFacts:
+        # The binding has no clang_Type_getValueType; atomic_int and its kin name their scalar.
+        words = {"int", "uint", "long", "ulong", "float", "double"}
+        inner = kind.spelling.partition("(")[2].rpartition(")")[0]
+        scalar = {"unsigned int": "uint", "unsigned long": "ulong"}.get(inner, inner)
+        known = scalar in words
+        return TypeFacts(
+            spelling=spelling,
+            shape=TypeClass.SCALAR if known else TypeClass.OTHER,
+            scalar=scalar if known else "",
+            num_scalars=1 if known else 0,
+            size_bytes=max(0, kind.get_size()),
+            space=_space(kind),
+            is_const=kind.is_const_qualified(),
+        )
+
+    def _leaves(self, kind: Any, depth: int) -> tuple[str, bool]:
+        fields = [self.read(field.type, depth + 1) for field in kind.get_fields()]
+        scalars = {field.scalar for field in fields}
+        one = scalars.pop() if len(scalars) == 1 else ""
+        return one, any(field.has_pointer_leaf for field in fields)
+
+
+def _other_shape(number: int) -> TypeClass:
+    if number in _IMAGES:
+        return TypeClass.IMAGE
+    if number in _FUNCTIONS:
+        return TypeClass.FUNCTION
+    shapes = {_VOID: TypeClass.VOID, _SAMPLER: TypeClass.SAMPLER, _PIPE: TypeClass.PIPE}
+    return shapes.get(number, TypeClass.OTHER)
+
+
+def _space(kind: Any) -> Space:
+    number = cindex.conf.lib.clang_getAddressSpace(kind)
+    return _SPACES.get(number, Space.PRIVATE)

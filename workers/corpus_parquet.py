@@ -1,0 +1,175 @@
+"""A corpus on disk: one Parquet file, written whole or not at all.
+
+Owns its schema and the checks at reading. Signatures are kept as JSON text, since they are read whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.ids import canonical_json, sha256_hex
+from llmperf_common.records import Kernel
+from workers.corpus_files import CorpusError
+from workers.parse_pool import signature_from_json
+
+CORPUS_VERSION = 1
+_VERSION_KEY, _SHA256_KEY, _SKIPPED_KEY = (
+    b"llmperf.corpus_version",
+    b"llmperf.corpus_sha256",
+    b"llmperf.skipped",
+)
+_REQUIRED_TEXTS = (
+    "kernel_id", "name", "source", "source_sha256", "path", "suite", "family_id", "build_options",
+)  # fmt: skip
+_OPTIONAL_TEXTS = ("signature", "failure_code", "failure_stage", "failure_detail")
+SCHEMA = pa.schema(
+    [
+        *(pa.field(name, pa.string(), nullable=False) for name in _REQUIRED_TEXTS),
+        *(pa.field(name, pa.string()) for name in _OPTIONAL_TEXTS),
+    ]
+)
+_MAGIC = b"PAR1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """Some kernels, sorted by id, each once.
+
+    ``sha256`` covers the set of kernel ids; ``skipped`` lists files in which there was no kernel, with the
+    reason.
+    """
+
+    kernels: tuple[Kernel, ...]
+    sha256: str
+    skipped: tuple[tuple[str, str], ...] = ()
+
+
+def is_corpus_file(path: Path) -> bool:
+    """Whether ``path`` is a Parquet file, by its name or its first bytes."""
+    if not path.is_file():
+        return False
+    if path.suffix == ".parquet":
+        return True
+    try:
+        with path.open("rb") as stream:
+            return stream.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+def write_corpus(path: str | os.PathLike[str], corpus: Corpus) -> None:
+    """Write a corpus; readers see the old file or the whole new one.
+
+    Raises:
+        CorpusError: The file cannot be written.
+    """
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    metadata = {
+        _VERSION_KEY: str(CORPUS_VERSION),
+        _SHA256_KEY: corpus.sha256,
+        _SKIPPED_KEY: json.dumps(corpus.skipped),
+    }
+    table = pa.Table.from_pylist(
+        [_row(kernel) for kernel in corpus.kernels], schema=SCHEMA.with_metadata(metadata)
+    )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            pq.write_table(table, partial, compression="zstd")
+            with partial.open("rb") as stream:
+                os.fsync(stream.fileno())
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise CorpusError(f"{target}: cannot be written: {error.strerror or error}") from None
+
+
+def read_corpus(path: str | os.PathLike[str]) -> Corpus:
+    """Read a corpus that ``write_corpus`` wrote.
+
+    Raises:
+        CorpusError: The file is missing, damaged, not a corpus, or of a later version.
+    """
+    where = Path(path)
+    try:
+        table = pq.read_table(where)
+    except FileNotFoundError:
+        raise CorpusError(f"{where} does not exist: make it with `llmperf corpus build`") from None
+    except (OSError, pa.ArrowException) as error:
+        raise CorpusError(
+            f"{where} is damaged or no Parquet file ({error}): build it again with `llmperf corpus build`"
+        ) from None
+    metadata = table.schema.metadata or {}
+    _check_header(where, table.schema, metadata)
+    try:
+        kernels = tuple(_kernel(row) for row in table.to_pylist())
+        skipped = tuple((str(a), str(b)) for a, b in json.loads(metadata.get(_SKIPPED_KEY, b"[]")))
+    except ValueError as error:
+        raise CorpusError(f"{where} has a row that cannot be read: {error}") from None
+    ids = [kernel.kernel_id for kernel in kernels]
+    sha256 = sha256_hex("\n".join(ids).encode())
+    if ids != sorted(set(ids)) or sha256 != metadata[_SHA256_KEY].decode():
+        raise CorpusError(f"{where}: its kernels do not match its hash: build it again")
+    if not kernels:
+        raise CorpusError(f"{where} has no kernel in it: build it from other sources")
+    return Corpus(kernels=kernels, sha256=sha256, skipped=skipped)
+
+
+def _check_header(where: Path, schema: pa.Schema, metadata: dict[bytes, bytes]) -> None:
+    version = metadata.get(_VERSION_KEY, b"").decode("ascii", "replace")
+    if not version.isdigit() or _SHA256_KEY not in metadata:
+        raise CorpusError(
+            f"{where} is a Parquet file but no corpus: name one that `llmperf corpus build` wrote"
+        )
+    if int(version) > CORPUS_VERSION:
+        raise CorpusError(
+            f"{where} is of corpus version {version}, later than {CORPUS_VERSION}: update llmperf"
+        )
+    missing = [
+        field.name
+        for field in SCHEMA
+        if schema.get_field_index(field.name) < 0 or schema.field(field.name).type != field.type
+    ]
+    if missing:
+        raise CorpusError(f"{where} lacks the columns {', '.join(missing)}: build it again")
+
+
+def _row(kernel: Kernel) -> dict[str, str | None]:
+    signature, failure = kernel.signature, kernel.failure
+    texts: dict[str, str | None] = {name: getattr(kernel, name) for name in _REQUIRED_TEXTS}
+    texts["signature"] = canonical_json(dataclasses.asdict(signature)) if signature else None
+    texts["failure_code"] = failure.code.value if failure else None
+    texts["failure_stage"] = failure.stage.value if failure else None
+    texts["failure_detail"] = failure.detail if failure else None
+    return texts
+
+
+def _kernel(row: dict[str, Any]) -> Kernel:
+    failure = None
+    if row["failure_code"] is not None:
+        failure = Failure(
+            code=FailureCode(row["failure_code"]),
+            stage=Stage(row["failure_stage"]),
+            detail=row["failure_detail"] or "",
+        )
+    signature = None
+    if row["signature"] is not None:
+        signature = signature_from_json(json.loads(row["signature"]))
+    if (signature is None) == (failure is None):
+        raise ValueError(f"kernel {row['kernel_id']}: needs a signature or a failure, and not both")
+    if sha256_hex(row["source"].encode()) != row["source_sha256"] and row["source"]:
+        raise ValueError(f"kernel {row['kernel_id']}: its source does not match its hash")
+    return Kernel(
+        **{name: row[name] for name in _REQUIRED_TEXTS}, signature=signature, failure=failure
+    )

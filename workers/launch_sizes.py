@@ -1,0 +1,236 @@
+"""Draw NDRanges: how many work-groups, of what shape, in which arrangement.
+
+Owns regimes, local shapes, the sampler and the caps on sizes. Pure: every draw comes from a generator seeded
+with the content of the request, so that another machine, or a resumed run, draws the same. Does not own what
+the arguments are: ``launch_plan.py``.
+
+The generator is Python's Mersenne Twister, of which only ``random()`` is used: that method's sequence for a
+given integer seed is promised never to change.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+from llmperf_common.ids import content_id
+from llmperf_common.records import Regime
+
+UNDER_UTILISED_GROUPS_PER_UNIT = 20
+MAX_ASPECT = 4
+"""Longest ÷ shortest side of a 2-D or 3-D NDRange, wherever the work-group's own shape allows it."""
+
+_SHAPES_2D = (
+    (8, 8), (16, 4), (4, 16), (16, 8), (8, 16), (32, 2), (64, 1), (32, 4), (16, 16), (32, 8),
+    (64, 4), (128, 2), (8, 32), (32, 16), (64, 8), (16, 32), (32, 32), (64, 16), (128, 8),
+)  # fmt: skip
+_SHAPES_3D = (
+    (4, 4, 4), (8, 4, 2), (16, 2, 2), (8, 4, 4), (16, 4, 2), (32, 2, 2), (8, 8, 2), (8, 8, 4),
+    (16, 4, 4), (32, 4, 2), (8, 8, 8), (16, 8, 4), (32, 4, 4), (16, 8, 8), (32, 8, 4),
+)  # fmt: skip
+_STEP_1D, _LARGEST_1D = 32, 1024
+_ARRANGEMENTS_TRIED = 16
+_REDRAWS = 8
+"""Draws a wanted NDRange may take: tiny spaces have fewer NDRanges than wanted."""
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeRequest:
+    """Everything the drawn NDRanges are a function of.
+
+    ``shapes``: local sizes that the kernel and the device allow. ``max_side``: longest side of the global
+    size, from the largest buffers that fit. Shares and caps as in ``PlanConfig``.
+    """
+
+    key: str
+    dims: int
+    shapes: tuple[Shape, ...]
+    compute_units: int
+    num_wanted: int
+    max_side: int
+    max_work_items: int
+    max_groups_per_unit: int
+    idle_share: float
+    under_share: float
+    stratified: bool
+
+
+class Draws:
+    """A documented source of random numbers, keyed by content.
+
+    >>> Draws("a").below(1000) == Draws("a").below(1000)
+    True
+    """
+
+    def __init__(self, key: str) -> None:
+        self._random = random.Random(int(content_id("draws", key), 16))  # noqa: S311  (no secret)
+
+    def unit(self) -> float:
+        """Return a number in [0, 1)."""
+        return self._random.random()
+
+    def below(self, limit: int) -> int:
+        """Return an integer in [0, limit)."""
+        return min(int(self._random.random() * limit), limit - 1)
+
+    def log_uniform(self, low: int, high: int, at: float) -> int:
+        """Return the integer at the share ``at`` of the way from low to high, by ratio; both included."""
+        value = math.exp(math.log(low) + at * (math.log(high + 1) - math.log(low)))
+        return min(max(int(value), low), high)
+
+
+def regime_of(num_work_groups: int, compute_units: int) -> Regime:
+    """Return how full a device is.
+
+    >>> [regime_of(n, 132).value for n in (131, 132, 2640)]
+    ['idle_sm', 'under_utilised', 'fully_utilised']
+    """
+    # With one compute unit every launch fills it; the smallest one is still the idle end of the scale.
+    if num_work_groups < max(compute_units, 2):
+        return Regime.IDLE_SM
+    if num_work_groups < UNDER_UTILISED_GROUPS_PER_UNIT * compute_units:
+        return Regime.UNDER_UTILISED
+    return Regime.FULLY_UTILISED
+
+
+def local_shapes(dims: int, max_work_group_size: int, max_sides: Shape) -> tuple[Shape, ...]:
+    """Return the local sizes that plans draw from, as far as the device allows them."""
+    if dims == 1:
+        choices: tuple[Shape, ...] = tuple(
+            (size,) for size in range(_STEP_1D, _LARGEST_1D + 1, _STEP_1D)
+        )
+    else:
+        choices = _SHAPES_2D if dims == 2 else _SHAPES_3D
+    allowed = tuple(
+        shape
+        for shape in choices
+        if math.prod(shape) <= max_work_group_size
+        and all(side <= most for side, most in zip(shape, max_sides, strict=False))
+    )
+    # A device of tiny work-groups: the largest power of two it takes, and a single work-item.
+    largest = 1 << (min(max_work_group_size, *max_sides[:1]).bit_length() - 1)
+    rest = (1,) * (dims - 1)
+    return allowed or tuple(dict.fromkeys([(largest, *rest), (1, *rest)]))
+
+
+def draw_sizes(request: SizeRequest) -> tuple[tuple[Shape, Shape], ...]:
+    """Return distinct (global size, local size) pairs in the order in which they are to be run.
+
+    Each regime gets its share of pairs, spread evenly over its work-group counts by ratio. A regime that
+    the caps cut off gives its share to the largest counts that fit, one of few NDRanges to the next. The order is random: a drift of the
+    device must not look like an effect of size.
+    """
+    most_groups = {
+        shape: most for shape in request.shapes if (most := _most_groups(request, shape)) >= 1
+    }
+    if not most_groups:
+        return ()
+    draws = Draws(request.key)
+    found: dict[tuple[Shape, Shape], None] = {}
+    total = 0
+    for low, high, share in _ranges(request):
+        # What a regime of few NDRanges could not give is asked of the next.
+        total += share
+        wanted = total - len(found)
+        roomy = {shape: most for shape, most in most_groups.items() if most >= low} or most_groups
+        choices = list(roomy.items())
+        for attempt in range(wanted * _REDRAWS):
+            if len(found) >= total:
+                break
+            slot = attempt if attempt < wanted else draws.below(wanted)
+            shape, most = choices[draws.below(len(choices))]
+            bounds = (min(low, most), min(high, most))
+            target = draws.log_uniform(*bounds, at=(slot + draws.unit()) / wanted)
+            groups = _arranged(request, draws, shape, target, bounds)
+            sides = tuple(n * side for n, side in zip(groups, shape, strict=True))
+            found.setdefault((sides, shape), None)
+    pairs = list(found)
+    for last in range(len(pairs) - 1, 0, -1):
+        other = draws.below(last + 1)
+        pairs[last], pairs[other] = pairs[other], pairs[last]
+    return tuple(pairs)
+
+
+def _ranges(request: SizeRequest) -> tuple[tuple[int, int, int], ...]:
+    """Return (fewest, most work-groups, pairs wanted) of each regime, bounds included."""
+    units, wanted = request.compute_units, request.num_wanted
+    most = max(request.max_groups_per_unit * units - 1, 1)
+    if not request.stratified:
+        return ((1, most, wanted),)
+    idle = min(int(request.idle_share * wanted + 0.5), wanted)
+    under = min(int(request.under_share * wanted + 0.5), wanted - idle)
+    full_from = UNDER_UTILISED_GROUPS_PER_UNIT * units
+    idle_to = max(units - 1, 1)
+    return (
+        (1, idle_to, idle),
+        (idle_to + 1, full_from - 1, under),
+        (full_from, most, wanted - idle - under),
+    )
+
+
+def _most_groups(request: SizeRequest, shape: Shape) -> int:
+    by_side = math.prod(request.max_side // side for side in shape)
+    return min(by_side, request.max_work_items // math.prod(shape))
+
+
+def _arranged(
+    request: SizeRequest, draws: Draws, shape: Shape, target: int, bounds: tuple[int, int]
+) -> Shape:
+    """Spread ``target`` work-groups over the dimensions, sides within MAX_ASPECT where possible."""
+    if len(shape) == 1:
+        return (target,)
+    side = (target * math.prod(shape)) ** (1 / len(shape))
+    best: Shape = ()
+    best_aspect = math.inf
+    for _ in range(_ARRANGEMENTS_TRIED):
+        ratios = [2 ** (2 * draws.unit() - 1) for _ in shape[1:]]
+        groups = _rounded(request, shape, target, [side * ratio for ratio in ratios])
+        if not bounds[0] <= math.prod(groups) <= bounds[1]:
+            continue
+        aspect = _aspect(groups, shape)
+        if aspect <= MAX_ASPECT:
+            return groups
+        if aspect < best_aspect:
+            best, best_aspect = groups, aspect
+    exact = _squarest(request, shape, target)
+    if exact and (not best or _aspect(exact, shape) < best_aspect):
+        return exact
+    return best or (1,) * len(shape)
+
+
+def _rounded(request: SizeRequest, shape: Shape, target: int, sides: list[float]) -> Shape:
+    groups: list[int] = []
+    left = float(target)
+    for length, wanted in zip(shape, [*sides, 0.0], strict=True):
+        is_last = len(groups) == len(sides)
+        number = round(left if is_last else wanted / length)
+        groups.append(max(1, min(number, request.max_side // length)))
+        left /= groups[-1]
+    return tuple(groups)
+
+
+def _squarest(request: SizeRequest, shape: Shape, target: int) -> Shape:
+    """Return the factorisation of ``target`` into work-group counts with the smallest aspect."""
+    most = [request.max_side // side for side in shape]
+    options = [
+        groups
+        for groups in _factorisations(target, len(shape))
+        if all(n <= limit for n, limit in zip(groups, most, strict=True))
+    ]
+    return min(options, key=lambda groups: (_aspect(groups, shape), groups), default=())
+
+
+def _factorisations(number: int, parts: int) -> list[Shape]:
+    if parts == 1:
+        return [(number,)]
+    divisors = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    divisors += [number // one for one in divisors if one * one != number]
+    return [(one, *rest) for one in divisors for rest in _factorisations(number // one, parts - 1)]
+
+
+def _aspect(groups: Shape, shape: Shape) -> float:
+    sides = [n * side for n, side in zip(groups, shape, strict=True)]
+    return max(sides) / min(sides)

@@ -1,0 +1,64 @@
+"""The parse child: one JSON line in (source and options), one JSON line out (signatures or a failure).
+
+Owns the process boundary around libclang, which can crash on hostile sources and cannot be interrupted;
+its parent is ``parse_pool.py``. Loads neither Arrow nor pydantic: it must start in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import os
+import signal
+import sys
+import traceback
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from workers.signature import NamedSignature, read_signatures
+
+_PR_SET_PDEATHSIG = 1
+_RECURSION_LIMIT = 10_000
+"""Calls of Python functions need no C stack since 3.11, so deep expressions only need the permission."""
+
+
+def answer(source: str, build_options: str) -> str:
+    """Return the answer to one job as a line of JSON."""
+    try:
+        found = read_signatures(source, build_options)
+    except Exception:  # noqa: BLE001  (the process boundary: everything becomes a coded failure)
+        found = Failure(
+            code=FailureCode.INTERNAL_ERROR, stage=Stage.SIGNATURE, detail=traceback.format_exc()
+        )
+    if isinstance(found, Failure):
+        return json.dumps({"failure": dataclasses.asdict(found)})
+    return json.dumps({"kernels": [_kernel(one) for one in found]})
+
+
+def _kernel(one: NamedSignature) -> dict[str, object]:
+    key = "failure" if isinstance(one.signature, Failure) else "signature"
+    return {"name": one.name, key: dataclasses.asdict(one.signature)}
+
+
+def _die_with_parent(parent_pid: int) -> None:
+    # Not child_main.die_with_parent: its module brings pydantic, which doubles the start of this child.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def main() -> None:
+    """Serve jobs on stdin until it closes."""
+    _die_with_parent(int(sys.argv[1]))
+    sys.setrecursionlimit(_RECURSION_LIMIT)
+    # libclang may write to stdout; the answers have a descriptor of their own.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+        os.dup2(2, 1)
+        for line in sys.stdin:
+            job = json.loads(line)
+            answers.write(answer(job["source"], job["build_options"]) + "\n")
+            answers.flush()
+
+
+if __name__ == "__main__":
+    main()

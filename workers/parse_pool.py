@@ -1,0 +1,219 @@
+"""Read the signatures of many sources in killable children, a few at a time.
+
+Owns the children's lives: a source that crashes the parser or keeps it busy for too long costs one child
+and gives one coded failure, never the run. What a child does: ``parse_child.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import pydantic
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.records import Signature
+from workers.signature import NamedSignature
+
+FILE_TIMEOUT_S = 30.0
+SOURCES_PER_CHILD = 64
+"""Fewer sources than this are not worth the start of another child."""
+MAX_CHILDREN = 16
+_READ_BYTES = 1 << 16
+_SIGNATURE: pydantic.TypeAdapter[Signature] = pydantic.TypeAdapter(Signature)
+_FAILURE: pydantic.TypeAdapter[Failure] = pydantic.TypeAdapter(Failure)
+
+Parsed = tuple[NamedSignature, ...] | Failure
+
+
+def parse_sources(
+    sources: Sequence[str],
+    build_options: str = "",
+    *,
+    num_children: int | None = None,
+    timeout_s: float = FILE_TIMEOUT_S,
+    command: Sequence[str] | None = None,
+) -> list[Parsed]:
+    """Read every source's signatures; the result has the order of ``sources``.
+
+    Args:
+        sources: OpenCL C texts.
+        build_options: as for the device's compiler.
+        num_children: processes at once; by default one, and more for more sources, as cores allow.
+        timeout_s: a source that takes longer is a ``build_timeout``.
+        command: what a child runs; the tests put a stubborn one here.
+    """
+    if not sources:
+        return []
+    if num_children is None:
+        wanted = 1 + len(sources) // SOURCES_PER_CHILD
+        num_children = min(wanted, os.cpu_count() or 1, MAX_CHILDREN)
+    argv = tuple(command or (sys.executable, "-m", "workers.parse_child", str(os.getpid())))
+    with _Pool(argv, num_children, timeout_s) as pool:
+        jobs = (
+            json.dumps({"source": source, "build_options": build_options}) for source in sources
+        )
+        return pool.run(jobs, len(sources))
+
+
+def signature_from_json(value: Any) -> Signature:
+    """Build a signature from its JSON value.
+
+    Raises:
+        ValueError: It is not one.
+    """
+    return _SIGNATURE.validate_python(value)
+
+
+class _ParseChild:
+    """One child with at most one job."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.job: int | None = None
+        self.deadline_s = float("inf")
+        self._buffer = b""
+
+    def fileno(self) -> int:
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def give(self, job: int, line: str, deadline_s: float) -> None:
+        """Send a job; a child that is gone shows at the next read."""
+        self.job, self.deadline_s, self._buffer = job, deadline_s, b""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return
+
+    def read(self) -> str | None:
+        """Return the answer if it is complete, else None; raises EOFError when the child is gone."""
+        piece = os.read(self.fileno(), _READ_BYTES)
+        if not piece:
+            raise EOFError
+        self._buffer += piece
+        return self._buffer.decode() if self._buffer.endswith(b"\n") else None
+
+    def end(self, *, kill: bool) -> int:
+        """End the child and return its exit status."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        if kill:
+            self._process.kill()
+        # Bytes of a job may be left over for a child that died first.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+        return self._process.wait()
+
+
+class _Pool:
+    def __init__(self, argv: Sequence[str], num_children: int, timeout_s: float) -> None:
+        self._argv = argv
+        self._timeout_s = timeout_s
+        self._selector = selectors.DefaultSelector()
+        self._children: set[_ParseChild] = set()
+        self._num_children = num_children
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for child in list(self._children):
+            self._drop(child, kill=child.job is not None)
+        self._selector.close()
+
+    def run(self, lines: Iterator[str], num_jobs: int) -> list[Parsed]:
+        """Run every job and return the answers in order."""
+        answers: list[Parsed | None] = [None] * num_jobs
+        jobs = enumerate(lines)
+        idle = [self._start() for _ in range(min(self._num_children, num_jobs))]
+        num_done = 0
+        while num_done < num_jobs:
+            while idle and (job := next(jobs, None)) is not None:
+                idle.pop().give(*job, time.monotonic() + self._timeout_s)
+            for child, result in self._wait():
+                assert child.job is not None
+                answers[child.job] = result
+                num_done += 1
+                child.job, child.deadline_s = None, float("inf")
+                idle.append(child if child in self._children else self._start())
+        return [one for one in answers if one is not None]
+
+    def _wait(self) -> Iterator[tuple[_ParseChild, Parsed]]:
+        soonest_s = min(child.deadline_s for child in self._children)
+        ready = self._selector.select(max(0.0, soonest_s - time.monotonic()))
+        for key, _ in ready:
+            child: _ParseChild = key.data
+            try:
+                line = child.read()
+            except EOFError:
+                status = self._drop(child, kill=False)
+                if child.job is not None:
+                    yield child, _failure(FailureCode.COMPILER_CRASH, _death(status))
+                continue
+            if line is not None:
+                yield child, _decoded(line)
+        now_s = time.monotonic()
+        for child in [one for one in self._children if one.deadline_s <= now_s]:
+            self._drop(child, kill=True)
+            detail = f"the parser did not finish within {self._timeout_s:g} s"
+            yield child, _failure(FailureCode.BUILD_TIMEOUT, detail)
+
+    def _start(self) -> _ParseChild:
+        child = _ParseChild(self._argv)
+        self._children.add(child)
+        self._selector.register(child, selectors.EVENT_READ, child)
+        return child
+
+    def _drop(self, child: _ParseChild, *, kill: bool) -> int:
+        self._selector.unregister(child)
+        self._children.discard(child)
+        return child.end(kill=kill)
+
+
+def _decoded(line: str) -> Parsed:
+    answer = json.loads(line)
+    if "failure" in answer:
+        return _FAILURE.validate_python(answer["failure"])
+    return tuple(
+        NamedSignature(
+            name=one["name"],
+            signature=_FAILURE.validate_python(one["failure"])
+            if "failure" in one
+            else signature_from_json(one["signature"]),
+        )
+        for one in answer["kernels"]
+    )
+
+
+def _death(status: int) -> str:
+    if status < 0:
+        return f"the parser died of signal {-status} ({signal.Signals(-status).name})"
+    return f"the parser's process ended with status {status}"
+
+
+def _failure(code: FailureCode, detail: str) -> Failure:
+    return Failure(code=code, stage=Stage.SIGNATURE, detail=detail)

@@ -1,0 +1,148 @@
+"""The plan of a run: every kernel of a corpus on every device class, in a fixed order.
+
+Owns which tasks there are, their ids and the plan's identity. Immutable and derived: whoever has the corpus
+and ``run.json`` has the same plan. Does not own who works on a task: ``llmperf_common/ledger``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+
+from llmperf_common.ids import HARNESS_VERSION, content_id, task_id
+from llmperf_common.records import DeviceClass, Kernel, LaunchConfig, empty_config
+from workers.config import PlanConfig, TimingConfig
+from workers.launch_plan import num_configs, plan_configs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One kernel on one device class: compiled once, all its launch configs run. ``index`` within the plan."""
+
+    index: int
+    task_id: str
+    kernel: Kernel
+    device_class: DeviceClass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All tasks of a run. Task ``i`` is kernel ``i mod K`` on device class ``i div K``.
+
+    No ``slots``: hash and index are worked out once, when first asked for.
+
+    Args:
+        kernels: of the corpus, sorted by id.
+        corpus_sha256: the corpus' identity.
+        device_classes: what tasks run on; all their facts enter the hash.
+        plan_config: which launch configs.
+        timing_config: how each is timed.
+
+    Raises:
+        ValueError: Two kernels or two device classes have the same id.
+    """
+
+    kernels: tuple[Kernel, ...]
+    corpus_sha256: str
+    device_classes: tuple[DeviceClass, ...]
+    plan_config: PlanConfig
+    timing_config: TimingConfig
+
+    def __post_init__(self) -> None:
+        if len({kernel.kernel_id for kernel in self.kernels}) != len(self.kernels):
+            raise ValueError("a plan needs each kernel once")
+        if len({one.name for one in self.device_classes}) != len(self.device_classes):
+            raise ValueError("a plan needs each device class once")
+
+    @cached_property
+    def plan_hash(self) -> str:
+        """Identity of the plan: 20 hex digits over everything that decides what is timed and how.
+
+        Covers corpus, device classes, plan and timing configuration and harness version; never limits,
+        ledger, storage or logging.
+        """
+        return content_id(
+            "plan",
+            {
+                "corpus_sha256": self.corpus_sha256,
+                "device_classes": [dataclasses.asdict(one) for one in self.device_classes],
+                "plan": self.plan_config.model_dump(mode="json"),
+                "timing": self.timing_config.model_dump(mode="json"),
+                "harness_version": HARNESS_VERSION,
+            },
+        )
+
+    @property
+    def num_tasks(self) -> int:
+        """Kernels times device classes."""
+        return len(self.kernels) * len(self.device_classes)
+
+    def task(self, index: int) -> Task:
+        """Return the task at an index.
+
+        Raises:
+            IndexError: There is none.
+        """
+        if not 0 <= index < self.num_tasks:
+            raise IndexError(f"task {index} of {self.num_tasks}")
+        class_index, kernel_index = divmod(index, len(self.kernels))
+        kernel = self.kernels[kernel_index]
+        device_class = self.device_classes[class_index]
+        return Task(
+            index=index,
+            task_id=task_id(
+                plan_hash=self.plan_hash,
+                kernel_id=kernel.kernel_id,
+                device_class=device_class.name,
+            ),
+            kernel=kernel,
+            device_class=device_class,
+        )
+
+    def index_of(self, task_id: str) -> int:
+        """Return the index of a task.
+
+        Raises:
+            KeyError: The plan has no task of this id.
+        """
+        return self._indices[task_id]
+
+    def tasks_of_class(self, device_class: str) -> range:
+        """Return the indices of the tasks that run on the device class of this name.
+
+        Raises:
+            KeyError: The plan has no such device class.
+        """
+        for number, one in enumerate(self.device_classes):
+            if one.name == device_class:
+                first = number * len(self.kernels)
+                return range(first, first + len(self.kernels))
+        raise KeyError(device_class)
+
+    def configs(self, task: Task) -> tuple[LaunchConfig, ...]:
+        """Return the launch configs of a task, in the order to run them.
+
+        At least one: a kernel that cannot be launched at all has a single config with empty sizes, the
+        place of its one failed row.
+        """
+        planned: tuple[LaunchConfig, ...] = ()
+        if task.kernel.failure is None:
+            planned = plan_configs(task.kernel, task.device_class, self.plan_config)
+        return planned or (
+            empty_config(
+                kernel_id=task.kernel.kernel_id,
+                device_class=task.device_class.name,
+                strategy=self.plan_config.strategies[0],
+            ),
+        )
+
+    def num_samples(self, task: Task) -> int:
+        """Return how many rows the task gives: ``len(configs(task))``, but cheaper."""
+        if task.kernel.failure is not None:
+            return 1
+        return max(1, num_configs(task.kernel, task.device_class, self.plan_config))
+
+    @cached_property
+    def _indices(self) -> dict[str, int]:
+        return {self.task(index).task_id: index for index in range(self.num_tasks)}

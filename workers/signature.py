@@ -1,0 +1,245 @@
+"""What a source says about its kernels: arguments, access, dimensions, static features.
+
+Owns the judgement what can be filled and launched, and what is ``unsupported``. Needs libclang and no
+device; the tests compare it with ``clGetKernelArgInfo``. A source with errors (macros that its host would
+define) still gives signatures where the parameters are usable: the device's compiler has the last word.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.records import Access, Argument, ArgumentKind, Signature
+from workers.builtin_groups import NDRANGE_CALLS
+from workers.clang_access import AccessAnalysis
+from workers.clang_nodes import (
+    Function,
+    NodeKind,
+    Parameter,
+    ParsedSource,
+    Space,
+    TypeClass,
+    TypeFacts,
+    reachable,
+    walk,
+)
+from workers.clang_parse import ParserCrashError, parse
+from workers.static_features import static_features
+
+MAX_DIMS = 3
+_BUFFER_KINDS = {
+    Space.GLOBAL: ArgumentKind.GLOBAL_BUFFER,
+    Space.CONSTANT: ArgumentKind.CONSTANT_BUFFER,
+    Space.LOCAL: ArgumentKind.LOCAL_BUFFER,
+}
+_VALUE_KINDS = {
+    TypeClass.SCALAR: ArgumentKind.SCALAR,
+    TypeClass.VECTOR: ArgumentKind.SCALAR,
+    TypeClass.IMAGE: ArgumentKind.IMAGE,
+    TypeClass.SAMPLER: ArgumentKind.SAMPLER,
+    TypeClass.PIPE: ArgumentKind.PIPE,
+    TypeClass.RECORD: ArgumentKind.STRUCT,
+}
+_FILLABLE = frozenset(
+    {
+        ArgumentKind.GLOBAL_BUFFER,
+        ArgumentKind.CONSTANT_BUFFER,
+        ArgumentKind.LOCAL_BUFFER,
+        ArgumentKind.SCALAR,
+    }
+)
+_QUALIFIERS = re.compile(
+    r"\b(?:__global|__constant|__local|__private|__generic|global|constant|local|private|const|volatile|restrict"
+    r"|__restrict|__read_only|__write_only|__read_write|read_only|write_only|read_write|struct|union|enum)\b"
+)
+_UNSIGNED = {
+    "unsigned char": "uchar",
+    "unsigned short": "ushort",
+    "unsigned int": "uint",
+    "unsigned long": "ulong",
+    "unsigned": "uint",
+    "signed char": "char",
+}
+_COMMENTS_AND_TEXTS = re.compile(
+    r"//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL
+)
+_KERNEL_WORD = re.compile(r"\b(?:__kernel|kernel)\b")
+_KERNEL_HEADER = re.compile(
+    r"\b(?:__kernel|kernel)\b(?:\s|\bvoid\b|\b(?:static|inline)\b|__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\))*?"
+    r"\bvoid\b(?:\s|__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\))*([A-Za-z_]\w*)\s*\("
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedSignature:
+    """One kernel of a source: its name, and its signature or why it has none."""
+
+    name: str
+    signature: Signature | Failure
+
+
+def mentions_kernel(source: str) -> bool:
+    """Whether the word ``kernel`` or ``__kernel`` stands in the code, comments and texts aside."""
+    return _KERNEL_WORD.search(_COMMENTS_AND_TEXTS.sub(" ", source)) is not None
+
+
+def read_signatures(source: str, build_options: str = "") -> tuple[NamedSignature, ...] | Failure:
+    """Read every kernel of one source, in the order they are defined.
+
+    Args:
+        source: OpenCL C text.
+        build_options: as for the device's compiler; macros, include folders and the standard are used.
+
+    Returns:
+        One entry a ``__kernel`` function with a body; none if the text never says ``kernel``. A Failure
+        (``build_error``) if it does, but nothing could be made of it.
+
+    >>> read_signatures("__kernel void f(__global float *a) { a[get_global_id(0)] = 1; }")[0].name
+    'f'
+    """
+    if not mentions_kernel(source):
+        return ()
+    try:
+        parsed = parse(source, build_options)
+        found = {one.name: _named(parsed, source, one) for one in parsed.kernels}
+    except RecursionError:
+        return _failure(
+            FailureCode.UNSUPPORTED, "an expression is nested too deeply to be analysed"
+        )
+    except ParserCrashError as error:
+        return _failure(FailureCode.COMPILER_CRASH, str(error))
+    for name in _lost_kernels(source, parsed, found):
+        detail = "the parser could not make sense of this kernel\n" + "\n".join(parsed.errors)
+        found[name] = NamedSignature(name=name, signature=_failure(FailureCode.BUILD_ERROR, detail))
+    if not found:
+        reasons = parsed.errors or (
+            "no __kernel function with a body is left after preprocessing; pass the macros it needs (-D...)",
+        )
+        return _failure(FailureCode.BUILD_ERROR, "no kernel found\n" + "\n".join(reasons))
+    return tuple(found.values())
+
+
+def _lost_kernels(source: str, parsed: ParsedSource, found: dict[str, NamedSignature]) -> list[str]:
+    """Name the kernels that the text defines and an erroneous parse dropped: no silent skips."""
+    if not parsed.errors:
+        return []
+    text = _COMMENTS_AND_TEXTS.sub(" ", source)
+    names = dict.fromkeys(
+        match.group(1) for match in _KERNEL_HEADER.finditer(text) if _has_body(text, match.end())
+    )
+    return [name for name in names if name not in found]
+
+
+def _has_body(text: str, after_parenthesis: int) -> bool:
+    depth = 1
+    for position in range(after_parenthesis, len(text)):
+        if text[position] in "()":
+            depth += 1 if text[position] == "(" else -1
+            if depth == 0:
+                return text[position + 1 :].lstrip().startswith("{")
+    return False
+
+
+def _named(parsed: ParsedSource, source: str, kernel: Function) -> NamedSignature:
+    return NamedSignature(name=kernel.name, signature=_signature(parsed, source, kernel))
+
+
+def _signature(parsed: ParsedSource, source: str, kernel: Function) -> Signature | Failure:
+    accesses = AccessAnalysis(parsed).accesses(kernel)
+    arguments = tuple(
+        _argument(position, parameter, access)
+        for position, (parameter, access) in enumerate(
+            zip(kernel.parameters, accesses, strict=True)
+        )
+    )
+    refused = [one for one in arguments if one.kind not in _FILLABLE]
+    if refused:
+        return _failure(FailureCode.UNSUPPORTED, "\n".join(_refusal(one) for one in refused))
+    functions = reachable(parsed, kernel)
+    required = kernel.required_local_size
+    dims = max(_dims_asked_for(functions), _dims_required(required))
+    features = static_features(parsed, source.encode(), kernel, functions, arguments, dims)
+    return Signature(
+        arguments=arguments,
+        dims=dims,
+        required_local_size=required,
+        static_local_bytes=int(features["static_local_bytes"]),
+        static_features=features,
+    )
+
+
+def _dims_asked_for(functions: tuple[Function, ...]) -> int:
+    highest = 0
+    for function in functions:
+        for node in walk(function.body):
+            if node.kind is NodeKind.CALL and node.name in NDRANGE_CALLS and node.children:
+                dimension = node.children[0].value
+                if dimension is not None and highest < dimension < MAX_DIMS:
+                    highest = dimension
+    return highest + 1
+
+
+def _dims_required(required: tuple[int, ...] | None) -> int:
+    shape = required or ()
+    used = [index + 1 for index, length in enumerate(shape) if length > 1]
+    return max(used, default=1)
+
+
+def _argument(position: int, parameter: Parameter, access: Access) -> Argument:
+    kind = parameter.type
+    is_pointer = kind.shape is TypeClass.POINTER
+    element = kind.pointee if is_pointer and kind.pointee is not None else kind
+    argument_kind = _pointer_kind(element) if is_pointer else _VALUE_KINDS.get(kind.shape)
+    if not is_pointer and kind.scalar == "bool":
+        argument_kind = ArgumentKind.OTHER
+    return Argument(
+        position=position,
+        name=parameter.name or f"argument_{position}",
+        kind=argument_kind or ArgumentKind.OTHER,
+        type_name=type_name(kind),
+        scalar_type=element.scalar,
+        vector_width=max(1, element.num_scalars),
+        element_bytes=element.size_bytes,
+        access=access if is_pointer else Access.READ,
+        is_const=element.is_const,
+    )
+
+
+def _pointer_kind(element: TypeFacts) -> ArgumentKind:
+    if element.shape in {TypeClass.RECORD, TypeClass.ARRAY}:
+        plain = element.scalar and not element.has_pointer_leaf and element.size_bytes > 0
+        if not plain:
+            return ArgumentKind.STRUCT
+    elif element.shape not in {TypeClass.SCALAR, TypeClass.VECTOR}:
+        return ArgumentKind.OTHER
+    return _BUFFER_KINDS.get(element.space, ArgumentKind.OTHER)
+
+
+def type_name(kind: TypeFacts) -> str:
+    """Return a type as ``clGetKernelArgInfo`` names it: typedefs kept, qualifiers dropped.
+
+    A pointer is its pointee's name and ``*``; ``unsigned int`` is ``uint``.
+    """
+    if kind.shape is TypeClass.POINTER and kind.pointee is not None:
+        return type_name(kind.pointee) + "*"
+    words = " ".join(_QUALIFIERS.sub(" ", kind.spelling).split())
+    return _UNSIGNED.get(words, words)
+
+
+def _refusal(argument: Argument) -> str:
+    reasons = {
+        ArgumentKind.IMAGE: "is an image",
+        ArgumentKind.SAMPLER: "is a sampler",
+        ArgumentKind.PIPE: "is a pipe",
+        ArgumentKind.STRUCT: "is a structure whose members are not all of one scalar type",
+    }
+    reason = reasons.get(argument.kind, "is of a type that no buffer or number can stand for")
+    return (
+        f"argument {argument.position} ({argument.name!r}) of type {argument.type_name!r} {reason}"
+    )
+
+
+def _failure(code: FailureCode, detail: str) -> Failure:
+    return Failure(code=code, stage=Stage.SIGNATURE, detail=detail)
