@@ -25,11 +25,13 @@ interval_width_ratio        median of high_ns / low_ns
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from llmperf_common.bootstrap import Statistic, bootstrap_interval, family_draws
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -37,9 +39,6 @@ Mask = npt.NDArray[np.bool_]
 
 LONG_LAUNCH_NS = 10_000.0
 """Below 10 us a GPU's launch floor and timer noise dominate, so metrics are also given from there on."""
-
-_CHUNK_ELEMENTS = 4_000_000
-"""Weights held at once while bootstrapping medians: 32 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,78 +177,35 @@ def choice_regret(measured_ns: Floats, predicted_ns: Floats, choice: Codes) -> R
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Statistic:
-    """One number over values that each belong to a family."""
-
-    name: str
-    kind: str
-    """"mean", "median" or "root_mean" (of values that are squares already)."""
-    values: Floats
-    family: Codes
-
-    def point(self) -> float | None:
-        if len(self.values) == 0:
-            return None
-        if self.kind == "median":
-            return float(np.median(self.values))
-        mean = float(np.mean(self.values))
-        return mean**0.5 if self.kind == "root_mean" else mean
-
-    def resampled(self, draws: Floats) -> Floats:
-        """Return the statistic for each row of ``draws`` (shape (b, families), how often each is in)."""
-        if self.kind == "median":
-            return _weighted_medians(self.values, self.family, draws)
-        sums = np.bincount(self.family, self.values, minlength=draws.shape[1])
-        counts = np.bincount(self.family, minlength=draws.shape[1])
-        weight = draws @ counts
-        means = np.full(len(draws), np.nan)
-        np.divide(draws @ sums, weight, out=means, where=weight > 0)
-        return np.sqrt(means) if self.kind == "root_mean" else means
-
-
-def _weighted_medians(values: Floats, family: Codes, draws: Floats) -> Floats:
-    order = np.argsort(values)
-    ordered, ordered_family = values[order], family[order]
-    result = np.full(len(draws), np.nan)
-    step = max(1, _CHUNK_ELEMENTS // max(1, len(values)))
-    for start in range(0, len(draws), step):
-        weights = np.cumsum(draws[start : start + step][:, ordered_family], axis=1)
-        total = weights[:, -1]
-        middle = np.argmax(weights >= total[:, None] / 2, axis=1)
-        result[start : start + step] = np.where(total > 0, ordered[middle], np.nan)
-    return result
-
-
-def _statistics(scored: Scored, min_configs: int) -> Iterator[_Statistic]:
+def _statistics(scored: Scored, min_configs: int) -> Iterator[Statistic]:
     ape = absolute_percentage_error(scored.measured_ns, scored.predicted_ns)
     ratio = log2_ratio(scored.measured_ns, scored.predicted_ns)
     family = scored.family
-    yield _Statistic(name="mape_percent", kind="mean", values=ape, family=family)
-    yield _Statistic(name="median_ape_percent", kind="median", values=ape, family=family)
-    yield _Statistic(name="median_log2_ratio", kind="median", values=ratio, family=family)
-    yield _Statistic(name="rmse_log2", kind="root_mean", values=ratio * ratio, family=family)
+    yield Statistic(name="mape_percent", kind="mean", values=ape, family=family)
+    yield Statistic(name="median_ape_percent", kind="median", values=ape, family=family)
+    yield Statistic(name="median_log2_ratio", kind="median", values=ratio, family=family)
+    yield Statistic(name="rmse_log2", kind="root_mean", values=ratio * ratio, family=family)
     kernels, first, index = np.unique(scored.kernel, return_index=True, return_inverse=True)
     macro = np.bincount(index, ape) / np.bincount(index) if len(ape) else ape
-    yield _Statistic(name="macro_mape_percent", kind="mean", values=macro, family=family[first])
+    yield Statistic(name="macro_mape_percent", kind="mean", values=macro, family=family[first])
     medians = np.array([np.median(part) for part in _parts(ape, index)], dtype=np.float64)
-    yield _Statistic(
+    yield Statistic(
         name="macro_median_ape_percent", kind="mean", values=medians, family=family[first]
     )
     codes, rho = spearman_by_group(
         scored.measured_ns, scored.predicted_ns, scored.kernel, min_configs
     )
     owner = family[first[np.searchsorted(kernels, codes)]]
-    yield _Statistic(name="spearman_mean", kind="mean", values=rho, family=owner)
-    yield _Statistic(name="spearman_median", kind="median", values=rho, family=owner)
+    yield Statistic(name="spearman_mean", kind="mean", values=rho, family=owner)
+    yield Statistic(name="spearman_median", kind="median", values=rho, family=owner)
     yield from _choice_statistics(scored)
     if scored.low_ns is not None and scored.high_ns is not None:
         inside = (scored.low_ns <= scored.measured_ns) & (scored.measured_ns <= scored.high_ns)
-        yield _Statistic(
+        yield Statistic(
             name="coverage", kind="mean", values=inside.astype(np.float64), family=family
         )
         width = scored.high_ns / scored.low_ns
-        yield _Statistic(name="interval_width_ratio", kind="median", values=width, family=family)
+        yield Statistic(name="interval_width_ratio", kind="median", values=width, family=family)
 
 
 def _parts(values: Floats, index: Codes) -> list[Floats]:
@@ -259,14 +215,14 @@ def _parts(values: Floats, index: Codes) -> list[Floats]:
     return np.split(values[order], np.cumsum(np.bincount(index))[:-1])
 
 
-def _choice_statistics(scored: Scored) -> Iterator[_Statistic]:
+def _choice_statistics(scored: Scored) -> Iterator[Statistic]:
     regret = choice_regret(scored.measured_ns, scored.predicted_ns, scored.choice)
     choices, first = np.unique(scored.choice, return_index=True)
     owner = scored.family[first[np.searchsorted(choices, regret.group)]]
     chosen = 100.0 * regret.chosen
-    yield _Statistic(name="regret_mean_percent", kind="mean", values=chosen, family=owner)
-    yield _Statistic(name="regret_median_percent", kind="median", values=chosen, family=owner)
-    yield _Statistic(
+    yield Statistic(name="regret_mean_percent", kind="mean", values=chosen, family=owner)
+    yield Statistic(name="regret_median_percent", kind="median", values=chosen, family=owner)
+    yield Statistic(
         name="regret_random_percent", kind="mean", values=100.0 * regret.random, family=owner
     )
 
@@ -300,12 +256,12 @@ def summarise(
     }
     block.update({item.name: item.point() for item in statistics})
     if replicates > 0 and len(scored.measured_ns):
-        generator = np.random.default_rng(seed)
-        share = np.full(len(families), 1 / len(families))
-        draws = generator.multinomial(len(families), share, size=replicates).astype(np.float64)
+        draws = family_draws(len(families), replicates, seed)
         block["ci_level"] = level
         block["ci"] = {
-            item.name: _interval(item, families, draws, level) if len(families) > 1 else None
+            item.name: bootstrap_interval(item, families, draws, level)
+            if len(families) > 1
+            else None
             for item in statistics
         }
     return block
@@ -314,18 +270,6 @@ def summarise(
 def _num_choices(choice: Codes) -> int:
     _, rows = np.unique(choice[choice >= 0], return_counts=True)
     return int(np.sum(rows >= 2))
-
-
-def _interval(item: _Statistic, families: Codes, draws: Floats, level: float) -> list[float] | None:
-    if len(item.values) == 0:
-        return None
-    dense = np.searchsorted(families, item.family)
-    values = replace(item, family=dense).resampled(draws)
-    values = values[np.isfinite(values)]
-    if len(values) == 0:
-        return None
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return [float(low), float(high)]
 
 
 def metrics_table(

@@ -25,6 +25,7 @@ def train(
 ) -> None:
     """Train a predictor on a dataset."""
     from llmperf import api  # noqa: PLC0415
+    from trainer.scoring import markdown_table  # noqa: PLC0415
 
     if init is not None or cluster or workers is not None:
         raise CommandError(
@@ -35,7 +36,9 @@ def train(
     summary = api.train(
         data=data, out=out, preset=preset, overrides=tuple(set_ or ()), config_file=config, progress=say
     )
-    answer(summary.table)
+    answer(markdown_table(summary.metrics["parts"]))
+    for note in summary.notes:
+        say(f"note: {note}")
     say(f"run written to {out}")
 
 

@@ -1,0 +1,188 @@
+"""The simple predictors: what any model must beat. They need numpy only and save as JSON one can read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from llmperf_common.features import feature_names
+from trainer.interface import FitData, Floats, Rows
+
+MODEL_FILE = "model.json"
+
+_LARGEST_Z = 4.0
+"""Standardised features are cut here: a law fitted on one range must not explode outside it."""
+_SMALLEST_SHARE_ABOVE_FLOOR = 0.05
+"""Times closer to the floor than this carry no information about the work: timer noise."""
+
+
+def write_model_json(folder: Path, content: dict[str, Any]) -> None:
+    """Write ``model.json`` into ``folder``; floats keep every bit."""
+    text = json.dumps({"schema": 1, **content}, indent=1, allow_nan=False)
+    (folder / MODEL_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def read_model_json(folder: Path, name: str) -> dict[str, Any]:
+    """Read ``model.json`` of the model ``name``.
+
+    Raises:
+        ValueError: It is missing, not JSON, of another schema, or of another model.
+    """
+    path = folder / MODEL_FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not isinstance(content, dict) or content.get("schema") != 1 or content.get("name") != name:
+        raise ValueError(f"{path}: not a model {name!r} of schema 1")
+    return content
+
+
+def weighted_median(values: Floats, weight: Floats) -> float:
+    """Return the smallest value with at least half of the weight at or below it.
+
+    >>> weighted_median(np.array([3.0, 1.0, 2.0]), np.ones(3))
+    2.0
+    """
+    order = np.argsort(values)
+    reached = np.cumsum(weight[order])
+    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
+
+
+@dataclass(slots=True)
+class GlobalMedian:
+    """Predicts the median of the training times for everything: knows nothing, sets the bar."""
+
+    log2_ns: float
+    name: str = "global-median"
+
+    @classmethod
+    def fit(cls, data: FitData) -> Self:
+        """Take the weighted median of the targets."""
+        return cls(log2_ns=weighted_median(data.log2_ns, data.weight))
+
+    def predict_log2_ns(self, rows: Rows) -> Floats:
+        """Return the one number n times."""
+        return np.full(len(rows), self.log2_ns)
+
+    def save(self, folder: Path) -> None:
+        """Write ``model.json``."""
+        write_model_json(folder, {"name": self.name, "log2_ns": self.log2_ns})
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read ``model.json``."""
+        return cls(log2_ns=float(read_model_json(folder, "global-median")["log2_ns"]))
+
+
+@dataclass(slots=True)
+class LaunchFloorLogLinear:
+    """time = launch floor + 2**(w . z + b), z the standardised features; ridge on w.
+
+    Near the floor log2(time - floor) is mostly noise; each row is weighted by ((time - floor) / time)**2,
+    the precision that an equal relative error of the time leaves it.
+    """
+
+    names: tuple[str, ...]
+    mean: Floats
+    scale: Floats
+    coefficients: Floats
+    intercept: float
+    fallback_floor_ns: float
+    name: str = "log-linear"
+
+    @classmethod
+    def fit(cls, data: FitData, *, ridge: float) -> Self:
+        """Solve the weighted ridge regression in closed form.
+
+        Args:
+            data: what to fit; the validation part is not used.
+            ridge: penalty on the standardised coefficients.
+        """
+        features, names = data.rows.features, feature_names()
+        time_ns = np.exp2(data.log2_ns)
+        mean, scale = _standardisation(features)
+        fallback = float(time_ns.min())
+        floor = np.minimum(_floor_ns(features, names, fallback), 0.95 * time_ns)
+        share = np.maximum(1 - floor / time_ns, _SMALLEST_SHARE_ABOVE_FLOOR)
+        target = np.log2(share * time_ns)
+        weight = data.weight * share**2
+        z = _standardised(features, mean, scale)
+        centre, level = np.average(z, axis=0, weights=weight), np.average(target, weights=weight)
+        inner = z - centre
+        gram = (inner * weight[:, None]).T @ inner + ridge * np.eye(z.shape[1])
+        solved = np.linalg.solve(gram, (inner * weight[:, None]).T @ (target - level))
+        return cls(
+            names=names,
+            mean=mean,
+            scale=scale,
+            coefficients=solved,
+            intercept=float(level - centre @ solved),
+            fallback_floor_ns=fallback,
+        )
+
+    def predict_log2_ns(self, rows: Rows) -> Floats:
+        """Return log2(floor + work)."""
+        # Term by term and not as a matrix product: the sum must not depend on how many rows there are.
+        z = _standardised(rows.features, self.mean, self.scale)
+        work = np.sum(z * self.coefficients, axis=1) + self.intercept
+        floor = _floor_ns(rows.features, self.names, self.fallback_floor_ns)
+        return np.asarray(np.log2(floor + np.exp2(work)), dtype=np.float64)
+
+    def save(self, folder: Path) -> None:
+        """Write ``model.json``: one object a feature."""
+        terms = [
+            {
+                "feature": name,
+                "mean": float(mean),
+                "scale": float(scale),
+                "coefficient": float(weight),
+            }
+            for name, mean, scale, weight in zip(
+                self.names, self.mean, self.scale, self.coefficients, strict=True
+            )
+        ]
+        content = {
+            "name": self.name,
+            "intercept": self.intercept,
+            "fallback_floor_ns": self.fallback_floor_ns,
+            "terms": terms,
+        }
+        write_model_json(folder, content)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read ``model.json``."""
+        content = read_model_json(folder, "log-linear")
+        terms = content["terms"]
+        return cls(
+            names=tuple(term["feature"] for term in terms),
+            mean=np.array([term["mean"] for term in terms], dtype=np.float64),
+            scale=np.array([term["scale"] for term in terms], dtype=np.float64),
+            coefficients=np.array([term["coefficient"] for term in terms], dtype=np.float64),
+            intercept=float(content["intercept"]),
+            fallback_floor_ns=float(content["fallback_floor_ns"]),
+        )
+
+
+def _standardisation(features: Floats) -> tuple[Floats, Floats]:
+    known = np.isfinite(features)
+    count = np.maximum(known.sum(axis=0), 1)
+    mean = np.where(known, features, 0.0).sum(axis=0) / count
+    spread = np.where(known, features - mean, 0.0)
+    scale = np.sqrt((spread * spread).sum(axis=0) / count)
+    return mean, np.where(scale > 1e-9, scale, 1.0)
+
+
+def _standardised(features: Floats, mean: Floats, scale: Floats) -> Floats:
+    filled = np.where(np.isfinite(features), features, mean)
+    return np.clip((filled - mean) / scale, -_LARGEST_Z, _LARGEST_Z)
+
+
+def _floor_ns(features: Floats, names: tuple[str, ...], fallback_ns: float) -> Floats:
+    measured = features[:, names.index("log2_launch_floor_ns")]
+    return np.where(np.isfinite(measured), np.exp2(np.nan_to_num(measured)), fallback_ns)

@@ -1,0 +1,170 @@
+"""The config tree of training: which model, which split, how it is fitted and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from llmperf_common.config import Node, load_config
+from llmperf_common.splits import DEFAULT_HELD_OUT_SHARE, DEFAULT_PUBLIC_SUITES, SplitKind
+
+PRESET_FOLDER = "train"
+
+
+class FitConfig(Node):
+    """What every model shares."""
+
+    seed: int = Field(
+        default=0, ge=0, le=2**31 - 1, description="Seed of the model's own randomness."
+    )
+    num_threads: int = Field(
+        default=0,
+        ge=0,
+        le=1024,
+        description="Threads of the fit; 0 takes all cores. Equal counts give equal models.",
+    )
+    balance: Literal["none", "kernel", "decade"] = Field(
+        default="none",
+        description="Weight rows equally, each kernel equally, or by 1/sqrt(rows in their decade of time).",
+    )
+    overwrite: bool = Field(default=False, description="Replace another run in the output folder.")
+
+
+class SplitConfig(Node):
+    """Which rows are fitted, chosen on, calibrated on and reported."""
+
+    kind: SplitKind = Field(
+        default=SplitKind.FAMILY, description="What is kept together: family, kernel or config."
+    )
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Seed of the split.")
+    held_out_share: float = Field(
+        default=DEFAULT_HELD_OUT_SHARE,
+        ge=0,
+        le=0.9,
+        description="Share of the train kernels' launch configs never fitted (part seen_configs).",
+    )
+    public_suites: tuple[str, ...] = Field(
+        default=DEFAULT_PUBLIC_SUITES,
+        description="Families that touch one of these belong wholly to test.",
+    )
+
+
+class GbdtConfig(Node):
+    """Gradient-boosted trees (LightGBM) on log2(ns)."""
+
+    num_rounds: int = Field(
+        default=1500, ge=1, le=100_000, description="Most trees; early stopping takes fewer."
+    )
+    early_stopping_rounds: int = Field(
+        default=60,
+        ge=1,
+        le=10_000,
+        description="Stop when the validation error has not fallen for so many trees.",
+    )
+    learning_rate: float = Field(default=0.05, gt=0, le=1, description="Shrinkage of each tree.")
+    num_leaves: int = Field(
+        default=31, ge=2, le=4096, description="Most leaves of a tree, unless tuned."
+    )
+    min_rows_in_leaf: int = Field(
+        default=10, ge=1, le=100_000, description="Fewest rows of a leaf, unless tuned."
+    )
+    feature_share: float = Field(
+        default=0.6, gt=0, le=1, description="Share of the features each tree may use."
+    )
+    row_share: float = Field(
+        default=0.8, gt=0, le=1, description="Share of the rows each tree is grown on."
+    )
+    l2: float = Field(default=2.0, ge=0, le=1e6, description="L2 penalty on leaf values.")
+    tune: bool = Field(
+        default=True,
+        description="Choose leaves and rows a leaf by family-grouped cross-validation.",
+    )
+    tune_min_families: int = Field(
+        default=10,
+        ge=4,
+        le=1_000_000,
+        description="With fewer train families the values above are taken untuned.",
+    )
+    tune_folds: int = Field(default=3, ge=2, le=20, description="Folds of the cross-validation.")
+    tune_rows: int = Field(
+        default=60_000,
+        ge=100,
+        le=100_000_000,
+        description="Most rows used for tuning (whole families, seeded).",
+    )
+
+
+class LogLinearConfig(Node):
+    """Launch floor plus a log-linear law (ridge)."""
+
+    ridge: float = Field(
+        default=10.0, gt=0, le=1e9, description="Penalty on standardised coefficients."
+    )
+
+
+class ConformalConfig(Node):
+    """Intervals."""
+
+    level: float = Field(default=0.9, gt=0, lt=1, description="Wanted coverage.")
+    by_regime: bool = Field(
+        default=True, description="Own width for each regime that has enough families."
+    )
+    cross_folds: int = Field(
+        default=5,
+        ge=2,
+        le=20,
+        description="Folds of the out-of-fold errors that help where the calibration part has too few families.",
+    )
+
+
+class JudgeConfig(Node):
+    """How metrics are computed."""
+
+    bootstrap_replicates: int = Field(
+        default=500,
+        ge=0,
+        le=100_000,
+        description="Draws of families for the 95 % intervals; 0 leaves them out.",
+    )
+    min_configs: int = Field(
+        default=5, ge=2, le=10_000, description="Fewest rows of a kernel that are rank-correlated."
+    )
+
+
+class TrainConfig(Node):
+    """The whole tree of ``llmperf train``."""
+
+    model: Literal["gbdt", "log-linear", "global-median"] = Field(
+        default="gbdt", description="Which predictor is trained."
+    )
+    train: FitConfig = FitConfig()
+    split: SplitConfig = SplitConfig()
+    gbdt: GbdtConfig = GbdtConfig()
+    log_linear: LogLinearConfig = LogLinearConfig()
+    conformal: ConformalConfig = ConformalConfig()
+    judge: JudgeConfig = JudgeConfig()
+
+
+def load_train_config(
+    preset: str,
+    *,
+    file: Path | None = None,
+    overrides: Sequence[str] = (),
+    values: dict[str, Any] | None = None,
+) -> TrainConfig:
+    """Resolve the tree of one training: preset, file, option values, ``--set`` overrides.
+
+    Raises:
+        ConfigError: The preset is unknown (the message lists those there are), or a key or value is bad.
+    """
+    return load_config(
+        TrainConfig,
+        preset=preset,
+        preset_folder=PRESET_FOLDER,
+        file=file,
+        overrides=overrides,
+        values=values,
+    )

@@ -1,0 +1,242 @@
+"""A dataset as a model sees it: usable rows, their features, targets and groups.
+
+Owns the one place that reads a dataset (``load_data``) and the rule which rows count: ``ok`` rows with an
+NDRange are fitted; those that average several launches in a reading are never scored (``single_launch``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from llmperf_common.failures import OK_STATUS, FailureCode
+from llmperf_common.features import features_from_tables
+from llmperf_common.launch_columns import sums
+from llmperf_common.metrics import encode
+from llmperf_common.store.reader import open_dataset
+from llmperf_common.table_columns import kernel_rows
+from trainer.errors import BadInput
+from trainer.interface import Codes, Floats, Rows
+
+SAMPLE_COLUMNS = (
+    "sample_id",
+    "task_id",
+    "kernel_id",
+    "device_id",
+    "device_class",
+    "global_size",
+    "local_size",
+    "args",
+    "regime",
+    "input_strategy",
+    "status",
+    "median_ns",
+    "iqr_ns",
+    "launches_per_reading",
+)
+"""Columns of ``samples`` that training reads: the readings stay on disk."""
+
+UNKNOWN = "unknown"
+
+Texts = npt.NDArray[np.str_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingData:
+    """The ok rows of a dataset, n of them, and what is needed to split, fit and score them.
+
+    Attributes:
+        rows: features and tables.
+        devices: the ``devices`` table.
+        log2_ns: log2 of the measured medians, shape (n,).
+        family_id: shape (n,), as are all below.
+        suite: where each row's kernel comes from.
+        single_launch: whether every reading timed one launch: only these are scored.
+        num_by_status: status to rows, over the whole dataset.
+        num_ok_by_regime: regime to ok rows.
+        num_censored_by_regime: regime to ``over_time_budget`` rows.
+        identity: which dataset this is: ``plan_hashes`` and ``manifest_version``.
+    """
+
+    rows: Rows
+    devices: pa.Table
+    log2_ns: Floats
+    family_id: Texts
+    suite: Texts
+    single_launch: npt.NDArray[np.bool_]
+    num_by_status: Mapping[str, int]
+    num_ok_by_regime: Mapping[str, int]
+    num_censored_by_regime: Mapping[str, int]
+    identity: Mapping[str, object]
+
+    def __len__(self) -> int:
+        return len(self.log2_ns)
+
+    def texts(self, column: str) -> Texts:
+        """Return a text column of the samples, null as "unknown", shape (n,)."""
+        return _texts(self.rows.samples, column)
+
+    def kernel_codes(self) -> Codes:
+        """Return one code for each (kernel, device class), shape (n,)."""
+        return encode(self.texts("kernel_id"), self.texts("device_class"))
+
+    def kernel_families(self) -> dict[str, str]:
+        """Return kernel id to family id for every kernel of the dataset."""
+        table = self.rows.kernels
+        return dict(
+            zip(
+                table.column("kernel_id").to_pylist(),
+                table.column("family_id").to_pylist(),
+                strict=True,
+            )
+        )
+
+    def family_suites(self) -> dict[str, set[str]]:
+        """Return family id to the suites its kernels come from, for families with at least one ok row."""
+        usable = set(np.unique(self.family_id).tolist())
+        suites: dict[str, set[str]] = {family: set() for family in sorted(usable)}
+        # Every kernel of the family counts, also one without a row: it is a near duplicate all the same.
+        pairs = zip(
+            self.rows.kernels.column("family_id").to_pylist(),
+            self.rows.kernels.column("suite").to_pylist(),
+            strict=True,
+        )
+        for family, suite in pairs:
+            if family in suites:
+                suites[family].add(suite)
+        return suites
+
+    def choice_codes(self) -> Codes:
+        """Return a code that rows share if they differ in local size (and ``__local`` sizes) only."""
+        columns = [self.texts("kernel_id"), self.texts("device_class")]
+        sizes = pc.binary_join(
+            pc.cast(
+                self.rows.samples.column("global_size").combine_chunks(), pa.list_(pa.string())
+            ),
+            ",",
+        )
+        return encode(
+            *columns, sizes.to_numpy(zero_copy_only=False).astype(str), self._argument_print()
+        )
+
+    def _argument_print(self) -> Floats:
+        """A number that is equal for equal arguments, local buffers apart; by weights, not by hash."""
+        lists = self.rows.samples.column("args").combine_chunks()
+        lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
+        owner = np.repeat(np.arange(len(lists)), lengths)
+        items = lists.flatten()
+        position = items.field("position").to_numpy(zero_copy_only=False)
+        amount = pc.coalesce(
+            items.field("value"), pc.cast(items.field("elements"), pa.float64()), pa.scalar(0.0)
+        ).to_numpy(zero_copy_only=False)
+        counted = ~pc.equal(items.field("kind"), "local_buffer").to_numpy(zero_copy_only=False)
+        weight = np.sqrt(2.0 + position) * counted
+        return sums(owner, amount * weight, len(lists))
+
+
+def _texts(table: pa.Table, column: str) -> Texts:
+    filled = pc.fill_null(table.column(column), UNKNOWN)
+    return np.asarray(filled.to_numpy(), dtype=str)
+
+
+def load_data(path: Path) -> TrainingData:
+    """Read the newest version of the dataset in ``path``.
+
+    Raises:
+        BadInput: It has no usable row.
+        StoreError: There is no dataset in ``path``.
+        ShardError: A shard is missing or damaged.
+    """
+    dataset = open_dataset(path)
+    identity = {
+        "plan_hashes": list(dataset.run.plan_hashes),
+        "manifest_version": dataset.manifest.version,
+    }
+    return data_from_tables(
+        dataset.samples(columns=list(SAMPLE_COLUMNS)),
+        dataset.kernels(),
+        dataset.devices(),
+        identity=identity,
+    )
+
+
+def data_from_tables(
+    samples: pa.Table, kernels: pa.Table, devices: pa.Table, *, identity: Mapping[str, object]
+) -> TrainingData:
+    """Take the usable rows of the three tables of a dataset.
+
+    Args:
+        samples: with at least ``SAMPLE_COLUMNS``.
+        kernels: one row a task.
+        devices: one row a device.
+        identity: ``plan_hashes`` (a list) and ``manifest_version``, as the run and manifest have them.
+
+    Raises:
+        BadInput: No row is ok.
+    """
+    status = _texts(samples, "status")
+    regime = _texts(samples, "regime")
+    sized = pc.list_value_length(samples.column("global_size")).to_numpy() > 0
+    median = samples.column("median_ns").cast(pa.float64()).to_numpy()
+    usable = (status == OK_STATUS) & sized & np.isfinite(median) & (median > 0)
+    if not np.any(usable):
+        raise BadInput(
+            f"the dataset has {len(samples)} rows and none is ok: nothing to learn from; "
+            "look at its failures with `llmperf dataset stats`"
+        )
+    kept = samples.filter(pa.array(usable))
+    row = kernel_rows(kept, kernels)
+    per_reading = kept.column("launches_per_reading").cast(pa.float64()).to_numpy()
+    return TrainingData(
+        rows=Rows(
+            features=features_from_tables(kept, kernels, devices),
+            samples=kept,
+            kernels=kernels,
+            kernel_row=row,
+        ),
+        devices=devices,
+        log2_ns=np.log2(median[usable]),
+        family_id=_texts(kernels, "family_id")[row],
+        suite=_texts(kernels, "suite")[row],
+        single_launch=~(per_reading > 1),
+        num_by_status=_counts(status),
+        num_ok_by_regime=_counts(regime[usable]),
+        num_censored_by_regime=_counts(regime[status == FailureCode.OVER_TIME_BUDGET.value]),
+        identity=dict(identity),
+    )
+
+
+def _counts(labels: Texts) -> dict[str, int]:
+    names, counts = np.unique(labels, return_counts=True)
+    return {str(name): int(count) for name, count in zip(names, counts, strict=True)}
+
+
+def row_weights(log2_ns: Floats, kernel: Codes, rule: str) -> Floats:
+    """Return positive weights with mean 1, shape (n,): the balancing of the training rows.
+
+    Args:
+        log2_ns: log2 of the measured times, shape (n,).
+        kernel: code of each row's kernel, shape (n,).
+        rule: "none"; "kernel": each kernel counts the same; "decade": 1/sqrt(rows in the row's decade of
+            time), so that the many launches near the floor do not drown the long ones.
+
+    Raises:
+        ValueError: Another rule.
+    """
+    if rule == "none":
+        return np.ones(len(log2_ns))
+    if rule == "kernel":
+        group, power = kernel, 1.0
+    elif rule == "decade":
+        group, power = np.floor(log2_ns / np.log2(10)).astype(np.int64), 0.5
+    else:
+        raise ValueError(f"weighting rule {rule!r} is not one of none, kernel, decade")
+    _, index, counts = np.unique(group, return_inverse=True, return_counts=True)
+    weight = counts[index].astype(np.float64) ** -power
+    return np.asarray(weight / weight.mean(), dtype=np.float64)

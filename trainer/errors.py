@@ -1,0 +1,26 @@
+"""What a user of the trainer can get wrong.
+
+::
+
+    ValueError
+    +-- ConfigError                (llmperf_common.config; exit 2)
+    |   +-- RunExists              the output folder holds another run
+    +-- BadInput                   a kernel, argument, size, device, run or dataset that cannot be used (exit 3)
+        +-- SeenRows               rows of families trained on, without leave to score them
+"""
+
+from __future__ import annotations
+
+from llmperf_common.config import ConfigError
+
+
+class RunExists(ConfigError):  # noqa: N818  (named for what is wrong)
+    """The output folder holds something that this command did not make."""
+
+
+class BadInput(ValueError):  # noqa: N818  (named for what is wrong)
+    """An input that cannot be used; the message says what, where and what to do."""
+
+
+class SeenRows(BadInput):
+    """Rows of families that the model was trained on were asked for without ``allow_seen``."""

@@ -1,0 +1,170 @@
+"""Score a trained run on a dataset: its own or another.
+
+Owns which rows an evaluation may use. A family counts as seen if the run's train part names it, or if one of
+its kernels was fitted (a merge may give a family a new id); seen rows are refused unless allowed, and an
+evaluation that was allowed says so in every file it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from llmperf_common.config import ConfigError
+from llmperf_common.splits import Part, SplitKind, assign_parts
+from trainer.data import Texts, TrainingData
+from trainer.errors import BadInput, RunExists, SeenRows
+from trainer.run_folder import (
+    METRICS_FILE,
+    PREDICTIONS_FILE,
+    LoadedRun,
+    new_folder,
+    write_json,
+)
+from trainer.scoring import (
+    context,
+    markdown_table,
+    meets_slice_bar,
+    predictions_table,
+    score_parts,
+)
+from trainer.train import predict_rows
+
+TABLE_FILE = "table.md"
+ALL = "all"
+SPLIT_NAMES = (*(part.value for part in Part), ALL)
+"""What ``--split`` takes."""
+
+_STAMP = "SEEN: these metrics include rows of families that the model was trained on."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSummary:
+    """What an evaluation gave.
+
+    Attributes:
+        folder: where it was written.
+        split: the part asked for.
+        num_rows: rows scored.
+        seen: whether rows of families trained on are among them.
+        metrics: content of ``metrics.json``.
+        table: the same as a Markdown table.
+    """
+
+    folder: Path
+    split: str
+    num_rows: int
+    seen: bool
+    metrics: Mapping[str, Any]
+    table: str
+
+
+def evaluate(
+    run: LoadedRun, data: TrainingData, split: str, out: Path, *, allow_seen: bool = False
+) -> EvaluationSummary:
+    """Predict the rows of one part, score them, write ``predictions.parquet``, ``metrics.json``, ``table.md``.
+
+    Args:
+        run: the trained run.
+        data: the dataset; families that the run's split does not name belong to ``test``.
+        split: one of ``SPLIT_NAMES``.
+        out: a folder; new, empty, or an earlier evaluation.
+        allow_seen: score rows of families trained on (``train``, ``seen_configs``, ``all``), stamped.
+
+    Raises:
+        ConfigError: ``split`` is not a part's name.
+        SeenRows: The rows were trained on, or their family was, without ``allow_seen``.
+        BadInput: The part has no row.
+        RunExists: ``out`` holds something else.
+    """
+    if split not in SPLIT_NAMES:
+        raise ConfigError(f"--split {split!r} is not one of {', '.join(SPLIT_NAMES)}")
+    _check_out(out)
+    parts, seen = evaluation_parts(run, data)
+    wanted = np.ones(len(data), dtype=bool) if split == ALL else parts == split
+    index = np.flatnonzero(wanted)
+    if len(index) == 0:
+        raise BadInput(
+            f"--split {split}: the dataset has no ok row of this part; it has "
+            + ", ".join(sorted(set(parts.tolist())))
+        )
+    num_seen = int(np.sum(seen[index]))
+    if num_seen and not allow_seen:
+        raise SeenRows(
+            f"--split {split}: {num_seen} of {len(index)} rows are of families that the model was "
+            "trained on; choose --split test, or pass --allow-seen, which stamps the table"
+        )
+    models = {run.name: run.model, **run.baselines}
+    predictions = predict_rows(data, index, models, run.conformal)
+    metrics: dict[str, Any] = {
+        "schema": 1,
+        "model": run.name,
+        "run": str(run.folder),
+        "split": split,
+        "seen": bool(num_seen),
+        "stamp": _STAMP if num_seen else None,
+        "parts": score_parts(data, parts, predictions, run.config.judge),
+        **context(data),
+    }
+    metrics["meets_slice_bar"] = meets_slice_bar(metrics, run.name)
+    table = (f"**{_STAMP}**\n\n" if num_seen else "") + markdown_table(metrics["parts"])
+    with new_folder(out) as folder:
+        scored = predictions_table(data, parts, predictions)
+        if num_seen:
+            scored = scored.replace_schema_metadata({"llmperf.stamp": _STAMP})
+        pq.write_table(scored, folder / PREDICTIONS_FILE)
+        write_json(folder / METRICS_FILE, metrics)
+        (folder / TABLE_FILE).write_text(table, encoding="utf-8")
+    return EvaluationSummary(
+        folder=out,
+        split=split,
+        num_rows=len(index),
+        seen=bool(num_seen),
+        metrics=metrics,
+        table=table,
+    )
+
+
+def evaluation_parts(
+    run: LoadedRun, data: TrainingData
+) -> tuple[Texts, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """Return each row's part and whether its family was trained on, both shape (n,).
+
+    A row of a family (or kernel) that the split does not name is ``test`` if nothing of its family was
+    fitted, else ``seen_configs``.
+    """
+    kernel_ids = data.texts("kernel_id")
+    parts = assign_parts(
+        run.split,
+        family_ids=data.family_id.tolist(),
+        kernel_ids=kernel_ids.tolist(),
+        sample_ids=data.texts("sample_id").tolist(),
+    )
+    fitted = np.isin(kernel_ids, run.kernels.column("kernel_id").to_pylist())
+    seen_families = set(data.family_id[fitted].tolist())
+    if run.split.kind is SplitKind.FAMILY:
+        seen_families |= set(run.split.parts.get(Part.TRAIN, ()))
+    seen = np.isin(data.family_id, sorted(seen_families))
+    if run.split.kind is SplitKind.CONFIG:
+        # Its test part is made of seen kernels by intent; only the fitted rows need leave.
+        return np.where(fitted, parts, Part.TEST.value), fitted & (parts == Part.TRAIN)
+    unnamed = parts == ""
+    parts = np.where(unnamed & seen, Part.SEEN_CONFIGS.value, parts)
+    parts = np.where(unnamed & ~seen, Part.TEST.value, parts)
+    if run.split.kind is SplitKind.KERNEL:
+        # The paper's split lets near duplicates cross; its own test part needs no leave.
+        seen &= np.isin(parts, [Part.TRAIN.value, Part.SEEN_CONFIGS.value])
+    return parts, seen
+
+
+def _check_out(out: Path) -> None:
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if out.is_dir() and (out / TABLE_FILE).is_file() and (out / METRICS_FILE).is_file():
+        return
+    raise RunExists(f"--out {out}: not empty and no earlier evaluation; name a new folder")

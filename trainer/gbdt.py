@@ -1,0 +1,245 @@
+"""Gradient-boosted trees on log2(ns): the only door to LightGBM.
+
+Deterministic for a given seed and thread count. Hyper-parameters are chosen from a small grid by
+cross-validation that keeps families together, because the question is always an unseen family; the number
+of trees by early stopping on the validation part, or by the folds' where validation has few families.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from llmperf_common.extras import require
+from llmperf_common.features import feature_names
+from trainer.baselines import read_model_json, write_model_json
+from trainer.config import FitConfig, GbdtConfig
+from trainer.interface import Codes, FitData, Floats, Progress, Rows
+
+TREES_FILE = "trees.txt"
+
+GRID: tuple[dict[str, int], ...] = (
+    {"num_leaves": 7, "min_rows_in_leaf": 20},
+    {"num_leaves": 15, "min_rows_in_leaf": 10},
+    {"num_leaves": 31, "min_rows_in_leaf": 10},
+    {"num_leaves": 63, "min_rows_in_leaf": 40},
+)
+"""What tuning tries, from stiff to supple: few families ask for stiff trees."""
+
+_STOPPING_MIN_FAMILIES = 5
+"""With fewer validation families early stopping follows one kernel's oddities: take the folds' trees."""
+
+
+@dataclass(slots=True)
+class Gbdt:
+    """A fitted ensemble; ``chosen`` holds the hyper-parameters and how they were found."""
+
+    booster: Any
+    names: tuple[str, ...]
+    chosen: dict[str, Any]
+    name: str = "gbdt"
+
+    def predict_log2_ns(self, rows: Rows) -> Floats:
+        """Return log2 of the predicted time in ns, shape (n,)."""
+        if len(rows) == 0:
+            return np.zeros(0)
+        # One thread: predictions are milliseconds, and a sum must not depend on the machine's cores.
+        predicted = self.booster.predict(rows.features, num_threads=1)
+        return np.asarray(predicted, dtype=np.float64)
+
+    def save(self, folder: Path) -> None:
+        """Write ``trees.txt`` (LightGBM's text format) and ``model.json``."""
+        (folder / TREES_FILE).write_text(self.booster.model_to_string(), encoding="utf-8")
+        write_model_json(
+            folder, {"name": self.name, "features": list(self.names), "chosen": self.chosen}
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read what ``save`` wrote.
+
+        Raises:
+            ValueError: A file is missing or damaged.
+            MissingExtra: LightGBM is not installed.
+        """
+        content = read_model_json(folder, "gbdt")
+        path = folder / TREES_FILE
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path}: {error}") from None
+        # LightGBM aborts the process on a model text cut short: its last line says it is whole.
+        if "end of trees" not in text:
+            raise ValueError(f"{path}: cut short; train again or copy the run anew")
+        return cls(
+            booster=_booster(text),
+            names=tuple(content["features"]),
+            chosen=dict(content["chosen"]),
+        )
+
+
+def fit_gbdt(
+    data: FitData,
+    *,
+    fit: FitConfig,
+    config: GbdtConfig,
+    progress: Progress,
+    like: Gbdt | None = None,
+) -> Gbdt:
+    """Fit the ensemble.
+
+    Args:
+        data: rows, targets, families, weights; validation stops the boosting.
+        fit: seed and threads.
+        config: ranges and defaults of the hyper-parameters.
+        progress: told one line a tuning step.
+        like: take this model's hyper-parameters and number of trees: no tuning, no stopping.
+
+    Raises:
+        MissingExtra: LightGBM is not installed.
+    """
+    if like is not None:
+        return _finish(
+            _train(data, like.chosen, fit, config, like.chosen["num_trees"]), like.chosen
+        )
+    chosen: dict[str, Any] = {
+        "num_leaves": config.num_leaves,
+        "min_rows_in_leaf": config.min_rows_in_leaf,
+        "tuned": False,
+    }
+    num_families = len(np.unique(data.family))
+    if config.tune and num_families >= max(config.tune_min_families, config.tune_folds):
+        chosen = _tuned(data, fit, config, progress)
+    rounds = chosen.get("cv_trees")
+    if data.validation is not None and (
+        rounds is None or _num_kernels(data.validation) >= _STOPPING_MIN_FAMILIES
+    ):
+        held_out = (data.validation, data.validation_log2_ns)
+        booster = _train(data, chosen, fit, config, config.num_rounds, held_out)
+    else:
+        booster = _train(data, chosen, fit, config, rounds or min(config.num_rounds, 300))
+    chosen["num_trees"] = booster.current_iteration()
+    progress(f"gbdt: {chosen['num_trees']} trees of {chosen['num_leaves']} leaves")
+    return _finish(booster, chosen)
+
+
+def _finish(booster: Any, chosen: dict[str, Any]) -> Gbdt:
+    # Through text and back, so that a fitted model and a loaded one are the same bits.
+    return Gbdt(
+        booster=_booster(booster.model_to_string()), names=feature_names(), chosen=dict(chosen)
+    )
+
+
+def _booster(text: str) -> Any:
+    return require("lightgbm", "train").Booster(model_str=text)
+
+
+def _num_kernels(rows: Rows) -> int:
+    return len(np.unique(rows.kernel_row))
+
+
+def _parameters(chosen: dict[str, Any], fit: FitConfig, config: GbdtConfig) -> dict[str, Any]:
+    return {
+        "objective": "regression",
+        "metric": "l2",
+        "learning_rate": config.learning_rate,
+        "num_leaves": chosen["num_leaves"],
+        "min_data_in_leaf": chosen["min_rows_in_leaf"],
+        "feature_fraction": config.feature_share,
+        "bagging_fraction": config.row_share,
+        "bagging_freq": 1,
+        "lambda_l2": config.l2,
+        "seed": fit.seed,
+        "num_threads": fit.num_threads,
+        "deterministic": True,
+        "force_row_wise": True,
+        "verbosity": -1,
+    }
+
+
+def _train(
+    data: FitData,
+    chosen: dict[str, Any],
+    fit: FitConfig,
+    config: GbdtConfig,
+    num_rounds: int,
+    held_out: tuple[Rows, Floats | None] | None = None,
+) -> Any:
+    """Boost; with ``held_out`` stop early and keep the best number of trees."""
+    lightgbm = require("lightgbm", "train")
+    parameters = _parameters(chosen, fit, config)
+    names = list(feature_names())
+
+    def dataset(features: Floats, target: Floats | None, weight: Floats | None) -> Any:
+        return lightgbm.Dataset(
+            features, target, weight=weight, feature_name=names, params=parameters
+        )
+
+    train = dataset(data.rows.features, data.log2_ns, data.weight)
+    if held_out is None:
+        return lightgbm.train(parameters, train, num_boost_round=num_rounds)
+    stop = lightgbm.early_stopping(config.early_stopping_rounds, verbose=False)
+    valid = lightgbm.Dataset(held_out[0].features, held_out[1], reference=train, params=parameters)
+    booster = lightgbm.train(
+        parameters, train, num_boost_round=num_rounds, valid_sets=[valid], callbacks=[stop]
+    )
+    return lightgbm.Booster(
+        model_str=booster.model_to_string(num_iteration=max(1, booster.best_iteration))
+    )
+
+
+def family_folds(family: Codes, num_folds: int, seed: int) -> Iterator[npt.NDArray[np.bool_]]:
+    """Yield for each fold which rows it holds out (shape (n,)); a family is in one fold only."""
+    codes, index = np.unique(family, return_inverse=True)
+    fold = np.random.default_rng(seed).permutation(len(codes)) % num_folds
+    for number in range(min(num_folds, len(codes))):
+        yield fold[index] == number
+
+
+def subset(data: FitData, index: npt.NDArray[np.intp]) -> FitData:
+    """Return the fit rows at ``index`` (shape (m,)), without a validation part."""
+    return FitData(
+        rows=data.rows.take(index),
+        log2_ns=data.log2_ns[index],
+        family=data.family[index],
+        weight=data.weight[index],
+    )
+
+
+def _tuning_rows(data: FitData, most_rows: int, seed: int) -> FitData:
+    """Whole families in seeded order until ``most_rows`` are reached."""
+    if len(data.log2_ns) <= most_rows:
+        return data
+    codes, index, counts = np.unique(data.family, return_inverse=True, return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(codes))
+    num_kept = max(1, int(np.searchsorted(np.cumsum(counts[order]), most_rows)))
+    kept = np.zeros(len(codes), dtype=bool)
+    kept[order[:num_kept]] = True
+    return subset(data, np.flatnonzero(kept[index]))
+
+
+def _tuned(data: FitData, fit: FitConfig, config: GbdtConfig, progress: Progress) -> dict[str, Any]:
+    """Return the grid point with the smallest mean squared log2 error over the folds."""
+    data = _tuning_rows(data, config.tune_rows, fit.seed)
+    tried = []
+    for point in GRID:
+        errors, trees = [], []
+        for held_out in family_folds(data.family, config.tune_folds, fit.seed):
+            inner = subset(data, np.flatnonzero(~held_out))
+            outer = subset(data, np.flatnonzero(held_out))
+            booster = _train(
+                inner, point, fit, config, config.num_rounds, (outer.rows, outer.log2_ns)
+            )
+            error = booster.predict(outer.rows.features, num_threads=1) - outer.log2_ns
+            errors.append(float(np.mean(error * error)))
+            trees.append(booster.current_iteration())
+        rmse = float(np.mean(errors)) ** 0.5
+        progress(f"gbdt: {point['num_leaves']} leaves: {rmse:.3f} RMSE of log2 over the folds")
+        tried.append({**point, "rmse_log2": rmse, "cv_trees": int(np.median(trees))})
+    best = min(tried, key=lambda item: item["rmse_log2"])
+    return {**best, "tuned": True, "tried": tried}

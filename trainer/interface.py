@@ -1,0 +1,97 @@
+"""What every model of ours can do: predict log2(ns) for rows, and live in a folder.
+
+Owns the protocol that the tree and linear baselines share with the language-model regressor, and the rows
+they are given. How a model is fitted is its own business (``trainer/models.py`` knows all of them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, Self, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Floats = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.int64]
+
+Progress = Callable[[str], None]
+"""Told one line at each step of a long call; the command line shows it, tests collect it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Launch configs to predict, as numbers and as the tables they came from.
+
+    Attributes:
+        features: shape (n, f), the columns of ``llmperf_common.features.feature_names()``.
+        samples: n rows with at least ``global_size, local_size, args`` (schema ``SAMPLES``).
+        kernels: kernels rows with at least ``name, source, args`` (schema ``KERNELS``); models that read
+            text take the source from here, and must say so where it is null.
+        kernel_row: for each sample the row of its kernel in ``kernels``, shape (n,).
+    """
+
+    features: Floats
+    samples: pa.Table
+    kernels: pa.Table
+    kernel_row: Codes
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def take(self, index: npt.NDArray[np.intp]) -> Rows:
+        """Return the rows at ``index`` (shape (m,)), in that order."""
+        return Rows(
+            features=self.features[index],
+            samples=self.samples.take(pa.array(index)),
+            kernels=self.kernels,
+            kernel_row=self.kernel_row[index],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitData:
+    """What a model is fitted on and chosen with.
+
+    Attributes:
+        rows: the train part, n rows.
+        log2_ns: log2 of the measured medians, shape (n,).
+        family: code of each row's family, shape (n,): cross-validation keeps them together.
+        weight: positive weights with mean 1, shape (n,).
+        validation: rows to choose on (early stopping), or None.
+        validation_log2_ns: their targets, or None.
+    """
+
+    rows: Rows
+    log2_ns: Floats
+    family: Codes
+    weight: Floats
+    validation: Rows | None = None
+    validation_log2_ns: Floats | None = None
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """A fitted model. ``load`` of what ``save`` wrote predicts the same, bit by bit."""
+
+    name: str
+
+    def predict_log2_ns(self, rows: Rows) -> Floats:
+        """Return log2 of the predicted time in ns, shape (n,), all finite."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write the model into ``folder`` (there, empty): text, JSON or arrays, never a pickle."""
+        ...
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read what ``save`` wrote.
+
+        Raises:
+            ValueError: A file is missing or not as ``save`` writes it.
+        """
+        ...

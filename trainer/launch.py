@@ -1,0 +1,171 @@
+"""What a user asks ``predict`` for, checked and completed into launch configs.
+
+Owns the question itself, the checks of its sizes against the kernel and the device (each error says what, where
+and what to do), and which local sizes a launch may have. Arguments: ``arguments.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmperf_common.features import regime_of
+from llmperf_common.ids import sample_id
+from llmperf_common.records import (
+    Device,
+    LaunchConfig,
+    Signature,
+    Strategy,
+    launch_argument_json,
+)
+from trainer.arguments import Filled, Value
+from trainer.errors import BadInput
+
+_MOST_DIVISORS = 12
+"""In 2-D and 3-D a dimension with more divisors is swept over its powers of two only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictRequest:
+    """One question to a trained run.
+
+    Attributes:
+        kernel: name of the kernel.
+        signature: what its source says.
+        global_size: work-items by dimension, 1 to 3 of them.
+        local_size: work-items of a work-group by dimension.
+        args: argument name to value: elements of a buffer, the value of a scalar (numbers or their text).
+        device: device class; None takes the run's only one.
+        sweep: also return every legal local size.
+        kernel_id: finds the stored analysis of a kernel that was in the training data.
+        source: for models that read text.
+        analysis: position to extent, as in ``kernels.analysis``, if the caller fitted one.
+    """
+
+    kernel: str
+    signature: Signature
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+    args: Mapping[str, Value] = field(default_factory=dict)
+    device: str | None = None
+    sweep: bool = False
+    kernel_id: str | None = None
+    source: str | None = None
+    analysis: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def check_sizes(request: PredictRequest, device: Device) -> None:
+    """Assert that the NDRange can be launched.
+
+    Raises:
+        BadInput: It cannot; the message names the limit and, where there is one, the nearest legal size.
+    """
+    total, local = request.global_size, request.local_size
+    if not 1 <= len(total) <= 3:
+        raise BadInput(f"--global-size {_text(total)}: give 1 to 3 sizes")
+    if len(local) != len(total):
+        raise BadInput(
+            f"--local-size {_text(local)} has {len(local)} dimensions and --global-size {_text(total)} "
+            f"{len(total)}: give equally many"
+        )
+    if min(*total, *local) < 1:
+        raise BadInput(f"global {_text(total)} and local size {_text(local)}: sizes start at 1")
+    required = request.signature.required_local_size
+    if required is not None and _padded(local) != _padded(required):
+        raise BadInput(
+            f"--local-size {_text(local)}: kernel {request.kernel!r} requires {_text(required)} "
+            "(reqd_work_group_size)"
+        )
+    problem = _local_problem(local, device)
+    if problem:
+        raise BadInput(f"--local-size {_text(local)}: {problem}")
+    for axis, (items, group) in enumerate(zip(total, local, strict=True)):
+        if items % group:
+            near = max(size for size in divisors(items) if size <= group)
+            raise BadInput(
+                f"--local-size {_text(local)}: dimension {axis}: {group} does not divide the global "
+                f"size {items}; {near} does"
+            )
+
+
+def _padded(size: Sequence[int]) -> tuple[int, ...]:
+    return (*size, *([1] * (3 - len(size))))
+
+
+def _text(size: Sequence[int]) -> str:
+    return ",".join(map(str, size))
+
+
+def _local_problem(local: Sequence[int], device: Device) -> str:
+    if math.prod(local) > device.max_work_group_size:
+        return (
+            f"{math.prod(local)} work-items are more than the {device.max_work_group_size} "
+            f"a work-group of {device.device_class} may have"
+        )
+    for axis, size in enumerate(local):
+        limits = device.max_work_item_sizes
+        if axis < len(limits) and size > limits[axis]:
+            return f"dimension {axis} of {device.device_class} takes at most {limits[axis]}"
+    return ""
+
+
+def launch_config(
+    request: PredictRequest, filled: Filled, local_size: tuple[int, ...], device: Device
+) -> LaunchConfig:
+    """Return the launch of ``request`` at ``local_size``, its regime from the device's compute units."""
+    groups = math.prod(
+        items // group for items, group in zip(request.global_size, local_size, strict=True)
+    )
+    return LaunchConfig(
+        sample_id=sample_id(
+            kernel_id=request.kernel_id or request.kernel,
+            global_size=request.global_size,
+            local_size=local_size,
+            args=[launch_argument_json(item) for item in filled.args],
+            device_class=device.device_class,
+        ),
+        global_size=request.global_size,
+        local_size=local_size,
+        args=filled.args,
+        regime=regime_of(groups, device.compute_units),
+        strategies=(Strategy.SIMPLE,),
+        seed=0,
+    )
+
+
+def divisors(number: int) -> list[int]:
+    """Return the divisors of ``number``, ascending.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    return sorted({*small, *(number // size for size in small)})
+
+
+def legal_local_sizes(request: PredictRequest, device: Device) -> Iterator[tuple[int, ...]]:
+    """Yield the local sizes to compare, the asked one first: divisors within the device's limits.
+
+    A kernel that requires a local size has that one only.
+    """
+    yield request.local_size
+    if request.signature.required_local_size is not None:
+        return
+    limit = device.max_work_group_size
+    by_axis = [
+        [size for size in _candidates(items, len(request.global_size)) if size <= limit]
+        for items in request.global_size
+    ]
+    for local in itertools.product(*by_axis):
+        if local != request.local_size and not _local_problem(local, device):
+            yield local
+
+
+def _candidates(items: int, dims: int) -> list[int]:
+    found = divisors(items)
+    if dims > 1 and len(found) > _MOST_DIVISORS:
+        return [size for size in found if size & (size - 1) == 0]
+    return found

@@ -1,0 +1,102 @@
+"""The models we know by name: how each is fitted and which class reads it back.
+
+A new model joins here: a name in ``TrainConfig.model``, a branch in ``fit_model``, a class in ``_CLASSES``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from trainer.baselines import GlobalMedian, LaunchFloorLogLinear
+from trainer.config import TrainConfig
+from trainer.errors import BadInput
+from trainer.gbdt import Gbdt, family_folds, fit_gbdt, subset
+from trainer.interface import Codes, FitData, Floats, Predictor, Progress
+
+COMPARISONS: Final = ("global-median", "log-linear")
+"""Fitted and reported beside whatever is trained."""
+
+_CLASSES: Final[dict[str, tuple[str, str]]] = {
+    "gbdt": ("trainer.gbdt", "Gbdt"),
+    "log-linear": ("trainer.baselines", "LaunchFloorLogLinear"),
+    "global-median": ("trainer.baselines", "GlobalMedian"),
+}
+
+
+def fit_model(
+    name: str,
+    data: FitData,
+    config: TrainConfig,
+    progress: Progress,
+    *,
+    like: Predictor | None = None,
+) -> Predictor:
+    """Fit the model ``name``.
+
+    Args:
+        name: one of ``TrainConfig.model``'s.
+        data: what to fit.
+        config: the whole tree.
+        progress: told of long steps.
+        like: a fitted model of the same name whose choices are taken over (out-of-fold refits).
+
+    Raises:
+        ValueError: The name is not known.
+        MissingExtra: The model's library is not installed.
+    """
+    if name == "gbdt":
+        chosen = like if isinstance(like, Gbdt) else None
+        return fit_gbdt(data, fit=config.train, config=config.gbdt, progress=progress, like=chosen)
+    if name == "log-linear":
+        return LaunchFloorLogLinear.fit(data, ridge=config.log_linear.ridge)
+    if name == "global-median":
+        return GlobalMedian.fit(data)
+    raise ValueError(f"model {name!r} is not one of {', '.join(sorted(_CLASSES))}")
+
+
+def load_model(name: str, folder: Path) -> Predictor:
+    """Read the model ``name`` from the folder it was saved in.
+
+    Raises:
+        BadInput: The name is not known to this release, or the folder is not as it was saved.
+        MissingExtra: The model's library is not installed.
+    """
+    if name not in _CLASSES:
+        raise BadInput(
+            f"{folder}: model {name!r} is not one of {', '.join(sorted(_CLASSES))}: made by another release?"
+        )
+    module, attribute = _CLASSES[name]
+    kind = getattr(importlib.import_module(module), attribute)
+    try:
+        model: Predictor = kind.load(folder)
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"model {name!r} in {folder} cannot be read: {error}") from None
+    return model
+
+
+def out_of_fold_errors(
+    name: str, data: FitData, config: TrainConfig, fitted: Predictor, progress: Progress
+) -> tuple[Floats, Codes] | None:
+    """Return log2(measured / predicted) of every fit row by models that did not see its family.
+
+    Returns:
+        Errors and the index of their rows, both shape (n,); None with fewer than 3 families.
+    """
+    if len(np.unique(data.family)) < 3:
+        return None
+    errors, rows = [], []
+    for held_out in family_folds(data.family, config.conformal.cross_folds, config.train.seed):
+        inner, outer = np.flatnonzero(~held_out), np.flatnonzero(held_out)
+        model = fit_model(name, subset(data, inner), config, _silent, like=fitted)
+        errors.append(data.log2_ns[outer] - model.predict_log2_ns(data.rows.take(outer)))
+        rows.append(outer.astype(np.int64))
+    progress(f"{name}: out-of-fold errors over {len(errors)} folds of families")
+    return np.concatenate(errors), np.concatenate(rows)
+
+
+def _silent(_line: str) -> None:
+    return None

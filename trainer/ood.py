@@ -1,0 +1,180 @@
+"""Is a launch like those a model was fitted on? Ranges of features, and distance to the nearest kernel.
+
+Owns ``training_range.json``. A prediction outside is still given, with ``ood: true`` and a warning that
+names the feature: an extrapolation that looks like a measurement would be worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llmperf_common.features import feature_meanings
+from trainer.interface import Codes, Floats
+
+_CHECKED_PREFIXES = ("static_", "log2_")
+_SLACK_LOG2 = 0.5
+"""A log2 feature may leave its range by a factor of 1.4 before we call it outside."""
+_SLACK_SHARE = 0.05
+"""Any feature may leave by this share of its range."""
+_DISTANCE_SLACK = 1.5
+_DISTANCE_QUANTILE = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRange:
+    """What the fit rows looked like.
+
+    Attributes:
+        names: the features, f of them.
+        low: smallest known value, shape (f,); NaN where never known.
+        high: largest, shape (f,).
+        static_columns: positions of the static features, s of them.
+        kernels: standardised static features of the k train kernels, shape (k, s).
+        centre: means, shape (s,).
+        scale: standard deviations, shape (s,).
+        far: distance from which on a kernel is unlike all of them.
+    """
+
+    names: tuple[str, ...]
+    low: Floats
+    high: Floats
+    static_columns: tuple[int, ...]
+    kernels: Floats
+    centre: Floats
+    scale: Floats
+    far: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of ``training_range.json``."""
+        ranges = {
+            name: None if not np.isfinite(low) else [float(low), float(high)]
+            for name, low, high in zip(self.names, self.low, self.high, strict=True)
+        }
+        return {
+            "schema": 1,
+            "ranges": ranges,
+            "static": {
+                "features": [self.names[column] for column in self.static_columns],
+                "centre": self.centre.tolist(),
+                "scale": self.scale.tolist(),
+                "far": self.far,
+                "kernels": self.kernels.tolist(),
+            },
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> TrainingRange:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            ValueError: It is of another schema or lacks a key.
+        """
+        if content.get("schema") != 1:
+            raise ValueError(f"training_range.json: schema {content.get('schema')!r} is not 1")
+        try:
+            ranges, static = content["ranges"], content["static"]
+            names = tuple(ranges)
+            pairs = [ranges[name] or (np.nan, np.nan) for name in names]
+            features = static["features"]
+            return cls(
+                names=names,
+                low=np.array([low for low, _ in pairs], dtype=np.float64),
+                high=np.array([high for _, high in pairs], dtype=np.float64),
+                static_columns=tuple(names.index(name) for name in features),
+                kernels=np.array(static["kernels"], dtype=np.float64).reshape(-1, len(features)),
+                centre=np.array(static["centre"], dtype=np.float64),
+                scale=np.array(static["scale"], dtype=np.float64),
+                far=float(static["far"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"training_range.json: {error}") from None
+
+
+def training_range(features: Floats, names: Sequence[str], kernel_row: Codes) -> TrainingRange:
+    """Record the ranges of the fit rows.
+
+    Args:
+        features: shape (n, f), n at least 1.
+        names: the f features.
+        kernel_row: code of each row's kernel, shape (n,).
+    """
+    known = np.isfinite(features)
+    any_known = known.any(axis=0)
+    low = np.where(any_known, np.where(known, features, np.inf).min(axis=0), np.nan)
+    high = np.where(any_known, np.where(known, features, -np.inf).max(axis=0), np.nan)
+    columns = tuple(i for i, name in enumerate(names) if name.startswith("static_"))
+    _, first = np.unique(kernel_row, return_index=True)
+    kernels = np.nan_to_num(features[first][:, list(columns)])
+    centre = kernels.mean(axis=0)
+    scale = kernels.std(axis=0)
+    scale = np.where(scale > 1e-9, scale, 1.0)
+    standard = np.unique(np.round((kernels - centre) / scale, 6), axis=0)
+    return TrainingRange(
+        names=tuple(names),
+        low=low,
+        high=high,
+        static_columns=columns,
+        kernels=standard,
+        centre=centre,
+        scale=scale,
+        far=_far(standard),
+    )
+
+
+def _far(kernels: Floats) -> float:
+    """The distance that few train kernels have to their own nearest neighbour, with slack."""
+    if len(kernels) < 3:
+        return float("1e9")
+    nearest = []
+    for row in range(len(kernels)):
+        distance = np.sqrt(((kernels - kernels[row]) ** 2).sum(axis=1))
+        distance[row] = np.inf
+        nearest.append(distance.min())
+    return float(_DISTANCE_SLACK * np.quantile(nearest, _DISTANCE_QUANTILE))
+
+
+def out_of_distribution(row: Floats, known: TrainingRange) -> list[str]:
+    """Say what is unlike the training rows; an empty list means nothing is.
+
+    Args:
+        row: the features of one launch, shape (f,), in the order of ``known.names``.
+        known: the record of the fit rows.
+
+    Returns:
+        At most three warnings about single features, in the vector's order (sizes the user chose come first,
+        what is derived from them after), and one about the kernel as a whole.
+    """
+    warnings = _outside(row, known)[:3]
+    static = np.nan_to_num(row[list(known.static_columns)])
+    if len(known.kernels):
+        offset = np.abs((static - known.centre) / known.scale - known.kernels)
+        distance = np.sqrt((offset**2).sum(axis=1))
+        nearest = int(np.argmin(distance))
+        if distance[nearest] > known.far:
+            worst = known.names[known.static_columns[int(np.argmax(offset[nearest]))]]
+            warnings.append(
+                f"out of distribution: the kernel is unlike every training kernel (distance "
+                f"{distance[nearest]:.1f}, usual at most {known.far:.1f}), most in {worst}"
+            )
+    return warnings
+
+
+def _outside(row: Floats, known: TrainingRange) -> list[str]:
+    meanings = feature_meanings()
+    found = []
+    for position, name in enumerate(known.names):
+        low, high, value = known.low[position], known.high[position], row[position]
+        if not name.startswith(_CHECKED_PREFIXES) or not (np.isfinite(low) and np.isfinite(value)):
+            continue
+        slack = max(_SLACK_SHARE * (high - low), _SLACK_LOG2)
+        excess = max(low - value, value - high)
+        if excess > slack:
+            found.append(
+                f"out of distribution: {name} ({meanings.get(name, name)}) is {value:.4g}, "
+                f"trained on {low:.4g} to {high:.4g}"
+            )
+    return found

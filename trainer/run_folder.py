@@ -1,0 +1,248 @@
+"""A trained run on disk: what is in the folder, written all at once or not at all, read back whole.
+
+::
+
+    RUN/
+      config.json            what made it: model, config tree and hash, dataset, features, versions, counts
+      model/                 the model's own files          baselines/NAME/   those reported beside it
+      split.json  conformal.json  training_range.json  device.json  metrics.json
+      kernels.parquet        the kernels fitted: ids, arguments, analysis
+      predictions.parquet    every row that was not fitted          model_card.md
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from llmperf_common.config import ConfigError
+from llmperf_common.conformal import Conformal
+from llmperf_common.features import feature_names
+from llmperf_common.launch_columns import device_from_mapping
+from llmperf_common.records import Device
+from llmperf_common.splits import Split
+from trainer.config import TrainConfig
+from trainer.errors import BadInput, RunExists
+from trainer.interface import Predictor
+from trainer.models import load_model
+from trainer.ood import TrainingRange
+
+CONFIG_FILE = "config.json"
+SPLIT_FILE = "split.json"
+CONFORMAL_FILE = "conformal.json"
+RANGE_FILE = "training_range.json"
+DEVICE_FILE = "device.json"
+METRICS_FILE = "metrics.json"
+KERNELS_FILE = "kernels.parquet"
+PREDICTIONS_FILE = "predictions.parquet"
+CARD_FILE = "model_card.md"
+MODEL_FOLDER = "model"
+BASELINES_FOLDER = "baselines"
+
+RUNS_FOLDERS = (Path("runs"),)
+"""Where a run's name is looked for, relative to the working directory."""
+
+KERNEL_COLUMNS = (
+    "kernel_id",
+    "name",
+    "family_id",
+    "suite",
+    "device_class",
+    "source_sha256",
+    "args",
+    "analysis",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedRun:
+    """A run read back.
+
+    Attributes:
+        folder: where it lies.
+        name: the model's name.
+        model: the model.
+        baselines: name to the models fitted beside it.
+        config: the tree it was trained with.
+        split: its split.
+        conformal: its intervals.
+        known: the ranges of its fit rows.
+        devices: device class to one of its devices.
+        kernels: the kernels that were fitted (``KERNEL_COLUMNS``).
+    """
+
+    folder: Path
+    name: str
+    model: Predictor
+    baselines: Mapping[str, Predictor]
+    config: TrainConfig
+    split: Split
+    conformal: Conformal
+    known: TrainingRange
+    devices: Mapping[str, Device]
+    kernels: pa.Table
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write one JSON document; NaN is refused rather than written."""
+    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read one JSON object.
+
+    Raises:
+        BadInput: It cannot be read or is no object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BadInput(f"{path}: {error}; is this the folder of a finished training?") from None
+    if not isinstance(content, dict):
+        raise BadInput(f"{path}: not a JSON object")
+    return content
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Give a temporary folder that becomes ``out`` when the block ends without an error.
+
+    What was at ``out`` is moved aside first and deleted after: there is no moment with half a run.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.new-", dir=out.parent))
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        old = None
+        if out.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old-", dir=out.parent))
+            os.rename(out, old / "run")
+        os.rename(temporary, out)
+        if old is not None:
+            shutil.rmtree(old)
+    finally:
+        if temporary.exists():
+            shutil.rmtree(temporary)
+
+
+def check_free(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> None:
+    """Assert that ``out`` may be written.
+
+    Args:
+        out: the folder wanted.
+        identity: ``config_hash`` and ``dataset_id`` of the run to come: a folder that holds a run with the
+            same is the same command's and may be replaced.
+        overwrite: replace another run as well (never a folder that is no run).
+
+    Raises:
+        RunExists: It may not.
+    """
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise RunExists(f"--out {out}: there is a file of that name; name a folder")
+    if not any(out.iterdir()):
+        return
+    if not (out / CONFIG_FILE).is_file() or not (out / SPLIT_FILE).is_file():
+        raise RunExists(f"--out {out}: the folder is not empty and holds no run; name a new folder")
+    try:
+        found = read_json(out / CONFIG_FILE)
+    except BadInput:
+        found = {}
+    same = all(found.get(key) == value for key, value in identity.items())
+    if not same and not overwrite:
+        raise RunExists(
+            f"--out {out}: holds another run (other data or config); name a new folder, "
+            "or replace it with --set train.overwrite=true"
+        )
+
+
+def known_runs(search: tuple[Path, ...] = RUNS_FOLDERS) -> list[Path]:
+    """Return the runs in ``search``, each run itself or the ``model`` folder of one, sorted."""
+    return sorted(
+        path.parent
+        for root in search
+        for pattern in (f"*/{CONFIG_FILE}", f"*/model/{CONFIG_FILE}")
+        for path in root.glob(pattern)
+        if (path.parent / SPLIT_FILE).is_file()
+    )
+
+
+def resolve_run(name: str | Path, search: tuple[Path, ...] = RUNS_FOLDERS) -> Path:
+    """Find a run by path or by name.
+
+    Args:
+        name: a folder, or the name of a run in one of ``search`` (itself or its ``model`` folder).
+        search: folders that hold runs.
+
+    Raises:
+        BadInput: There is no run of that name; the message lists those there are.
+    """
+    candidates = [
+        Path(name),
+        *(root / name for root in search),
+        *(root / name / "model" for root in search),
+    ]
+    for candidate in candidates:
+        if (candidate / CONFIG_FILE).is_file() and (candidate / SPLIT_FILE).is_file():
+            return candidate
+    known = ", ".join(map(str, known_runs(search)))
+    there = f"runs here: {known}" if known else "none is here: make one with `llmperf train`"
+    raise BadInput(f"--model {name}: no trained run; {there}")
+
+
+def load_run(folder: Path) -> LoadedRun:
+    """Read a run back.
+
+    Raises:
+        BadInput: A file is missing or damaged, or the run was made with other features.
+        MissingExtra: Its model needs a library that is not installed.
+    """
+    content = read_json(folder / CONFIG_FILE)
+    if tuple(content.get("features", ())) != feature_names():
+        raise BadInput(
+            f"{folder}: trained with other features than this release computes; train it again"
+        )
+    try:
+        name = str(content["model"])
+        config = TrainConfig.from_mapping(content["config"])
+        split = Split.from_json(read_json(folder / SPLIT_FILE))
+        conformal = Conformal.from_json(read_json(folder / CONFORMAL_FILE))
+        known = TrainingRange.from_json(read_json(folder / RANGE_FILE))
+        records = [device_from_mapping(item) for item in read_json(folder / DEVICE_FILE)["devices"]]
+        kernels = pq.read_table(folder / KERNELS_FILE)
+    except (ConfigError, KeyError, OSError, pa.ArrowException, TypeError, ValueError) as error:
+        raise BadInput(f"{folder}: not a readable run: {error}") from None
+    devices: dict[str, Device] = {}
+    for record in records:
+        devices.setdefault(record.device_class, record)
+    baselines = folder / BASELINES_FOLDER
+    return LoadedRun(
+        folder=folder,
+        name=name,
+        model=load_model(name, folder / MODEL_FOLDER),
+        baselines={item.name: load_model(item.name, item) for item in sorted(baselines.glob("*"))},
+        config=config,
+        split=split,
+        conformal=conformal,
+        known=known,
+        devices=devices,
+        kernels=kernels,
+    )
+
+
+def fitted_kernels(kernels: pa.Table, rows: np.ndarray[Any, Any]) -> pa.Table:
+    """Return the ``KERNEL_COLUMNS`` of the kernels rows that were fitted; ``rows`` may repeat."""
+    return kernels.take(pa.array(np.unique(rows))).select(list(KERNEL_COLUMNS))

@@ -1,0 +1,239 @@
+"""Predictions of some rows, as a table to publish and as metrics to read.
+
+Owns ``predictions.parquet``, the layout of ``metrics.json`` and the bar a trained model must clear. The metrics
+themselves are ``llmperf_common/metrics.py``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from llmperf_common.conformal import Conformal
+from llmperf_common.metrics import (
+    Scored,
+    censored_share,
+    encode,
+    metrics_table,
+    noise_floor_median_ape_percent,
+)
+from trainer.config import JudgeConfig
+from trainer.data import Texts, TrainingData
+from trainer.interface import Floats
+
+Index = npt.NDArray[np.intp]
+
+PREDICTIONS = pa.schema(
+    [
+        pa.field("sample_id", pa.string(), nullable=False),
+        pa.field("kernel_id", pa.string(), nullable=False),
+        pa.field("family_id", pa.string(), nullable=False),
+        pa.field("suite", pa.string(), nullable=False),
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("model", pa.string(), nullable=False),
+        pa.field("device_class", pa.string(), nullable=False),
+        pa.field("median_ns", pa.float64(), nullable=False, metadata={"unit": "ns"}),
+        pa.field("predicted_ns", pa.float64(), nullable=False, metadata={"unit": "ns"}),
+        pa.field("low_ns", pa.float64(), metadata={"unit": "ns"}),
+        pa.field("high_ns", pa.float64(), metadata={"unit": "ns"}),
+    ]
+)
+"""Columns of ``predictions.parquet`` (contract); the interval is null where a model gives none."""
+
+SLICE_BAR_SPEARMAN = 0.8
+"""On held-out configs of seen kernels a model that learnt how time follows sizes ranks at least this well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What one model says about the rows ``index`` of a dataset.
+
+    Attributes:
+        model: its name.
+        index: rows of the ``TrainingData``, shape (m,).
+        log2_ns: predictions, shape (m,).
+        low_ns: lower ends, shape (m,), or None.
+        high_ns: upper ends, or None.
+    """
+
+    model: str
+    index: Index
+    log2_ns: Floats
+    low_ns: Floats | None = None
+    high_ns: Floats | None = None
+
+    def only(self, mask: npt.NDArray[np.bool_]) -> Prediction:
+        """Return the entries for which ``mask`` (shape (m,)) is true."""
+        return Prediction(
+            model=self.model,
+            index=self.index[mask],
+            log2_ns=self.log2_ns[mask],
+            low_ns=None if self.low_ns is None else self.low_ns[mask],
+            high_ns=None if self.high_ns is None else self.high_ns[mask],
+        )
+
+
+def with_interval(prediction: Prediction, conformal: Conformal, data: TrainingData) -> Prediction:
+    """Return ``prediction`` with the intervals of its rows' regimes."""
+    regimes = data.texts("regime")[prediction.index]
+    low, high = conformal.interval_ns(prediction.log2_ns, regimes)
+    return Prediction(
+        model=prediction.model,
+        index=prediction.index,
+        log2_ns=prediction.log2_ns,
+        low_ns=low,
+        high_ns=high,
+    )
+
+
+def predictions_table(
+    data: TrainingData, parts: Texts, predictions: Sequence[Prediction]
+) -> pa.Table:
+    """Return ``predictions.parquet``: one row a model and sample; ``parts`` has shape (n,)."""
+    tables = []
+    for item in predictions:
+        rows = data.rows.samples.take(pa.array(item.index))
+        none = pa.nulls(len(item.index), pa.float64())
+        tables.append(
+            pa.Table.from_arrays(
+                [
+                    rows.column("sample_id"),
+                    rows.column("kernel_id"),
+                    pa.array(data.family_id[item.index].tolist(), pa.string()),
+                    pa.array(data.suite[item.index].tolist(), pa.string()),
+                    pa.array(parts[item.index].tolist(), pa.string()),
+                    pa.array([item.model] * len(item.index), pa.string()),
+                    rows.column("device_class"),
+                    rows.column("median_ns"),
+                    pa.array(np.exp2(item.log2_ns)),
+                    none if item.low_ns is None else pa.array(item.low_ns),
+                    none if item.high_ns is None else pa.array(item.high_ns),
+                ],
+                schema=PREDICTIONS,
+            )
+        )
+    return pa.concat_tables(tables) if tables else PREDICTIONS.empty_table()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouping:
+    """Codes and labels of all n rows of a dataset, computed once for every table made of it."""
+
+    kernel: npt.NDArray[np.int64]
+    family: npt.NDArray[np.int64]
+    choice: npt.NDArray[np.int64]
+    slices: Mapping[str, Texts]
+
+
+def grouping(data: TrainingData) -> Grouping:
+    """Group the rows by kernel, family, choice of local size, suite, regime and strategy."""
+    return Grouping(
+        kernel=data.kernel_codes(),
+        family=encode(data.family_id),
+        choice=data.choice_codes(),
+        slices={
+            "suite": data.suite,
+            "regime": data.texts("regime"),
+            "strategy": data.texts("input_strategy"),
+        },
+    )
+
+
+def score(
+    data: TrainingData, groups: Grouping, prediction: Prediction, judge: JudgeConfig
+) -> dict[str, Any]:
+    """Return the metrics of one prediction over its single-launch rows."""
+    kept = prediction.only(data.single_launch[prediction.index])
+    scored = Scored(
+        measured_ns=np.exp2(data.log2_ns[kept.index]),
+        predicted_ns=np.exp2(kept.log2_ns),
+        low_ns=kept.low_ns,
+        high_ns=kept.high_ns,
+        kernel=groups.kernel[kept.index],
+        family=groups.family[kept.index],
+        choice=groups.choice[kept.index],
+        slices={name: labels[kept.index] for name, labels in groups.slices.items()},
+    )
+    return metrics_table(
+        scored, min_configs=judge.min_configs, replicates=judge.bootstrap_replicates
+    )
+
+
+def score_parts(
+    data: TrainingData, parts: Texts, predictions: Sequence[Prediction], judge: JudgeConfig
+) -> dict[str, Any]:
+    """Return ``parts`` of ``metrics.json``: part to model to metrics."""
+    groups = grouping(data)
+    table: dict[str, Any] = {}
+    for item in predictions:
+        labels = parts[item.index]
+        for part in np.unique(labels):
+            inner = score(data, groups, item.only(labels == part), judge)
+            table.setdefault(str(part), {})[item.model] = inner
+    return table
+
+
+def context(data: TrainingData) -> dict[str, Any]:
+    """Return what must stand beside any metrics: counts, censored share, noise floor."""
+    iqr = data.rows.samples.column("iqr_ns").cast(pa.float64()).to_numpy()
+    return {
+        "num_by_status": dict(data.num_by_status),
+        "num_batched_rows": int(np.sum(~data.single_launch)),
+        "censored_share": censored_share(data.num_ok_by_regime, data.num_censored_by_regime),
+        "noise_floor_within_run_median_ape_percent": noise_floor_median_ape_percent(
+            np.exp2(data.log2_ns), iqr
+        ),
+    }
+
+
+def meets_slice_bar(metrics: Mapping[str, Any], model: str, part: str = "seen_configs") -> bool:
+    """Whether a model learnt how time follows the launch, on configs held out of kernels it saw.
+
+    It must rank within kernels (mean Spearman at least 0.8) and have a smaller median APE than the global
+    median; a predictor that answers one number ranks nothing and fails.
+
+    Args:
+        metrics: content of ``metrics.json``.
+        model: the model to judge; "global-median" must be beside it.
+        part: where to look.
+    """
+    models = metrics["parts"].get(part, {})
+    if model not in models or "global-median" not in models:
+        return False
+    own, bar = models[model]["all"], models["global-median"]["all"]
+    spearman, error = own["spearman_mean"], own["median_ape_percent"]
+    if spearman is None or error is None:
+        return False
+    return bool(spearman >= SLICE_BAR_SPEARMAN and error < bar["median_ape_percent"])
+
+
+_TABLE_COLUMNS = (
+    ("num_rows", "rows", "{:d}"),
+    ("num_families", "families", "{:d}"),
+    ("mape_percent", "MAPE %", "{:.1f}"),
+    ("median_ape_percent", "median APE %", "{:.1f}"),
+    ("rmse_log2", "RMSE log2", "{:.3f}"),
+    ("spearman_mean", "Spearman in kernel", "{:.3f}"),
+    ("regret_mean_percent", "regret %", "{:.1f}"),
+    ("coverage", "coverage", "{:.3f}"),
+)
+
+
+def markdown_table(parts: Mapping[str, Any]) -> str:
+    """Return the metrics over all rows as a Markdown table, one line a part and model."""
+    titles = ["part", "model", *(title for _, title, _ in _TABLE_COLUMNS)]
+    lines = [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}"]
+    for part, models in parts.items():
+        for model, table in models.items():
+            block = table["all"]
+            cells = [
+                "-" if block.get(key) is None else form.format(block[key])
+                for key, _, form in _TABLE_COLUMNS
+            ]
+            lines.append(f"| {' | '.join([part, model, *cells])} |")
+    return "\n".join(lines) + "\n"
