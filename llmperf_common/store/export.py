@@ -22,6 +22,8 @@ from llmperf_common.schemas import TABLES
 from llmperf_common.store.filesystem import TEMPORARY_PREFIX, StoreError
 from llmperf_common.store.reader import Dataset
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
 
 class ExportFormat(StrEnum):
     """What ``export`` writes."""
@@ -111,4 +113,4 @@ def _json(value: Any, kind: pa.DataType) -> str | None:
         return None
     if pa.types.is_map(kind):
         value = dict(value)
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _ENCODER.encode(value)

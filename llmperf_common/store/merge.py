@@ -38,8 +38,7 @@ Bools = npt.NDArray[np.bool_]
 class MergeReport:
     """What a merge did; dropped are those that another source also has."""
 
-    run: RunRecord
-    manifest: Manifest
+    plan_hash: str
     num_samples: int
     num_tasks: int
     num_dropped_samples: int
@@ -100,8 +99,7 @@ def merge(sources: Sequence[Path], out: Path, *, assign_families: AssignFamilies
     assert isinstance(manifest, Manifest), "nobody else publishes in a folder that we created"
     num_samples = sum(int(rows.sum()) for rows in choice.rows)
     return MergeReport(
-        run=run,
-        manifest=manifest,
+        plan_hash=run.plan_hash,
         num_samples=num_samples,
         num_tasks=run.num_tasks,
         num_dropped_samples=sum(dataset.num_samples for dataset in datasets) - num_samples,

@@ -1,0 +1,127 @@
+"""Shards: what is written is what is read, and damage is named."""
+
+import contextlib
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmperf_common.schemas import KERNELS, SAMPLES
+from llmperf_common.store.filesystem import PosixFilesystem
+from llmperf_common.store.shard import (
+    Footer,
+    ShardError,
+    decode,
+    encode_device,
+    encode_results,
+    encode_table,
+    read_footer,
+    write_shard,
+)
+from tests.unit.dataset_factory import (
+    PLAN_HASH,
+    make_device,
+    make_kernel,
+    make_result,
+    mixed_outcome,
+)
+
+
+def pair(num_tasks: int = 2, num_configs: int = 4):
+    results = [
+        make_result(make_kernel(i), [mixed_outcome(i, c) for c in range(num_configs)])
+        for i in range(num_tasks)
+    ]
+    shards = encode_results("stem", results, range(num_tasks), plan_hash=PLAN_HASH, epoch=3)
+    return results, shards
+
+
+def test_a_pair_reads_back():
+    results, shards = pair()
+    for shard, schema in zip(shards, (KERNELS, SAMPLES), strict=True):
+        table, footer = decode(shard.data, shard.name)
+        assert table.schema.equals(schema)
+        assert table.num_rows == shard.rows == shard.entry.rows
+        assert footer == read_footer(shard.data, shard.name)
+        assert footer.tasks == tuple((r.task_id, i) for i, r in enumerate(results))
+        assert (footer.plan_hash, footer.epoch) == (PLAN_HASH, 3)
+        assert len(footer.sentinel) == 2
+    kernels, samples = shards
+    assert decode(kernels.data, kernels.name)[0].column("static_features").to_pylist()[0]
+    statuses = decode(samples.data, samples.name)[0].column("status").to_pylist()
+    assert statuses == [
+        "ok",
+        "ok",
+        "over_time_budget",
+        "ok",
+        "ok",
+        "ok",
+        "over_time_budget",
+        "hang",
+    ]
+
+
+def test_equal_results_give_equal_bytes():
+    assert pair()[1] == pair()[1]
+
+
+def test_a_device_reads_back():
+    shard = encode_device(make_device(), plan_hash=PLAN_HASH)
+    table, footer = decode(shard.data, shard.name)
+    assert table.column("device_id").to_pylist() == [make_device().device_id]
+    assert shard.name == f"devices/{make_device().device_id}.parquet"
+    assert footer.tasks == ()
+
+
+_, (_, WHOLE) = pair(num_configs=2)
+
+
+@settings(max_examples=30, deadline=None)
+@given(length=st.integers(0, len(WHOLE.data) - 1))
+def test_a_shard_cut_short_is_damaged(length):
+    with pytest.raises(ShardError, match=r"samples/stem\.parquet is damaged"):
+        decode(WHOLE.data[:length], WHOLE.name)
+
+
+@settings(max_examples=60, deadline=None)
+@given(position=st.integers(0, len(WHOLE.data) - 1), bits=st.integers(1, 255))
+def test_a_flipped_byte_never_is_anything_but_a_shard_error(position, bits):
+    data = bytearray(WHOLE.data)
+    data[position] ^= bits
+    with contextlib.suppress(ShardError):
+        decode(bytes(data), WHOLE.name)
+
+
+def test_missing_and_changed_columns_are_named():
+    table, footer = decode(WHOLE.data, WHOLE.name)
+    changed = table.drop_columns(["status"]).set_column(
+        0, "sample_id", pa.array(range(table.num_rows))
+    )
+    with pytest.raises(ShardError, match=r"'sample_id' is int64, not string.*'status' is missing"):
+        decode(encode_table(changed, footer), WHOLE.name)
+
+
+def test_a_foreign_parquet_file_is_damaged():
+    table, _ = decode(WHOLE.data, WHOLE.name)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata(None), sink)
+    with pytest.raises(ShardError, match="llmperf"):
+        decode(sink.getvalue().to_pybytes(), WHOLE.name)
+
+
+def test_writing_twice_is_the_same_and_other_bytes_are_refused(tmp_path: Path):
+    fs = PosixFilesystem(tmp_path)
+    _, (kernels, _) = pair()
+    assert write_shard(fs, kernels) == write_shard(fs, kernels) == kernels.entry
+    _, (other, _) = pair(num_tasks=3)
+    with pytest.raises(ShardError, match="does not read back"):
+        write_shard(fs, other)
+
+
+def test_a_footer_without_sentinel_is_read():
+    table, _ = decode(WHOLE.data, WHOLE.name)
+    footer = Footer(plan_hash="p", epoch=0, tasks=(("t", 1),))
+    assert decode(encode_table(table, footer), WHOLE.name)[1] == footer
