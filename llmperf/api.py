@@ -51,6 +51,7 @@ def collect(
         config: the tree of ``workers.config``; defaults where None.
         control: lets another thread or a signal handler stop the run.
         observe: makes an observer of the loop from what is known at its start.
+
     Raises:
         CorpusError: No kernel can be read.
         CommandError: No usable device.
@@ -182,9 +183,13 @@ def _read_source(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not UTF-8 ({error.reason} at byte {error.start}): convert it") from None
+        raise BadInput(
+            f"{path}: not UTF-8 ({error.reason} at byte {error.start}): convert it"
+        ) from None
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}: name a readable OpenCL source file") from None
+        raise BadInput(
+            f"{path}: {error.strerror or error}: name a readable OpenCL source file"
+        ) from None
 
 
 def _signature_of(source: str, path: Path, wanted: str | None) -> tuple[str, Signature]:
@@ -199,7 +204,9 @@ def _signature_of(source: str, path: Path, wanted: str | None) -> tuple[str, Sig
     if not names:
         raise BadInput(f"{path}: no __kernel function in it: name an OpenCL source with one")
     if wanted is None and len(names) > 1:
-        raise BadInput(f"{path} has {len(names)} kernels: choose one with --kernel: {', '.join(names)}")
+        raise BadInput(
+            f"{path} has {len(names)} kernels: choose one with --kernel: {', '.join(names)}"
+        )
     if wanted is not None and wanted not in names:
         raise BadInput(f"{path} has no kernel {wanted!r}: it has {', '.join(names)}")
     chosen = found[0 if wanted is None else names.index(wanted)]
@@ -215,7 +222,11 @@ def _only_run() -> Path:
     runs = known_runs()
     if len(runs) == 1:
         return runs[0]
-    there = f"runs here: {', '.join(map(str, runs))}" if runs else "none is here: make one with `llmperf train`"
+    there = (
+        f"runs here: {', '.join(map(str, runs))}"
+        if runs
+        else "none is here: make one with `llmperf train`"
+    )
     raise BadInput(f"--model is missing; {there}")
 
 

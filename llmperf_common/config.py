@@ -18,7 +18,6 @@ import pydantic
 
 from llmperf_common.ids import canonical_json
 
-
 NodeT = TypeVar("NodeT", bound="Node")
 
 
@@ -29,7 +28,9 @@ class ConfigError(ValueError):
 class Node(pydantic.BaseModel):
     """One frozen node of a config tree; unknown keys and values out of range are errors."""
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=False, validate_default=True)
+    model_config = pydantic.ConfigDict(
+        frozen=True, extra="forbid", strict=False, validate_default=True
+    )
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
@@ -45,7 +46,9 @@ class Node(pydantic.BaseModel):
 
     def content_hash(self) -> str:
         """Return 20 hex digits that change with any value of the tree."""
-        return hashlib.sha256(canonical_json(self.model_dump(mode="json")).encode()).hexdigest()[:20]
+        return hashlib.sha256(canonical_json(self.model_dump(mode="json")).encode()).hexdigest()[
+            :20
+        ]
 
 
 def key_names(node: type[Node], prefix: str = "") -> Iterator[str]:
@@ -71,10 +74,12 @@ def load_config(
 
     Args:
         root: the tree's root node class.
-        preset: name of a TOML file in ``configs/<preset_folder>/``.
+        preset: name of a TOML file.
+        preset_folder: the folder of ``configs/`` it is in.
         file: a user's TOML file.
         overrides: texts ``key=value``, the value in TOML syntax (bare words are taken as text).
         values: dotted keys set by command-line options; None values are left out.
+
     Raises:
         ConfigError: A key is unknown, a value out of range, a file unreadable.
     """
@@ -102,13 +107,17 @@ def load_config(
 def preset_names(folder: str) -> list[str]:
     """Return the names of the presets shipped in ``configs/<folder>/``."""
     root = resources.files("configs").joinpath(folder)
-    return sorted(item.name[: -len(".toml")] for item in root.iterdir() if item.name.endswith(".toml"))
+    return sorted(
+        item.name[: -len(".toml")] for item in root.iterdir() if item.name.endswith(".toml")
+    )
 
 
 def _read_preset(folder: str, name: str) -> str:
     names = preset_names(folder)
     if name not in names:
-        raise ConfigError(f"preset {name!r} is not one of {', '.join(names)}{_nearest(name, names)}")
+        raise ConfigError(
+            f"preset {name!r} is not one of {', '.join(names)}{_nearest(name, names)}"
+        )
     return resources.files("configs").joinpath(folder).joinpath(f"{name}.toml").read_text("utf-8")
 
 

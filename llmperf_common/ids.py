@@ -12,9 +12,12 @@ from collections.abc import Sequence
 
 ID_HEX_DIGITS = 20
 
+_ENCODER = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+)
+
 HARNESS_VERSION = 1
 """Raised only when times change their meaning; part of every ``sample_id``."""
-
 
 
 def canonical_json(value: object) -> str:
@@ -23,9 +26,7 @@ def canonical_json(value: object) -> str:
     >>> canonical_json({"b": 1, "a": [1.5, None]})
     '{"a":[1.5,null],"b":1}'
     """
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    )
+    return _ENCODER.encode(value)
 
 
 def content_id(kind: str, value: object) -> str:

@@ -317,7 +317,7 @@ def empty_config(*, kernel_id: str, device_class: str, strategy: Strategy) -> La
 
 def launch_argument_json(argument: LaunchArgument) -> list[object]:
     """Return the JSON value that stands for one argument in a ``sample_id``."""
-    value = argument.value
-    if value is not None and float(value).is_integer():
-        value = int(value)
-    return [argument.position, argument.kind.value, argument.elements, value]
+    # The dataset stores values as float64: an id must follow from what is stored, also beyond 2**53.
+    value = None if argument.value is None else float(argument.value)
+    stored = int(value) if value is not None and value.is_integer() else value
+    return [argument.position, argument.kind.value, argument.elements, stored]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from llmperf_common.static_feature_names import STATIC_FEATURES
+
 SCHEMA_VERSION = 1
 
 
@@ -79,7 +81,7 @@ KERNELS = pa.schema(
         _column("args", pa.list_(_struct(("position", _I32), ("name", _TEXT), ("kind", _TEXT), ("type_name", _TEXT), ("scalar_type", _TEXT), ("vector_width", _I32), ("element_bytes", _I32), ("access", _TEXT))), "Declared arguments in position order.", nullable=False),
         _column("analysis", pa.list_(_struct(("position", _I32), ("constant", _I64), ("terms", _TERMS), ("cap_constant", _I64), ("cap_terms", _TERMS), ("validated", _BOOL), ("reason", _TEXT))), "Extent of each buffer as a polynomial of the launch; null constant with a reason when it has none.", nullable=False),
         _column("build", _struct(("options", _TEXT), ("log", _TEXT), ("seconds", _F64), ("binary_sha256", _TEXT)), "How it was compiled."),
-        _column("static_features", pa.map_(_TEXT, _F64), "Counts made from the source, by name.", nullable=False),
+        _column("static_features", _struct(*((name, _F64) for name in STATIC_FEATURES)), "Counts made from the source, by name; null where it could not be read."),
         _column("registers", _I32, "Registers a work-item, where the device tells."),
         _column("spill_bytes", _I64, "Spilled bytes a work-item, where the device tells.", unit="bytes"),
         _column("shared_bytes", _I64, "Local memory a work-group, where the device tells.", unit="bytes"),
@@ -129,8 +131,18 @@ def missing_or_changed_columns(table: str, found: pa.Schema) -> list[str]:
         if index < 0:
             if not wanted.nullable:
                 problems.append(f"{table}: column {wanted.name!r} is missing")
-        elif found.field(index).type != wanted.type:
+        elif not _is_earlier_form(found.field(index).type, wanted.type):
             problems.append(
                 f"{table}: column {wanted.name!r} is {found.field(index).type}, not {wanted.type}"
             )
     return problems
+
+
+def _is_earlier_form(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether ``found`` is ``wanted``, or a struct that lacks members which were added since."""
+    if found == wanted:
+        return True
+    if not (pa.types.is_struct(found) and pa.types.is_struct(wanted)):
+        return False
+    types = {member.name: member.type for member in wanted}
+    return all(types.get(member.name, member.type) == member.type for member in found)

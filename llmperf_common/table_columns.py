@@ -159,8 +159,8 @@ def static_matrix(kernels: pa.Table, static_names: Sequence[str]) -> Floats:
     """Return the static features of each row of ``kernels``, shape (kernels, s); NaN where absent."""
     matrix = np.full((len(kernels), len(static_names)), np.nan)
     column = {name: position for position, name in enumerate(static_names)}
-    for row, pairs in enumerate(kernels.column("static_features").to_pylist()):
-        for name, value in pairs or ():
+    for row, features in enumerate(kernels.column("static_features").to_pylist()):
+        for name, value in (features or {}).items():
             if name in column and value is not None:
                 matrix[row, column[name]] = value
     return matrix

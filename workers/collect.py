@@ -108,6 +108,7 @@ def collect(
         control: for Ctrl-C.
         observe: makes the observer of progress.
         state_folder: holds the ledger when ``out`` is on a network file system.
+
     Raises:
         StoreError: ``out`` cannot be used (``ForeignRunError``: it belongs to another run).
         DeviceLostError: The device cannot be opened.
@@ -149,9 +150,7 @@ def collect(
             _drive(loop, control, config, tally, started_s)
             loop.finish()
         _tidy(fs, out, loop)
-        return summarise(
-            out, plan, device, loop.stop_reason, seconds=time.monotonic() - started_s
-        )
+        return summarise(out, plan, device, loop.stop_reason, seconds=time.monotonic() - started_s)
 
 
 def device_class_of(device: Device) -> DeviceClass:
@@ -207,9 +206,7 @@ def _make_loop(
     who = process_name(holder)
     return CollectLoop(
         fs=fs,
-        attach=lambda: attach(
-            fs, home, plan_hash=plan.plan_hash, index_of=plan.index_of, who=who
-        ),
+        attach=lambda: attach(fs, home, plan_hash=plan.plan_hash, index_of=plan.index_of, who=who),
         plan=plan,
         tasks=plan.tasks_of_class(device.device_class),
         executor=pipeline,

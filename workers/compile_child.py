@@ -6,7 +6,7 @@ import json
 import time
 from pathlib import Path
 
-from workers.channel import Channel, CompileFailed, CompileJob, Compiled
+from workers.channel import Channel, Compiled, CompileFailed, CompileJob
 from workers.child_main import serve
 from workers.device.find import open_compiler
 from workers.device.interface import DeviceFailure, DeviceRef
@@ -22,14 +22,10 @@ def main(channel: Channel, argument: str) -> None:
         try:
             program = compiler.compile(job.kernel)
         except DeviceFailure as error:
-            channel.send(
-                CompileFailed(failure=error.failure, seconds=time.monotonic() - started_s)
-            )
+            channel.send(CompileFailed(failure=error.failure, seconds=time.monotonic() - started_s))
             continue
         Path(job.binary_path).write_bytes(program.binary)
-        channel.send(
-            Compiled(options=program.options, log=program.log, seconds=program.seconds)
-        )
+        channel.send(Compiled(options=program.options, log=program.log, seconds=program.seconds))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmperf_common.failures import RETRY_RULES, Failure, FailureCode, Retry, Stage
-from workers.channel import ChildCrashed, CompileFailed, CompileJob, Compiled, FromChild
+from workers.channel import ChildCrashed, Compiled, CompileFailed, CompileJob, FromChild
 from workers.child import Child
 from workers.task_state import TaskState
 

@@ -17,15 +17,36 @@ from llmperf_common.records import Strategy
 class PlanConfig(Node):
     """Which launch configs are timed; a pure function of these, the kernel and the device class."""
 
-    strategies: tuple[Strategy, ...] = Field((Strategy.SIMPLE,), description="Input strategies, each planned in full.", min_length=1)
-    samples_per_kernel: int = Field(68, ge=1, le=100_000, description="Launch configs planned a kernel.")
-    seed: int = Field(0, ge=0, le=2**31 - 1, description="Seed of configs, their order and their inputs.")
-    sampler: Literal["stratified", "uniform"] = Field("stratified", description="Share work-group counts by regime, or draw them log-uniformly.")
-    idle_share: float = Field(0.15, ge=0, le=1, description="Share of configs with fewer work-groups than compute units.")
-    under_share: float = Field(0.35, ge=0, le=1, description="Share of configs up to 20 work-groups a compute unit; the rest is fully utilised.")
-    max_groups_per_unit: int = Field(1000, ge=21, le=100_000, description="Most work-groups a compute unit.")
-    max_work_items: int = Field(2**26, ge=1024, le=2**31, description="Most work-items of a launch.")
-    max_launch_bytes: int = Field(2**31, ge=2**20, le=2**40, description="Most bytes of all buffers of a launch.")
+    strategies: tuple[Strategy, ...] = Field(
+        (Strategy.SIMPLE,), description="Input strategies, each planned in full.", min_length=1
+    )
+    samples_per_kernel: int = Field(
+        68, ge=1, le=100_000, description="Launch configs planned a kernel."
+    )
+    seed: int = Field(
+        0, ge=0, le=2**31 - 1, description="Seed of configs, their order and their inputs."
+    )
+    sampler: Literal["stratified", "uniform"] = Field(
+        "stratified", description="Share work-group counts by regime, or draw them log-uniformly."
+    )
+    idle_share: float = Field(
+        0.15, ge=0, le=1, description="Share of configs with fewer work-groups than compute units."
+    )
+    under_share: float = Field(
+        0.35,
+        ge=0,
+        le=1,
+        description="Share of configs up to 20 work-groups a compute unit; the rest is fully utilised.",
+    )
+    max_groups_per_unit: int = Field(
+        1000, ge=21, le=100_000, description="Most work-groups a compute unit."
+    )
+    max_work_items: int = Field(
+        2**26, ge=1024, le=2**31, description="Most work-items of a launch."
+    )
+    max_launch_bytes: int = Field(
+        2**31, ge=2**20, le=2**40, description="Most bytes of all buffers of a launch."
+    )
 
     @pydantic.model_validator(mode="after")
     def _shares_fit(self) -> PlanConfig:
@@ -37,44 +58,101 @@ class PlanConfig(Node):
 class TimingConfig(Node):
     """How one launch config is timed: the rule that docs/explanation/measurement.md explains."""
 
-    warmups: int = Field(2, ge=1, le=100, description="Untimed launches before the first warm reading (the first of them is first_ns).")
-    min_readings: int = Field(5, ge=1, le=1000, description="Fewest warm readings of a launch of up to 5 ms.")
+    warmups: int = Field(
+        2,
+        ge=1,
+        le=100,
+        description="Untimed launches before the first warm reading (the first of them is first_ns).",
+    )
+    min_readings: int = Field(
+        5, ge=1, le=1000, description="Fewest warm readings of a launch of up to 5 ms."
+    )
     max_readings: int = Field(50, ge=1, le=10_000, description="Most warm readings.")
-    relative_standard_error: float = Field(0.01, gt=0, le=1, description="Stop when the mean is known this well.")
-    sample_budget_ms: float = Field(200.0, gt=0, le=600_000, description="Stop when this much launch time was spent.")
-    max_launch_ms: float = Field(250.0, gt=0, le=600_000, description="A longer launch is an over_time_budget row.")
-    cold_readings: int = Field(3, ge=0, le=100, description="Readings after a flush of the last-level cache.")
-    batch_step_share: float = Field(0.02, gt=0, le=1, description="Batch launches when the timer's step exceeds this share of the median.")
-    spin_up_ms: float = Field(20.0, ge=0, le=10_000, description="Busy work before a task's first timing.")
-    sentinel_every_tasks: int = Field(10, ge=1, le=10_000, description="Time the sentinel kernel every so many tasks.")
-    payload_checks: bool = Field(True, description="Check outputs on a task's smallest and largest config.")
+    relative_standard_error: float = Field(
+        0.01, gt=0, le=1, description="Stop when the mean is known this well."
+    )
+    sample_budget_ms: float = Field(
+        200.0, gt=0, le=600_000, description="Stop when this much launch time was spent."
+    )
+    max_launch_ms: float = Field(
+        250.0, gt=0, le=600_000, description="A longer launch is an over_time_budget row."
+    )
+    cold_readings: int = Field(
+        3, ge=0, le=100, description="Readings after a flush of the last-level cache."
+    )
+    batch_step_share: float = Field(
+        0.02,
+        gt=0,
+        le=1,
+        description="Batch launches when the timer's step exceeds this share of the median.",
+    )
+    spin_up_ms: float = Field(
+        20.0, ge=0, le=10_000, description="Busy work before a task's first timing."
+    )
+    sentinel_every_tasks: int = Field(
+        10, ge=1, le=10_000, description="Time the sentinel kernel every so many tasks."
+    )
+    payload_checks: bool = Field(
+        True, description="Check outputs on a task's smallest and largest config."
+    )
 
 
 class LimitsConfig(Node):
     """What a kernel or a run may cost."""
 
-    build_timeout_s: float = Field(60.0, gt=0, le=3600, description="Kill a compile child after this long.")
-    config_timeout_s: float = Field(30.0, gt=0, le=3600, description="Kill a run child that gives no answer for one config after this long.")
-    task_timeout_s: float = Field(600.0, gt=0, le=86_400, description="Configs not reached after this long become over_time_budget rows.")
-    deaths_to_quarantine: int = Field(2, ge=1, le=10, description="Deaths of run children after which a kernel is given up.")
+    build_timeout_s: float = Field(
+        60.0, gt=0, le=3600, description="Kill a compile child after this long."
+    )
+    config_timeout_s: float = Field(
+        30.0,
+        gt=0,
+        le=3600,
+        description="Kill a run child that gives no answer for one config after this long.",
+    )
+    task_timeout_s: float = Field(
+        600.0,
+        gt=0,
+        le=86_400,
+        description="Configs not reached after this long become over_time_budget rows.",
+    )
+    deaths_to_quarantine: int = Field(
+        2, ge=1, le=10, description="Deaths of run children after which a kernel is given up."
+    )
     compile_children: int = Field(1, ge=1, le=256, description="Compile processes at once.")
-    max_time_s: float | None = Field(None, gt=0, description="Stop taking new tasks after this long.")
-    max_failures: int | None = Field(None, ge=0, description="Stop, with exit code 5, after more failed rows than this.")
+    max_time_s: float | None = Field(
+        None, gt=0, description="Stop taking new tasks after this long."
+    )
+    max_failures: int | None = Field(
+        None, ge=0, description="Stop, with exit code 5, after more failed rows than this."
+    )
 
 
 class StoreConfig(Node):
     """How often results become durable and visible."""
 
-    commit_interval_s: float = Field(4.0, ge=0, le=60, description="Commit a shard at most this long after its first finished task.")
-    publish_interval_s: float = Field(1.5, ge=0, le=60, description="Publish a manifest at most this often.")
-    max_shard_rows: int = Field(20_000, ge=1, le=10_000_000, description="Commit earlier when this many sample rows wait.")
+    commit_interval_s: float = Field(
+        4.0,
+        ge=0,
+        le=60,
+        description="Commit a shard at most this long after its first finished task.",
+    )
+    publish_interval_s: float = Field(
+        1.5, ge=0, le=60, description="Publish a manifest at most this often."
+    )
+    max_shard_rows: int = Field(
+        20_000, ge=1, le=10_000_000, description="Commit earlier when this many sample rows wait."
+    )
 
 
 class LedgerConfig(Node):
     """Leases of tasks."""
 
-    lease_ttl_s: float = Field(60.0, ge=1, le=3600, description="A lease not renewed for this long is free again.")
-    claim_ahead: int = Field(3, ge=1, le=1000, description="Tasks a worker holds at once: one runs, the others compile.")
+    lease_ttl_s: float = Field(
+        60.0, ge=1, le=3600, description="A lease not renewed for this long is free again."
+    )
+    claim_ahead: int = Field(
+        3, ge=1, le=1000, description="Tasks a worker holds at once: one runs, the others compile."
+    )
 
 
 class CollectConfig(Node):

@@ -80,5 +80,10 @@ class EventLog:
         self._file.close()
 
     def _write(self, event: str, **fields: Any) -> None:
-        line = {"at_s": round(time.time(), 3), "event": event, "worker_id": self._worker_id, **fields}
+        line = {
+            "at_s": round(time.time(), 3),
+            "event": event,
+            "worker_id": self._worker_id,
+            **fields,
+        }
         self._file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -209,7 +209,8 @@ class RunSlot:
 
     def _run_done(self, message: RunDone) -> None:
         state, child = self._state, self._child
-        assert state is not None and child is not None, "done without a task"
+        assert state is not None, "done without a task"
+        assert child is not None, "done without a child"
         if message.sentinel_ns is not None:
             state.note_sentinel(message.sentinel_ns)
         self._phase = _Phase.IDLE
@@ -300,7 +301,9 @@ class RunSlot:
 
     def _send_job(self) -> None:
         state, child, device = self._state, self._child, self._device
-        assert state is not None and child is not None and device is not None, "not ready to run"
+        assert state is not None, "nothing to run"
+        assert child is not None, "nobody to run it"
+        assert device is not None, "open_device() comes first"
         first = state.next_index
         job = RunJob(
             kernel=state.task.kernel,

@@ -11,7 +11,7 @@ from llmperf.cli.console import say
 from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
-    from workers.collect import CollectSummary
+    from workers.collect import CollectSummary, RunStart
     from workers.config import CollectConfig
 
 
@@ -20,11 +20,10 @@ def collect(
         Path, typer.Option(help="A folder of .cl files, one .cl file, or a CORPUS.parquet.")
     ],
     out: Annotated[Path, typer.Option(help="The dataset folder: new, or one to resume.")],
-    device: Annotated[
-        str, typer.Option(help="auto, pocl, cpu, cuda[:N] or replay:FILE.")
-    ] = "auto",
+    device: Annotated[str, typer.Option(help="auto, pocl, cpu, cuda[:N] or replay:FILE.")] = "auto",
     samples_per_kernel: Annotated[
-        int | None, typer.Option(help="Launch configs a kernel (68 unless the preset says otherwise).")
+        int | None,
+        typer.Option(help="Launch configs a kernel (68 unless the preset says otherwise)."),
     ] = None,
     strategy: Annotated[
         list[str] | None, typer.Option(help="Input strategy; may be given several times.")
@@ -39,7 +38,8 @@ def collect(
     preset: Annotated[str, typer.Option(help="A preset of configs/collect/.")] = "default",
     config: Annotated[Path | None, typer.Option(help="A TOML file over the preset.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value over everything else; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", help="key=value over everything else; may be repeated."),
     ] = None,
     cluster: Annotated[bool, typer.Option(help="Collect on every GPU of a Ray cluster.")] = False,
     ledger: Annotated[str, typer.Option(help="sqlite, or redis://... with --cluster.")] = "sqlite",
@@ -94,14 +94,19 @@ def _collect(corpus: Path, out: Path, device: str, settings: CollectConfig) -> C
     control = Control()
     observers: list[ProgressObserver] = []
 
-    def observe(start: object) -> ProgressObserver:
+    def observe(start: RunStart) -> ProgressObserver:
         observers.append(ProgressObserver(start))
         return observers[-1]
 
     with interrupts_to(control):
         try:
             return api.collect(
-                corpus=corpus, out=out, device=device, config=settings, control=control, observe=observe
+                corpus=corpus,
+                out=out,
+                device=device,
+                config=settings,
+                control=control,
+                observe=observe,
             )
         finally:
             for observer in observers:

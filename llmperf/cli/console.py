@@ -32,7 +32,9 @@ def answer_table(title: str, header: Sequence[str], rows: Iterable[Sequence[obje
     table = Table(title=title, title_justify="left", title_style="bold")
     cells = [[_cell(value) for value in row] for row in rows]
     for index, name in enumerate(header):
-        numeric = bool(cells) and all(row[index][:1].isdigit() or row[index] in ("", "-") for row in cells)
+        numeric = bool(cells) and all(
+            row[index][:1].isdigit() or row[index] in ("", "-") for row in cells
+        )
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in cells:
         table.add_row(*row)

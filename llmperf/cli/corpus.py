@@ -15,9 +15,13 @@ app = typer.Typer(help="Turn sources into a corpus of kernels.", no_args_is_help
 
 @app.command()
 def build(
-    sources: Annotated[list[Path], typer.Argument(help="Files and folders of .cl sources.", metavar="SRC...")],
+    sources: Annotated[
+        list[Path], typer.Argument(help="Files and folders of .cl sources.", metavar="SRC...")
+    ],
     out: Annotated[Path, typer.Option(help="The corpus to write, a .parquet file.")],
-    suite: Annotated[str | None, typer.Option(help="Name of the suite (default: the folder's name).")] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="Name of the suite (default: the folder's name).")
+    ] = None,
 ) -> None:
     """Read sources, find their kernels, signatures, features and families, and write a corpus."""
     from workers.corpus import read_sources, write_corpus  # noqa: PLC0415
@@ -25,14 +29,18 @@ def build(
     corpus = read_sources(sources, suite=suite)
     write_corpus(out, corpus)
     failed = sum(kernel.failure is not None for kernel in corpus.kernels)
-    say(f"{out}: {len(corpus.kernels):,} kernels ({failed:,} that cannot run), sha256 {corpus.sha256[:20]}")
+    say(
+        f"{out}: {len(corpus.kernels):,} kernels ({failed:,} that cannot run), sha256 {corpus.sha256[:20]}"
+    )
     for path, reason in corpus.skipped[:20]:
         say(f"skipped {path}: {reason}")
 
 
 @app.command()
 def stats(
-    corpus: Annotated[Path, typer.Argument(help="A CORPUS.parquet, or sources.", metavar="CORPUS.parquet")],
+    corpus: Annotated[
+        Path, typer.Argument(help="A CORPUS.parquet, or sources.", metavar="CORPUS.parquet")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Count what a corpus holds."""

@@ -62,14 +62,20 @@ def card(directory: _Directory) -> None:
 
 @app.command()
 def merge(
-    directories: Annotated[list[Path], typer.Argument(help="Two or more datasets.", metavar="DIR...")],
+    directories: Annotated[
+        list[Path], typer.Argument(help="Two or more datasets.", metavar="DIR...")
+    ],
     out: Annotated[Path, typer.Option(help="The dataset to write: new or empty.")],
 ) -> None:
     """Join datasets; equal samples are kept once, families are found anew over the union."""
     from llmperf_common.families import assign_families  # noqa: PLC0415
+    from llmperf_common.store.card import write_card  # noqa: PLC0415
+    from llmperf_common.store.filesystem import PosixFilesystem  # noqa: PLC0415
     from llmperf_common.store.merge import merge as merge_  # noqa: PLC0415
+    from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
 
     report = dataclasses.asdict(merge_(directories, out, assign_families=assign_families))
+    write_card(PosixFilesystem(out), open_dataset(out))
     say(f"{out}: " + ", ".join(f"{name} {value}" for name, value in report.items()))
 
 

@@ -14,14 +14,18 @@ from llmperf.exits import CommandError, Exit
 def train(
     data: Annotated[Path, typer.Option(help="A dataset folder.")],
     out: Annotated[Path, typer.Option(help="The run folder to write.")],
-    preset: Annotated[str, typer.Option(help="A preset of configs/train/: gbdt, log-linear.")] = "gbdt",
+    preset: Annotated[
+        str, typer.Option(help="A preset of configs/train/: gbdt, log-linear.")
+    ] = "gbdt",
     init: Annotated[
         str | None, typer.Option(help="A Hugging Face folder, or random (codegen presets).")
     ] = None,
     cluster: Annotated[bool, typer.Option(help="Train over a Ray cluster.")] = False,
     workers: Annotated[int | None, typer.Option(help="GPUs of the cluster.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file over the preset.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value; may be repeated.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value; may be repeated.")
+    ] = None,
 ) -> None:
     """Train a predictor on a dataset."""
     from llmperf import api  # noqa: PLC0415
@@ -34,7 +38,12 @@ def train(
             "use --preset gbdt or log-linear",
         )
     summary = api.train(
-        data=data, out=out, preset=preset, overrides=tuple(set_ or ()), config_file=config, progress=say
+        data=data,
+        out=out,
+        preset=preset,
+        overrides=tuple(set_ or ()),
+        config_file=config,
+        progress=say,
     )
     answer(markdown_table(summary.metrics["parts"]))
     for note in summary.notes:
@@ -67,12 +76,16 @@ def predict(
     local_size: Annotated[str, typer.Option(help="Work-items of a work-group: L[,L2[,L3]].")],
     kernel: Annotated[str | None, typer.Option(help="Which kernel of the file.")] = None,
     model: Annotated[str | None, typer.Option(help="A run's folder or name.")] = None,
-    device: Annotated[str | None, typer.Option(help="Device class, if the model knows several.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Device class, if the model knows several.")
+    ] = None,
     arg: Annotated[
         list[str] | None,
         typer.Option(help="name=value: elements of a buffer, value of a scalar; may be repeated."),
     ] = None,
-    sweep: Annotated[str | None, typer.Option(help="local-size: predict every legal local size.")] = None,
+    sweep: Annotated[
+        str | None, typer.Option(help="local-size: predict every legal local size.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Predict a kernel's time from its source: no device needed."""
@@ -102,7 +115,9 @@ def _sizes(option: str, text: str) -> tuple[int, ...]:
     except ValueError:
         sizes = ()
     if not 1 <= len(sizes) <= 3 or min(sizes, default=0) < 1:
-        raise CommandError(Exit.USAGE, f"{option} {text!r}: write one to three positive numbers, as 1024 or 64,64")
+        raise CommandError(
+            Exit.USAGE, f"{option} {text!r}: write one to three positive numbers, as 1024 or 64,64"
+        )
     return sizes
 
 

@@ -50,7 +50,9 @@ class ProgressObserver(SilentObserver):
         )
         if sys.stderr.isatty():
             self._bar = Progress(
-                BarColumn(bar_width=30), TextColumn("{task.description}"), console=Console(stderr=True)
+                BarColumn(bar_width=30),
+                TextColumn("{task.description}"),
+                console=Console(stderr=True),
             )
             self._row = self._bar.add_task("", total=self._num_tasks, completed=self._num_done)
             self._bar.start()

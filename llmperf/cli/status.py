@@ -15,18 +15,26 @@ _WATCH_INTERVAL_S = 2.0
 
 
 def status(
-    directory: Annotated[Path | None, typer.Argument(help="A dataset folder.", metavar="[DIR]")] = None,
+    directory: Annotated[
+        Path | None, typer.Argument(help="A dataset folder.", metavar="[DIR]")
+    ] = None,
     ledger: Annotated[str | None, typer.Option(help="A Redis ledger, redis://...")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Repeat every 2 s until it is complete.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Repeat every 2 s until it is complete.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Say how far a run is."""
     if ledger is not None:
-        raise CommandError(Exit.USAGE, "--ledger redis://... is not in this release: name the dataset folder")
+        raise CommandError(
+            Exit.USAGE, "--ledger redis://... is not in this release: name the dataset folder"
+        )
     if directory is None:
         raise CommandError(Exit.USAGE, "name a dataset folder: llmperf status DIR")
     if watch and as_json:
-        raise CommandError(Exit.USAGE, "--watch and --json do not go together: --json prints one document")
+        raise CommandError(
+            Exit.USAGE, "--watch and --json do not go together: --json prints one document"
+        )
     while True:
         state = _read(directory)
         if as_json:
@@ -72,7 +80,9 @@ def _read(directory: Path) -> dict[str, Any]:
 def _line(state: dict[str, Any]) -> str:
     failed = ", ".join(f"{code} {n:,}" for code, n in state["failed"].items()) or "none"
     done, total = state["tasks_done"], state["tasks"]
-    how = "collecting now" if state["collecting"] else ("complete" if done == total else "not running")
+    how = (
+        "collecting now"
+        if state["collecting"]
+        else ("complete" if done == total else "not running")
+    )
     return f"{done:,} of {total:,} tasks, {state['ok']:,} ok samples, failed: {failed} ({how})"
-
-

@@ -87,7 +87,7 @@ def stacked_bar_chart(
     """Return horizontal stacked bars: shares of each row, or counts on one scale."""
     colour_of = list(colours) if colours is not None else list(range(len(parts)))
     most = max((sum(bar.counts) for bar in bars), default=1)
-    x = share_scale(label) if as_share else linear_scale(0, most, label, _whole)
+    x = share_scale(label) if as_share else linear_scale(0, most, label, count, is_count=True)
     canvas = _canvas_for(len(bars), width)
     notes = [count(sum(bar.counts)) for bar in bars]
     frame = _row_frame(
@@ -110,10 +110,6 @@ def stacked_bar_chart(
         canvas.text(canvas.width - 2, middle + 3.5, note, "tick end")
     canvas.text(canvas.width - 2, 12, "n", "label end")
     return canvas.render(text.title, text.description)
-
-
-def _whole(value: float) -> str:
-    return count(value) if value == round(value) else ""
 
 
 def interval_chart(

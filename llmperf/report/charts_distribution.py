@@ -71,7 +71,9 @@ def histogram_chart(
     counted = [_count_bins(layer.values, edges) for layer in layers]
     top = tallest or max(1, int(np.sum(counted, axis=0).max(initial=0)) if counted else 1)
     canvas = Canvas(width=shape.width, height=shape.height)
-    frame = frame_for(canvas, x, linear_scale(0, top, label, count_tick), heading=text.heading)
+    frame = frame_for(
+        canvas, x, linear_scale(0, top, label, count_tick, is_count=True), heading=text.heading
+    )
     draw_axes(canvas, frame, heading=text.heading, hint=text.hint)
     base = np.zeros(num_bins)
     lefts = frame.place_x(edges)

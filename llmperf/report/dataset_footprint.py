@@ -114,7 +114,7 @@ def footprint_figure(facts: DatasetFacts) -> Html:
         "Footprint bandwidth: bytes of all global and constant buffers of a launch divided by its warm median time, "
         f"against that footprint; n = {count(int(drawn.sum()))}. A footprint is what the launch was given, not what it moved: "
         "reuse and partly touched buffers lift points above what the memory delivers. "
-        f"Right: the same bandwidths by regime. Dashed: measured peaks, where all devices agree. Not shown: {count(left_out)} timed rows without buffers of known size."
+        f"Right: the same bandwidths by regime. Dashed: measured peaks within the axes, where all devices agree. Not shown: {count(left_out)} timed rows without buffers of known size."
     )
     key = legend([words_of(name) for name in facts.regimes], title="Right")
     if shades:

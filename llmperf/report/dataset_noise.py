@@ -121,7 +121,7 @@ def _spread_figure(facts: DatasetFacts) -> Html:
         if not size:
             charts.append(nothing_to_show(heading, "no timed row has these readings"))
             continue
-        guide = ((1.0, "equal"),) if formatter is ratio_tick else ((0.01, "1 %"),)
+        guide = ((1.0 if formatter is ratio_tick else 0.01, ""),)
         text = PlotText(
             title=f"{heading} by time decade",
             description=f"Median over {count(size)} rows: {formatter(median(values))}.",
@@ -134,7 +134,7 @@ def _spread_figure(facts: DatasetFacts) -> Html:
     charts.append(_readings_chart(facts))
     zero = int((several & facts.samples.timed & (ratios["iqr"] < _IQR_FLOOR)).sum())
     caption = (
-        f"Noise by decade of the warm median, on logarithmic axes. {BOX_WORDS} Spread: rows with at least three readings; "
+        f"Noise by decade of the warm median, on logarithmic axes; dashed: 1 % spread and equal times. {BOX_WORDS} Spread: rows with at least three readings; "
         f"{count(zero)} rows below {percent(_IQR_FLOOR)} (equal to the timer's step) are drawn there. Cold: median of the readings after a flush of the "
         "last-level cache. First: the very first launch of the config. Readings: linear axis. Not shown: values beyond the whiskers."
     )
@@ -243,7 +243,7 @@ def _present(reasons: list[str], facts: DatasetFacts) -> list[str]:
 
 def _readings_scale(groups: list[BoxGroup]) -> Scale:
     most = max((quantiles(group.values, 0.95)[0] for group in groups), default=1.0)
-    return linear_scale(0, most if np.isfinite(most) else 1.0, "Warm readings a row", pad=0.0)
+    return linear_scale(0, most * 1.05, "Warm readings a row", is_count=True)
 
 
 def _stop_table(facts: DatasetFacts, reasons: list[str]) -> Html:

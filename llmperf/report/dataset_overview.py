@@ -26,6 +26,7 @@ from llmperf.report.quantities import (
     NO_VALUE,
     Formatter,
     count,
+    counted,
     nanoseconds,
     num_bytes,
     share,
@@ -79,13 +80,14 @@ def _tiles(facts: DatasetFacts) -> Html:
     kernels = facts.kernels.by_id
     num_kernels = len(kernels) or len(samples.kernel.counts())
     families = len({words.family_id for words in kernels.values()})
-    planned = facts.view.num_planned
+    # Without a plan nobody knows what is pending; a 0 would claim that the run is complete.
+    planned, pending = facts.view.num_planned, facts.view.num_pending
     tiles = [
-        ("kernels", count(num_kernels), f"{count(families)} families"),
+        ("kernels", count(num_kernels), counted(families, "family", "families")),
         ("planned", count(planned) if planned is not None else NO_VALUE, "launch configs"),
         ("ok", count(num_ok), share(num_ok, samples.num_rows) + " of rows"),
         ("failed", count(num_failed), share(num_failed, samples.num_rows) + " of rows"),
-        ("pending", count(facts.view.num_pending), "no row yet"),
+        ("pending", count(pending) if planned is not None else NO_VALUE, "no row yet"),
     ]
     return tag("div", *(tile(*words) for words in tiles), class_="tiles")
 

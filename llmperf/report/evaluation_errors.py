@@ -36,6 +36,7 @@ from llmperf.report.quantities import (
     Bools,
     Ints,
     count,
+    counted,
     factor,
     median,
     nanoseconds_tick,
@@ -91,7 +92,7 @@ def _scatters(facts: EvaluationFacts) -> Html:
     rows = facts.rows_of(facts.primary_model)
     caption = (
         f"Predicted against measured warm median time on the {facts.shown_split} split, one panel a model, common logarithmic axes; "
-        f"dashed: equal. n = {count(int(rows.sum()))} launches of {count(len(facts.kernel.counts(rows)))} kernels (primary model, first panel). "
+        f"dashed: equal. n = {counted(int(rows.sum()), 'launch', 'launches')} of {counted(len(facts.kernel.counts(rows)), 'kernel')} (primary model, first panel). "
         f"Above {count(MAX_POINTS)} launches a panel counts them in bins, darker for more (logarithmic shades, the same in all panels)."
     )
     if len(usable) > _MAX_MODELS:
@@ -195,9 +196,9 @@ def _families(facts: EvaluationFacts) -> Html:
         )
     middle_words = quantiles(np.array([row.value for row in rows.values()]), 0.25, 0.5, 0.75)
     caption = (
-        f"Absolute percentage error of {shorten(facts.primary_model, 40)} by kernel family (near-duplicate kernels), {len(worst) + len(best)} of {count(len(rows))} families. Dot: median; line: quartiles; right: number "
-        "of launches. Axes differ. Half of all families have a median error below "
-        f"{percent(middle_words[1])} (quartiles {percent(middle_words[0])} and {percent(middle_words[2])})."
+        f"Absolute percentage error of {shorten(facts.primary_model, 40)} by kernel family (near-duplicate kernels), {len(worst) + len(best)} of {counted(len(rows), 'family', 'families')}. Dot: median; line: quartiles; right: number "
+        "of launches. Axes differ. The families' median errors have the quartiles "
+        f"{percent(middle_words[0])}, {percent(middle_words[1])} and {percent(middle_words[2])}."
     )
     body = [
         (

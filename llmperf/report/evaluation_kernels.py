@@ -37,6 +37,7 @@ from llmperf.report.quantities import (
     Ints,
     count,
     count_tick,
+    counted,
     factor,
     median,
     nanoseconds,
@@ -99,7 +100,7 @@ def kernels_section(facts: EvaluationFacts) -> Html:
         else "the rank of the measured time, because the samples were not given"
     )
     caption = (
-        f"The {len(worst)} kernels with the largest median error of {shorten(facts.primary_model, 40)} on the {facts.shown_split} split (among kernels with at "
+        f"{counted(len(worst), 'kernel')} with the largest median error of {shorten(facts.primary_model, 40)} on the {facts.shown_split} split (among kernels with at "
         f"least {_MIN_ROWS} launches, where there are such): measured and predicted time against {against}, logarithmic; "
         f"bars: predicted interval, where given. Axes differ between panels; at most {_MAX_POINTS} launches a kernel are drawn, evenly taken."
     )
@@ -116,7 +117,9 @@ def _places(facts: EvaluationFacts, rows: Ints) -> tuple[Floats, Scale]:
     if np.isfinite(work_groups).all() and (work_groups > 0).all():
         return work_groups, log_scale(work_groups, "Work-groups", count_tick)
     ranks = np.argsort(np.argsort(facts.measured_ns[rows])).astype(np.float64) + 1
-    return ranks, linear_scale(0, len(rows) + 1, "Launches by measured time", count_tick)
+    return ranks, linear_scale(
+        0, len(rows) + 1, "Launches by measured time", count_tick, is_count=True
+    )
 
 
 def _panel(facts: EvaluationFacts, kernel: WorstKernel) -> Html:

@@ -37,12 +37,13 @@ from llmperf.report.metric_blocks import (
     heading,
     metric_names,
 )
-from llmperf.report.quantities import NO_VALUE, count, percent, short
+from llmperf.report.quantities import NO_VALUE, SPACE, count, counted, percent, short
 from llmperf.report.scales import linear_scale
 from llmperf_common.metrics import Scored, summarise
 
 _MAX_ROWS = 400
 _REPLICATES = 200
+_FEW_FAMILIES = 10
 _MAIN = (
     "num_rows",
     "num_kernels",
@@ -73,17 +74,21 @@ def metrics_section(facts: EvaluationFacts) -> Html:
         reason = "there are neither metrics nor predictions with usable times"
         return section(title, anchor, _provenance(facts), nothing_to_show("Metrics", reason))
     main = [block for block in given if block.slice in _WHOLE] or given
-    parts = [_tiles(facts), _stamp(facts), _provenance(facts)]
+    parts = [_tiles(facts), _stamp(facts), _few_families(facts), _provenance(facts)]
     if main:
         caption = (
             "Metrics as the evaluation wrote them; small: bootstrap interval over kernel families. "
             "From 10 µs: only launches of at least 10 µs, where the launch's overhead does not dominate."
         )
-        parts += [_metric_charts(facts, main), _metric_tables(main, caption)]
+        shown = [block for block in main if block.split == facts.shown_split] or main
+        others = [block for block in main if block not in shown]
+        parts += [_metric_charts(facts, shown), _metric_tables(shown, caption)]
+        if others:
+            parts.append(_folded("metrics on the other splits", others))
     parts.append(_recomputed(facts, recomputed, bool(main)))
     slices = [block for block in given if block not in main]
     if slices:
-        parts.append(_slices(slices))
+        parts.append(_folded("metrics by slice", slices))
     return section(title, anchor, *parts)
 
 
@@ -108,6 +113,16 @@ def _stamp(facts: EvaluationFacts) -> Html:
     """Return the evaluation's own warning (rows trained on), where nobody can miss it."""
     words = facts.view.run.get("stamp")
     return tag("p", str(words), class_="warning") if words else Html("")
+
+
+def _few_families(facts: EvaluationFacts) -> Html:
+    """Say that the numbers hang on few kernels, where an interval cannot (one family) or hardly say it."""
+    num_families = len(facts.family.counts(facts.rows_of(facts.primary_model)))
+    if not 0 < num_families < _FEW_FAMILIES:
+        return Html("")
+    families = counted(num_families, "kernel family", "kernel families")
+    words = f"The {facts.shown_split} split has {families} only: these numbers depend on which they are."
+    return tag("p", words, class_="warning")
 
 
 def _provenance(facts: EvaluationFacts) -> Html:
@@ -163,7 +178,7 @@ def _without_choices(block: Block) -> Block:
 
 
 def _population(block: Block) -> str:
-    return {(): "all", ("pooled",): "all", ("from_10_us",): "from 10 µs"}.get(
+    return {(): "all", ("pooled",): "all", ("from_10_us",): f"from 10{SPACE}µs"}.get(
         block.slice, " · ".join(words_of(part) for part in block.slice)
     )
 
@@ -266,8 +281,6 @@ def _recomputed(facts: EvaluationFacts, blocks: list[Block], is_second: bool) ->
     return join([note, _metric_charts(facts, blocks), recomputed])
 
 
-def _slices(blocks: list[Block]) -> Html:
-    listed = _metric_table(
-        blocks, "Metrics by slice, as the evaluation wrote them.", metric_names(blocks)
-    )
-    return details("Table: metrics by slice", listed)
+def _folded(name: str, blocks: list[Block]) -> Html:
+    caption = f"{name[0].upper()}{name[1:]}, as the evaluation wrote them."
+    return details(f"Table: {name}", _metric_table(blocks, caption, metric_names(blocks)))

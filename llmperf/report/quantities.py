@@ -105,6 +105,11 @@ def count(value: float) -> str:
     return f"{round(value):,}".replace(",", "\u202f") if math.isfinite(value) else NO_VALUE
 
 
+def counted(number: float, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: ``1 kernel``, ``12 families``."""
+    return f"{count(number)} {noun if number == 1 else plural or noun + 's'}"
+
+
 def count_tick(value: float) -> str:
     """Return a count for an axis: 1, 100, 10K, 3M."""
     for scale, unit in _COUNT_UNITS:

@@ -26,6 +26,8 @@ class Scale:
     label: str
     """Axis label with its unit."""
     formatter: Formatter = short
+    is_count: bool = False
+    """Only whole numbers are marked."""
 
     def __post_init__(self) -> None:
         finite = math.isfinite(self.low) and math.isfinite(self.high)
@@ -74,7 +76,9 @@ class Scale:
     def _linear_ticks(self, target: int) -> list[float]:
         raw = (self.high - self.low) / max(1, target)
         magnitude = 10.0 ** math.floor(math.log10(raw))
-        step = next(m * magnitude for m in (1, 2, 2.5, 5, 10) if m * magnitude >= raw * 0.999)
+        steps = (1, 2, 5, 10) if self.is_count else (1, 2, 2.5, 5, 10)
+        step = next(m * magnitude for m in steps if m * magnitude >= raw * 0.999)
+        step = max(1.0, step) if self.is_count else step
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [round(i * step, 12) + 0.0 for i in range(first, last + 1)]
 
@@ -99,7 +103,13 @@ def log_scale(
 
 
 def linear_scale(
-    low: float, high: float, label: str, formatter: Formatter = short, *, pad: float = 0.0
+    low: float,
+    high: float,
+    label: str,
+    formatter: Formatter = short,
+    *,
+    pad: float = 0.0,
+    is_count: bool = False,
 ) -> Scale:
     """Return a linear scale; an empty range is widened to one."""
     if not (math.isfinite(low) and math.isfinite(high)):
@@ -107,7 +117,14 @@ def linear_scale(
     if high <= low:
         high = low + 1.0
     span = (high - low) * pad
-    return Scale(low=low - span, high=high + span, is_log=False, label=label, formatter=formatter)
+    return Scale(
+        low=low - span,
+        high=high + span,
+        is_log=False,
+        label=label,
+        formatter=formatter,
+        is_count=is_count,
+    )
 
 
 def share_scale(label: str) -> Scale:

@@ -29,7 +29,7 @@ class DatasetView:
         run: Facts of ``run.json`` worth printing, by name (corpus, ``plan_hash``, ...).
         manifest_version: Number of the manifest that was read; None if there is none.
         num_planned: Launch configs planned; None if the plan is not known.
-        num_pending: Planned launch configs that have no row yet.
+        num_pending: Planned launch configs that have no row yet; not shown without ``num_planned``.
         sentinel: Readings of the sentinel kernel, any order, all devices.
     """
 

@@ -19,6 +19,7 @@ from llmperf_common.ledger.protocol import (
     Refused,
     TaskCounts,
 )
+from llmperf_common.store.filesystem import StoreError
 from llmperf_common.store.manifest import ShardEntry
 
 _TABLES = """
@@ -115,11 +116,11 @@ class SqliteLedger:
             return [
                 lease
                 for lease in leases
-                if self._db.execute(
+                if lease.epoch == self._epoch
+                and self._db.execute(
                     "UPDATE leases SET expires_s = ? WHERE task = ? AND token = ?",
                     (expires_s, lease.task, lease.token),
                 ).rowcount
-                and lease.epoch == self._epoch
             ]
 
     def release(self, leases: Sequence[Lease]) -> None:
@@ -217,10 +218,18 @@ class SqliteLedger:
             try:
                 yield
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # SQLite itself rolls back when the disk is full, say
+                    self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
+        except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
+            raise  # a task bound twice, say: a bug of ours, which attaching again would hide
         except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                raise StoreError(
+                    "no space left for the ledger: nothing committed is lost; "
+                    "free some space and run the same command again"
+                ) from error
             raise LedgerLostError(f"the ledger cannot be used: {error}") from error
 
     def _free_leased(self, tasks: range, limit: int, now_s: float) -> list[int]:

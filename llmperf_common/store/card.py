@@ -86,7 +86,6 @@ def _front_matter(
         lines.append(f"license: {_quoted(license_name)}")
     lines += ["tags:", "- OpenCL", "- GPU", "- performance", "size_categories:", f"- {size}"]
     tables = [table for table in TABLES if dataset.shards(table)]
-    features = []
     if tables:
         lines.append("configs:")
     for table in tables:
@@ -95,41 +94,7 @@ def _front_matter(
             lines.append("  default: true")
         lines += ["  data_files:", "  - split: train", "    path:"]
         lines += [f"    - {_quoted(entry.name)}" for entry in dataset.shards(table)]
-        loadable = [field for field in TABLES[table] if not pa.types.is_map(field.type)]
-        if len(loadable) < len(TABLES[table]):
-            # `datasets` has no type for maps and refuses the whole file, unless told what to read.
-            lines.append(f"  columns: {json.dumps([field.name for field in loadable])}")
-            features += [f"- config_name: {table}", "  features:"]
-            features += ["  " + line for field in loadable for line in _feature(field)]
-    return "\n".join([*lines, *(["dataset_info:", *features] if features else []), "---"])
-
-
-def _feature(field: pa.Field) -> list[str]:
-    """Return one column of the ``features`` that `datasets` reads, as lines of YAML."""
-    lines = _feature_of_type(field.type)
-    return [f"- name: {field.name}", *("  " + line for line in lines)]
-
-
-def _feature_of_type(kind: pa.DataType) -> list[str]:
-    if pa.types.is_struct(kind):
-        return ["struct:", *(line for member in kind for line in _feature(member))]
-    if pa.types.is_list(kind):
-        inner = kind.value_type
-        if not pa.types.is_nested(inner):
-            return [f"list: {_dtype(inner)}"]
-        return ["list:", *_indented_value(inner)]
-    return [f"dtype: {_dtype(kind)}"]
-
-
-def _indented_value(kind: pa.DataType) -> list[str]:
-    if pa.types.is_struct(kind):
-        return [line for member in kind for line in _feature(member)]
-    return ["  " + line for line in _feature_of_type(kind)]
-
-
-def _dtype(kind: pa.DataType) -> str:
-    names = {pa.float64(): "float64", pa.bool_(): "bool"}
-    return names.get(kind, str(kind))
+    return "\n".join([*lines, "---"])
 
 
 def _quoted(text: str) -> str:

@@ -93,7 +93,7 @@ def _record_set(table: str) -> dict[str, Any]:
         "@type": "cr:RecordSet",
         "@id": table,
         "name": table,
-        "field": [_field(table, f) for f in TABLES[table] if not pa.types.is_map(f.type)],
+        "field": [_field(table, f) for f in TABLES[table]],
     }
 
 

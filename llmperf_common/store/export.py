@@ -111,6 +111,4 @@ def _flattened(table: pa.Table, schema: pa.Schema) -> pa.Table:
 def _json(value: Any, kind: pa.DataType) -> str | None:
     if value is None:
         return None
-    if pa.types.is_map(kind):
-        value = dict(value)
     return _ENCODER.encode(value)

@@ -51,9 +51,7 @@ class Filesystem(Protocol):
         """Delete ``name``; no error if it is gone."""
         ...
 
-    def lock(
-        self, name: str, *, exclusive: bool, wait: bool
-    ) -> AbstractContextManager[bool]:
+    def lock(self, name: str, *, exclusive: bool, wait: bool) -> AbstractContextManager[bool]:
         """Hold an advisory lock for the length of a ``with``; its value is whether it was obtained."""
         ...
 
@@ -82,10 +80,12 @@ class PosixFilesystem:
         with self._temporary(target, data) as temporary:
             try:
                 os.link(temporary, target)
+                is_new = True
             except FileExistsError:
-                return False
+                is_new = False
+            # Also for a loser: whoever goes on from the winner's file must find it after a power cut.
             _fsync_folder(target.parent)
-        return True
+        return is_new
 
     def replace(self, name: str, data: bytes) -> None:
         """Create or overwrite ``name`` atomically."""
@@ -127,7 +127,9 @@ class PosixFilesystem:
         temporary = target.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}")
         try:
             _make_folder(target.parent)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(
+                temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
+            )
             with open(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
@@ -187,5 +189,7 @@ def _explained(error: OSError, target: Path) -> StoreError | None:
             "free some space and run the same command again"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-        return StoreError(f"cannot write {target}: {error.strerror}; choose a folder you may write to")
+        return StoreError(
+            f"cannot write {target}: {error.strerror}; choose a folder you may write to"
+        )
     return None

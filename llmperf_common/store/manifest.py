@@ -97,9 +97,7 @@ class Manifest:
             "plan_hash": self.plan_hash,
             "epoch": self.epoch,
             "tasks": self.num_tasks,
-            "rows": {
-                table: sum(shard.rows for shard in self.of_table(table)) for table in TABLES
-            },
+            "rows": {table: sum(shard.rows for shard in self.of_table(table)) for table in TABLES},
             "replaces": {name: list(old) for name, old in self.replaces},
         }
         # A line a shard: readable, and json's fast encoder (it has none for indented text).

@@ -122,11 +122,11 @@ def _read_candidate(fs: Filesystem, name: str, plan_hash: str) -> Candidate | No
             data = fs.read_bytes(full_name)
             table, footer = decode(data, full_name)
         except (ShardError, FileNotFoundError):
-            return None  # cut short or swept: it was never committed, for a commit follows a re-read
+            return (
+                None  # cut short or swept: it was never committed, for a commit follows a re-read
+            )
         footers.append(footer)
-        entries.append(
-            ShardEntry.of(full_name, data, rows=table.num_rows, tasks=len(footer.tasks))
-        )
+        entries.append(ShardEntry.of(full_name, data, rows=table.num_rows, tasks=len(footer.tasks)))
     first, second = footers
     if first.plan_hash != plan_hash or (first.epoch, first.tasks) != (second.epoch, second.tasks):
         return None
@@ -148,7 +148,5 @@ def _device_entries(fs: Filesystem, plan_hash: str) -> list[ShardEntry]:
         except ShardError:
             continue
         if footer.plan_hash == plan_hash:
-            entries.append(
-                ShardEntry.of(f"devices/{name}", data, rows=table.num_rows, tasks=0)
-            )
+            entries.append(ShardEntry.of(f"devices/{name}", data, rows=table.num_rows, tasks=0))
     return entries

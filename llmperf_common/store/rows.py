@@ -58,7 +58,9 @@ def _sample_row(result: TaskResult, sample: Sample) -> dict[str, Any]:
         ],
         "regime": config.regime.value if config.regime else None,
         "input_strategy": first.value,
-        "input_strategies": [item.value for item in STRATEGY_PRECEDENCE if item in config.strategies],
+        "input_strategies": [
+            item.value for item in STRATEGY_PRECEDENCE if item in config.strategies
+        ],
         "seed": config.seed,
         "harness_version": HARNESS_VERSION,
         "task_attempt": sample.task_attempt,
@@ -117,7 +119,7 @@ def _kernel_row(result: TaskResult) -> dict[str, Any]:
         "args": _argument_rows(kernel),
         "analysis": [],
         "build": dataclasses.asdict(result.build) if result.build else None,
-        "static_features": list(signature.static_features.items()) if signature else [],
+        "static_features": dict(signature.static_features) if signature else None,
     }
 
 

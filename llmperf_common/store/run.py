@@ -62,7 +62,9 @@ def read_run(fs: Filesystem) -> RunRecord | None:
         return None
     try:
         document = json.loads(data)
-        if int(document["schema_version"]) > SCHEMA_VERSION:  # its other fields may be unknown to us
+        if (
+            int(document["schema_version"]) > SCHEMA_VERSION
+        ):  # its other fields may be unknown to us
             raise StoreError(
                 f"{fs.describe(RUN_FILE)} has schema version {document['schema_version']}, this "
                 f"LLMPerf reads up to {SCHEMA_VERSION}: upgrade LLMPerf"
@@ -105,7 +107,9 @@ def create_or_join_run(fs: Filesystem, run: RunRecord) -> RunRecord:
 def _check_empty(fs: Filesystem) -> None:
     names = fs.names()
     foreign = [name for name in names if not name.startswith(".")]
-    if foreign and RUN_FILE not in names:  # (a collector that started beside us may just have made it)
+    if (
+        foreign and RUN_FILE not in names
+    ):  # (a collector that started beside us may just have made it)
         raise ForeignRunError(
             f"{fs.describe()} has no run.json but other files ({', '.join(foreign[:3])}): "
             "choose an empty or new folder for --out"

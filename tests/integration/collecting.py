@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -126,7 +127,5 @@ def is_running(pid: int) -> bool:
 
 def kill(pid: int) -> None:
     """SIGKILL, whether it is still there or not."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

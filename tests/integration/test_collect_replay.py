@@ -33,7 +33,9 @@ FAST = (
 def statuses(out: Path) -> dict[str, Counter[str]]:
     """Kernel name to status counts."""
     dataset = open_dataset(out)
-    names = {row["kernel_id"]: row["name"] for row in dataset.kernels(["kernel_id", "name"]).to_pylist()}
+    names = {
+        row["kernel_id"]: row["name"] for row in dataset.kernels(["kernel_id", "name"]).to_pylist()
+    }
     counts: dict[str, Counter[str]] = {name: Counter() for name in names.values()}
     for row in dataset.samples(["kernel_id", "status"]).to_pylist():
         counts[names[row["kernel_id"]]][row["status"]] += 1
@@ -61,7 +63,18 @@ def test_a_quiet_run_times_every_config_once(tmp_path: Path) -> None:
 
 
 def test_every_misbehaviour_costs_one_kernel_and_gets_its_code(tmp_path: Path) -> None:
-    names = ["good", "faults", "hangs", "exits", "late", "refused", "badbuild", "crashes", "stuck", "big"]
+    names = [
+        "good",
+        "faults",
+        "hangs",
+        "exits",
+        "late",
+        "refused",
+        "badbuild",
+        "crashes",
+        "stuck",
+        "big",
+    ]
     corpus = write_kernels(tmp_path / "kernels", names)
     device = replay_file(
         tmp_path / "r.json",
@@ -98,7 +111,9 @@ def test_every_misbehaviour_costs_one_kernel_and_gets_its_code(tmp_path: Path) -
 
 def test_max_failures_ends_with_5_and_keeps_everything(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(6)])
-    device = replay_file(tmp_path / "r.json", behaviours=[{"kernel": "*", "action": "launch_error"}])
+    device = replay_file(
+        tmp_path / "r.json", behaviours=[{"kernel": "*", "action": "launch_error"}]
+    )
     done = Collect(corpus, tmp_path / "data", device, (*FAST, "--max-failures", "7")).run()
     assert done.returncode == 5, done.stderr
     assert_clean(tmp_path / "data")
@@ -110,12 +125,15 @@ def test_another_plan_on_the_same_folder_is_a_usage_error(tmp_path: Path) -> Non
     assert Collect(corpus, tmp_path / "data", device, FAST).run().returncode == 0
     done = Collect(corpus, tmp_path / "data", device, (*FAST, "--seed", "9")).run()
     assert done.returncode == 2
-    assert "plan.seed" in done.stderr and "Traceback" not in done.stderr
+    assert "plan.seed" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_ctrl_c_finishes_the_task_in_hand_and_the_rest_is_resumed(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(8)])
-    device = replay_file(tmp_path / "r.json", behaviours=[{"kernel": "*", "action": "slow", "seconds": 0.01}])
+    device = replay_file(
+        tmp_path / "r.json", behaviours=[{"kernel": "*", "action": "slow", "seconds": 0.01}]
+    )
     command = Collect(corpus, tmp_path / "data", device, FAST)
     process = command.start()
     wait_until(lambda: any((tmp_path / "data").glob("manifest-*.json")))
@@ -123,13 +141,16 @@ def test_ctrl_c_finishes_the_task_in_hand_and_the_rest_is_resumed(tmp_path: Path
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "resumes" in err and "Traceback" not in err
+    assert "resumes" in err
+    assert "Traceback" not in err
     assert_clean(tmp_path / "data")
     before = open_dataset(tmp_path / "data").samples(["sample_id", "time_ns"]).to_pylist()
     assert 0 < len(before) < 48
     done = command.run()
     assert done.returncode == 0, done.stderr
-    after = {r["sample_id"]: r["time_ns"] for r in open_dataset(tmp_path / "data").samples().to_pylist()}
+    after = {
+        r["sample_id"]: r["time_ns"] for r in open_dataset(tmp_path / "data").samples().to_pylist()
+    }
     assert len(after) == 48
     assert all(after[row["sample_id"]] == row["time_ns"] for row in before)
 
@@ -147,7 +168,9 @@ def test_no_child_outlives_a_killed_parent(tmp_path: Path) -> None:
 
 def test_two_collectors_share_one_folder(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(16)])
-    device = replay_file(tmp_path / "r.json", behaviours=[{"kernel": "*", "action": "slow", "seconds": 0.01}])
+    device = replay_file(
+        tmp_path / "r.json", behaviours=[{"kernel": "*", "action": "slow", "seconds": 0.01}]
+    )
     command = Collect(corpus, tmp_path / "data", device, FAST)
     both = [command.start(), command.start()]
     outputs = [process.communicate(timeout=100) for process in both]
@@ -161,7 +184,9 @@ def test_two_collectors_share_one_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["compile_child", "run_child"])
 def test_a_killed_child_costs_no_row(tmp_path: Path, where: str) -> None:
     corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(6)])
-    device = replay_file(tmp_path / "r.json", behaviours=[{"kernel": "*", "action": "slow", "seconds": 0.01}])
+    device = replay_file(
+        tmp_path / "r.json", behaviours=[{"kernel": "*", "action": "slow", "seconds": 0.01}]
+    )
     process = Collect(corpus, tmp_path / "data", device, FAST).start()
 
     def victims() -> list[int]:

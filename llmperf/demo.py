@@ -1,0 +1,93 @@
+"""``python -m llmperf.demo FOLDER``: the last step of ``make demo``, predictions next to measurements.
+
+Takes held-out kernels of the demo's dataset, asks ``predict`` as a user would (from the source file) and prints
+what it says beside what was measured. The config shown of each kernel is the one in the middle by work-items:
+no choice is made by how good the prediction is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from llmperf import api
+from llmperf.cli.console import answer, answer_table
+from llmperf.exits import CommandError, Exit, run_guarded
+
+_MAX_KERNELS = 5
+_KERNELS = Path("kernels")
+
+
+def main(folder: Path) -> None:
+    """Print predictions next to measurements, and where the report is.
+
+    Raises:
+        CommandError: The folder holds no finished demo.
+    """
+    try:
+        scored = pq.read_table(folder / "evaluation" / "predictions.parquet")
+    except OSError as error:
+        raise CommandError(
+            Exit.BAD_INPUT, f"{folder}: no finished demo ({error}): run `make demo`"
+        ) from None
+    wanted = set(scored.column("sample_id").to_pylist())
+    rows = [_row(sample, kernel, folder) for sample, kernel in _chosen(folder, wanted)]
+    answer_table(
+        "held-out kernels, never seen in training",
+        ("kernel", "NDRange", "predicted µs", "90 % interval µs", "measured µs"),
+        rows,
+    )
+    answer(f"report: {folder / 'report.html'}")
+
+
+def _chosen(folder: Path, sample_ids: set[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield, for each of a few held-out kernels, its middle config by work-items, and the kernel."""
+    dataset = api.open_dataset(folder / "data")
+    kernels = {
+        row["kernel_id"]: row
+        for row in dataset.kernels(["kernel_id", "name", "path", "args"]).to_pylist()
+    }
+    columns = ["sample_id", "kernel_id", "global_size", "local_size", "args", "median_ns"]
+    by_kernel: dict[str, list[dict[str, Any]]] = {}
+    for row in dataset.samples(columns).to_pylist():
+        if row["sample_id"] in sample_ids:
+            by_kernel.setdefault(row["kernel_id"], []).append(row)
+    for kernel_id in sorted(by_kernel)[:_MAX_KERNELS]:
+        samples = sorted(
+            by_kernel[kernel_id], key=lambda row: (row["global_size"], row["local_size"])
+        )
+        yield samples[len(samples) // 2], kernels[kernel_id]
+
+
+def _row(sample: dict[str, Any], kernel: dict[str, Any], folder: Path) -> tuple[object, ...]:
+    names = {argument["position"]: argument["name"] for argument in kernel["args"]}
+    document = api.predict(
+        _KERNELS / kernel["path"],
+        kernel=kernel["name"],
+        model=folder / "model",
+        global_size=tuple(sample["global_size"]),
+        local_size=tuple(sample["local_size"]),
+        args={
+            names[a["position"]]: a["elements"] if a["elements"] is not None else a["value"]
+            for a in sample["args"]
+        },
+    )
+    interval = document["interval"]
+    shape = (
+        "x".join(map(str, sample["global_size"])) + " / " + "x".join(map(str, sample["local_size"]))
+    )
+    return (
+        kernel["name"],
+        shape,
+        f"{document['time_ns'] / 1e3:,.1f}",
+        f"{interval['low_ns'] / 1e3:,.1f} to {interval['high_ns'] / 1e3:,.1f}",
+        f"{sample['median_ns'] / 1e3:,.1f}",
+    )
+
+
+if __name__ == "__main__":
+    run_guarded(lambda: main(Path(sys.argv[1])))
