@@ -108,6 +108,7 @@ def evaluate(
         "split": split,
         "seen": bool(num_seen),
         "stamp": _STAMP if num_seen else None,
+        "interval_level": run.conformal.level,
         "parts": score_parts(data, parts, predictions, run.config.judge),
         **context(data),
     }

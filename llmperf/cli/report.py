@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from llmperf.report import DatasetView, EvaluationView
 
 _PREDICTIONS = "predictions.parquet"
+_EVALUATION_FACTS = (
+    "model",
+    "run",
+    "split",
+    "stamp",
+    "noise_floor_within_run_median_ape_percent",
+    "censored_share",
+)
 
 
 def report(
@@ -61,6 +69,9 @@ def _dataset_view(directory: Path) -> DatasetView:
             "tasks_done": dataset.num_tasks,
         },
         manifest_version=dataset.manifest.version,
+        # A kernel that fails early has fewer rows than were planned for it: the plan's rows are known when
+        # every task has its result.
+        num_planned=dataset.num_samples if dataset.num_tasks == run.num_tasks else None,
         sentinel=dataset.sentinel(),
     )
 
@@ -83,7 +94,7 @@ def _evaluation_view(directory: Path, dataset: DatasetView | None) -> Evaluation
         predictions=predictions,
         metrics=metrics.get("parts", {}),
         title=directory.resolve().name,
-        run={key: metrics[key] for key in ("model", "run", "split", "stamp") if metrics.get(key)},
+        run={key: metrics[key] for key in _EVALUATION_FACTS if metrics.get(key) is not None},
         interval_level=metrics.get("interval_level"),
         primary_model=metrics.get("model"),
         samples=dataset.samples if dataset else None,
