@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from llmperf_common.ledger.protocol import Committed, Holder, Lease, Ledger, LedgerLostError, Refused
+from llmperf_common.ledger.protocol import (
+    Committed,
+    Holder,
+    Lease,
+    Ledger,
+    LedgerLostError,
+    Refused,
+)
 from llmperf_common.records import TaskResult
 from llmperf_common.store.filesystem import Filesystem
 from llmperf_common.store.manifest import Manifest, ShardEntry, StaleEpoch, publish

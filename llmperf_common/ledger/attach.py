@@ -27,7 +27,18 @@ from llmperf_common.store.rebuild import rebuild_manifest, tasks_by_shard
 ATTACH_LOCK = "ledger/.attach.lock"
 _BUSY_TIMEOUT_S = 60.0
 _EPOCH_OF_FILE = re.compile(r"(?:ledger-|\.tmp-\d+-)(\d+)\.sqlite")
-_NETWORK_FILESYSTEMS = ("nfs", "cifs", "smb", "fuse.", "lustre", "ceph", "beegfs", "gpfs", "9p", "afs")
+_NETWORK_FILESYSTEMS = (
+    "nfs",
+    "cifs",
+    "smb",
+    "fuse.",
+    "lustre",
+    "ceph",
+    "beegfs",
+    "gpfs",
+    "9p",
+    "afs",
+)
 
 
 class LedgerHome(Protocol):

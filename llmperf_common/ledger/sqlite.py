@@ -255,7 +255,9 @@ class SqliteLedger:
 
     def _next_in_plan(self, tasks: range, limit: int) -> list[int]:
         """Tasks that were never claimed, from where the last claim stopped."""
-        row = self._db.execute("SELECT next FROM cursors WHERE first = ?", (tasks.start,)).fetchone()
+        row = self._db.execute(
+            "SELECT next FROM cursors WHERE first = ?", (tasks.start,)
+        ).fetchone()
         position = row[0] if row else tasks.start
         found: list[int] = []
         while position < tasks.stop and len(found) < limit:

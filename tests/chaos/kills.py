@@ -164,9 +164,15 @@ def _final_checks(out: Path, report: ChaosReport) -> None:
     report.problems += [f"verify: {p.kind}: {p.name}: {p.what}" for p in checked.problems]
     manifest = latest_manifest(PosixFilesystem(out))
     assert manifest is not None, "a finished run has a manifest"
-    on_disk = {f"{table}/{p.name}" for table in ("samples", "kernels", "devices") for p in (out / table).glob("*.parquet")}
+    on_disk = {
+        f"{table}/{p.name}"
+        for table in ("samples", "kernels", "devices")
+        for p in (out / table).glob("*.parquet")
+    }
     if on_disk != set(manifest.shard_names):
-        report.problems.append(f"glob and manifest differ: {sorted(on_disk ^ set(manifest.shard_names))[:3]}")
+        report.problems.append(
+            f"glob and manifest differ: {sorted(on_disk ^ set(manifest.shard_names))[:3]}"
+        )
     tasks = open_dataset(out).kernels(["task_id"]).column("task_id").to_pylist()
     if len(tasks) != len(set(tasks)):
         report.problems.append("a task is there twice")

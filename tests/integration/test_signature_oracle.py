@@ -1,0 +1,88 @@
+"""Our signatures against what PoCL's own compiler says of the same kernels (clGetKernelArgInfo)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmperf_common.records import Access, Argument, ArgumentKind, Signature
+from workers.signature import read_signatures
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+EXTRA = """
+typedef unsigned int index_t;
+typedef struct { float x, y; } pair;
+__kernel void typedefs(__global const index_t *restrict i, __constant pair *p, __local uchar4 *t, const unsigned int n,
+                       index_t m, unsigned long big, volatile __global int *v) {}
+__kernel __attribute__((reqd_work_group_size(8, 4, 2))) void required(__global double3 *d, float16 w, char c) {}
+__kernel void more(__global unsigned char *bytes, __constant short8 *s, __local int *a, long l, uchar2 u) {}
+"""
+
+
+@pytest.fixture(scope="session")
+def pocl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POCL_CACHE_DIR", str(tmp_path_factory.mktemp("pocl")))
+        cl = pytest.importorskip("pyopencl")
+        platforms = [one for one in cl.get_platforms() if "Portable" in one.name]
+        if not platforms:
+            pytest.skip("no PoCL platform")
+        yield cl.Context([platforms[0].get_devices()[0]])
+
+
+def oracle(context: Any, source: str) -> dict[str, Any]:
+    import pyopencl as cl  # noqa: PLC0415, TID251
+
+    program = cl.Program(context, source).build(options=["-cl-kernel-arg-info"])
+    return {kernel.function_name: kernel for kernel in program.all_kernels()}
+
+
+def sources() -> list[Any]:
+    files = [pytest.param(path.read_text(), id=path.stem) for path in sorted(KERNELS.glob("*.cl"))]
+    return [*files, pytest.param(EXTRA, id="extra")]
+
+
+@pytest.mark.parametrize("source", sources())
+def test_signature_agrees_with_the_compiler(pocl: Any, source: str):
+    found = read_signatures(source)
+    assert isinstance(found, tuple)
+    kernels = oracle(pocl, source)
+    assert {one.name for one in found} == set(kernels)
+    for one in found:
+        assert isinstance(one.signature, Signature), one
+        check_kernel(one.signature, kernels[one.name], pocl.devices[0])
+
+
+def check_kernel(signature: Signature, kernel: Any, device: Any) -> None:
+    import pyopencl as cl  # noqa: PLC0415, TID251
+
+    assert len(signature.arguments) == kernel.num_args
+    for ours in signature.arguments:
+        check_argument(ours, kernel)
+    group = cl.kernel_work_group_info
+    required = tuple(kernel.get_work_group_info(group.COMPILE_WORK_GROUP_SIZE, device))
+    assert required == (signature.required_local_size or (0, 0, 0))
+
+
+def check_argument(ours: Argument, kernel: Any) -> None:
+    import pyopencl as cl  # noqa: PLC0415, TID251
+
+    info, address = cl.kernel_arg_info, cl.kernel_arg_address_qualifier
+    kinds = {
+        address.GLOBAL: ArgumentKind.GLOBAL_BUFFER,
+        address.CONSTANT: ArgumentKind.CONSTANT_BUFFER,
+        address.LOCAL: ArgumentKind.LOCAL_BUFFER,
+        address.PRIVATE: ArgumentKind.SCALAR,
+    }
+    position = ours.position
+    assert ours.name == kernel.get_arg_info(position, info.NAME)
+    assert ours.type_name == kernel.get_arg_info(position, info.TYPE_NAME)
+    assert ours.kind is kinds[kernel.get_arg_info(position, info.ADDRESS_QUALIFIER)]
+    if ours.kind.is_buffer:
+        qualifiers = kernel.get_arg_info(position, info.TYPE_QUALIFIER)
+        # Compilers do not agree on whether a constant buffer is also const.
+        if ours.kind is not ArgumentKind.CONSTANT_BUFFER:
+            is_const = bool(qualifiers & cl.kernel_arg_type_qualifier.CONST)
+            assert ours.is_const is is_const
+        assert ours.access is not Access.WRITE or not ours.is_const

@@ -1,0 +1,94 @@
+"""The plan: order, ids, identity."""
+
+from dataclasses import replace
+
+import pytest
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.records import Strategy
+from tests.unit.test_launch_plan import BUFFER, H200, SMALL_CPU, TWO_BUFFERS, argument, kernel
+from workers.config import PlanConfig, TimingConfig
+from workers.plan import Plan
+
+GOOD = kernel(*TWO_BUFFERS)
+FAILED = replace(
+    GOOD,
+    kernel_id="k9",
+    signature=None,
+    failure=Failure(code=FailureCode.UNSUPPORTED, stage=Stage.SIGNATURE, detail="an image"),
+)
+TOO_LARGE = replace(kernel(argument(0, BUFFER, size_bytes=2**41)), kernel_id="k8")
+
+
+def make(**changes: object) -> Plan:
+    values: dict[str, object] = {
+        "kernels": (GOOD, TOO_LARGE, FAILED),
+        "corpus_sha256": "c0",
+        "device_classes": (H200, SMALL_CPU),
+        "plan_config": PlanConfig(samples_per_kernel=5),
+        "timing_config": TimingConfig(),
+    }
+    return Plan(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_tasks_are_kernels_times_device_classes_in_a_fixed_order():
+    plan = make()
+    tasks = [plan.task(index) for index in range(plan.num_tasks)]
+    assert [(one.kernel.kernel_id, one.device_class.name) for one in tasks] == [
+        ("k1", "h200"), ("k8", "h200"), ("k9", "h200"), ("k1", "cpu"), ("k8", "cpu"), ("k9", "cpu"),
+    ]  # fmt: skip
+    assert [plan.index_of(one.task_id) for one in tasks] == list(range(6))
+    assert plan.tasks_of_class("h200") == range(3)
+    assert plan.tasks_of_class("cpu") == range(3, 6)
+    assert len({one.task_id for one in tasks}) == 6
+
+
+def test_asking_for_what_is_not_there():
+    plan = make()
+    for index in (-1, 6):
+        with pytest.raises(IndexError, match="of 6"):
+            plan.task(index)
+    with pytest.raises(KeyError):
+        plan.index_of("nothing")
+    with pytest.raises(KeyError, match="tpu"):
+        plan.tasks_of_class("tpu")
+
+
+def test_a_kernel_that_cannot_be_launched_has_one_empty_config():
+    plan = make()
+    for index in (1, 2):
+        (only,) = plan.configs(plan.task(index))
+        assert (only.global_size, only.args, only.regime) == ((), (), None)
+        assert only.strategies == (Strategy.SIMPLE,)
+    assert [plan.num_samples(plan.task(index)) for index in range(6)] == [5, 1, 1, 5, 1, 1]
+    assert len(plan.configs(plan.task(0))) == 5
+
+
+def test_the_hash_covers_what_decides_a_time_and_nothing_else():
+    plan = make()
+    assert plan.plan_hash == make().plan_hash
+    changes: list[dict[str, object]] = [
+        {"corpus_sha256": "c1"},
+        {"device_classes": (H200,)},
+        {"device_classes": (SMALL_CPU, H200)},
+        {"device_classes": (replace(H200, local_memory_bytes=1), SMALL_CPU)},
+        {"plan_config": PlanConfig(samples_per_kernel=6)},
+        {"plan_config": PlanConfig(samples_per_kernel=5, seed=1)},
+        {"plan_config": PlanConfig(samples_per_kernel=5, sampler="uniform")},
+        {"timing_config": TimingConfig(warmups=3)},
+    ]
+    hashes = {make(**change).plan_hash for change in changes}
+    assert len(hashes) == len(changes)
+    assert plan.plan_hash not in hashes
+
+
+@pytest.mark.parametrize("changes", [{"kernels": (GOOD, GOOD)}, {"device_classes": (H200, H200)}])
+def test_things_twice_are_refused(changes):
+    with pytest.raises(ValueError, match="once"):
+        make(**changes)
+
+
+def test_golden_ids():
+    plan = make()
+    assert plan.plan_hash == "af15b0f3110d3babe48e"
+    assert plan.task(0).task_id == "cf8c8a66f074722f1ba7"
