@@ -29,6 +29,16 @@ class PlanConfig(Node):
     sampler: Literal["stratified", "uniform"] = Field(
         "stratified", description="Share work-group counts by regime, or draw them log-uniformly."
     )
+    local_sizes: Literal["many", "few"] = Field(
+        "many",
+        description="Draw local sizes from all multiples of 32 (and 19 2-D, 15 3-D shapes), or from a few powers of two.",
+    )
+    sibling_share: float = Field(
+        0.25,
+        ge=0,
+        le=1,
+        description="How many configs get a sibling: the same global size with another local size.",
+    )
     idle_share: float = Field(
         0.15, ge=0, le=1, description="Share of configs with fewer work-groups than compute units."
     )

@@ -166,7 +166,8 @@ def _sizes(
                 "launch_plan", [kernel.kernel_id, device_class.name, strategy.value, config.seed]
             ),
             dims=signature.dims,
-            shapes=_allowed_shapes(signature, device_class),
+            sibling_share=config.sibling_share,
+            shapes=_allowed_shapes(signature, device_class, few=config.local_sizes == "few"),
             compute_units=device_class.compute_units,
             num_wanted=config.samples_per_kernel,
             max_side=_max_side(signature, device_class, config),
@@ -179,7 +180,9 @@ def _sizes(
     )
 
 
-def _allowed_shapes(signature: Signature, device_class: DeviceClass) -> tuple[Shape, ...]:
+def _allowed_shapes(
+    signature: Signature, device_class: DeviceClass, *, few: bool
+) -> tuple[Shape, ...]:
     """Return the local sizes within the device's limits, its local memory included."""
     dims = signature.dims
     limits = (*device_class.max_work_item_sizes, *(1,) * dims)[:dims]
@@ -191,7 +194,7 @@ def _allowed_shapes(signature: Signature, device_class: DeviceClass) -> tuple[Sh
         )
         shapes: tuple[Shape, ...] = (shape,) if fits else ()
     else:
-        shapes = local_shapes(dims, device_class.max_work_group_size, limits)
+        shapes = local_shapes(dims, device_class.max_work_group_size, limits, few=few)
     item_bytes = sum(
         one.element_bytes for one in signature.arguments if one.kind is ArgumentKind.LOCAL_BUFFER
     )

@@ -30,6 +30,7 @@ _SHAPES_3D = (
     (16, 4, 4), (32, 4, 2), (8, 8, 8), (16, 8, 4), (32, 4, 4), (16, 8, 8), (32, 8, 4),
 )  # fmt: skip
 _STEP_1D, _LARGEST_1D = 32, 1024
+_NUM_FEW_SHAPES = 6
 _ARRANGEMENTS_TRIED = 16
 _REDRAWS = 8
 """Draws a wanted NDRange may take: tiny spaces have fewer NDRanges than wanted."""
@@ -42,11 +43,13 @@ class SizeRequest:
     """Everything the drawn NDRanges are a function of.
 
     ``shapes``: local sizes that the kernel and the device allow. ``max_side``: longest side of the global
-    size, from the largest buffers that fit. Shares and caps as in ``PlanConfig``.
+    size, from the largest buffers that fit. Shares and caps as in ``PlanConfig``; a sibling has the global
+    size of another NDRange and a local size of its own.
     """
 
     key: str
     dims: int
+    sibling_share: float
     shapes: tuple[Shape, ...]
     compute_units: int
     num_wanted: int
@@ -96,14 +99,19 @@ def regime_of(num_work_groups: int, compute_units: int) -> Regime:
     return Regime.FULLY_UTILISED
 
 
-def local_shapes(dims: int, max_work_group_size: int, max_sides: Shape) -> tuple[Shape, ...]:
+def local_shapes(
+    dims: int, max_work_group_size: int, max_sides: Shape, *, few: bool
+) -> tuple[Shape, ...]:
     """Return the local sizes that plans draw from, as far as the device allows them."""
+    choices: tuple[Shape, ...]
     if dims == 1:
-        choices: tuple[Shape, ...] = tuple(
-            (size,) for size in range(_STEP_1D, _LARGEST_1D + 1, _STEP_1D)
-        )
+        choices = tuple((size,) for size in range(_STEP_1D, _LARGEST_1D + 1, _STEP_1D))
+        if few:
+            choices = tuple((size,) for (size,) in choices if size & (size - 1) == 0)
     else:
         choices = _SHAPES_2D if dims == 2 else _SHAPES_3D
+        if few:
+            choices = choices[:_NUM_FEW_SHAPES]
     allowed = tuple(
         shape
         for shape in choices
@@ -137,21 +145,44 @@ def draw_sizes(request: SizeRequest) -> tuple[tuple[Shape, Shape], ...]:
         wanted = total - len(found)
         roomy = {shape: most for shape, most in most_groups.items() if most >= low} or most_groups
         choices = list(roomy.items())
+        # Siblings take their part of the range's share: fewer slots, still spread over all of it.
+        num_slots = max(1, math.ceil(wanted / (1 + request.sibling_share)))
         for attempt in range(wanted * _REDRAWS):
             if len(found) >= total:
                 break
-            slot = attempt if attempt < wanted else draws.below(wanted)
+            slot = attempt if attempt < num_slots else draws.below(num_slots)
             shape, most = choices[draws.below(len(choices))]
             bounds = (min(low, most), min(high, most))
-            target = draws.log_uniform(*bounds, at=(slot + draws.unit()) / wanted)
+            target = draws.log_uniform(*bounds, at=(slot + draws.unit()) / num_slots)
             groups = _arranged(request, draws, shape, target, bounds)
             sides = tuple(n * side for n, side in zip(groups, shape, strict=True))
             found.setdefault((sides, shape), None)
+            if len(found) < total and draws.unit() < request.sibling_share:
+                sibling = _sibling(draws, sides, shape, roomy, (low, high))
+                if sibling:
+                    found.setdefault((sides, sibling), None)
     pairs = list(found)
     for last in range(len(pairs) - 1, 0, -1):
         other = draws.below(last + 1)
         pairs[last], pairs[other] = pairs[other], pairs[last]
     return tuple(pairs)
+
+
+def _sibling(
+    draws: Draws, sides: Shape, shape: Shape, roomy: dict[Shape, int], bounds: tuple[int, int]
+) -> Shape | None:
+    """Return another local size for a global size, within the same range of work-groups; None if none fits.
+
+    Pairs that differ in nothing else are what the choice of a local size is learnt and judged by.
+    """
+    fitting = [
+        other
+        for other in roomy
+        if other != shape
+        and all(side % part == 0 for side, part in zip(sides, other, strict=True))
+        and bounds[0] <= math.prod(sides) // math.prod(other) <= bounds[1]
+    ]
+    return fitting[draws.below(len(fitting))] if fitting else None
 
 
 def _ranges(request: SizeRequest) -> tuple[tuple[int, int, int], ...]:

@@ -278,6 +278,26 @@ def test_golden_plan():
     planned = plan_configs(kernel(*TWO_BUFFERS), H200, PlanConfig(samples_per_kernel=3))
     assert [(one.global_size, one.local_size, one.sample_id, one.seed) for one in planned] == [
         ((6293376,), (576,), '6e90816af0982a8bd362', 156392478357756),
+        ((19323840,), (192,), '83978c7ac4d5d9ee74b6', 184593115292085),
         ((243776,), (832,), '784e00557e5cd2a060f7', 160958787595422),
-        ((17226080,), (992,), 'aa0cf7a227d3e73b061b', 10097653588308),
     ]  # fmt: skip
+
+
+def test_siblings_differ_in_the_local_size_only_and_stay_in_their_regime():
+    config = PlanConfig(samples_per_kernel=64, sibling_share=0.5)
+    by_global: dict[tuple[int, ...], list[LaunchConfig]] = {}
+    for one in plan_configs(kernel(*TWO_BUFFERS), H200, config):
+        by_global.setdefault(one.global_size, []).append(one)
+    families = [group for group in by_global.values() if len(group) > 1]
+    assert len(families) >= 10
+    for group in families:
+        assert len({one.local_size for one in group}) == len(group)
+        assert len({one.regime for one in group}) == 1
+        assert len({one.args for one in group}) == 1
+
+
+def test_few_local_sizes_are_powers_of_two():
+    config = PlanConfig(samples_per_kernel=64, local_sizes="few")
+    sizes = {one.local_size for one in plan_configs(kernel(*TWO_BUFFERS), H200, config)}
+    assert sizes <= {(32,), (64,), (128,), (256,), (512,), (1024,)}
+    assert len(sizes) > 2

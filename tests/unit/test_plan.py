@@ -90,5 +90,5 @@ def test_things_twice_are_refused(changes):
 
 def test_golden_ids():
     plan = make()
-    assert plan.plan_hash == "af15b0f3110d3babe48e"
-    assert plan.task(0).task_id == "cf8c8a66f074722f1ba7"
+    assert plan.plan_hash == "a09598ccaa7a87f6479a"
+    assert plan.task(0).task_id == "46d961efae77a2ec1583"
