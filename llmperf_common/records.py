@@ -231,7 +231,8 @@ class Device:
     """What one device is and can do, as found and as measured by our own kernels.
 
     Peaks are None until measured. ``device_id`` hashes class, uuid, name and driver; ``compute_units`` and
-    the limits are what launch plans depend on.
+    the limits are what launch plans depend on. ``plain_work_group_size`` is what the compiler grants a kernel
+    that requires no size (our empty one): NVIDIA's OpenCL 256, although the device takes 1,024.
     """
 
     device_id: str
@@ -250,6 +251,7 @@ class Device:
     last_level_cache_bytes: int
     has_fp64: bool
     has_half: bool
+    plain_work_group_size: int | None = None
     timer_step_ns: float | None = None
     peak_dram_gbps: float | None = None
     peak_l2_gbps: float | None = None
@@ -269,6 +271,12 @@ class DeviceClass:
     max_allocation_bytes: int
     global_memory_bytes: int
     local_memory_bytes: int
+    plain_work_group_size: int | None = None
+
+    @property
+    def max_planned_work_group_size(self) -> int:
+        """Most work-items a work-group of a kernel that requires no size."""
+        return min(self.plain_work_group_size or self.max_work_group_size, self.max_work_group_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

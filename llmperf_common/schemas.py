@@ -106,6 +106,7 @@ DEVICES = pa.schema(
         _column("local_memory_bytes", _I64, "Local memory a work-group.", unit="bytes", nullable=False),
         _column("last_level_cache_bytes", _I64, "L2 of a GPU, last level of a CPU.", unit="bytes", nullable=False),
         _column("has_fp64", _BOOL, "Double precision supported.", nullable=False),
+        _column("plain_work_group_size", _I64, "What the compiler grants a kernel that requires no size.", unit="work-items"),
         _column("has_half", _BOOL, "Half precision arithmetic supported.", nullable=False),
         _column("timer_step_ns", _F64, "Smallest observed step of event times.", unit="ns"),
         _column("peak_dram_gbps", _F64, "Measured by our triad on buffers beyond the cache.", unit="GB/s"),

@@ -154,13 +154,16 @@ def legal_local_sizes(request: PredictRequest, device: Device) -> Iterator[tuple
     yield request.local_size
     if request.signature.required_local_size is not None:
         return
-    limit = device.max_work_group_size
+    limit = min(
+        device.plain_work_group_size or device.max_work_group_size, device.max_work_group_size
+    )
     by_axis = [
         [size for size in _candidates(items, len(request.global_size)) if size <= limit]
         for items in request.global_size
     ]
     for local in itertools.product(*by_axis):
-        if local != request.local_size and not _local_problem(local, device):
+        fits = math.prod(local) <= limit and not _local_problem(local, device)
+        if local != request.local_size and fits:
             yield local
 
 

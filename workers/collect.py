@@ -163,6 +163,7 @@ def device_class_of(device: Device) -> DeviceClass:
         max_allocation_bytes=device.max_allocation_bytes,
         global_memory_bytes=device.global_memory_bytes,
         local_memory_bytes=device.local_memory_bytes,
+        plain_work_group_size=device.plain_work_group_size,
     )
 
 

@@ -194,7 +194,7 @@ def _allowed_shapes(
         )
         shapes: tuple[Shape, ...] = (shape,) if fits else ()
     else:
-        shapes = local_shapes(dims, device_class.max_work_group_size, limits, few=few)
+        shapes = local_shapes(dims, device_class.max_planned_work_group_size, limits, few=few)
     item_bytes = sum(
         one.element_bytes for one in signature.arguments if one.kind is ArgumentKind.LOCAL_BUFFER
     )
@@ -205,7 +205,7 @@ def _allowed_shapes(
     if fitting or required is not None or not shapes:
         return fitting
     # Even the smallest of the usual shapes is too large: as many work-items as have room.
-    items = min(left_bytes // item_bytes, limits[0], device_class.max_work_group_size)
+    items = min(left_bytes // item_bytes, limits[0], device_class.max_planned_work_group_size)
     return ((items, *(1,) * (dims - 1)),) if items >= 1 else ()
 
 

@@ -2,8 +2,9 @@
 
 Owns the order of steps that makes a rebuild safe: take the next epoch, retire the ledgers of older ones (from then
 on nothing can be committed to them, and whatever was lies on disk), publish a manifest of the new epoch (from then on
-older epochs cannot publish), only then open the new ledger, unless a still newer epoch was taken meanwhile. The
-attach lock only saves work: it is a file that may be wiped with the ledger. Owns where the SQLite file lies.
+older epochs cannot publish), only then create the new ledger; and whoever has opened or created one looks whether a
+newer epoch was taken meanwhile. The attach lock only saves work: it is a file that may be wiped with the ledger. Owns
+where the SQLite file lies.
 """
 
 from __future__ import annotations
@@ -83,28 +84,41 @@ def attach(
     """
     with fs.lock(ATTACH_LOCK, exclusive=True, wait=True):
         while True:
-            newest = latest_epoch(fs)
-            ledger = home.open(newest, plan_hash) if newest else None
-            if ledger is not None:
-                return ledger
-            epoch = take_next_epoch(fs, who=who)
-            # A ledger that we cannot read may still serve others: what they commit after our look at the
-            # shards would be lost. So it ends first.
-            home.retire(before=epoch)
-            manifest = rebuild_manifest(fs, plan_hash=plan_hash, epoch=epoch)
-            if isinstance(manifest, StaleEpoch):
+            epoch = latest_epoch(fs)
+            ledger = home.open(epoch, plan_hash) if epoch else None
+            if ledger is None:
+                epoch = take_next_epoch(fs, who=who)
+                ledger = _rebuilt(fs, home, plan_hash=plan_hash, index_of=index_of, epoch=epoch)
+            if ledger is None:
                 continue
-            done = [
-                (index_of(task), name)
-                for name, tasks in tasks_by_shard(fs, manifest).items()
-                for task in tasks
-            ]
-            ledger = home.create(
-                epoch=epoch, plan_hash=plan_hash, shards=manifest.shards, done=done
-            )
+            # Who takes a newer epoch after this look finds our ledger and retires it; who took one before
+            # may have looked when ours was not there yet.
             if latest_epoch(fs) == epoch:
                 return ledger
-            ledger.close()  # its successor retired our epoch before we had created it
+            ledger.close()
+
+
+def _rebuilt(
+    fs: Filesystem,
+    home: LedgerHome,
+    *,
+    plan_hash: str,
+    index_of: Callable[[str], int],
+    epoch: int,
+) -> Ledger | None:
+    """Build the ledger of ``epoch`` from the shards; None if a newer epoch has published already."""
+    # A ledger that we cannot read may still serve others: what they commit after our look at the shards
+    # would be lost. So it ends first.
+    home.retire(before=epoch)
+    manifest = rebuild_manifest(fs, plan_hash=plan_hash, epoch=epoch)
+    if isinstance(manifest, StaleEpoch):
+        return None
+    done = [
+        (index_of(task), name)
+        for name, tasks in tasks_by_shard(fs, manifest).items()
+        for task in tasks
+    ]
+    return home.create(epoch=epoch, plan_hash=plan_hash, shards=manifest.shards, done=done)
 
 
 class SqliteHome:

@@ -90,5 +90,5 @@ def test_things_twice_are_refused(changes):
 
 def test_golden_ids():
     plan = make()
-    assert plan.plan_hash == "a09598ccaa7a87f6479a"
-    assert plan.task(0).task_id == "46d961efae77a2ec1583"
+    assert plan.plan_hash == "47dfabcf4b41c320c998"
+    assert plan.task(0).task_id == "9b93fa1046d293d3644e"

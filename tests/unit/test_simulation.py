@@ -17,6 +17,8 @@ from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store import shard
 from llmperf_common.store.filesystem import PosixFilesystem
 from llmperf_common.store.manifest import ShardEntry, latest_manifest
+from llmperf_common.store.problems import ProblemKind
+from llmperf_common.store.verify import verify
 from tests.simulation import memo
 from tests.simulation.__main__ import missing_events
 from tests.simulation.decisions import ReplayChooser
@@ -32,6 +34,8 @@ from workers.observers import SilentObserver
 _SCHEDULES = 2_000
 _ENOUGH_TO_FIND = 3_000
 """Every planted bug must be found within so many schedules; the mean is below 200."""
+_NOT_REAL_ROWS = (ProblemKind.ID, ProblemKind.STATUS, ProblemKind.RUN)
+"""Simulated tasks have short ids and no NDRange; all else that verify checks must be right."""
 _OF_THE_ISSUE = (
     "commit_without_token_check",
     "publish_without_create_if_absent",
@@ -99,6 +103,20 @@ def test_a_schedule_is_the_same_in_another_process() -> None:
     }
     assert len(texts) == 1
     assert "commit" in texts.pop()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_schedule_leaves_passes_verify(seed: int, tmp_path: Path) -> None:
+    outcome = run_schedule(seed)
+    assert outcome.violation is None
+    for folder, files in outcome.folders.items():
+        (tmp_path / folder).mkdir(exist_ok=True)
+        for name, data in files.items():
+            (tmp_path / folder / name).write_bytes(data)
+    report = verify(tmp_path)
+    assert report.counts.tasks >= 2
+    assert [p for p in report.problems if p.kind not in _NOT_REAL_ROWS] == []
+    assert report.notes == ()
 
 
 def test_the_memos_say_what_the_shipped_functions_say() -> None:

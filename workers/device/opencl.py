@@ -6,6 +6,7 @@ Owns contexts, queues, programs. Buffers and launches are ``opencl_launch``'s, m
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import time
 import warnings
@@ -112,6 +113,12 @@ class OpenclSession:
         own, _ = build_program(self._context, self._cl_device, source, "")
         self._queue = DeviceQueue(
             context=self._context, cl_device=self._cl_device, device=self._device, own_program=own
+        )
+        self._device = dataclasses.replace(
+            self._device,
+            plain_work_group_size=self._queue.own_kernel("empty_launch").get_work_group_info(
+                cl.kernel_work_group_info.WORK_GROUP_SIZE, self._cl_device
+            ),
         )
         self._spinner: FmaLoad | None = None
         self._sentinel: tuple[cl.Kernel, cl.Buffer, cl.Buffer] | None = None
