@@ -29,7 +29,11 @@ class Node(pydantic.BaseModel):
     """One frozen node of a config tree; unknown keys and values out of range are errors."""
 
     model_config = pydantic.ConfigDict(
-        frozen=True, extra="forbid", strict=False, validate_default=True
+        frozen=True,
+        extra="forbid",
+        strict=False,
+        validate_default=True,
+        allow_inf_nan=False,  # no limit needs them, and a hash of them is not JSON
     )
 
     @classmethod
@@ -42,7 +46,9 @@ class Node(pydantic.BaseModel):
         try:
             return cls.model_validate(values)
         except pydantic.ValidationError as error:
-            raise ConfigError("\n".join(_explain(cls, item) for item in error.errors())) from None
+            raise ConfigError(
+                "\n".join(_explain(cls, item) for item in _innermost(error))
+            ) from None
 
     def content_hash(self) -> str:
         """Return 20 hex digits that change with any value of the tree."""
@@ -162,6 +168,13 @@ def _check_key(root: type[Node], dotted: str) -> None:
 def _nearest(name: str, names: Sequence[str]) -> str:
     found = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def _innermost(error: pydantic.ValidationError) -> list[Any]:
+    """Leave out what is wrong with a collection only because one of its entries is."""
+    items = error.errors()
+    inside = {item["loc"][:depth] for item in items for depth in range(len(item["loc"]))}
+    return [item for item in items if item["loc"] not in inside]
 
 
 def _explain(root: type[Node], item: Mapping[str, Any]) -> str:

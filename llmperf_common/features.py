@@ -19,7 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from llmperf_common.launch_columns import LaunchColumns, columns_from_records
-from llmperf_common.records import Device, DeviceClass, LaunchConfig, Regime, Signature
+from llmperf_common.records import Device, DeviceClass, LaunchConfig, Signature
+from llmperf_common.regimes import UNDER_UTILISED_GROUPS_PER_UNIT
 from llmperf_common.roofline import (
     ANALYTIC_MEANINGS,
     WARP,
@@ -34,7 +35,6 @@ from llmperf_common.table_columns import columns_from_tables
 
 Floats = npt.NDArray[np.float64]
 
-UNDER_UTILISED_GROUPS_PER_UNIT = 20
 """From so many work-groups a compute unit on, the device is fully utilised (DESIGN 3)."""
 
 _LAUNCH_MEANINGS: dict[str, str] = {
@@ -142,20 +142,6 @@ def features_from_tables(
         ValueError: As ``columns_from_tables``.
     """
     return combine(columns_from_tables(samples, kernels, devices, tuple(static_names)))
-
-
-def regime_of(num_work_groups: int, compute_units: int) -> Regime:
-    """Return how full a device of ``compute_units`` is with ``num_work_groups`` work-groups.
-
-    >>> regime_of(131, 132), regime_of(132, 132), regime_of(2640, 132)
-    (<Regime.IDLE_SM: 'idle_sm'>, <Regime.UNDER_UTILISED: 'under_utilised'>, <Regime.FULLY_UTILISED: 'fully_utilised'>)
-    """
-    # With one compute unit every launch fills it; the smallest one is still the idle end of the scale.
-    if num_work_groups < max(compute_units, 2):
-        return Regime.IDLE_SM
-    if num_work_groups < UNDER_UTILISED_GROUPS_PER_UNIT * compute_units:
-        return Regime.UNDER_UTILISED
-    return Regime.FULLY_UTILISED
 
 
 def combine(columns: LaunchColumns) -> Floats:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmperf_common.features import regime_of
 from llmperf_common.ids import sample_id
 from llmperf_common.records import (
     Device,
@@ -21,6 +20,7 @@ from llmperf_common.records import (
     Strategy,
     launch_argument_json,
 )
+from llmperf_common.regimes import regime_of
 from trainer.arguments import Filled, Value
 from trainer.errors import BadInput
 

@@ -11,31 +11,25 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from llmperf_common.failures import OK_STATUS
-from llmperf_common.ledger.attach import SqliteHome, attach, ledger_folder, process_name
+from llmperf_common.ledger.attach import SqliteHome, ledger_folder, process_name
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.ledger.protocol import Holder
-from llmperf_common.records import Device, DeviceClass
+from llmperf_common.records import Device
 from llmperf_common.store.card import write_card
 from llmperf_common.store.filesystem import PosixFilesystem
 from llmperf_common.store.manifest import ShardEntry, latest_manifest
 from llmperf_common.store.reader import open_dataset
-from llmperf_common.store.run import (
-    RUN_LOCK,
-    ForeignRunError,
-    RunRecord,
-    create_or_join_run,
-    read_run,
-)
-from llmperf_common.store.shard import ShardError, decode, device_from_table, encode_device
+from llmperf_common.store.run import RUN_LOCK
 from llmperf_common.store.sweep import sweep
 from workers.config import CollectConfig
 from workers.corpus import Corpus
 from workers.device.interface import DeviceRef
 from workers.events import EventLog
+from workers.joining import attach_ledger, device_of_run, join_plan
+from workers.launch_plan import check_strategy
 from workers.loop import CollectLoop, LoopObserver, StopReason
 from workers.observers import Fanout, Tally
 from workers.pipeline import DevicePipeline
@@ -86,6 +80,8 @@ class RunStart:
     statuses: dict[str, int]
     """Rows by status that an earlier run left."""
     num_tasks_done: int
+    skipped: tuple[tuple[str, str], ...]
+    """Files of the corpus without any kernel, and why."""
 
 
 def collect(
@@ -112,8 +108,11 @@ def collect(
     Raises:
         StoreError: ``out`` cannot be used (``ForeignRunError``: it belongs to another run).
         DeviceLostError: The device cannot be opened.
+        NotInThisRelease: The config asks for a strategy that is not built yet.
     """
     started_s = time.monotonic()
+    for strategy in config.plan.strategies:
+        check_strategy(strategy)
     holder = this_process()
     fs = PosixFilesystem(out)
     with contextlib.ExitStack() as stack:
@@ -127,11 +126,11 @@ def collect(
         )
         stack.callback(pipeline.close)
         found = pipeline.open_device(measure_peaks=False)
-        plan = _join_plan(fs, corpus, config, found)
+        plan = join_plan(fs, corpus, config, found)
         with fs.lock(RUN_LOCK, exclusive=False, wait=True):
-            device, device_entry = _device_of_run(fs, found, plan, pipeline)
+            device, device_entry = device_of_run(fs, found, plan, pipeline)
             pipeline.use(plan, device)
-            start = _run_start(out, fs, plan, device)
+            start = _run_start(out, fs, plan, device, corpus)
             tally = Tally(start.statuses)
             events = EventLog(_event_path(out, holder), worker_id=process_name(holder))
             stack.callback(events.close)
@@ -151,20 +150,6 @@ def collect(
             loop.finish()
         _tidy(fs, out, loop)
         return summarise(out, plan, device, loop.stop_reason, seconds=time.monotonic() - started_s)
-
-
-def device_class_of(device: Device) -> DeviceClass:
-    """Return the facts of a device that launch plans are a function of."""
-    return DeviceClass(
-        name=device.device_class,
-        compute_units=device.compute_units,
-        max_work_group_size=device.max_work_group_size,
-        max_work_item_sizes=device.max_work_item_sizes,
-        max_allocation_bytes=device.max_allocation_bytes,
-        global_memory_bytes=device.global_memory_bytes,
-        local_memory_bytes=device.local_memory_bytes,
-        plain_work_group_size=device.plain_work_group_size,
-    )
 
 
 def summarise(
@@ -207,7 +192,7 @@ def _make_loop(
     who = process_name(holder)
     return CollectLoop(
         fs=fs,
-        attach=lambda: attach(fs, home, plan_hash=plan.plan_hash, index_of=plan.index_of, who=who),
+        attach=lambda: attach_ledger(fs, home, plan, who=who),
         plan=plan,
         tasks=plan.tasks_of_class(device.device_class),
         executor=pipeline,
@@ -249,70 +234,22 @@ def _tidy(fs: PosixFilesystem, out: Path, loop: CollectLoop) -> None:
             write_card(fs, open_dataset(out))
 
 
-def _join_plan(fs: PosixFilesystem, corpus: Corpus, config: CollectConfig, found: Device) -> Plan:
-    """Return the folder's plan, made now if it has none.
-
-    The facts of the device class come from ``run.json`` where it has them: what a driver reports of its
-    memory changes between two starts, a plan must not.
-    """
-    while True:
-        recorded = read_run(fs)
-        classes = recorded.device_classes if recorded else ()
-        known = [one for one in classes if one.name == found.device_class]
-        plan = Plan(
-            kernels=corpus.kernels,
-            corpus_sha256=corpus.sha256,
-            device_classes=tuple(known) or (device_class_of(found),),
-            plan_config=config.plan,
-            timing_config=config.timing,
-        )
-        try:
-            create_or_join_run(fs, _run_record(plan, config))
-        except ForeignRunError:
-            if recorded is None and read_run(fs) is not None:
-                continue  # another collector made it a moment ago: join with its facts
-            raise
-        return plan
-
-
-def _run_record(plan: Plan, config: CollectConfig) -> RunRecord:
-    return RunRecord(
-        plan_hash=plan.plan_hash,
-        corpus_sha256=plan.corpus_sha256,
-        config_hash=config.content_hash(),
-        config=config.model_dump(mode="json"),
-        device_classes=plan.device_classes,
-        num_tasks=plan.num_tasks,
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-
-
-def _device_of_run(
-    fs: PosixFilesystem, found: Device, plan: Plan, pipeline: DevicePipeline
-) -> tuple[Device, ShardEntry]:
-    """Return the device as the dataset records it, measuring its peaks the first time."""
-    name = f"devices/{found.device_id}.parquet"
-    try:
-        data = fs.read_bytes(name)
-    except FileNotFoundError:
-        measured = pipeline.open_device(measure_peaks=True)
-        fs.put_if_absent(name, encode_device(measured, plan_hash=plan.plan_hash).data)
-        data = fs.read_bytes(name)  # another collector may have been first: its record counts
-    table, footer = decode(data, name)
-    if footer.plan_hash != plan.plan_hash:
-        raise ShardError(f"{fs.describe(name)} belongs to another plan")
-    device = device_from_table(table)
-    return device, ShardEntry.of(name, data, rows=1, tasks=0)
-
-
-def _run_start(out: Path, fs: PosixFilesystem, plan: Plan, device: Device) -> RunStart:
+def _run_start(
+    out: Path, fs: PosixFilesystem, plan: Plan, device: Device, corpus: Corpus
+) -> RunStart:
     statuses: dict[str, int] = {}
     num_done = 0
     manifest = latest_manifest(fs)
     if manifest is not None:
         statuses = open_dataset(out).status_counts()
         num_done = manifest.num_tasks
-    return RunStart(plan=plan, device=device, statuses=statuses, num_tasks_done=num_done)
+    return RunStart(
+        plan=plan,
+        device=device,
+        statuses=statuses,
+        num_tasks_done=num_done,
+        skipped=corpus.skipped,
+    )
 
 
 def _event_path(out: Path, holder: Holder) -> Path:

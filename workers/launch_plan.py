@@ -21,8 +21,9 @@ from llmperf_common.records import (
     Strategy,
     launch_argument_json,
 )
+from llmperf_common.regimes import regime_of
 from workers.config import PlanConfig
-from workers.launch_sizes import Shape, SizeRequest, draw_sizes, local_shapes, regime_of
+from workers.launch_sizes import Shape, SizeRequest, draw_sizes, local_shapes
 
 _GLOBAL_KINDS = frozenset({ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER})
 _FLOATS = frozenset({"half", "float", "double"})
@@ -56,7 +57,7 @@ def plan_configs(
     """
     planned: dict[str, LaunchConfig] = {}
     for strategy in config.strategies:
-        _check_strategy(strategy)
+        check_strategy(strategy)
         for global_size, local_size in _sizes(kernel, device_class, config, strategy):
             one = _simple_config(kernel, device_class, config, global_size, local_size)
             known = planned.get(one.sample_id)
@@ -75,7 +76,7 @@ def num_configs(kernel: Kernel, device_class: DeviceClass, config: PlanConfig) -
     """
     pairs: set[tuple[Shape, Shape]] = set()
     for strategy in config.strategies:
-        _check_strategy(strategy)
+        check_strategy(strategy)
         pairs.update(_sizes(kernel, device_class, config, strategy))
     return len(pairs)
 
@@ -119,7 +120,8 @@ def _simple_argument(
     return LaunchArgument(position=position, kind=kind, value=min(number, largest))
 
 
-def _check_strategy(strategy: Strategy) -> None:
+def check_strategy(strategy: Strategy) -> None:
+    """Raise NotInThisRelease for a strategy that this release does not have."""
     if strategy is not Strategy.SIMPLE:
         raise NotInThisRelease(
             f"plan.strategies: {strategy.value!r} is not in this release; use {Strategy.SIMPLE.value!r}"

@@ -15,9 +15,8 @@ import random
 from dataclasses import dataclass
 
 from llmperf_common.ids import content_id
-from llmperf_common.records import Regime
+from llmperf_common.regimes import UNDER_UTILISED_GROUPS_PER_UNIT
 
-UNDER_UTILISED_GROUPS_PER_UNIT = 20
 MAX_ASPECT = 4
 """Longest ÷ shortest side of a 2-D or 3-D NDRange, wherever the work-group's own shape allows it."""
 
@@ -83,20 +82,6 @@ class Draws:
         """Return the integer at the share ``at`` of the way from low to high, by ratio; both included."""
         value = math.exp(math.log(low) + at * (math.log(high + 1) - math.log(low)))
         return min(max(int(value), low), high)
-
-
-def regime_of(num_work_groups: int, compute_units: int) -> Regime:
-    """Return how full a device is.
-
-    >>> [regime_of(n, 132).value for n in (131, 132, 2640)]
-    ['idle_sm', 'under_utilised', 'fully_utilised']
-    """
-    # With one compute unit every launch fills it; the smallest one is still the idle end of the scale.
-    if num_work_groups < max(compute_units, 2):
-        return Regime.IDLE_SM
-    if num_work_groups < UNDER_UTILISED_GROUPS_PER_UNIT * compute_units:
-        return Regime.UNDER_UTILISED
-    return Regime.FULLY_UTILISED
 
 
 def local_shapes(

@@ -54,6 +54,19 @@ class TaskState:
         """Index of the first config without an outcome."""
         return self.outcomes.index(None)
 
+    @property
+    def check_indices(self) -> tuple[int, ...]:
+        """The smallest and the largest config: there the payload is checked."""
+        by_size = sorted(
+            range(len(self.configs)),
+            key=lambda index: (
+                self.configs[index].num_work_groups,
+                self.configs[index].global_size,
+                index,
+            ),
+        )
+        return tuple(sorted({by_size[0], by_size[-1]}))
+
     def record(self, index: int, outcome: Outcome) -> None:
         """Set the outcome of one config; a later one replaces it (a death after the result)."""
         self.outcomes[index] = (outcome, self.now_us())

@@ -71,8 +71,14 @@ class PosixFilesystem:
         return str(self.root / name) if name else str(self.root)
 
     def read_bytes(self, name: str) -> bytes:
-        """Return the whole file. Raises FileNotFoundError."""
-        return (self.root / name).read_bytes()
+        """Return the whole file. Raises FileNotFoundError, StoreError where it cannot be read."""
+        path = self.root / name
+        try:
+            return path.read_bytes()
+        except (NotADirectoryError, IsADirectoryError, PermissionError) as error:
+            raise StoreError(
+                f"cannot read {path}: {error.strerror}; name a dataset folder"
+            ) from error
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Create ``name`` with ``data``, durably; False, and nothing changed, if it exists."""

@@ -125,10 +125,12 @@ def _difference(found: RunRecord, wanted: RunRecord) -> str:
         return f"it was made for device class {names}"
     if found.harness_version != wanted.harness_version:
         return f"it was made with harness version {found.harness_version}"
-    changed = [
-        f"{section}.{key}: {value} there, {wanted.config.get(section, {}).get(key)} here"
-        for section in ("plan", "timing")
-        for key, value in found.config.get(section, {}).items()
-        if json.dumps(value) != json.dumps(wanted.config.get(section, {}).get(key))
-    ]
+    changed = []
+    for section in ("plan", "timing"):
+        there, here = found.config.get(section, {}), wanted.config.get(section, {})
+        changed += [
+            f"{section}.{key}: {there.get(key)} there, {here.get(key)} here"
+            for key in {**there, **here}
+            if json.dumps(there.get(key)) != json.dumps(here.get(key))
+        ]
     return "; ".join(changed[:5]) or "its plan is another one"

@@ -14,7 +14,6 @@ from llmperf_common.features import (
     feature_names,
     features_from_records,
     features_from_tables,
-    regime_of,
 )
 from llmperf_common.launch_columns import columns_from_records
 from llmperf_common.records import (
@@ -25,6 +24,7 @@ from llmperf_common.records import (
     Regime,
     Signature,
 )
+from llmperf_common.regimes import regime_of
 from llmperf_common.roofline import Bound, bound_of
 from llmperf_common.static_feature_names import STATIC_FEATURES
 from llmperf_common.store.rows import devices_table, kernels_table, samples_table

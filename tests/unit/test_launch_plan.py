@@ -20,9 +20,10 @@ from llmperf_common.records import (
     Strategy,
     launch_argument_json,
 )
+from llmperf_common.regimes import regime_of
 from workers.config import PlanConfig
 from workers.launch_plan import NotInThisRelease, launch_bytes, num_configs, plan_configs
-from workers.launch_sizes import MAX_ASPECT, Draws, regime_of
+from workers.launch_sizes import MAX_ASPECT, Draws
 
 H200 = DeviceClass(
     name="h200", compute_units=132, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64),

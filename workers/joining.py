@@ -1,0 +1,124 @@
+"""How a collector joins a dataset folder: its plan, ``run.json``, the device's record and the ledger.
+
+Owns what is made once by whoever comes first and taken over by all who come later. The order of a whole run:
+``collect.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime
+
+from llmperf_common.ledger.attach import LedgerHome, attach
+from llmperf_common.ledger.protocol import Ledger, LedgerLostError
+from llmperf_common.records import Device, DeviceClass
+from llmperf_common.store.filesystem import PosixFilesystem
+from llmperf_common.store.manifest import ShardEntry, latest_manifest
+from llmperf_common.store.run import ForeignRunError, RunRecord, create_or_join_run, read_run
+from llmperf_common.store.shard import ShardError, decode, device_from_table, encode_device
+from workers.config import CollectConfig
+from workers.corpus import Corpus
+from workers.pipeline import DevicePipeline
+from workers.plan import Plan
+
+
+def join_plan(fs: PosixFilesystem, corpus: Corpus, config: CollectConfig, found: Device) -> Plan:
+    """Return the folder's plan, made now if it has none.
+
+    The facts of the device class come from ``run.json`` where it has them: what a driver reports of its
+    memory changes between two starts, a plan must not.
+    """
+    while True:
+        recorded = read_run(fs)
+        classes = recorded.device_classes if recorded else ()
+        known = [one for one in classes if one.name == found.device_class]
+        plan = Plan(
+            kernels=corpus.kernels,
+            corpus_sha256=corpus.sha256,
+            device_classes=tuple(known) or (device_class_of(found),),
+            plan_config=config.plan,
+            timing_config=config.timing,
+        )
+        try:
+            create_or_join_run(fs, _run_record(plan, config))
+        except ForeignRunError:
+            if recorded is None and read_run(fs) is not None:
+                continue  # another collector made it a moment ago: join with its facts
+            raise
+        return plan
+
+
+def _run_record(plan: Plan, config: CollectConfig) -> RunRecord:
+    return RunRecord(
+        plan_hash=plan.plan_hash,
+        corpus_sha256=plan.corpus_sha256,
+        config_hash=config.content_hash(),
+        config=config.model_dump(mode="json"),
+        device_classes=plan.device_classes,
+        num_tasks=plan.num_tasks,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def device_of_run(
+    fs: PosixFilesystem, found: Device, plan: Plan, pipeline: DevicePipeline
+) -> tuple[Device, ShardEntry]:
+    """Return the device as the dataset records it, measuring its peaks the first time."""
+    name = f"devices/{found.device_id}.parquet"
+    try:
+        data = fs.read_bytes(name)
+    except FileNotFoundError:
+        measured = pipeline.open_device(measure_peaks=True)
+        fs.put_if_absent(name, encode_device(measured, plan_hash=plan.plan_hash).data)
+        data = fs.read_bytes(name)  # another collector may have been first: its record counts
+    table, footer = decode(data, name)
+    if footer.plan_hash != plan.plan_hash:
+        raise ShardError(f"{fs.describe(name)} belongs to another plan")
+    device = device_from_table(table)
+    return device, ShardEntry.of(name, data, rows=1, tasks=0)
+
+
+def device_class_of(device: Device) -> DeviceClass:
+    """Return the facts of a device that launch plans are a function of."""
+    return DeviceClass(
+        name=device.device_class,
+        compute_units=device.compute_units,
+        max_work_group_size=device.max_work_group_size,
+        max_work_item_sizes=device.max_work_item_sizes,
+        max_allocation_bytes=device.max_allocation_bytes,
+        global_memory_bytes=device.global_memory_bytes,
+        local_memory_bytes=device.local_memory_bytes,
+        plain_work_group_size=device.plain_work_group_size,
+    )
+
+
+def attach_ledger(fs: PosixFilesystem, home: LedgerHome, plan: Plan, *, who: str) -> Ledger:
+    """Return the dataset's ledger; one that knows more than the manifests list is rebuilt from the shards.
+
+    Such a ledger is left when a damaged manifest was moved away. It would never give its tasks out again, and
+    the sweep would take their shards for orphans.
+    """
+    while True:
+        ledger = attach(fs, home, plan_hash=plan.plan_hash, index_of=plan.index_of, who=who)
+        with contextlib.suppress(
+            LedgerLostError
+        ):  # then another collector is rebuilding it: attach to that
+            if _is_listed(ledger, fs, plan):
+                return ledger
+            home.retire(before=ledger.epoch + 1)
+        ledger.close()
+
+
+def _is_listed(ledger: Ledger, fs: PosixFilesystem, plan: Plan) -> bool:
+    """Whether every committed task is in the current manifest or waits for the next one.
+
+    Asked in this order, so that colleagues who commit and publish meanwhile do not disturb it.
+    """
+    num_done = ledger.counts(range(plan.num_tasks)).done
+    waiting = ledger.unpublished()
+    manifest = latest_manifest(fs)
+    listed = manifest.shard_names if manifest else frozenset()
+    num_waiting = sum(
+        entry.tasks for entry in waiting if entry.table == "kernels" and entry.name not in listed
+    )
+    return (manifest.num_tasks if manifest else 0) + num_waiting >= num_done
