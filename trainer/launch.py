@@ -27,6 +27,8 @@ from trainer.errors import BadInput
 _MOST_DIVISORS = 12
 """In 2-D and 3-D a dimension with more divisors is swept over its powers of two only."""
 
+MAX_WORK_ITEMS = 2**40
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictRequest:
@@ -73,6 +75,10 @@ def check_sizes(request: PredictRequest, device: Device) -> None:
         )
     if min(*total, *local) < 1:
         raise BadInput(f"global {_text(total)} and local size {_text(local)}: sizes start at 1")
+    if math.prod(total) > MAX_WORK_ITEMS:
+        raise BadInput(
+            f"--global-size {_text(total)}: more than {MAX_WORK_ITEMS:,} work-items; no device runs that"
+        )
     required = request.signature.required_local_size
     if required is not None and _padded(local) != _padded(required):
         raise BadInput(
@@ -84,7 +90,7 @@ def check_sizes(request: PredictRequest, device: Device) -> None:
         raise BadInput(f"--local-size {_text(local)}: {problem}")
     for axis, (items, group) in enumerate(zip(total, local, strict=True)):
         if items % group:
-            near = max(size for size in divisors(items) if size <= group)
+            near = max(divisors(items, at_most=group))
             raise BadInput(
                 f"--local-size {_text(local)}: dimension {axis}: {group} does not divide the global "
                 f"size {items}; {near} does"
@@ -136,14 +142,13 @@ def launch_config(
     )
 
 
-def divisors(number: int) -> list[int]:
-    """Return the divisors of ``number``, ascending.
+def divisors(number: int, *, at_most: int) -> list[int]:
+    """Return the divisors of ``number`` up to ``at_most``, ascending.
 
-    >>> divisors(12)
-    [1, 2, 3, 4, 6, 12]
+    >>> divisors(12, at_most=6)
+    [1, 2, 3, 4, 6]
     """
-    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
-    return sorted({*small, *(number // size for size in small)})
+    return [size for size in range(1, min(number, at_most) + 1) if number % size == 0]
 
 
 def legal_local_sizes(request: PredictRequest, device: Device) -> Iterator[tuple[int, ...]]:
@@ -158,8 +163,7 @@ def legal_local_sizes(request: PredictRequest, device: Device) -> Iterator[tuple
         device.plain_work_group_size or device.max_work_group_size, device.max_work_group_size
     )
     by_axis = [
-        [size for size in _candidates(items, len(request.global_size)) if size <= limit]
-        for items in request.global_size
+        _candidates(items, len(request.global_size), at_most=limit) for items in request.global_size
     ]
     for local in itertools.product(*by_axis):
         fits = math.prod(local) <= limit and not _local_problem(local, device)
@@ -167,8 +171,8 @@ def legal_local_sizes(request: PredictRequest, device: Device) -> Iterator[tuple
             yield local
 
 
-def _candidates(items: int, dims: int) -> list[int]:
-    found = divisors(items)
+def _candidates(items: int, dims: int, *, at_most: int) -> list[int]:
+    found = divisors(items, at_most=at_most)
     if dims > 1 and len(found) > _MOST_DIVISORS:
         return [size for size in found if size & (size - 1) == 0]
     return found

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from llmperf_common import ids
 from llmperf_common.failures import Failure, FailureCode, Stage
-from llmperf_common.features import regime_of
+from llmperf_common.regimes import regime_of
 from llmperf_common.records import (
     Access,
     Argument,

@@ -1,0 +1,169 @@
+"""What users and their tools rely on, frozen: a change here is a decision, and a line in CHANGELOG.md.
+
+Also what importing the package and asking for help may load: nothing heavy.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import llmperf
+from llmperf.exits import Exit
+from llmperf.reference import commands, option_names
+from llmperf_common.config import key_names, preset_names
+from llmperf_common.failures import FailureCode
+from llmperf_common.schemas import SCHEMA_VERSION, TABLES
+from trainer.config import TrainConfig
+from trainer.scoring import PREDICTIONS
+from workers.config import CollectConfig
+
+OPTIONS = {
+    "llmperf doctor": "--json",
+    "llmperf collect": "--corpus --out --device --samples-per-kernel --strategy --seed --max-time --max-failures --preset --config --set --cluster --no-cluster --ledger",
+    "llmperf status": "[DIR] --ledger --watch --json",
+    "llmperf train": "--data --out --preset --init --cluster --no-cluster --workers --config --set",
+    "llmperf evaluate": "[RUN] --data --out --split --allow-seen",
+    "llmperf predict": "[FILE.cl] --global-size --local-size --kernel --model --device --arg --sweep --json",
+    "llmperf report": "[DIR] --out --evaluation",
+    "llmperf corpus build": "[SRC...] --out --suite",
+    "llmperf corpus stats": "[CORPUS.parquet] --json",
+    "llmperf dataset verify": "[DIR] --json",
+    "llmperf dataset stats": "[DIR] --json",
+    "llmperf dataset card": "[DIR]",
+    "llmperf dataset merge": "[DIR...] --out",
+    "llmperf dataset export": "[DIR] --out --format",
+}
+COLLECT_KEYS = """
+    plan.strategies plan.samples_per_kernel plan.seed plan.sampler plan.local_sizes
+    plan.sibling_share plan.idle_share plan.under_share plan.max_groups_per_unit
+    plan.max_work_items plan.max_launch_bytes timing.warmups timing.min_readings
+    timing.max_readings timing.relative_standard_error timing.sample_budget_ms
+    timing.max_launch_ms timing.cold_readings timing.batch_step_share timing.spin_up_ms
+    timing.sentinel_every_tasks timing.payload_checks limits.build_timeout_s
+    limits.config_timeout_s limits.task_timeout_s limits.deaths_to_quarantine
+    limits.compile_children limits.max_time_s limits.max_failures store.commit_interval_s
+    store.publish_interval_s store.max_shard_rows ledger.lease_ttl_s ledger.claim_ahead
+"""
+TRAIN_KEYS = """
+    model train.seed train.num_threads train.balance train.overwrite split.kind split.seed
+    split.held_out_share split.public_suites gbdt.num_rounds gbdt.early_stopping_rounds
+    gbdt.learning_rate gbdt.num_leaves gbdt.min_rows_in_leaf gbdt.feature_share
+    gbdt.row_share gbdt.l2 gbdt.tune gbdt.tune_min_families gbdt.tune_folds gbdt.tune_rows
+    log_linear.ridge conformal.level conformal.by_regime conformal.cross_folds
+    judge.bootstrap_replicates judge.min_configs
+"""
+CODES = """
+    build_error build_timeout compiler_crash launch_error device_fault hang out_of_memory
+    unsupported over_time_budget node_lost quarantined internal_error
+"""
+COLUMNS = {
+    "samples": """
+        sample_id task_id kernel_id device_id device_class global_size local_size args
+        regime input_strategy input_strategies status failure_detail time_ns median_ns
+        min_ns iqr_ns mean_ns first_ns cold_ns launches_per_reading stop_reason sm_clock_mhz
+        temperature_c throttled checks seed harness_version task_attempt worker_id
+        created_at
+    """,
+    "kernels": """
+        task_id kernel_id name source source_sha256 family_id suite path dims device_class
+        args analysis build static_features registers spill_bytes shared_bytes occupancy
+    """,
+    "devices": """
+        device_id device_class device_uuid name platform driver compute_units
+        max_work_group_size max_work_item_sizes max_clock_mhz global_memory_bytes
+        max_allocation_bytes local_memory_bytes last_level_cache_bytes has_fp64
+        plain_work_group_size has_half timer_step_ns peak_dram_gbps peak_l2_gbps
+        peak_fp32_gflops peak_fp64_gflops launch_floor_ns
+    """,
+    "predictions": """
+        sample_id kernel_id family_id suite split model device_class median_ns predicted_ns
+        low_ns high_ns
+    """,
+}
+
+HEAVY = (
+    "pyarrow", "numpy", "torch", "ray", "deepspeed", "pyopencl", "lightgbm", "pydantic", "typer",
+    "redis", "transformers", "sklearn", "scipy", "clang", "datasketch",
+)  # fmt: skip
+HEAVY_FOR_HELP = tuple(sorted(set(HEAVY) - {"typer"}))
+
+
+def test_commands_and_options() -> None:
+    assert {name: " ".join(option_names(command)) for name, command in commands()} == OPTIONS
+
+
+def test_config_keys() -> None:
+    assert list(key_names(CollectConfig)) == COLLECT_KEYS.split()
+    assert list(key_names(TrainConfig)) == TRAIN_KEYS.split()
+
+
+def test_presets() -> None:
+    assert preset_names("collect") == ["default", "demo"]
+    assert preset_names("train") == ["gbdt", "log-linear"]
+
+
+def test_exported_names() -> None:
+    wanted = ["__version__", "collect", "evaluate", "open_dataset", "predict", "train"]
+    assert wanted == llmperf.__all__
+    assert dir(llmperf) == wanted
+    assert all(getattr(llmperf, name) for name in wanted)
+
+
+def test_failure_codes() -> None:
+    assert [str(code) for code in FailureCode] == CODES.split()
+
+
+def test_columns() -> None:
+    found = {table: schema.names for table, schema in TABLES.items()}
+    found["predictions"] = PREDICTIONS.names
+    assert found == {table: names.split() for table, names in COLUMNS.items()}
+    assert SCHEMA_VERSION == 1
+
+
+def test_exit_codes() -> None:
+    assert {code.name: code.value for code in Exit} == {
+        "DONE": 0,
+        "USAGE": 2,
+        "BAD_INPUT": 3,
+        "NO_DEVICE": 4,
+        "TOO_MANY_FAILURES": 5,
+        "INTERRUPTED": 130,
+    }
+
+
+_IMPORT = "import llmperf"
+_HELP = """
+import sys
+sys.argv = ["llmperf", *{arguments!r}]
+from llmperf.cli.main import run
+try:
+    run()
+except SystemExit as end:
+    assert end.code in (0, None), end.code
+"""
+_LOADED = (
+    "\nimport sys; sys.stderr.write(' '.join(name for name in {heavy!r} if name in sys.modules))"
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "heavy"),
+    [
+        pytest.param(_IMPORT, HEAVY, id="import"),
+        pytest.param(_HELP.format(arguments=["--help"]), HEAVY_FOR_HELP, id="help"),
+        pytest.param(_HELP.format(arguments=["--version"]), HEAVY_FOR_HELP, id="version"),
+    ],
+)
+def test_nothing_heavy_is_loaded(program: str, heavy: tuple[str, ...]) -> None:
+    """In a process of its own: this one has everything loaded."""
+    done = subprocess.run(
+        [sys.executable, "-c", program + _LOADED.format(heavy=heavy)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr == ""

@@ -1,0 +1,91 @@
+"""The reference pages are what the code says, and the commands behave as the pages say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from llmperf import reference
+from llmperf.exits import CommandError, Exit
+from llmperf_common.config import key_names
+from llmperf_common.failures import FailureCode, Retry
+from llmperf_common.schemas import TABLES
+from trainer.config import TrainConfig
+from workers.config import CollectConfig
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
+
+
+@pytest.mark.parametrize("name", sorted(reference.render()))
+def test_the_page_is_not_stale(name: str) -> None:
+    stored = (FOLDER / name).read_text(encoding="utf-8")
+    assert stored == reference.render()[name], "stale: run `make docs`"
+
+
+def test_no_page_is_left_over() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == set(reference.render())
+
+
+def test_every_page_is_written(tmp_path: Path) -> None:
+    reference.main([str(tmp_path / "new")])
+    written = {path.name: path.read_text("utf-8") for path in (tmp_path / "new").iterdir()}
+    assert written == reference.render()
+
+
+def test_a_missing_folder_is_a_usage_error() -> None:
+    with pytest.raises(CommandError, match="FOLDER") as caught:
+        reference.main([])
+    assert caught.value.code is Exit.USAGE
+
+
+def test_every_exit_code_and_retry_rule_has_a_meaning() -> None:
+    assert set(reference.EXIT_MEANINGS) == set(Exit)
+    assert set(reference.RETRY_MEANINGS) == set(Retry)
+
+
+def first_cells(page: str) -> list[str]:
+    """The text of the first column of every table of a page."""
+    return [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| `")]
+
+
+def test_config_lists_every_key_once() -> None:
+    wanted = [f"`{key}`" for root in (CollectConfig, TrainConfig) for key in key_names(root)]
+    assert first_cells(reference.render()["config.md"]) == wanted
+
+
+def test_config_says_a_default_a_range_and_a_meaning_of_each_key() -> None:
+    for line in reference.render()["config.md"].splitlines():
+        if line.startswith("| `"):
+            assert all(cell.strip() for cell in line.strip("|").split("|")), line
+
+
+def test_failures_lists_every_code_once() -> None:
+    found = first_cells(reference.render()["failure-codes.md"])
+    assert found == [f"`{code}`" for code in FailureCode]
+
+
+def test_schema_lists_every_column_with_a_meaning() -> None:
+    page = reference.render()["schema.md"]
+    for table, schema in TABLES.items():
+        section = page.split(f"\n## `{table}`\n")[1].split("\n## ")[0]
+        assert first_cells(section) == [f"`{name}`" for name in schema.names]
+        assert all(line.rstrip("| ").split("|")[-1].strip() for line in section.splitlines()[5:])
+
+
+def test_cli_lists_every_option_with_a_meaning() -> None:
+    page = reference.render()["cli.md"]
+    for name, command in reference.commands():
+        section = page.split(f"\n## `{name}`\n")[1].split("\n## ")[0]
+        for option in reference.option_names(command):
+            assert f"`{option.strip('[]')}`" in section
+        for line in section.splitlines():
+            if line.startswith("| `"):
+                assert line.split("|")[-2].strip(), line
+
+
+def test_the_text_is_json_free_of_machine_paths() -> None:
+    text = json.dumps(reference.render())
+    assert str(Path.home()) not in text
+    assert str(FOLDER.parents[1]) not in text
