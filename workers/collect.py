@@ -13,15 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.compute as pc
+
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.ledger.attach import SqliteHome, ledger_folder, process_name
-from llmperf_common.ledger.holder import this_process
+from llmperf_common.ledger.holder import boot_clock_s, this_process
 from llmperf_common.ledger.protocol import Holder
 from llmperf_common.records import Device
 from llmperf_common.store.card import write_card
 from llmperf_common.store.filesystem import PosixFilesystem
 from llmperf_common.store.manifest import ShardEntry, latest_manifest
-from llmperf_common.store.reader import open_dataset
+from llmperf_common.store.reader import Dataset, open_dataset
 from llmperf_common.store.run import RUN_LOCK
 from llmperf_common.store.sweep import sweep
 from workers.config import CollectConfig
@@ -37,6 +39,7 @@ from workers.plan import Plan
 from workers.scratch import scratch_folder
 
 _POLL_S = 0.2
+_TIDY_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,12 +162,16 @@ def summarise(
     dataset = open_dataset(out)
     statuses = dataset.status_counts()
     done = set(dataset.kernels(["task_id"]).column("task_id").to_pylist())
-    tasks = [plan.task(index) for index in range(plan.num_tasks)]
-    num_pending = sum(plan.num_samples(task) for task in tasks if task.task_id not in done)
+    failed_whole = _tasks_without_config(dataset)
+    num_planned = num_pending = 0
+    for task in (plan.task(index) for index in range(plan.num_tasks)):
+        num_rows = 1 if task.task_id in failed_whole else plan.num_samples(task)
+        num_planned += num_rows
+        num_pending += 0 if task.task_id in done else num_rows
     num_ok = statuses.pop(OK_STATUS, 0)
     return CollectSummary(
         stop_reason=reason,
-        num_planned=dataset.num_samples + num_pending,
+        num_planned=num_planned,
         num_ok=num_ok,
         num_failed=sum(statuses.values()),
         num_pending=num_pending,
@@ -175,6 +182,15 @@ def summarise(
         plan_hash=plan.plan_hash,
         seconds=seconds,
     )
+
+
+def _tasks_without_config(dataset: Dataset) -> set[str]:
+    """Return the tasks whose kernel failed before any launch config: one row stands for all planned."""
+    found: set[str] = set()
+    for table in dataset.iter_samples(["task_id", "global_size"]):
+        empty = pc.equal(pc.list_value_length(table.column("global_size")), 0)
+        found.update(table.filter(empty).column("task_id").to_pylist())
+    return found
 
 
 def _make_loop(
@@ -198,7 +214,7 @@ def _make_loop(
         executor=pipeline,
         holder=holder,
         device_shards=[device_entry],
-        clock_s=time.monotonic,
+        clock_s=boot_clock_s,  # as the ledger's: a suspended host must not think its leases fresh
         new_stem=lambda epoch: f"e{epoch:06d}-{_slug(who)}-{secrets.token_hex(6)}",
         store_config=config.store,
         ledger_config=config.ledger,
@@ -227,11 +243,14 @@ def _drive(
 
 def _tidy(fs: PosixFilesystem, out: Path, loop: CollectLoop) -> None:
     """Once the last collector is done: publish what dead ones left, sweep orphans, write the card."""
-    with fs.lock(RUN_LOCK, exclusive=True, wait=False) as alone:
-        if alone:
-            loop.finish()
-            sweep(fs)
-            write_card(fs, open_dataset(out))
+    for _ in range(_TIDY_ATTEMPTS):  # `verify` and `status` hold the lock for a moment, too
+        with fs.lock(RUN_LOCK, exclusive=True, wait=False) as alone:
+            if alone:
+                loop.finish()
+                sweep(fs)
+                write_card(fs, open_dataset(out))
+                return
+        time.sleep(_POLL_S)
 
 
 def _run_start(

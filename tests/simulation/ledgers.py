@@ -1,0 +1,218 @@
+"""The shipped SqliteLedger on in-memory databases: one an epoch, shared by all processes, killable anywhere.
+
+Owns the simulated ``LedgerHome`` and the connection at whose n-th statement a process dies. A switch never happens
+inside a transaction, just as SQLite's write lock allows none.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from llmperf_common.ledger.protocol import (
+    CommitOutcome,
+    Committed,
+    Holder,
+    Lease,
+    Ledger,
+    TaskCounts,
+)
+from llmperf_common.ledger.sqlite import SqliteLedger
+from llmperf_common.store.manifest import ShardEntry
+from tests.simulation.disk import Disk
+from tests.simulation.oracle import Oracle
+from tests.simulation.scheduler import Crash, Process, Scheduler
+
+
+class MortalConnection:
+    """A process's connection to a shared database; it may die at a statement."""
+
+    def __init__(self, database: sqlite3.Connection, process: Process) -> None:
+        self._database = database
+        self._process = process
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """Run a statement."""
+        if not self._process.dies_at_statement:
+            return self._database.execute(sql, parameters)
+        return self._last_words(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]]) -> sqlite3.Cursor:
+        """Run a statement for each row of parameters."""
+        return self._database.executemany(sql, parameters)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self._database.in_transaction
+
+    def close(self) -> None:
+        """Nothing: others may use the database."""
+
+    def _last_words(self, sql: str, parameters: Sequence[Any]) -> sqlite3.Cursor:
+        process = self._process
+        process.dies_at_statement -= 1
+        if process.dies_at_statement:
+            return self._database.execute(sql, parameters)
+        if process.number % 2 and self._database.in_transaction:
+            self._database.execute(sql, parameters)
+        if self._database.in_transaction:
+            self._database.execute("ROLLBACK")  # what the next process to open the file would do
+        process.is_dead = True
+        raise Crash
+
+
+class _EmptyDatabase:
+    """A database for ``SqliteLedger.create``; it may have the (empty) tables already."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self.executemany = database.executemany
+
+    def execute(self, sql: str) -> sqlite3.Cursor:
+        """Run a statement of ``create``."""
+        return self._database.execute(sql.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"))
+
+
+class WatchedLedger:
+    """A ``Ledger`` that makes every operation a point of the schedule and tells the oracle of commits."""
+
+    def __init__(self, ledger: SqliteLedger, scheduler: Scheduler, oracle: Oracle) -> None:
+        self._ledger = ledger
+        self._scheduler = scheduler
+        self._oracle = oracle
+
+    @property
+    def epoch(self) -> int:
+        """The epoch this ledger was built in."""
+        return self._ledger.epoch
+
+    def claim(self, *, holder: Holder, tasks: range, limit: int, ttl_s: float) -> list[Lease]:
+        """Lease tasks."""
+        self._scheduler.point(f"claim {limit}")
+        leases = self._ledger.claim(holder=holder, tasks=tasks, limit=limit, ttl_s=ttl_s)
+        self._scheduler.note(f"    leased {[(x.task, x.token) for x in leases]}")
+        return leases
+
+    def renew(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease]:
+        """Extend leases."""
+        self._scheduler.point("renew")
+        return self._ledger.renew(leases, ttl_s=ttl_s)
+
+    def release(self, leases: Sequence[Lease]) -> None:
+        """Give leases back."""
+        self._scheduler.point(f"release {[x.task for x in leases]}")
+        self._ledger.release(leases)
+
+    def commit(self, *, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> CommitOutcome:
+        """Bind tasks to shards."""
+        self._scheduler.point(f"commit {[(x.task, x.token) for x in leases]}")
+        outcome = self._ledger.commit(shards=shards, leases=leases)
+        self._scheduler.note(f"    {outcome} in epoch {self.epoch}")
+        if isinstance(outcome, Committed):
+            self._oracle.committed([lease.task for lease in leases], shards)
+        return outcome
+
+    def unpublished(self) -> list[ShardEntry]:
+        """Return committed shards that no manifest lists."""
+        self._scheduler.point("unpublished")
+        return self._ledger.unpublished()
+
+    def mark_published(self, names: Sequence[str]) -> None:
+        """Note that a manifest lists these."""
+        self._scheduler.point("mark published")
+        self._ledger.mark_published(names)
+
+    def elect_publisher(self, *, holder: Holder, ttl_s: float) -> bool:
+        """Return whether this process publishes."""
+        self._scheduler.point("elect publisher")
+        return self._ledger.elect_publisher(holder=holder, ttl_s=ttl_s)
+
+    def counts(self, tasks: range) -> TaskCounts:
+        """Count tasks by state."""
+        self._scheduler.point("count")
+        return self._ledger.counts(tasks)
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._ledger.close()
+
+
+class SimHome:
+    """A ``LedgerHome`` on a Disk, as one process uses it."""
+
+    ledger_class: type[SqliteLedger] = SqliteLedger
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        scheduler: Scheduler,
+        oracle: Oracle,
+        process: Process,
+        sees_deaths: bool,
+    ) -> None:
+        self._disk = disk
+        self._scheduler = scheduler
+        self._oracle = oracle
+        self._process = process
+        self._sees_deaths = sees_deaths
+
+    def open(self, epoch: int, plan_hash: str) -> Ledger | None:
+        """Open the ledger of an epoch; None if it is gone or cannot be read."""
+        self._scheduler.point(f"open ledger {epoch}")
+        database = self._disk.ledgers.get(epoch)
+        if database is None:
+            return None
+        if self._disk.ledger_is_unreadable:
+            self._disk.ledger_is_unreadable = False
+            self._disk.coverage["found a ledger unreadable that others use"] += 1
+            return None
+        return self._connected(epoch, database)
+
+    def retire(self, *, before: int) -> None:
+        """Remove the ledgers of older epochs: from now on nothing can be committed to them."""
+        for epoch in sorted(self._disk.ledgers):
+            if epoch < before:
+                self._scheduler.point(f"remove ledger {epoch}")
+                self._disk.ledgers.pop(epoch, None)
+
+    def create(
+        self,
+        *,
+        epoch: int,
+        plan_hash: str,
+        shards: Iterable[ShardEntry],
+        done: Iterable[tuple[int, str]],
+    ) -> Ledger:
+        """Create the ledger of an epoch and open it."""
+        self._scheduler.point(f"build ledger {epoch}")
+        database = self._disk.databases.take()
+        empty: Any = _EmptyDatabase(database)
+        SqliteLedger.create(empty, epoch=epoch, plan_hash=plan_hash, shards=shards, done=done)
+        self._scheduler.point(f"put ledger {epoch} in place")
+        self._disk.ledgers[epoch] = database
+        self._disk.coverage["built a ledger"] += 1
+        return self._connected(epoch, database)
+
+    def _connected(self, epoch: int, database: sqlite3.Connection) -> WatchedLedger:
+        def is_current() -> bool:
+            current = self._disk.ledgers.get(epoch) is database
+            # Here, after the check, it may be wiped: a zombie's transaction.
+            self._scheduler.point("  begin")
+            if current and self._disk.ledgers.get(epoch) is not database:
+                self._disk.coverage["used a ledger wiped a moment ago"] += 1
+            return current
+
+        connection: Any = MortalConnection(database, self._process)
+        ledger = self.ledger_class(
+            connection, clock_s=self._boot_clock_s, is_alive=self._is_alive, is_current=is_current
+        )
+        return WatchedLedger(ledger, self._scheduler, self._oracle)
+
+    def _boot_clock_s(self) -> float:
+        return self._scheduler.now_s + self._scheduler.suspended_s
+
+    def _is_alive(self, holder: Holder) -> bool:
+        return not (self._sees_deaths and self._scheduler.processes[holder.pid].is_over)

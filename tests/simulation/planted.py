@@ -1,0 +1,141 @@
+"""Bugs put in on purpose, one a class of mistake: the search must find each of them, every time.
+
+The first three are the issue's; the others were in our code when the simulator first ran, or are what a rewrite is
+likely to get wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from llmperf_common.ledger.attach import ATTACH_LOCK, LedgerHome
+from llmperf_common.ledger.protocol import CommitOutcome, Committed, Lease, Ledger
+from llmperf_common.ledger.sqlite import SqliteLedger
+from llmperf_common.store import rebuild
+from llmperf_common.store.epochs import latest_epoch, take_next_epoch
+from llmperf_common.store.filesystem import Filesystem, StoreError
+from llmperf_common.store.manifest import ShardEntry, StaleEpoch
+from llmperf_common.store.rebuild import Candidate
+from tests.simulation import collector
+from tests.simulation.disk import SimFilesystem
+from tests.simulation.ledgers import SimHome
+from tests.simulation.setup import NOTHING_PLANTED, Planted
+from workers.loop import CollectLoop
+
+
+class LedgerWithoutTokenCheck(SqliteLedger):
+    """Commits whatever it is given: a stale holder replaces the result of the one after it."""
+
+    def commit(self, *, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> CommitOutcome:
+        """Bind the tasks without asking who holds them."""
+        with self._transaction():
+            self._db.executemany(
+                "INSERT OR IGNORE INTO shards VALUES (?, ?, ?, ?, ?, 0)",
+                [(s.name, s.rows, s.bytes, s.sha256, s.tasks) for s in shards],
+            )
+            for lease in leases:
+                values = (lease.task, shards[0].name)
+                self._db.execute("INSERT OR REPLACE INTO done VALUES (?, ?)", values)
+                self._db.execute("DELETE FROM leases WHERE task = ?", (lease.task,))
+            return Committed()
+
+
+class HomeWithoutTokenCheck(SimHome):
+    """Opens ledgers that check no token."""
+
+    ledger_class = LedgerWithoutTokenCheck
+
+
+class OverwritingFilesystem(SimFilesystem):
+    """Publishes without create-if-absent: the slower of two publishers wins."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Overwrite manifests."""
+        if name.startswith("manifest-"):
+            self.replace(name, data)
+            return True
+        return super().put_if_absent(name, data)
+
+
+class ForgetfulFilesystem(SimFilesystem):
+    """Does not wait for the disk: what its process wrote just before it died is cut short."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Create a file whose second half is still in memory."""
+        created = super().put_if_absent(name, data)
+        if created and name.startswith(("kernels/", "samples/")):
+            half = data[: len(data) // 2]
+            self._scheduler.current.on_crash = lambda: self.disk.put(name, half)
+        return created
+
+
+def adopt_orphans(candidates: Sequence[Candidate], bound: Collection[str]) -> list[Candidate]:
+    """Adopt every shard on disk, whoever else has its tasks."""
+    del bound
+    return list(candidates)
+
+
+def adopt_unbound_orphans(
+    candidates: Sequence[Candidate], bound: Collection[str]
+) -> list[Candidate]:
+    """Adopt the first shard of each task that nothing published binds, whatever its token."""
+    taken = set(bound)
+    adopted = []
+    for candidate in candidates:
+        tasks = {task for task, _ in candidate.tokens}
+        if not tasks & taken:
+            adopted.append(candidate)
+            taken |= tasks
+    return adopted
+
+
+def attach_trusting_its_lock(
+    fs: Filesystem,
+    home: LedgerHome,
+    *,
+    plan_hash: str,
+    index_of: Callable[[str], int],
+    who: str,
+) -> Ledger:
+    """Attach without asking, at the end, whether a newer epoch was taken: the lock file may be wiped too."""
+    with fs.lock(ATTACH_LOCK, exclusive=True, wait=True):
+        newest = latest_epoch(fs)
+        ledger = home.open(newest, plan_hash) if newest else None
+        if ledger is not None:
+            return ledger
+        epoch = take_next_epoch(fs, who=who)
+        home.retire(before=epoch)
+        manifest = rebuild.rebuild_manifest(fs, plan_hash=plan_hash, epoch=epoch)
+        if isinstance(manifest, StaleEpoch):
+            raise StoreError("a newer rebuild was faster")
+        bound = rebuild.tasks_by_shard(fs, manifest).items()
+        done = [(index_of(task), name) for name, tasks in bound for task in tasks]
+        return home.create(epoch=epoch, plan_hash=plan_hash, shards=manifest.shards, done=done)
+
+
+class HomeThatRetiresNothing(SimHome):
+    """Rebuilds beside a ledger that others still use."""
+
+    def retire(self, *, before: int) -> None:
+        """Leave the older ledgers alone."""
+
+
+class LoopThatForgetsWhatItHolds(CollectLoop):
+    """Takes a task again while it still runs it."""
+
+    def _drop_superseded(self, leases: Sequence[Lease]) -> None:
+        """Do nothing."""
+
+
+PLANTED: dict[str, Planted] = {
+    "nothing": NOTHING_PLANTED,
+    "commit_without_token_check": Planted(home_class=HomeWithoutTokenCheck),
+    "publish_without_create_if_absent": Planted(filesystem_class=OverwritingFilesystem),
+    "rebuild_reads_orphans": Planted(replaced=((rebuild, "arbitrate", adopt_orphans),)),
+    "rebuild_ignores_tokens": Planted(replaced=((rebuild, "arbitrate", adopt_unbound_orphans),)),
+    "sweep_without_run_lock": Planted(sweeps_beside_others=True),
+    "shard_not_durable": Planted(filesystem_class=ForgetfulFilesystem),
+    "rebuild_before_retiring": Planted(home_class=HomeThatRetiresNothing),
+    "attach_trusts_its_lock": Planted(replaced=((collector, "attach", attach_trusting_its_lock),)),
+    "loop_takes_its_own_task": Planted(loop_class=LoopThatForgetsWhatItHolds),
+}
