@@ -59,13 +59,13 @@ RETRY_RULES: dict[FailureCode, Retry] = {
 
 FAILURE_MEANINGS: dict[FailureCode, str] = {
     FailureCode.BUILD_ERROR: "The source could not be read or the compiler rejected it; the log is in failure_detail.",
-    FailureCode.BUILD_TIMEOUT: "The compiler did not finish within limits.build_timeout_s and was killed.",
+    FailureCode.BUILD_TIMEOUT: "The compiler did not finish within limits.build_timeout_s (the parser: within 30 s) and was killed.",
     FailureCode.COMPILER_CRASH: "The compiler's process died (signal or abort) while building.",
     FailureCode.LAUNCH_ERROR: "The runtime refused the launch: work-group too large, bad NDRange, bad argument.",
     FailureCode.DEVICE_FAULT: "The process that owned the device died, or the device reported an error, during a launch.",
     FailureCode.HANG: "A launch did not finish within limits.config_timeout_s; the process was killed.",
     FailureCode.OUT_OF_MEMORY: "A buffer was larger than the device allows, or allocation failed.",
-    FailureCode.UNSUPPORTED: "An argument is of a kind this release cannot fill (image, sampler, pipe, ...).",
+    FailureCode.UNSUPPORTED: "An argument is of a kind this release cannot fill (image, sampler, pipe, ...), or no launch config fits the device.",
     FailureCode.OVER_TIME_BUDGET: "One launch took longer than timing.max_launch_ms; the time is censored.",
     FailureCode.NODE_LOST: "The machine went away and no other could finish the task.",
     FailureCode.QUARANTINED: "Not tried: the kernel had already killed limits.deaths_to_quarantine processes.",

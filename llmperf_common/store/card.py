@@ -214,8 +214,8 @@ def _caveats(stats: DatasetStats) -> str:
             "is a large part of the time."
         )
     lines += [
-        "- `simple` sizes every buffer and integer scalar by the global size, where the memory analysis found no "
-        "better rule: such a kernel may do other work than its author meant.",
+        "- `simple` sizes every buffer and integer scalar by the global size: a kernel that wants other sizes may "
+        "do other work than its author meant.",
         "- Split by `family_id`, not by row: near duplicates of one kernel share a family.",
         "- Failed launches are rows too. Filter `status = 'ok'` for times.",
     ]

@@ -40,11 +40,13 @@ __kernel void fill_float16(__global half *out, ulong n, uint key)
         vstore_half((float)(hashed(i, key) >> 21) * 0x1.0p-11f, i, out);
 }
 
-// Writes `n` words that differ from call to call (a compressing memory must not see a constant).
-__kernel void flush(__global uint *out, ulong n, uint key)
+// Writes `n` quads of words that differ from call to call (a compressing memory must not see a constant).
+// One quad a work-item: a strided loop took 75 ms for 64 MiB on a 2-core CPU, this takes 5.
+__kernel void flush(__global uint4 *out, ulong n, uint key)
 {
-    for (ulong i = get_global_id(0); i < n; i += get_global_size(0))
-        out[i] = (uint)i ^ key;
+    ulong i = get_global_id(0);
+    if (i < n)
+        out[i] = (uint4)((uint)i ^ key);
 }
 
 // Sums of hashed words: independent of the order in which work-items arrive.

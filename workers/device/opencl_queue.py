@@ -107,11 +107,10 @@ class DeviceQueue:
         self._enqueue_flush(self._flush_buffer)
 
     def _enqueue_flush(self, buffer: cl.Buffer) -> None:
-        words = buffer.size // 4
+        quads = buffer.size // 16
         kernel = self.own_kernel("flush")
-        key = np.uint32(next(self._flush_keys))
-        kernel.set_args(buffer, np.uint64(words), key)
-        self.enqueue_own(kernel, min(words, self.device.compute_units * 4096))
+        kernel.set_args(buffer, np.uint64(quads), np.uint32(next(self._flush_keys)))
+        self.enqueue_own(kernel, quads)
 
     def digest(self, buffer: cl.Buffer, num_bytes: int) -> str:
         """Return a hash of the buffer's first ``num_bytes`` (rounded up to words) as 16 hex digits."""
