@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from llmperf_common import ids
@@ -396,6 +396,7 @@ def test_ids_from_rows_are_those_of_the_configs(configs):
 
 @settings(max_examples=60, deadline=None)
 @given(times=st.lists(st.floats(1e-3, 1e12), min_size=1, max_size=12))
+@example(times=[1.0, 1.0, 68719476738.0, 1.1])
 def test_statistics_of_any_readings_pass(times):
     result = make_result(make_kernel(), [replace(make_timing(), time_ns=tuple(times))])
     around = Surroundings(tasks=None, devices=None, harness_version=None)
