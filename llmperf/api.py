@@ -68,6 +68,9 @@ def collect(
     try:
         ref = choose(device)
     except ValueError as error:
+        if device.startswith("replay:"):  # the selector is right, its file is not
+            what = f"--device {device}: {error}; mend the file or name another"
+            raise CommandError(Exit.BAD_INPUT, what) from None
         raise CommandError(Exit.USAGE, str(error)) from None
     if isinstance(ref, NoDevice):
         raise CommandError(Exit.NO_DEVICE, ref.message())

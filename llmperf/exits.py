@@ -6,6 +6,7 @@ state saved. Anything else that is thrown is a bug and keeps its traceback.
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 from enum import IntEnum
@@ -39,13 +40,13 @@ def exit_code_of(error: BaseException) -> Exit | None:
     if isinstance(error, CommandError):
         return error.code
     for kind in type(error).__mro__:
-        code = _CODES.get(f"{kind.__module__}.{kind.__name__}")
+        code = CODES.get(f"{kind.__module__}.{kind.__name__}")
         if code is not None:
             return code
     return None
 
 
-_CODES = {
+CODES = {
     "builtins.KeyboardInterrupt": Exit.INTERRUPTED,
     "llmperf_common.config.ConfigError": Exit.USAGE,
     "llmperf_common.extras.MissingExtra": Exit.USAGE,
@@ -53,10 +54,32 @@ _CODES = {
     "llmperf_common.store.filesystem.StoreError": Exit.BAD_INPUT,
     "trainer.errors.BadInput": Exit.BAD_INPUT,
     "llmperf_common.splits.SplitError": Exit.BAD_INPUT,
-    "workers.corpus.CorpusError": Exit.BAD_INPUT,
+    "workers.corpus_files.CorpusError": Exit.BAD_INPUT,
     "workers.launch_plan.NotInThisRelease": Exit.USAGE,
-    "workers.running.DeviceLostError": Exit.NO_DEVICE,
+    "workers.run_children.DeviceLostError": Exit.NO_DEVICE,
 }
+
+
+_ENVIRONMENT_ERRORS = frozenset(
+    {
+        errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG,
+        errno.ENOSPC, errno.EDQUOT, errno.EIO,
+    }
+)  # fmt: skip
+"""What the machine says to a sound program: no bug of ours."""
+
+
+def _environment_message(error: BaseException) -> str | None:
+    """Return what to tell of a full disk, a folder in the way and their like; None for anything else."""
+    if not isinstance(error, OSError) or error.errno not in _ENVIRONMENT_ERRORS:
+        return None
+    path = error.filename2 or error.filename
+    where = f"{path}: " if path else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        what = "nothing committed is lost; free some space and run the same command again"
+    else:
+        what = "name another path, or mend this one"
+    return f"{where}{error.strerror}: {what}"
 
 
 def run_guarded(command: Callable[[], None]) -> None:
@@ -64,9 +87,11 @@ def run_guarded(command: Callable[[], None]) -> None:
     try:
         command()
     except BaseException as error:
-        code = exit_code_of(error)
+        code, text = exit_code_of(error), str(error) or "interrupted"
+        environment = _environment_message(error)
+        if environment is not None:
+            code, text = Exit.BAD_INPUT, environment
         if code is None:
             raise
-        text = str(error) or "interrupted"
         sys.stderr.write(f"llmperf: {text}\n")
         sys.exit(code)

@@ -18,6 +18,9 @@ from trainer.extents import extent_elements, launch_sizes
 
 Value = int | float | str
 
+MOST_ELEMENTS = 2**48
+"""More than any device holds; far below what a 64-bit column overflows at."""
+
 _INTEGER_RANGES = {
     "bool": (0, 1),
     "char": (-(2**7), 2**7 - 1),
@@ -64,6 +67,8 @@ def _checked(argument: Argument, value: Value) -> int | float:
         elements = _integer(value, f"{where}: a buffer's value is its number of elements")
         if elements < 1:
             raise BadInput(f"{where}: a buffer has at least 1 element")
+        if elements > MOST_ELEMENTS:
+            raise BadInput(f"{where}: a buffer has at most {MOST_ELEMENTS} elements")
         return elements
     kind = argument.scalar_type
     if not is_integer_scalar(kind):
@@ -113,7 +118,7 @@ def fill_arguments(
     its analysis gives for this launch, else g**dims elements, g the longest side of the global size
     (``__local``: one element a work-item of the group).
     """
-    elements, warnings = max(global_size) ** len(global_size), {}
+    elements, warnings = min(max(global_size) ** len(global_size), MOST_ELEMENTS), {}
     values: dict[int, int | float] = dict(given)
     for argument in signature.arguments:
         if argument.kind is ArgumentKind.SCALAR and argument.position not in given:

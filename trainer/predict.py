@@ -87,7 +87,12 @@ def predict(run: LoadedRun, request: PredictRequest) -> dict[str, Any]:
         "local_size_best": list(launches[_best(run, times, order)].local_size),
         "bound": bound_of(times.columns)[0].value,
         "ood": bool(unlike),
-        "warnings": [*asked.warnings, *_dimension_warning(request), *unlike],
+        "warnings": [
+            *asked.warnings,
+            *_dimension_warning(request),
+            *_interval_warning(run),
+            *unlike,
+        ],
     }
     if request.sweep:
         record["sweep"] = [
@@ -100,6 +105,15 @@ def predict(run: LoadedRun, request: PredictRequest) -> dict[str, Any]:
             for row in order
         ]
     return record
+
+
+def _interval_warning(run: LoadedRun) -> list[str]:
+    if run.conformal.pooled.guarantee != "none":
+        return []
+    return [
+        f"interval: the run has too few calibration families for {run.conformal.level:.0%}; it is the largest "
+        "error seen, without guarantee"
+    ]
 
 
 def _best(run: LoadedRun, times: Times, order: Sequence[int]) -> int:

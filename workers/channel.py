@@ -30,6 +30,13 @@ class CompileJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompilerReady:
+    """From a compile child: from here on, time is the compiler's and no longer the start-up's."""
+
+    compiler_ready: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
     """From a compile child: the program is at the job's ``binary_path``."""
 
@@ -115,11 +122,14 @@ class ChildCrashed:
     """From any child: an exception of ours; the child exits with 1 right after."""
 
     traceback: str
+    summary: str
+    """The exception in one line."""
 
 
 ToChild = CompileJob | PeaksJob | RunJob
 FromChild = (
-    Compiled
+    CompilerReady
+    | Compiled
     | CompileFailed
     | ChildReady
     | ConfigStarted
@@ -135,6 +145,7 @@ _MESSAGES: dict[str, type] = {
         CompileJob,
         PeaksJob,
         RunJob,
+        CompilerReady,
         Compiled,
         CompileFailed,
         ChildReady,

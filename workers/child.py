@@ -56,6 +56,11 @@ class Child:
         """The child's process id."""
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the child was reaped."""
+        return self._process.returncode is not None
+
     def fileno(self) -> int:
         """The channel's descriptor, for ``selectors``."""
         return self._channel.socket.fileno()

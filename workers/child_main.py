@@ -35,8 +35,9 @@ def serve(main: Callable[[Channel, str], None]) -> None:
         main(channel, argument)
     except ChannelClosedError:
         return
-    except Exception:  # noqa: BLE001  (the process boundary: everything becomes a report)
-        channel.send(ChildCrashed(traceback=traceback.format_exc()))
+    except Exception as error:  # noqa: BLE001  (the process boundary: everything becomes a report)
+        summary = f"{type(error).__name__}: {error}"
+        channel.send(ChildCrashed(traceback=traceback.format_exc(), summary=summary))
         sys.exit(1)
 
 

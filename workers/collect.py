@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,9 @@ from workers.scratch import scratch_folder
 
 _POLL_S = 0.2
 _TIDY_ATTEMPTS = 5
+_MAX_TASKS_COUNTED = 2000
+"""Drawing a task's configs takes milliseconds: the plan's count is held against the dataset for so many tasks,
+and beyond so many pending ones ``samples_per_kernel`` stands for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,8 @@ class Control:
 
     def __init__(self) -> None:
         self.num_interrupts = 0
+        self.is_collecting = False
+        """Whether the loop runs, so that there is a task in hand to finish."""
 
     def interrupt(self) -> None:
         """Once: finish the task in hand and stop. Twice: drop it and stop."""
@@ -162,12 +168,14 @@ def summarise(
     dataset = open_dataset(out)
     statuses = dataset.status_counts()
     done = set(dataset.kernels(["task_id"]).column("task_id").to_pylist())
-    failed_whole = _tasks_without_config(dataset)
-    num_planned = num_pending = 0
-    for task in (plan.task(index) for index in range(plan.num_tasks)):
-        num_rows = 1 if task.task_id in failed_whole else plan.num_samples(task)
-        num_planned += num_rows
-        num_pending += 0 if task.task_id in done else num_rows
+    rows = _rows_with_config(dataset)
+    pending = [t for t in map(plan.task, range(plan.num_tasks)) if t.task_id not in done]
+    num_pending = sum(map(plan.num_samples, pending[:_MAX_TASKS_COUNTED]))
+    num_pending += plan.plan_config.samples_per_kernel * len(pending[_MAX_TASKS_COUNTED:])
+    num_planned = dataset.num_samples + num_pending
+    for task in map(plan.task, range(min(plan.num_tasks, _MAX_TASKS_COUNTED))):
+        if task.task_id in rows:
+            num_planned += plan.num_samples(task) - rows[task.task_id]
     num_ok = statuses.pop(OK_STATUS, 0)
     return CollectSummary(
         stop_reason=reason,
@@ -184,12 +192,12 @@ def summarise(
     )
 
 
-def _tasks_without_config(dataset: Dataset) -> set[str]:
-    """Return the tasks whose kernel failed before any launch config: one row stands for all planned."""
-    found: set[str] = set()
+def _rows_with_config(dataset: Dataset) -> Counter[str]:
+    """Return each task's rows that have a launch config; a kernel that failed before has one without."""
+    found: Counter[str] = Counter()
     for table in dataset.iter_samples(["task_id", "global_size"]):
-        empty = pc.equal(pc.list_value_length(table.column("global_size")), 0)
-        found.update(table.filter(empty).column("task_id").to_pylist())
+        has_config = pc.greater(pc.list_value_length(table.column("global_size")), 0)
+        found.update(table.filter(has_config).column("task_id").to_pylist())
     return found
 
 
@@ -228,6 +236,7 @@ def _drive(
     """Step the loop until it is over, passing on the reasons to stop early."""
     limits = config.limits
     aborted = False
+    control.is_collecting = True
     while not loop.is_over:
         if control.num_interrupts:
             loop.request_stop(StopReason.INTERRUPTED)

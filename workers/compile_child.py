@@ -6,7 +6,7 @@ import json
 import time
 from pathlib import Path
 
-from workers.channel import Channel, Compiled, CompileFailed, CompileJob
+from workers.channel import Channel, Compiled, CompileFailed, CompileJob, CompilerReady
 from workers.child_main import serve
 from workers.device.find import open_compiler
 from workers.device.interface import DeviceFailure, DeviceRef
@@ -15,6 +15,7 @@ from workers.device.interface import DeviceFailure, DeviceRef
 def main(channel: Channel, argument: str) -> None:
     """Serve ``CompileJob``s on ``channel`` until it closes; ``argument`` is the DeviceRef as JSON."""
     compiler = open_compiler(DeviceRef(**json.loads(argument)))
+    channel.send(CompilerReady())
     while True:
         job = channel.receive()
         assert isinstance(job, CompileJob), job

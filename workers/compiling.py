@@ -14,8 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmperf_common.failures import RETRY_RULES, Failure, FailureCode, Retry, Stage
-from workers.channel import ChildCrashed, Compiled, CompileFailed, CompileJob, FromChild
+from workers.channel import (
+    ChildCrashed,
+    Compiled,
+    CompileFailed,
+    CompileJob,
+    CompilerReady,
+    FromChild,
+)
 from workers.child import Child
+from workers.run_children import START_TIMEOUT_S
 from workers.task_state import TaskState
 
 
@@ -24,6 +32,7 @@ class _Slot:
     child: Child
     state: TaskState | None = None
     report: str = ""
+    is_ready: bool = False
 
 
 class CompilePool:
@@ -85,9 +94,10 @@ class CompilePool:
     def check_deadlines(self, now_s: float) -> None:
         """Kill the compilers that take too long."""
         for slot in self._busy_slots():
-            if now_s - slot.child.last_heard_s > self._timeout_s:
+            limit_s = self._timeout_s if slot.is_ready else START_TIMEOUT_S
+            if now_s - slot.child.last_heard_s > limit_s:
                 self._discard(slot)
-                detail = f"killed after {self._timeout_s:g} s (limits.build_timeout_s)"
+                detail = f"killed after {limit_s:g} s without an answer (limits.build_timeout_s)"
                 self._fail(slot, FailureCode.BUILD_TIMEOUT, detail)
 
     def take_finished(self) -> list[TaskState]:
@@ -102,6 +112,9 @@ class CompilePool:
     def drop(self, tasks: set[int]) -> None:
         """Forget these tasks; a compiler at work on one is killed."""
         self._waiting = deque(s for s in self._waiting if s.lease.task not in tasks)
+        for state in self._finished:
+            if state.lease.task in tasks:
+                self.binary_path(state).unlink(missing_ok=True)
         self._finished = [s for s in self._finished if s.lease.task not in tasks]
         for slot in self._busy_slots():
             if slot.state is not None and slot.state.lease.task in tasks:
@@ -132,6 +145,9 @@ class CompilePool:
 
     def _take(self, slot: _Slot, message: FromChild) -> None:
         state = slot.state
+        if isinstance(message, CompilerReady):
+            slot.is_ready = True
+            return
         if isinstance(message, ChildCrashed):
             slot.report = message.traceback
             return

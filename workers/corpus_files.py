@@ -83,6 +83,10 @@ def _read(path: Path, relative: str, suite: str, *, alone: bool) -> SourceFile:
         problem = f"the file cannot be read: {error.strerror}"
     else:
         text, problem = _decode(raw)
+        if alone and text is None:
+            raise CorpusError(
+                f"{path}: {problem}: name an OpenCL source, a folder of them or a corpus"
+            )
     return SourceFile(
         path=relative, suite=suite, sha256=sha256_hex(raw), text=text, problem=problem
     )

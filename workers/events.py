@@ -5,6 +5,7 @@ Owns the file and the form of its lines. It is for people and tools that ask why
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -77,7 +78,8 @@ class EventLog:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
 
     def _write(self, event: str, **fields: Any) -> None:
         line = {
@@ -86,4 +88,5 @@ class EventLog:
             "worker_id": self._worker_id,
             **fields,
         }
-        self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        with contextlib.suppress(OSError):  # a full disk is told by what matters, not by the log
+            self._file.write(json.dumps(line, ensure_ascii=False) + "\n")

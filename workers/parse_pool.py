@@ -86,6 +86,8 @@ class _ParseChild:
             start_new_session=True,
         )
         self.job: int | None = None
+        self.line = ""
+        self.is_fresh = True
         self.deadline_s = float("inf")
         self._buffer = b""
 
@@ -95,7 +97,7 @@ class _ParseChild:
 
     def give(self, job: int, line: str, deadline_s: float) -> None:
         """Send a job; a child that is gone shows at the next read."""
-        self.job, self.deadline_s, self._buffer = job, deadline_s, b""
+        self.job, self.line, self.deadline_s, self._buffer = job, line, deadline_s, b""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line.encode() + b"\n")
@@ -153,12 +155,14 @@ class _Pool:
         num_done = 0
         while num_done < num_jobs:
             while idle and (job := next(jobs, None)) is not None:
-                idle.pop().give(*job, time.monotonic() + self._timeout_s)
+                child = idle.pop()
+                child = child if child in self._children else self._start()
+                child.give(*job, time.monotonic() + self._timeout_s)
             for child, result in self._wait():
                 assert child.job is not None
                 answers[child.job] = result
                 num_done += 1
-                child.job, child.deadline_s = None, float("inf")
+                child.job, child.deadline_s, child.is_fresh = None, float("inf"), False
                 idle.append(child if child in self._children else self._start())
         return [one for one in answers if one is not None]
 
@@ -171,8 +175,14 @@ class _Pool:
                 line = child.read()
             except EOFError:
                 status = self._drop(child, kill=False)
-                if child.job is not None:
+                if child.job is None:
+                    continue  # it died after its answer; run() replaces it before the next job
+                if child.is_fresh:
                     yield child, _failure(FailureCode.COMPILER_CRASH, _death(status))
+                else:
+                    # An earlier source may have ruined the child: this one gets a child of its own.
+                    fresh = self._start()
+                    fresh.give(child.job, child.line, time.monotonic() + self._timeout_s)
                 continue
             if line is not None:
                 yield child, _decoded(line)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import select
+import shutil
 import time
 from collections import deque
 from collections.abc import Collection
@@ -25,6 +26,7 @@ from workers.device.interface import DeviceRef
 from workers.executor import FinishedTask
 from workers.plan import Plan, Task
 from workers.running import RunSlot
+from workers.scratch import check_space
 from workers.task_state import TaskState
 
 _NO_CONFIG = Failure(
@@ -61,6 +63,7 @@ class DevicePipeline:
         self._quiet = quiet
         self._compiled: deque[TaskState] = deque()
         self._finished: list[TaskState] = []
+        self._started: list[Child] = []
         self._plan: Plan | None = None
         self._device_id = ""
         self._compilers = CompilePool(
@@ -106,7 +109,12 @@ class DevicePipeline:
             self._compilers.submit(state)
 
     def poll(self, timeout_s: float) -> list[FinishedTask]:
-        """Go on with the work for at most about ``timeout_s``; return the tasks that finished."""
+        """Go on with the work for at most about ``timeout_s``; return the tasks that finished.
+
+        Raises:
+            DeviceLostError: The device cannot be opened any more.
+            StoreError: The scratch folder is full; what just finished may have failed for that.
+        """
         self._start_work()
         by_descriptor = {child.fileno(): child for child in self._children()}
         if self._finished:
@@ -131,6 +139,9 @@ class DevicePipeline:
         """Drop these tasks at once, running or not: their leases are lost."""
         lost = set(tasks)
         self._compilers.drop(lost)
+        for state in self._compiled:
+            if state.lease.task in lost:
+                self._compilers.binary_path(state).unlink(missing_ok=True)
         self._compiled = deque(s for s in self._compiled if s.lease.task not in lost)
         self._finished = [s for s in self._finished if s.lease.task not in lost]
         if self._slot.state is not None and self._slot.state.lease.task in lost:
@@ -164,6 +175,8 @@ class DevicePipeline:
             self._finished.append(state)
 
     def _drain(self) -> list[FinishedTask]:
+        if self._finished:
+            check_space(self._scratch)
         finished, self._finished = self._finished, []
         return [FinishedTask(lease=state.lease, result=state.result()) for state in finished]
 
@@ -180,10 +193,16 @@ class DevicePipeline:
         return [*self._compilers.children(), *self._slot.children()]
 
     def _child(self, module: str, name: str) -> Child:
+        # What an ended child has left is of no more use once the next one starts: its end is told by then.
+        for ended in [child for child in self._started if child.has_ended]:
+            shutil.rmtree(ended.scratch, ignore_errors=True)
+            self._started.remove(ended)
         reference = json.dumps(dataclasses.asdict(self._ref))
-        return Child(
+        child = Child(
             module, reference, environment=self._ref.environment, scratch=self._scratch / name
         )
+        self._started.append(child)
+        return child
 
 
 def _readable(descriptors: list[int], timeout_s: float) -> list[int]:

@@ -16,7 +16,8 @@ from workers.channel import ChildCrashed, ChildReady, PeaksJob
 from workers.child import Child
 
 START_TIMEOUT_S = 120.0
-_EXIT_TIMEOUT_S = 10.0
+_EXIT_TIMEOUT_S = 2.0
+"""The loop waits for an exiting child: longer would hold up commits."""
 _MAX_FAILED_STARTS = 3
 
 
@@ -77,8 +78,8 @@ class RunChildren:
         if child is not self._spare:
             return False
         messages, hung_up = child.receive()
-        self._spare_is_ready = self._spare_is_ready or bool(messages)
-        if hung_up:
+        self._spare_is_ready |= any(isinstance(message, ChildReady) for message in messages)
+        if hung_up or any(isinstance(message, ChildCrashed) for message in messages):
             child.kill()
             self._spare = None
         return True
@@ -101,7 +102,7 @@ class RunChildren:
         self.drop()
         self._failed_starts += 1
         if self._failed_starts >= _MAX_FAILED_STARTS:
-            raise DeviceLostError(report or child.describe_end())
+            raise DeviceLostError(_lost(report or child.describe_end()))
 
     def end_current(self) -> str | None:
         """Let the current child exit; None if it went well, else how it ended."""
@@ -160,12 +161,16 @@ class RunChildren:
                     return message.device
                 if isinstance(message, ChildCrashed):
                     self.drop()
-                    raise DeviceLostError(message.traceback)
+                    raise DeviceLostError(_lost(message.summary))
             if hung_up:
                 self.drop()
-                raise DeviceLostError(child.describe_end())
+                raise DeviceLostError(_lost(child.describe_end()))
         self.drop()
-        raise DeviceLostError(f"no answer from the device within {START_TIMEOUT_S:g} s")
+        raise DeviceLostError(_lost(f"no answer from the device within {START_TIMEOUT_S:g} s"))
 
     def _start(self) -> Child:
         return self._start_child(f"run-{next(self._names)}")
+
+
+def _lost(why: str) -> str:
+    return f"the device cannot be opened ({why}): see `llmperf doctor`, and whether another process fills it"

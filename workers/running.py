@@ -87,6 +87,8 @@ class RunSlot:
     def use_device(self, device: Device) -> None:
         """Set the record (with peaks) that children judge times by; tasks may come now."""
         self._device = device
+        if self._children.is_ready:
+            self._phase = _Phase.IDLE
         self._children.start_spare()
 
     def run(self, state: TaskState, binary_path: Path) -> None:
@@ -153,7 +155,10 @@ class RunSlot:
     def _take(self, message: FromChild) -> None:
         state = self._state
         if isinstance(message, ChildCrashed):
-            self._report = message.traceback
+            starting = (
+                self._phase is _Phase.STARTING
+            )  # then it is a device's trouble, told to the user
+            self._report = message.summary if starting else message.traceback
         elif isinstance(message, ChildReady):
             self._children.note_ready()
             self._phase = _Phase.IDLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,34 +18,60 @@ if TYPE_CHECKING:
 
 def collect(
     corpus: Annotated[
-        Path, typer.Option(help="A folder of .cl files, one .cl file, or a CORPUS.parquet.")
+        Path,
+        typer.Option(
+            metavar="CORPUS", help="A folder of .cl files, one .cl file, or a CORPUS.parquet."
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="The dataset folder: new, or one to resume.")],
-    device: Annotated[str, typer.Option(help="auto, pocl, cpu, cuda[:N] or replay:FILE.")] = "auto",
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="The dataset folder: new, or one to resume.")
+    ],
+    device: Annotated[
+        str, typer.Option(metavar="NAME", help="auto, pocl, cpu, cuda[:N] or replay:FILE.")
+    ] = "auto",
     samples_per_kernel: Annotated[
         int | None,
-        typer.Option(help="Launch configs a kernel (68 unless the preset says otherwise)."),
+        typer.Option(
+            metavar="N", help="Launch configs a kernel (68 unless the preset says otherwise)."
+        ),
     ] = None,
     strategy: Annotated[
-        list[str] | None, typer.Option(help="Input strategy; may be given several times.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Input strategy; may be given several times."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of configs and inputs.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Seed of configs and inputs.")
+    ] = None,
     max_time: Annotated[
-        str | None, typer.Option(help="Stop taking tasks after this long: 90, 90s, 20m, 2h.")
+        str | None,
+        typer.Option(metavar="TIME", help="Stop taking tasks after this long: 90, 90s, 20m, 2h."),
     ] = None,
     max_failures: Annotated[
-        int | None, typer.Option(help="Stop with exit code 5 after more failed rows than this.")
+        int | None,
+        typer.Option(metavar="N", help="Stop with exit code 5 after more failed rows than this."),
     ] = None,
-    preset: Annotated[str, typer.Option(help="A preset of configs/collect/.")] = "default",
-    config: Annotated[Path | None, typer.Option(help="A TOML file over the preset.")] = None,
+    preset: Annotated[
+        str, typer.Option(metavar="NAME", help="A preset of configs/collect/.")
+    ] = "default",
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A TOML file over the preset.")
+    ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="key=value over everything else; may be repeated."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="key=value over everything else; may be repeated."
+        ),
     ] = None,
-    cluster: Annotated[bool, typer.Option(help="Collect on every GPU of a Ray cluster.")] = False,
-    ledger: Annotated[str, typer.Option(help="sqlite, or redis://... with --cluster.")] = "sqlite",
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Collect on every GPU of a Ray cluster.")
+    ] = False,
+    ledger: Annotated[
+        str, typer.Option(metavar="URL", help="sqlite, or redis://... with --cluster.")
+    ] = "sqlite",
 ) -> None:
     """Time kernels on one device into an exactly-once dataset. Running it again resumes."""
+    if ledger != "sqlite" and not ledger.startswith("redis://"):
+        raise CommandError(Exit.USAGE, f"--ledger {ledger!r}: must be sqlite or redis://HOST:PORT")
     if cluster or ledger != "sqlite":
         raise CommandError(
             Exit.USAGE,
@@ -128,6 +155,8 @@ def _finish(summary: CollectSummary) -> None:
         raise CommandError(
             Exit.INTERRUPTED, "interrupted; everything finished is saved, the same command resumes"
         )
+    if summary.stop_reason is StopReason.TIME_IS_UP and summary.num_pending:
+        say("--max-time is up; everything finished is saved, the same command goes on")
     if summary.stop_reason is StopReason.TOO_MANY_FAILURES:
         raise CommandError(
             Exit.TOO_MANY_FAILURES,
@@ -148,6 +177,6 @@ def parse_duration_s(text: str) -> float:
         seconds = float(number) * factor
     except ValueError:
         seconds = -1.0
-    if not seconds > 0:
+    if not 0 < seconds < math.inf:
         raise CommandError(Exit.USAGE, f"--max-time {text!r}: write it as 90, 90s, 20m or 2h")
     return seconds

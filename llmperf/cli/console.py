@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -10,8 +11,9 @@ from typing import Any
 
 def say(text: str = "") -> None:
     """Write a line for the user to stderr."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    with contextlib.suppress(BrokenPipeError):  # `collect 2>&1 | head` must not end the run
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
 def answer(text: str = "") -> None:

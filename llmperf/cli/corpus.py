@@ -10,7 +10,9 @@ import typer
 
 from llmperf.cli.console import answer_json, answer_table, say
 
-app = typer.Typer(help="Turn sources into a corpus of kernels.", no_args_is_help=True)
+app = typer.Typer(
+    help="Turn sources into a corpus of kernels.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.command()
@@ -18,9 +20,12 @@ def build(
     sources: Annotated[
         list[Path], typer.Argument(help="Files and folders of .cl sources.", metavar="SRC...")
     ],
-    out: Annotated[Path, typer.Option(help="The corpus to write, a .parquet file.")],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The corpus to write, a .parquet file.")
+    ],
     suite: Annotated[
-        str | None, typer.Option(help="Name of the suite (default: the folder's name).")
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the suite (default: the folder's name)."),
     ] = None,
 ) -> None:
     """Read sources, find their kernels, signatures, features and families, and write a corpus."""

@@ -11,13 +11,17 @@ import typer
 from llmperf.cli.console import answer, answer_json, answer_table, say
 from llmperf.exits import CommandError, Exit
 
-app = typer.Typer(help="Check, count, describe, merge and export datasets.", no_args_is_help=True)
+app = typer.Typer(
+    help="Check, count, describe, merge and export datasets.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 _Directory = Annotated[Path, typer.Argument(help="A dataset folder.", metavar="DIR")]
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
-@app.command()
+@app.command(short_help="Check every promise of the format; exit 3 on a problem.")
 def verify(directory: _Directory, as_json: _Json = False) -> None:
     """Check every promise of the format: hashes, ids, exactly-once, glob = manifest. Exit 3 on a problem."""
     from llmperf_common.store.verify import verify as verify_  # noqa: PLC0415
@@ -31,12 +35,13 @@ def verify(directory: _Directory, as_json: _Json = False) -> None:
         for note in report.notes:
             say(f"note: {note.kind}: {note.name}: {note.what}")
         answer_table(str(directory), ("what", "count"), _flat(dataclasses.asdict(report.counts)))
-        answer("clean" if report.is_ok else f"{len(report.problems)} problems")
+        count = len(report.problems)
+        answer("clean" if report.is_ok else f"{count} problem{'s' if count > 1 else ''}")
     if not report.is_ok:
         raise typer.Exit(Exit.BAD_INPUT)
 
 
-@app.command()
+@app.command(short_help="Count rows by status, regime, strategy and device.")
 def stats(directory: _Directory, as_json: _Json = False) -> None:
     """Count a dataset: rows by status, regime, strategy and device, and how long launches take."""
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
@@ -60,12 +65,12 @@ def card(directory: _Directory) -> None:
     say(f"{directory}/README.md and croissant.json written")
 
 
-@app.command()
+@app.command(short_help="Join datasets; equal samples are kept once.")
 def merge(
     directories: Annotated[
         list[Path], typer.Argument(help="Two or more datasets.", metavar="DIR...")
     ],
-    out: Annotated[Path, typer.Option(help="The dataset to write: new or empty.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The dataset to write: new or empty.")],
 ) -> None:
     """Join datasets; equal samples are kept once, families are found anew over the union."""
     from llmperf_common.families import assign_families  # noqa: PLC0415
@@ -82,8 +87,10 @@ def merge(
 @app.command()
 def export(
     directory: _Directory,
-    out: Annotated[Path, typer.Option(help="The folder to write.")],
-    format_: Annotated[str, typer.Option("--format", help="arrow or csv.")] = "arrow",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")],
+    format_: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="arrow or csv.")
+    ] = "arrow",
 ) -> None:
     """Write the three tables as Arrow IPC or CSV files."""
     from llmperf_common.store.export import ExportFormat  # noqa: PLC0415

@@ -15,6 +15,7 @@ app = typer.Typer(
     help="Predict how long a GPU kernel runs from its source, and collect the data that makes this possible.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # its table cuts --samples-per-kernel off on 80 columns, and costs 0.1 s
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -35,7 +36,9 @@ def _root(
     del version
 
 
-app.command("doctor")(doctor.doctor)
+app.command("doctor", short_help="Say what is usable here and how to mend what is not.")(
+    doctor.doctor
+)
 app.add_typer(corpus.app, name="corpus")
 app.command("collect")(collect.collect)
 app.command("status")(status.status)
@@ -43,7 +46,9 @@ app.add_typer(dataset.app, name="dataset")
 app.command("train")(model.train)
 app.command("evaluate")(model.evaluate)
 app.command("predict")(model.predict)
-app.command("report")(report.report)
+app.command("report", short_help="Write one HTML page about a dataset or an evaluation.")(
+    report.report
+)
 
 
 def run() -> None:

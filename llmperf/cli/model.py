@@ -12,19 +12,23 @@ from llmperf.exits import CommandError, Exit
 
 
 def train(
-    data: Annotated[Path, typer.Option(help="A dataset folder.")],
-    out: Annotated[Path, typer.Option(help="The run folder to write.")],
+    data: Annotated[Path, typer.Option(metavar="DIR", help="A dataset folder.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The run folder to write.")],
     preset: Annotated[
-        str, typer.Option(help="A preset of configs/train/: gbdt, log-linear.")
+        str, typer.Option(metavar="NAME", help="A preset of configs/train/: gbdt, log-linear.")
     ] = "gbdt",
     init: Annotated[
-        str | None, typer.Option(help="A Hugging Face folder, or random (codegen presets).")
+        str | None,
+        typer.Option(metavar="FOLDER", help="A Hugging Face folder, or random (codegen presets)."),
     ] = None,
-    cluster: Annotated[bool, typer.Option(help="Train over a Ray cluster.")] = False,
-    workers: Annotated[int | None, typer.Option(help="GPUs of the cluster.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file over the preset.")] = None,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Train over a Ray cluster.")] = False,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="GPUs of the cluster.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A TOML file over the preset.")
+    ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="key=value; may be repeated."),
     ] = None,
 ) -> None:
     """Train a predictor on a dataset."""
@@ -53,10 +57,13 @@ def train(
 
 def evaluate(
     run: Annotated[str, typer.Argument(help="A run's folder or name.")],
-    data: Annotated[Path, typer.Option(help="A dataset folder.")],
-    out: Annotated[Path, typer.Option(help="The evaluation folder to write.")],
+    data: Annotated[Path, typer.Option(metavar="DIR", help="A dataset folder.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The evaluation folder to write.")],
     split: Annotated[
-        str, typer.Option(help="test, validation, calibration, train, seen_configs or all.")
+        str,
+        typer.Option(
+            metavar="NAME", help="test, validation, calibration, train, seen_configs or all."
+        ),
     ] = "test",
     allow_seen: Annotated[
         bool, typer.Option("--allow-seen", help="Score families trained on; stamps the table.")
@@ -72,19 +79,27 @@ def evaluate(
 
 def predict(
     file: Annotated[Path, typer.Argument(help="An OpenCL source.", metavar="FILE.cl")],
-    global_size: Annotated[str, typer.Option(help="Work-items: G[,G2[,G3]].")],
-    local_size: Annotated[str, typer.Option(help="Work-items of a work-group: L[,L2[,L3]].")],
-    kernel: Annotated[str | None, typer.Option(help="Which kernel of the file.")] = None,
-    model: Annotated[str | None, typer.Option(help="A run's folder or name.")] = None,
+    global_size: Annotated[str, typer.Option(metavar="G", help="Work-items: G[,G2[,G3]].")],
+    local_size: Annotated[
+        str, typer.Option(metavar="L", help="Work-items of a work-group: L[,L2[,L3]].")
+    ],
+    kernel: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which kernel of the file.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="RUN", help="A run's folder or name.")
+    ] = None,
     device: Annotated[
-        str | None, typer.Option(help="Device class, if the model knows several.")
+        str | None, typer.Option(metavar="NAME", help="Device class, if the model knows several.")
     ] = None,
     arg: Annotated[
         list[str] | None,
-        typer.Option(help="name=value: elements of a buffer, value of a scalar; may be repeated."),
+        typer.Option(
+            metavar="NAME=VALUE", help="Elements of a buffer, value of a scalar; may be repeated."
+        ),
     ] = None,
     sweep: Annotated[
-        str | None, typer.Option(help="local-size: predict every legal local size.")
+        str | None, typer.Option(metavar="WHAT", help="local-size: predict every legal local size.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
@@ -122,11 +137,13 @@ def _sizes(option: str, text: str) -> tuple[int, ...]:
 
 
 def _arguments(texts: list[str]) -> dict[str, str]:
-    arguments = {}
+    arguments: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise CommandError(Exit.USAGE, f"--arg {text!r}: write it as name=value")
+        if name.strip() in arguments:
+            raise CommandError(Exit.USAGE, f"--arg {text!r}: {name.strip()!r} is given twice")
         arguments[name.strip()] = value.strip()
     return arguments
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from workers.plan import Task
 
 _LINE_INTERVAL_S = 60.0
+_MAX_SKIPPED_SHOWN = 5
 
 
 class ProgressObserver(SilentObserver):
@@ -48,6 +49,10 @@ class ProgressObserver(SilentObserver):
             f"{start.device.name} ({start.device.platform}): {self._num_tasks:,} kernels{resumed}; "
             f"plan {start.plan.plan_hash}"
         )
+        for path, reason in start.skipped[:_MAX_SKIPPED_SHOWN]:
+            say(f"skipped {path}: {reason}")
+        if len(start.skipped) > _MAX_SKIPPED_SHOWN:
+            say(f"skipped {len(start.skipped) - _MAX_SKIPPED_SHOWN:,} more files")
         if sys.stderr.isatty():
             self._bar = Progress(
                 BarColumn(bar_width=30),
@@ -114,6 +119,8 @@ def interrupts_to(control: Control) -> Iterator[None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         del number, frame
+        if not control.is_collecting:
+            raise KeyboardInterrupt  # nothing is in hand yet: parsing, probing, opening the device
         control.interrupt()
         if control.num_interrupts == 1:
             say("stopping after the task in hand; Ctrl-C again drops it")

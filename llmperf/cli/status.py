@@ -18,7 +18,9 @@ def status(
     directory: Annotated[
         Path | None, typer.Argument(help="A dataset folder.", metavar="[DIR]")
     ] = None,
-    ledger: Annotated[str | None, typer.Option(help="A Redis ledger, redis://...")] = None,
+    ledger: Annotated[
+        str | None, typer.Option(metavar="URL", help="A Redis ledger, redis://...")
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Repeat every 2 s until it is complete.")
     ] = False,

@@ -21,7 +21,7 @@ from llmperf_common.ledger.holder import boot_clock_s, is_alive
 from llmperf_common.ledger.protocol import Holder, Ledger
 from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store.epochs import latest_epoch, take_next_epoch
-from llmperf_common.store.filesystem import Filesystem
+from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifest import ShardEntry, StaleEpoch
 from llmperf_common.store.rebuild import rebuild_manifest, tasks_by_shard
 
@@ -167,16 +167,33 @@ class SqliteHome:
         self.folder.mkdir(parents=True, exist_ok=True)
         unfinished = self.folder / f".tmp-{os.getpid()}-{epoch}.sqlite"
         unfinished.unlink(missing_ok=True)
-        with contextlib.closing(sqlite3.connect(unfinished, isolation_level=None)) as connection:
+        path = self._path(epoch)
+        try:
+            self._build(unfinished, epoch=epoch, plan_hash=plan_hash, shards=shards, done=done)
+            os.replace(unfinished, path)
+            connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
+            self._configure(connection)
+            return self._ledger(connection, path)
+        except (sqlite3.DatabaseError, OSError) as error:
+            raise StoreError(
+                f"cannot make the ledger {path}: {error}: nothing committed is lost; "
+                "free some space there and run the same command again"
+            ) from error
+
+    @staticmethod
+    def _build(
+        path: Path,
+        *,
+        epoch: int,
+        plan_hash: str,
+        shards: Iterable[ShardEntry],
+        done: Iterable[tuple[int, str]],
+    ) -> None:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous = FULL")
             SqliteLedger.create(
                 connection, epoch=epoch, plan_hash=plan_hash, shards=shards, done=done
             )
-        path = self._path(epoch)
-        os.replace(unfinished, path)
-        connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
-        self._configure(connection)
-        return self._ledger(connection, path)
 
     def _path(self, epoch: int) -> Path:
         return self.folder / f"ledger-{epoch:06d}.sqlite"

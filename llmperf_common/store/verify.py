@@ -82,7 +82,8 @@ def verify(path: Path) -> VerifyReport:
     unlisted, notes = _unlisted(fs, listed)
     is_running = was_running or (run is not None and _is_collecting(fs))
     newest = max(manifest_versions(fs), default=0)
-    if is_running or newest != listed.version:  # a later version may list them
+    is_unfinished = run is not None and listed.num_tasks < run.num_tasks
+    if is_running or is_unfinished or newest != listed.version:  # a later version may list them
         unlisted, notes = [], [*unlisted, *notes]
     if run is not None and manifest is None and not chain_problems:
         what = "no results are published yet"
@@ -274,7 +275,7 @@ def _unlisted(fs: Filesystem, manifest: Manifest) -> tuple[list[Problem], list[P
             what = "was compacted; kept for its readers"
             notes.append(Problem(kind=ProblemKind.ORPHAN, name=name, what=what))
         else:
-            what = "no manifest lists it; `llmperf collect` removes it at its end"
+            what = "no manifest lists it; the next `llmperf collect` publishes or removes it"
             orphans.append(Problem(kind=ProblemKind.ORPHAN, name=name, what=what))
     for name in temporary_files(fs):
         what = "left by a process that died; `llmperf collect` removes it at its end"

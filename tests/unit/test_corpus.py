@@ -259,3 +259,21 @@ def test_an_expression_nested_beyond_reason_is_coded():
     wide = "__kernel void k(__global int *x) { x[0] = " + "x[1] + " * 4000 + "1; }"
     for answer in parse_sources([deep, wide, VADD]):
         assert isinstance(answer, (tuple, Failure))
+
+
+def test_a_child_that_dies_after_its_answer_does_not_fail_the_next_source(tmp_path):
+    child = tmp_path / "child.py"
+    child.write_text(
+        "import sys, json, os, signal\n"
+        "for line in sys.stdin:\n"
+        "    source = json.loads(line)['source']\n"
+        "    print(json.dumps({'kernels': []}), flush=True)\n"
+        "    if source == 'evil': os.kill(os.getpid(), signal.SIGSEGV)\n",
+        encoding="utf-8",
+    )
+    found = parse_sources(
+        ["a", "evil", "b", "c"],
+        num_children=1,
+        command=[sys.executable, str(child)],
+    )
+    assert found == [(), (), (), ()]

@@ -148,10 +148,14 @@ class OpenclSession:
             self._spinner = FmaLoad(self._queue, "fma_float32")
         end_s = time.perf_counter() + milliseconds / 1000
         while time.perf_counter() < end_s:
-            self._spinner.launch_ns()
+            self._spinner.launch_ns()  # an error here is an earlier kernel's: it must not fail this one
 
     def sentinel_ns(self) -> float:
         """Time the sentinel kernel, whose work never changes: median of its launches, ns."""
+        with cl_errors(Stage.LAUNCH, waiting=True):
+            return self._sentinel_ns()
+
+    def _sentinel_ns(self) -> float:
         items = self._device.compute_units * _SENTINEL_ITEMS_PER_UNIT
         if self._sentinel is None:
             kernel = self._queue.new_kernel("sentinel")
