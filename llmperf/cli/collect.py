@@ -20,41 +20,59 @@ def collect(
     corpus: Annotated[
         Path,
         typer.Option(
-            metavar="CORPUS", help="A folder of .cl files, one .cl file, or a CORPUS.parquet."
+            "--corpus",
+            metavar="CORPUS",
+            help="A folder of .cl files, one .cl file, or a CORPUS.parquet.",
         ),
     ],
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="The dataset folder: new, or one to resume.")
+        Path,
+        typer.Option("--out", metavar="DIR", help="The dataset folder: new, or one to resume."),
     ],
     device: Annotated[
-        str, typer.Option(metavar="NAME", help="auto, pocl, cpu, cuda[:N] or replay:FILE.")
+        str,
+        typer.Option("--device", metavar="NAME", help="auto, pocl, cpu, cuda[:N] or replay:FILE."),
     ] = "auto",
     samples_per_kernel: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Launch configs a kernel (68 unless the preset says otherwise)."
+            "--samples-per-kernel",
+            metavar="N",
+            help="Launch configs a kernel (68 unless the preset says otherwise).",
         ),
     ] = None,
     strategy: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Input strategy; may be given several times."),
+        typer.Option(
+            "--strategy",
+            metavar="NAME",
+            help="simple; memory_analysis and decoupled are not in this release.",
+        ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Seed of configs and inputs.")
+        int | None, typer.Option("--seed", metavar="N", help="Seed of configs and inputs.")
     ] = None,
     max_time: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Stop taking tasks after this long: 90, 90s, 20m, 2h."),
+        typer.Option(
+            "--max-time",
+            metavar="TIME",
+            help="Stop taking tasks after this long: 90, 90s, 20m, 2h.",
+        ),
     ] = None,
     max_failures: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Stop with exit code 5 after more failed rows than this."),
+        typer.Option(
+            "--max-failures",
+            metavar="N",
+            help="Stop with exit code 5 after more failed rows than this.",
+        ),
     ] = None,
     preset: Annotated[
-        str, typer.Option(metavar="NAME", help="A preset of configs/collect/.")
+        str, typer.Option("--preset", metavar="NAME", help="A preset of configs/collect/.")
     ] = "default",
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A TOML file over the preset.")
+        Path | None, typer.Option("--config", metavar="FILE", help="A TOML file over the preset.")
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -63,10 +81,14 @@ def collect(
         ),
     ] = None,
     cluster: Annotated[
-        bool, typer.Option("--cluster", help="Collect on every GPU of a Ray cluster.")
+        bool,
+        typer.Option(
+            "--cluster", help="Collect on every GPU of a Ray cluster: not in this release."
+        ),
     ] = False,
     ledger: Annotated[
-        str, typer.Option(metavar="URL", help="sqlite, or redis://... with --cluster.")
+        str,
+        typer.Option("--ledger", metavar="URL", help="sqlite; redis://... is not in this release."),
     ] = "sqlite",
 ) -> None:
     """Time kernels on one device into an exactly-once dataset. Running it again resumes."""

@@ -21,11 +21,13 @@ def build(
         list[Path], typer.Argument(help="Files and folders of .cl sources.", metavar="SRC...")
     ],
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The corpus to write, a .parquet file.")
+        Path, typer.Option("--out", metavar="FILE", help="The corpus to write, a .parquet file.")
     ],
     suite: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Name of the suite (default: the folder's name)."),
+        typer.Option(
+            "--suite", metavar="NAME", help="Name of the suite (default: the folder's name)."
+        ),
     ] = None,
 ) -> None:
     """Read sources, find their kernels, signatures, features and families, and write a corpus."""

@@ -70,7 +70,9 @@ def merge(
     directories: Annotated[
         list[Path], typer.Argument(help="Two or more datasets.", metavar="DIR...")
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The dataset to write: new or empty.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="The dataset to write: new or empty.")
+    ],
 ) -> None:
     """Join datasets; equal samples are kept once, families are found anew over the union."""
     from llmperf_common.families import assign_families  # noqa: PLC0415
@@ -87,7 +89,7 @@ def merge(
 @app.command()
 def export(
     directory: _Directory,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.")],
     format_: Annotated[
         str, typer.Option("--format", metavar="NAME", help="arrow or csv.")
     ] = "arrow",

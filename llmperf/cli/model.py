@@ -12,19 +12,29 @@ from llmperf.exits import CommandError, Exit
 
 
 def train(
-    data: Annotated[Path, typer.Option(metavar="DIR", help="A dataset folder.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The run folder to write.")],
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="A dataset folder.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The run folder to write.")],
     preset: Annotated[
-        str, typer.Option(metavar="NAME", help="A preset of configs/train/: gbdt, log-linear.")
+        str,
+        typer.Option(
+            "--preset", metavar="NAME", help="A preset of configs/train/: gbdt, log-linear."
+        ),
     ] = "gbdt",
     init: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER", help="A Hugging Face folder, or random (codegen presets)."),
+        typer.Option(
+            "--init", metavar="FOLDER", help="For the codegen presets: not in this release."
+        ),
     ] = None,
-    cluster: Annotated[bool, typer.Option("--cluster", help="Train over a Ray cluster.")] = False,
-    workers: Annotated[int | None, typer.Option(metavar="N", help="GPUs of the cluster.")] = None,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Train over a Ray cluster: not in this release.")
+    ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", help="GPUs of the cluster: not in this release."),
+    ] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A TOML file over the preset.")
+        Path | None, typer.Option("--config", metavar="FILE", help="A TOML file over the preset.")
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -57,12 +67,16 @@ def train(
 
 def evaluate(
     run: Annotated[str, typer.Argument(help="A run's folder or name.")],
-    data: Annotated[Path, typer.Option(metavar="DIR", help="A dataset folder.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The evaluation folder to write.")],
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="A dataset folder.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="The evaluation folder to write.")
+    ],
     split: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="test, validation, calibration, train, seen_configs or all."
+            "--split",
+            metavar="NAME",
+            help="test, validation, calibration, train, seen_configs or all.",
         ),
     ] = "test",
     allow_seen: Annotated[
@@ -79,27 +93,34 @@ def evaluate(
 
 def predict(
     file: Annotated[Path, typer.Argument(help="An OpenCL source.", metavar="FILE.cl")],
-    global_size: Annotated[str, typer.Option(metavar="G", help="Work-items: G[,G2[,G3]].")],
+    global_size: Annotated[
+        str, typer.Option("--global-size", metavar="G", help="Work-items: G[,G2[,G3]].")
+    ],
     local_size: Annotated[
-        str, typer.Option(metavar="L", help="Work-items of a work-group: L[,L2[,L3]].")
+        str,
+        typer.Option("--local-size", metavar="L", help="Work-items of a work-group: L[,L2[,L3]]."),
     ],
     kernel: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which kernel of the file.")
+        str | None, typer.Option("--kernel", metavar="NAME", help="Which kernel of the file.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="RUN", help="A run's folder or name.")
+        str | None, typer.Option("--model", metavar="RUN", help="A run's folder or name.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Device class, if the model knows several.")
+        str | None,
+        typer.Option("--device", metavar="NAME", help="Device class, if the model knows several."),
     ] = None,
     arg: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=VALUE", help="Elements of a buffer, value of a scalar; may be repeated."
+            "--arg",
+            metavar="NAME=VALUE",
+            help="Elements of a buffer, value of a scalar; may be repeated.",
         ),
     ] = None,
     sweep: Annotated[
-        str | None, typer.Option(metavar="WHAT", help="local-size: predict every legal local size.")
+        str | None,
+        typer.Option("--sweep", metavar="WHAT", help="local-size: predict every legal local size."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:

@@ -29,9 +29,12 @@ _EVALUATION_FACTS = (
 
 def report(
     directory: Annotated[Path, typer.Argument(help="A dataset or an evaluation.", metavar="DIR")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The HTML file to write.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The HTML file to write.")],
     evaluation: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="An evaluation to add to a dataset's report.")
+        Path | None,
+        typer.Option(
+            "--evaluation", metavar="DIR", help="An evaluation to add to a dataset's report."
+        ),
     ] = None,
 ) -> None:
     """Write one self-contained HTML page about a dataset, an evaluation, or both."""

@@ -19,7 +19,8 @@ def status(
         Path | None, typer.Argument(help="A dataset folder.", metavar="[DIR]")
     ] = None,
     ledger: Annotated[
-        str | None, typer.Option(metavar="URL", help="A Redis ledger, redis://...")
+        str | None,
+        typer.Option("--ledger", metavar="URL", help="A Redis ledger: not in this release."),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Repeat every 2 s until it is complete.")

@@ -22,9 +22,9 @@ from workers.config import CollectConfig
 
 OPTIONS = {
     "llmperf doctor": "--json",
-    "llmperf collect": "--corpus --out --device --samples-per-kernel --strategy --seed --max-time --max-failures --preset --config --set --cluster --no-cluster --ledger",
+    "llmperf collect": "--corpus --out --device --samples-per-kernel --strategy --seed --max-time --max-failures --preset --config --set --cluster --ledger",
     "llmperf status": "[DIR] --ledger --watch --json",
-    "llmperf train": "--data --out --preset --init --cluster --no-cluster --workers --config --set",
+    "llmperf train": "--data --out --preset --init --cluster --workers --config --set",
     "llmperf evaluate": "[RUN] --data --out --split --allow-seen",
     "llmperf predict": "[FILE.cl] --global-size --local-size --kernel --model --device --arg --sweep --json",
     "llmperf report": "[DIR] --out --evaluation",
