@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from llmperf_common import ids
 from llmperf_common.failures import Failure, FailureCode, Stage
-from llmperf_common.regimes import regime_of
 from llmperf_common.records import (
     Access,
     Argument,
@@ -38,6 +37,7 @@ from llmperf_common.records import (
     empty_config,
     launch_argument_json,
 )
+from llmperf_common.regimes import regime_of
 from llmperf_common.static_feature_names import STATIC_FEATURES
 from llmperf_common.store.rows import devices_table, kernels_table, samples_table
 from trainer.config import load_train_config
