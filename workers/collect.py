@@ -37,6 +37,7 @@ from workers.loop import CollectLoop, LoopObserver, StopReason
 from workers.observers import Fanout, Tally
 from workers.pipeline import DevicePipeline
 from workers.plan import Plan
+from workers.run_children import DeviceLostError
 from workers.scratch import scratch_folder
 
 _POLL_S = 0.2
@@ -155,7 +156,11 @@ def collect(
                 observer=Fanout((events, tally, observe(start))),
             )
             stack.callback(loop.close)
-            _drive(loop, control, config, tally, started_s)
+            try:
+                _drive(loop, control, config, tally, started_s)
+            except DeviceLostError:
+                loop.finish()  # what has finished is kept
+                raise
             loop.finish()
         _tidy(fs, out, loop)
         return summarise(out, plan, device, loop.stop_reason, seconds=time.monotonic() - started_s)

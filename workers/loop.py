@@ -6,6 +6,7 @@ clock, names), so the simulator drives this very code through crashes.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +21,7 @@ from llmperf_common.ledger.protocol import (
     Refused,
 )
 from llmperf_common.records import TaskResult
-from llmperf_common.store.filesystem import Filesystem
+from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifest import Manifest, ShardEntry, StaleEpoch, publish
 from llmperf_common.store.shard import Encoder, ShardFile, encode_results, write_shard
 from workers.config import LedgerConfig, StoreConfig
@@ -186,7 +187,9 @@ class CollectLoop:
         self._publish(self._ledger.unpublished())
 
     def close(self) -> None:
-        """Close the ledger."""
+        """Give back what is still leased, as far as that is possible, and close the ledger."""
+        with contextlib.suppress(LedgerLostError, StoreError):
+            self._ledger.release(self._held())
         self._ledger.close()
 
     def _guarded(self, action: Callable[[], None]) -> bool:

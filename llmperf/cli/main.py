@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import contextlib
+import os
+import sys
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -53,4 +56,19 @@ app.command("report", short_help="Write one HTML page about a dataset or an eval
 
 def run() -> None:
     """Run the command line; the process ends with one of ``llmperf.exits.Exit``."""
-    run_guarded(app)
+    try:
+        run_guarded(app)
+    except SystemExit as end:
+        _leave(end.code)
+
+
+def _leave(code: str | int | None) -> NoReturn:
+    """End the process with ``code``, now.
+
+    Once a library's thread aborted the interpreter on its way out (exit code 134) after a command had ended with
+    its message: nothing of ours is left to clean up by then.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
