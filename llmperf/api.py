@@ -184,7 +184,7 @@ def _read_source(path: Path) -> str:
     from trainer.errors import BadInput  # noqa: PLC0415
 
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode("utf-8-sig")  # as the corpus reads it, newlines untouched
     except UnicodeDecodeError as error:
         raise BadInput(
             f"{path}: not UTF-8 ({error.reason} at byte {error.start}): convert it"

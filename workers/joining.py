@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from llmperf_common.ledger.attach import LedgerHome, attach
 from llmperf_common.ledger.protocol import Ledger, LedgerLostError
 from llmperf_common.records import Device, DeviceClass
+from llmperf_common.schemas import TABLES
+from llmperf_common.store.epochs import EPOCHS_FOLDER
 from llmperf_common.store.filesystem import PosixFilesystem
 from llmperf_common.store.manifest import ShardEntry, latest_manifest
 from llmperf_common.store.run import ForeignRunError, RunRecord, create_or_join_run, read_run
@@ -30,6 +32,8 @@ def join_plan(fs: PosixFilesystem, corpus: Corpus, config: CollectConfig, found:
     """
     while True:
         recorded = read_run(fs)
+        if recorded is None:
+            _refuse_foreign_folders(fs)
         classes = recorded.device_classes if recorded else ()
         known = [one for one in classes if one.name == found.device_class]
         plan = Plan(
@@ -46,6 +50,20 @@ def join_plan(fs: PosixFilesystem, corpus: Corpus, config: CollectConfig, found:
                 continue  # another collector made it a moment ago: join with its facts
             raise
         return plan
+
+
+def _refuse_foreign_folders(fs: PosixFilesystem) -> None:
+    """A dataset is not mixed into somebody's tree; its own folders may be there from a colleague's start."""
+    if not fs.root.is_dir():
+        return
+    own = {*TABLES, EPOCHS_FOLDER, "ledger", "events"}
+    folders = sorted(entry.name for entry in fs.root.iterdir() if entry.is_dir())
+    foreign = [name for name in folders if name not in own and not name.startswith(".")]
+    if foreign:
+        raise ForeignRunError(
+            f"{fs.root} has no run.json but other folders ({', '.join(foreign[:3])}): "
+            "choose an empty or new folder for --out"
+        )
 
 
 def _run_record(plan: Plan, config: CollectConfig) -> RunRecord:

@@ -16,7 +16,7 @@ from workers.channel import ChildCrashed, ChildReady, PeaksJob
 from workers.child import Child
 
 START_TIMEOUT_S = 120.0
-_EXIT_TIMEOUT_S = 2.0
+_EXIT_TIMEOUT_S = 5.0
 """The loop waits for an exiting child: longer would hold up commits."""
 _MAX_FAILED_STARTS = 3
 

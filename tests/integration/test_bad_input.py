@@ -143,6 +143,14 @@ def test_out_holds_something_else(tmp_path: Path, replay: str) -> None:
     assert os.listdir(tmp_path / "out") == ["thesis.txt"]
 
 
+def test_out_holds_somebodys_folders(tmp_path: Path, replay: str) -> None:
+    corpus = write_kernels(tmp_path / "kernels", ["k"])
+    (tmp_path / "out" / "photos").mkdir(parents=True)
+    done = collect(corpus, tmp_path / "out", replay)
+    assert_refused(done, Exit.USAGE, "photos", "choose an empty or new folder")
+    assert os.listdir(tmp_path / "out") == ["photos"]
+
+
 @pytest.mark.parametrize(
     ("options", "difference"),
     [
