@@ -1,14 +1,17 @@
-"""Makes sure that this machine has a usable OpenCL CPU device: ``python -m workers.device.provide``.
+"""Makes sure that this machine has a usable OpenCL CPU device: ``python -m workers.device.provide [COMMAND…]``.
 
 Owns the decision to install Intel's CPU runtime into the virtual environment when nothing else works
 (the pip PoCL cannot build on CPUs newer than its LLVM). No root, no system package. Exit code 0: there is
-one, 4: there is none.
+one, 4: there is none. A COMMAND is then run in the device's environment (ICD, library path), which counts
+only from a process's start: tests that open the device in their own process need it.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from workers.device.candidates import INTEL_PACKAGES
 from workers.device.find import DeviceReport, NoDevice, choose, probe_all
@@ -18,8 +21,8 @@ EXIT_OK = 0
 EXIT_NO_DEVICE = 4
 
 
-def main() -> int:
-    """Probe; where no CPU device is usable install Intel's runtime and probe again."""
+def main(command: Sequence[str]) -> int:
+    """Probe; where no CPU device is usable install Intel's runtime and probe again; then run ``command``."""
     report = probe_all()
     chosen = choose("cpu", report)
     if isinstance(chosen, NoDevice):
@@ -33,6 +36,9 @@ def main() -> int:
         _say(chosen.message())
         return EXIT_NO_DEVICE
     _tell(report, chosen)
+    if command:
+        os.environ.update(chosen.environment)
+        os.execvp(command[0], command)  # noqa: S606  (the user's own command; no shell)
     return EXIT_OK
 
 
@@ -59,4 +65,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
