@@ -38,7 +38,7 @@ def main(command: Sequence[str]) -> int:
     _tell(report, chosen)
     if command:
         os.environ.update(chosen.environment)
-        os.execvp(command[0], command)  # noqa: S606  (the user's own command; no shell)
+        os.execvp(command[0], list(command))  # noqa: S606  (the user's own command; no shell)
     return EXIT_OK
 
 
