@@ -237,11 +237,15 @@ def test_an_argument_we_cannot_fill_is_unsupported(adversarial: Run, name: str, 
 
 
 def test_a_flood_of_printf_does_not_reach_the_verdict(adversarial: Run) -> None:
-    # Intel's runtime counts the printing as device time: a launch may be over budget there, and nothing else.
     statuses = adversarial.statuses("flood")
-    assert statuses.total() == 4
-    assert statuses["ok"] >= 1
-    assert set(statuses) <= {"ok", "over_time_budget"}
+    (platform,) = open_dataset(adversarial.out).devices(["platform"]).column("platform").to_pylist()
+    if platform == "Intel(R) OpenCL":
+        # This runtime counts the printing as device time: long launches are rightly over budget, and nothing else.
+        assert set(statuses) <= {"ok", "over_time_budget"}
+        assert statuses["ok"] >= 1
+        assert statuses.total() == 4
+    else:
+        assert statuses == {"ok": 4}
 
 
 def test_failed_rows_have_no_times(adversarial: Run) -> None:
