@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from llmperf_common.analysis import Analysis, Contents
 from llmperf_common.failures import Failure
 from llmperf_common.ids import sample_id
 
@@ -76,6 +77,29 @@ class StopReason(StrEnum):
     """A device that takes a fixed number of readings (replay)."""
 
 
+class SizeRole(StrEnum):
+    """What the source does with an integer scalar; the input strategies choose its value by it."""
+
+    GUARD_0 = "guard_0"
+    """Compared with an index of NDRange dimension 0: ``if (i < n)``."""
+    GUARD_1 = "guard_1"
+    GUARD_2 = "guard_2"
+    PITCH = "pitch"
+    """Multiplied with an index: the row length of a matrix."""
+    LOOP = "loop"
+    """Bounds a loop and nothing of the above."""
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """``count`` scalars of one type in a row, ``offset_bytes`` into an element."""
+
+    offset_bytes: int
+    scalar_type: str
+    count: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
     """One declared argument of a kernel.
@@ -94,6 +118,9 @@ class Argument:
     element_bytes: int
     access: Access
     is_const: bool = False
+    leaves: tuple[Leaf, ...] = ()
+    """The scalars of one element where they are not all of ``scalar_type``: a structure's members."""
+    size_role: SizeRole = SizeRole.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,16 +157,22 @@ class Kernel:
     build_options: str
     signature: Signature | None
     failure: Failure | None
+    analysis: Analysis | None = None
+    """From ``corpus build --analyse``; else a task's first step finds it out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchArgument:
-    """One argument of a launch config: ``elements`` for buffers, ``value`` for scalars."""
+    """One argument of a launch config: ``elements`` for buffers, ``value`` for scalars.
+
+    ``contents`` is None for what ``workers/inputs.py`` fills by type alone.
+    """
 
     position: int
     kind: ArgumentKind
     elements: int | None = None
     value: float | int | None = None
+    contents: Contents | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

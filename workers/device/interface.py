@@ -6,7 +6,7 @@ and owns the device context; a *compiler* lives in a compile child.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
@@ -144,4 +144,66 @@ class Compiler(Protocol):
 
     def compile(self, kernel: Kernel) -> Program:
         """Build ``kernel`` from source. Raises DeviceFailure with the compiler's log."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeLaunch:
+    """One launch of an instrumented kernel: NDRange, scalar values by position, and what buffers hold.
+
+    ``limits`` overrides, by position, the limit of the values in an integer buffer (else
+    ``default_limit``); ``spread`` scales the floating-point contents, which are in [0, spread).
+    """
+
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+    scalars: Mapping[int, int | float]
+    seed: int = 0
+    default_limit: int = 16
+    limits: Mapping[int, int] = field(default_factory=dict)
+    spread: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """How far one launch reached into one buffer, in bytes from its start; 0 and 0 if it was not touched.
+
+    ``start_bytes`` is negative for an index below 0. ``site`` is the access (``Instrumented.sites``) that
+    reached furthest.
+    """
+
+    position: int
+    start_bytes: int
+    end_bytes: int
+    site: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRecord:
+    """What one probe launch saw.
+
+    ``turns``: of all loops of all work-items. ``exceeded``: a loop was cut off. ``overflow``: an array of fixed
+    size was indexed beyond its end.
+    """
+
+    reaches: tuple[Reach, ...]
+    turns: int
+    exceeded: bool
+    overflow: bool
+
+
+class Prober(Protocol):
+    """Runs instrumented kernels in small launches; in a process that may be killed."""
+
+    def run(
+        self, kernel: Kernel, source: str, launches: Sequence[ProbeLaunch]
+    ) -> tuple[ProbeRecord, ...]:
+        """Build the instrumented ``source`` of ``kernel`` (once) and run ``launches`` in order.
+
+        Raises DeviceFailure: it does not build, or a launch failed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the context."""
         ...

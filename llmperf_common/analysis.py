@@ -1,0 +1,148 @@
+"""What memory analysis found out about a kernel: how far it reaches into each buffer, and what steers it.
+
+Owns the values and their evaluation for one launch. How they are found: ``workers/analysis``. An extent is in
+elements of the declared pointee type, the largest index touched plus one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+ANALYSIS_VERSION = 1
+"""Raised when equal sources give other extents or roles; part of the plan hash where a plan needs analysis."""
+
+VALUE_LIMIT = "value_limit"
+"""The factor by which a target's bound names the limit of the values that index it."""
+
+
+class ContentsRule(StrEnum):
+    """How the contents of an integer buffer are made when its values steer the kernel."""
+
+    BOUNDED = "bounded"
+    """Uniform in [0, limit)."""
+    PREFIX = "prefix"
+    """Sorted, from about 0 to about limit: row offsets of a sparse matrix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What an integer buffer of one launch config holds: values in [0, ``limit``)."""
+
+    rule: ContentsRule
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """``coefficient`` times the product of ``factors``; a power repeats its factor."""
+
+    factors: tuple[str, ...]
+    coefficient: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polynomial:
+    """``constant`` plus terms over ``global_size_0…2``, ``local_size_0…2``, ``num_groups_0…2`` and scalars."""
+
+    constant: int
+    terms: tuple[Term, ...] = ()
+
+    def value(self, sizes: Mapping[str, int]) -> int:
+        """Evaluate for one launch. Raises KeyError for a factor that ``sizes`` lacks.
+
+        >>> Polynomial(constant=2, terms=(Term(factors=("n", "n"), coefficient=3),)).value({"n": 4})
+        50
+        """
+        total = self.constant
+        for term in self.terms:
+            product = term.coefficient
+            for factor in term.factors:
+                product *= sizes[factor]
+            total += product
+        return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """The extent of one buffer: ``min(form, cap)``, or no form and the ``reason``.
+
+    ``validated``: held-out probes were predicted exactly, and the contents of no buffer change it. A form that
+    is not validated is an upper bound of what the probes touched; ``reason`` says why it is not more.
+    """
+
+    position: int
+    form: Polynomial | None
+    cap: Polynomial | None = None
+    validated: bool = False
+    reason: str = ""
+
+    def elements(self, sizes: Mapping[str, int]) -> int | None:
+        """Return the elements touched by one launch, at least 0; None without a form."""
+        if self.form is None:
+            return None
+        reach = self.form.value(sizes)
+        return max(0, reach if self.cap is None else min(reach, self.cap.value(sizes)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexTarget:
+    """A buffer that is indexed by the values of another: its extent over the sizes and ``value_limit``."""
+
+    position: int
+    form: Polynomial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexRole:
+    """A buffer whose values are used as an index or a loop bound, and what its values must respect.
+
+    With the values in [0, value_limit) every target is touched in at most its form's elements. ``PREFIX``:
+    neighbours ``p[i], p[i+1]`` bound a loop, so the values must not decrease (CSR).
+    """
+
+    position: int
+    rule: ContentsRule
+    targets: tuple[IndexTarget, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """What is known about one kernel's memory; one extent for each pointer argument, by position.
+
+    ``data_dependent``: an index or the number of turns of a loop follows from buffer contents. ``failure`` says
+    why there is nothing to know (then no extent has a form): a probe that hung or ended its process.
+    """
+
+    extents: tuple[Extent, ...]
+    data_dependent: bool | None = None
+    index_roles: tuple[IndexRole, ...] = ()
+    failure: str = ""
+
+    def extent(self, position: int) -> Extent | None:
+        """Return the extent of one argument; None where it is no pointer."""
+        return next((one for one in self.extents if one.position == position), None)
+
+    def index_role(self, position: int) -> IndexRole | None:
+        """Return the role of one buffer's values; None for values that steer nothing."""
+        return next((one for one in self.index_roles if one.position == position), None)
+
+
+def launch_sizes(
+    global_size: Sequence[int], local_size: Sequence[int], scalars: Mapping[str, float]
+) -> dict[str, int]:
+    """Return every name a polynomial may use with its value; unused dimensions have size 1.
+
+    >>> launch_sizes((64,), (16,), {"n": 60})["num_groups_0"]
+    4
+    """
+    sizes: dict[str, int] = {}
+    for axis in range(3):
+        total = global_size[axis] if axis < len(global_size) else 1
+        local = local_size[axis] if axis < len(local_size) else 1
+        sizes[f"global_size_{axis}"] = total
+        sizes[f"local_size_{axis}"] = local
+        sizes[f"num_groups_{axis}"] = -(-total // local)
+    sizes.update({name: int(value) for name, value in scalars.items()})
+    return sizes
