@@ -20,7 +20,7 @@ from typing import Any
 
 from llmperf_common.records import Device
 from workers.device.candidates import AbsentSource, Candidate, Source, candidates
-from workers.device.interface import Compiler, DeviceRef, Session
+from workers.device.interface import Compiler, DeviceRef, Prober, Session
 from workers.device.opencl_cache import use_private_cache
 from workers.device.replay import SELECTOR_PREFIX, ReplayCompiler, ReplaySession, replay_ref
 
@@ -130,6 +130,20 @@ def open_compiler(ref: DeviceRef) -> Compiler:
     from workers.device.opencl import OpenclCompiler  # noqa: PLC0415
 
     return OpenclCompiler(ref)
+
+
+def open_prober(ref: DeviceRef) -> Prober:
+    """Open the device that ``ref`` names for probe launches, in this process.
+
+    Raises:
+        LookupError: The device is not there, or (replay) nothing can be launched on it.
+    """
+    if ref.selector.startswith(SELECTOR_PREFIX):
+        raise LookupError("a replay device cannot probe")
+    _enter_environment(ref)
+    from workers.device.opencl_probe import OpenclProber  # noqa: PLC0415
+
+    return OpenclProber(ref)
 
 
 def _enter_environment(ref: DeviceRef) -> None:

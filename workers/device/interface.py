@@ -192,13 +192,43 @@ class ProbeRecord:
     overflow: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One access in a source: its line there, and its text after macros were expanded."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instrumented:
+    """An instrumented kernel.
+
+    ``source`` has one kernel, ``lp_instrumented``, with the arguments of the original and after them the table
+    (``__global ulong *``) that it records into and where in it. ``expanded`` is the text it was made from.
+    ``positions`` are the pointer arguments in the order of the table's rows.
+    """
+
+    source: str
+    expanded: str
+    sites: tuple[Site, ...]
+    positions: tuple[int, ...]
+
+
 class Prober(Protocol):
     """Runs instrumented kernels in small launches; in a process that may be killed."""
 
+    @property
+    def device(self) -> Device:
+        """The device's record: its limits are those of probe launches."""
+        ...
+
     def run(
-        self, kernel: Kernel, source: str, launches: Sequence[ProbeLaunch]
-    ) -> tuple[ProbeRecord, ...]:
-        """Build the instrumented ``source`` of ``kernel`` (once) and run ``launches`` in order.
+        self, kernel: Kernel, instrumented: Instrumented, launches: Sequence[ProbeLaunch]
+    ) -> tuple[ProbeRecord | None, ...]:
+        """Build the instrumented source (the last one built is kept) and run ``launches`` in order.
+
+        None for a launch whose work-group is larger than the device grants the instrumented kernel.
 
         Raises DeviceFailure: it does not build, or a launch failed.
         """

@@ -1,0 +1,85 @@
+"""Stand-ins for built-in functions that reach memory by an offset of their own.
+
+``vloadN(i, p)`` touches N elements from ``p + i * N``; a copy touches as many as it is told. Each gets a function
+that records the reach and then does the same to the real buffer. Other built-ins touch what their pointer
+argument points to, and need none.
+"""
+
+from __future__ import annotations
+
+import re
+
+_VECTOR_ACCESS = re.compile(
+    r"(?P<verb>vloada|vload|vstorea|vstore)(?P<half>_half)?(?P<lanes>2|3|4|8|16)?(?P<mode>_rte|_rtz|_rtp|_rtn)?"
+)
+_COPIES = {"async_work_group_copy": 0, "async_work_group_strided_copy": 1}
+
+
+def stand_in(
+    name: str, function: str, pointers: tuple[str, ...], value_type: str, touch: tuple[str, ...]
+) -> str | None:
+    """Return the definition of ``function``, which stands in for calls of ``name``; None if it needs none.
+
+    Args:
+        name: of the built-in.
+        function: what the stand-in is called; it takes the context and the site first.
+        pointers: pointee types of the pointer arguments, in order.
+        value_type: of the stored value, for stores.
+        touch: the hook for each pointer, ``lp_touch`` or ``lp_pass``.
+    """
+    if name in _COPIES:
+        return _copy(name, function, pointers, touch)
+    match = _VECTOR_ACCESS.fullmatch(name)
+    if match is None:
+        return None
+    scalar = "half" if match["half"] else _scalar(pointers[0])
+    lanes = int(match["lanes"] or 1)
+    stride = 4 if lanes == 3 and match["verb"].endswith("a") else lanes
+    size = 2 if scalar == "half" else f"sizeof({scalar})"
+    width = match["lanes"] or ""
+    real = (
+        f"({pointers[0]} *){touch[0]}(c, site, (ulong)p + i * {stride} * {size}, {lanes} * {size})"
+    )
+    if match["verb"].startswith("vload"):
+        result = ("float" if match["half"] else scalar) + width
+        return (
+            f"{result} {function}(lp_ctx *c, uint site, ulong i, {pointers[0]} *p)\n"
+            f"{{ return {name}(0, {real}); }}\n"
+        )
+    return (
+        f"void {function}(lp_ctx *c, uint site, {value_type} v, ulong i, {pointers[0]} *p)\n"
+        f"{{ {name}(v, 0, {real}); }}\n"
+    )
+
+
+def _copy(name: str, function: str, pointers: tuple[str, ...], touch: tuple[str, ...]) -> str:
+    to, source = pointers
+    strided = _COPIES[name]
+    stride = ", ulong stride" if strided else ""
+    reach = "(n - 1) * stride + 1" if strided else "n"
+    spans = ("n", "n")
+    if strided:
+        is_read = "__global" in source
+        spans = ("n", reach) if is_read else (reach, "n")
+    return (
+        f"event_t {function}(lp_ctx *c, uint site, {to} *d, {source} *s, ulong n{stride}, event_t e)\n"
+        "{\n"
+        "    if (n == 0)\n"
+        "        return e;\n"
+        "    ulong z = sizeof(*s);\n"
+        f"    ulong dd = {touch[0]}(c, site, (ulong)d, ({spans[0]}) * z);\n"
+        f"    ulong ss = {touch[1]}(c, site, (ulong)s, ({spans[1]}) * z);\n"
+        "    ulong m = min(lp_room(c, (ulong)d, n * z), lp_room(c, (ulong)s, n * z)) / z;\n"
+        # A stride of 1 copies as many elements and stays inside the real buffers.
+        f"    return async_work_group_copy(({to} *)dd, ({source} *)ss, m, e);\n"
+        "}\n"
+    )
+
+
+def _scalar(pointee: str) -> str:
+    words = [
+        word
+        for word in pointee.split()
+        if word not in {"const", "volatile", "restrict"} and not word.startswith("__")
+    ]
+    return " ".join(words)

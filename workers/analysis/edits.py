@@ -1,0 +1,50 @@
+"""Insertions into a text, collected by offset and applied at once.
+
+Wrappers nest: of two that begin at one place the one recorded first is the outer.
+"""
+
+from __future__ import annotations
+
+
+class Edits:
+    """Edits of one text by byte offsets; overlapping replacements are the caller's bug."""
+
+    def __init__(self, text: str) -> None:
+        self._raw = text.encode()
+        self._before: dict[int, list[bytes]] = {}
+        self._after: dict[int, list[bytes]] = {}
+        self._replaced: dict[int, tuple[int, bytes]] = {}
+
+    @property
+    def raw(self) -> bytes:
+        """The text as the offsets count it."""
+        return self._raw
+
+    def insert(self, offset: int, text: str) -> None:
+        """Insert before the character at ``offset``, inside of what was inserted there earlier."""
+        self._before.setdefault(offset, []).append(text.encode())
+
+    def close(self, offset: int, text: str) -> None:
+        """Insert at the end of something that ends at ``offset``, outside of what was closed there earlier."""
+        self._after.setdefault(offset, []).append(text.encode())
+
+    def replace(self, start: int, end: int, text: str) -> None:
+        """Replace the bytes from ``start`` to ``end``; nothing may be inserted within."""
+        self._replaced[start] = (end, text.encode())
+
+    def applied(self) -> str:
+        """Return the edited text."""
+        pieces: list[bytes] = []
+        done = 0
+        for offset in sorted({*self._before, *self._after, *self._replaced}):
+            if offset < done:
+                continue  # inside a replaced piece
+            pieces.append(self._raw[done:offset])
+            pieces += self._after.get(offset, [])
+            pieces += self._before.get(offset, [])
+            done = offset
+            if offset in self._replaced:
+                done, text = self._replaced[offset]
+                pieces.append(text)
+        pieces.append(self._raw[done:])
+        return b"".join(pieces).decode()

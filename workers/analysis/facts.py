@@ -1,0 +1,179 @@
+"""What the text of a kernel says that its probes need to know.
+
+Owns: which sizes can matter at all, the constants that a size is compared with (probes must lie on both sides
+of each), and the buffers of which neighbouring values are read. Pure; from the plain tree of ``clang_nodes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from llmperf_common.records import ArgumentKind, Signature
+from workers.clang_activation import Activation
+from workers.clang_nodes import (
+    Function,
+    Node,
+    NodeKind,
+    ParsedSource,
+    TypeClass,
+    reachable,
+    walk,
+)
+from workers.clang_values import UNIFORM, Source
+
+_GROUP_CALLS = frozenset(
+    {
+        "get_local_id",
+        "get_local_size",
+        "get_group_id",
+        "get_num_groups",
+        "get_enqueued_local_size",
+        "get_local_linear_id",
+    }
+)
+_COMPARISONS = frozenset({"<", ">", "<=", ">=", "==", "!="})
+_FOLDING = frozenset({"%", "&"})
+_CLAMPING = frozenset({"min", "max", "clamp"})
+_SMALLEST_THRESHOLD = 5
+"""Below it, every probe lies on the same side: no size is that small."""
+_SIZES = Source.SCALAR | Source.NDRANGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFacts:
+    """What the probes of one kernel depend on.
+
+    ``uses_groups``: it asks for local ids, sizes or groups, so the local size can matter. ``scalars``: integer
+    scalars that the code mentions. ``thresholds``: constants that an expression of sizes is compared with;
+    ``folds``: those by which it is taken modulo or masked. ``neighbour_pairs``: positions of buffers read at some ``e`` and at ``e + 1``.
+    """
+
+    uses_groups: bool
+    scalars: tuple[int, ...]
+    thresholds: tuple[int, ...]
+    folds: tuple[int, ...]
+    neighbour_pairs: tuple[int, ...]
+
+
+def kernel_facts(source: ParsedSource, kernel: Function, signature: Signature) -> KernelFacts:
+    """Read the facts of ``kernel`` from a parsed (and preprocessed) file."""
+    functions = reachable(source, kernel)
+    calls = {
+        node.name for one in functions for node in walk(one.body) if node.kind is NodeKind.CALL
+    }
+    mentioned = {
+        node.key for node in walk(kernel.body) if node.kind is NodeKind.REFERENCE
+    }
+    integers = tuple(
+        argument.position
+        for argument, parameter in zip(signature.arguments, kernel.parameters, strict=True)
+        if argument.kind is ArgumentKind.SCALAR
+        and parameter.key in mentioned
+        and argument.scalar_type not in {"half", "float", "double", "bool"}
+        and argument.vector_width == 1
+    )
+    pairs = {
+        position for one in functions for position in _neighbour_pairs(source, kernel, one)
+    }
+    return KernelFacts(
+        uses_groups=bool(calls & _GROUP_CALLS),
+        scalars=integers,
+        thresholds=_constants(source, functions, _compared),
+        folds=_constants(source, functions, _folded),
+        neighbour_pairs=tuple(sorted(pairs)),
+    )
+
+
+def _constants(
+    source: ParsedSource,
+    functions: Iterable[Function],
+    operands_of: Callable[[Node], tuple[Node, ...]],
+) -> tuple[int, ...]:
+    found: set[int] = set()
+    for function in functions:
+        # What a helper's parameters are is not known here: they may be sizes.
+        values = Activation(source, function, (UNIFORM,) * len(function.parameters))
+        parameters = frozenset(one.key for one in function.parameters)
+        for node in walk(function.body):
+            operands = operands_of(node)
+            if len(operands) < 2:
+                continue
+            constants = [values.value(one).constant for one in operands]
+            others = [
+                one for one, constant in zip(operands, constants, strict=True) if constant is None
+            ]
+            if any(_depends_on_sizes(one, values, parameters) for one in others):
+                found |= {abs(one) for one in constants if one is not None}
+    return tuple(sorted(one for one in found if one >= _SMALLEST_THRESHOLD))
+
+
+def _compared(node: Node) -> tuple[Node, ...]:
+    if node.kind is NodeKind.BINARY and node.name in _COMPARISONS:
+        return node.children
+    if node.kind is NodeKind.CALL and node.name in _CLAMPING:
+        return node.children
+    return ()
+
+
+def _folded(node: Node) -> tuple[Node, ...]:
+    return node.children if node.kind is NodeKind.BINARY and node.name in _FOLDING else ()
+
+
+def _depends_on_sizes(node: Node, values: Activation, parameters: frozenset[str]) -> bool:
+    if values.value(node).sources & _SIZES:
+        return True
+    keys = [one.key for one in walk(node) if one.kind is NodeKind.REFERENCE]
+    return any(key in parameters or _follows_from(key, values, parameters, 4) for key in keys)
+
+
+def _follows_from(key: str, values: Activation, parameters: frozenset[str], depth: int) -> bool:
+    """Whether a variable is computed from a parameter, a few assignments back."""
+    for definition in values.modifications(key):
+        if isinstance(definition.value, int):
+            continue
+        if values.value(definition.value).sources & _SIZES:
+            return True
+        inner = [one.key for one in walk(definition.value) if one.kind is NodeKind.REFERENCE]
+        if any(one in parameters for one in inner):
+            return True
+        if depth and any(
+            _follows_from(one, values, parameters, depth - 1) for one in inner if one != key
+        ):
+            return True
+    return False
+
+
+def _neighbour_pairs(source: ParsedSource, kernel: Function, function: Function) -> set[int]:
+    """Return the kernel's buffers of which ``function`` reads two neighbours, under the kernel's names."""
+    del source
+    names = {one.name: position for position, one in enumerate(kernel.parameters)}
+    indices: dict[int, list[Node]] = {}
+    for node in walk(function.body):
+        if node.kind is not NodeKind.SUBSCRIPT or len(node.children) != 2:
+            continue
+        base, index = node.children
+        position = names.get(base.name) if base.kind is NodeKind.REFERENCE else None
+        if position is not None and node.type.shape is not TypeClass.ARRAY:
+            indices.setdefault(position, []).append(index)
+    return {
+        position
+        for position, found in indices.items()
+        if any(_is_next(one, other) for one in found for other in found)
+    }
+
+
+def _is_next(index: Node, other: Node) -> bool:
+    """Whether ``index`` is written as ``other + 1``, or ``other`` as ``index - 1``."""
+    return _stripped(index, "+") == other or _stripped(other, "-") == index
+
+
+def _stripped(node: Node, sign: str) -> Node | None:
+    if node.kind is not NodeKind.BINARY or node.name != sign:
+        return None
+    first, second = node.children
+    if second.kind is NodeKind.INT_LITERAL and second.value == 1:
+        return first
+    if sign == "+" and first.kind is NodeKind.INT_LITERAL and first.value == 1:
+        return second
+    return None

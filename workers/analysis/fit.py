@@ -1,0 +1,239 @@
+"""Fit how far a kernel reaches into one buffer, as a polynomial of its sizes or the smaller of two.
+
+Owns the search for guards: which probes lie on which side is not known, so candidates are fitted on groups of
+probes, and what one candidate does not explain is fitted again. Source: LLMPerf, arXiv 2503.11244 (memory
+analysis by an affine fit through two sizes, not validated); here every probe must be met exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.analysis.polynomials import MAX_DEGREE, Basis, Fit, Rows, fit
+
+_FEWEST_HELD_OUT = 2
+_FEWEST_ON_A_SIDE = 4
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observations:
+    """What the probes saw of one buffer.
+
+    ``rows``: sizes, shape (n, variables). ``extents``: elements, 0 where nothing was touched. ``tiers``: the side
+    of the guards that each probe was meant to be on. ``held_out``: those for validation only.
+    """
+
+    names: tuple[str, ...]
+    rows: Rows
+    extents: Rows
+    tiers: npt.NDArray[np.str_]
+    held_out: Mask
+    identities: frozenset[tuple[int, int]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """``min(form, cap)`` meets every probe (``is_exact``) or lies above every probe."""
+
+    form: Fit
+    cap: Fit | None
+    is_exact: bool
+
+
+def explain(seen: Observations, thresholds: Sequence[int] = ()) -> Explained | None:
+    """Return the form of an extent, or a bound of it, or None.
+
+    Args:
+        seen: the observations, held-out ones included: they are never fitted, and always met.
+        thresholds: constants that sizes are compared with.
+    """
+    search = _Search(seen, thresholds)
+    return search.single_or_pair() or search.bound()
+
+
+def active_variables(seen: Observations) -> list[int]:
+    """Return the variables that may matter: all but those whose change alone never changed the extent."""
+    rows, extents = seen.rows, seen.extents
+    derived = {one for pair in seen.identities for one in pair}
+    plain = [index for index in range(rows.shape[1]) if index not in derived]
+    found: list[int] = []
+    for group in ([sorted(derived)] if derived else []) + [[index] for index in plain]:
+        others = [index for index in plain if index not in group]
+        if group[0] not in derived:
+            others += sorted(one for one in derived if _is_local(seen.names[one]))
+        if _changes(rows, extents, group, others):
+            found += group
+    return sorted(found)
+
+
+def _is_local(name: str) -> bool:
+    return name.startswith("local_size")
+
+
+def _changes(rows: Rows, extents: Rows, group: list[int], others: list[int]) -> bool:
+    """Whether a change of ``group`` alone changed the extent; True where it never changed alone."""
+    seen: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
+    is_tried = False
+    for row, extent in zip(rows, extents, strict=True):
+        key = tuple(int(row[index]) for index in others)
+        own = tuple(int(row[index]) for index in group)
+        first = seen.setdefault(key, (own, int(extent)))
+        if first[0] != own:
+            is_tried = True
+            if first[1] != int(extent):
+                return True
+    return not is_tried
+
+
+class _Search:
+    def __init__(self, seen: Observations, thresholds: Sequence[int]) -> None:
+        self._seen = seen
+        self._thresholds = thresholds
+        self._basis = Basis(seen.rows.shape[1], seen.identities)
+        self._active = active_variables(seen)
+        self._touched = seen.extents > 0
+        self._candidates: list[Fit] = []
+
+    def single_or_pair(self) -> Explained | None:
+        """Try one form, then the smaller of two."""
+        if not self._touched.any():
+            return Explained(form=Fit(constant=0, terms=()), cap=None, is_exact=True)
+        for group in self._groups():
+            one = self._fitted(group)
+            if one is None or one in self._candidates:
+                continue
+            if self._meets(one.values(self._seen.rows)):
+                return Explained(form=one, cap=None, is_exact=True)
+            self._candidates.append(one)
+        for one in tuple(self._candidates):
+            rest = self._unexplained(one)
+            other = self._fitted(rest) if rest is not None else None
+            if other is None:
+                continue
+            if other not in self._candidates:
+                self._candidates.append(other)
+            if self._meets(self._smaller(one, other)):
+                return self._pair(one, other, is_exact=True)
+        return None
+
+    def bound(self) -> Explained | None:
+        """Return a form that lies above every probe: of candidates, of their sums, of single monomials."""
+        rows, extents = self._seen.rows, self._seen.extents
+        options: list[tuple[float, Fit, Fit | None]] = []
+        for one in self._candidates:
+            for other in self._candidates:
+                values = self._smaller(one, other)
+                if one is other or (values < extents).any():
+                    continue
+                options.append((_looseness(values, extents), one, other))
+        for one in self._candidates:
+            values = one.values(rows)
+            if (values >= extents).all():
+                options.append((_looseness(values, extents), one, None))
+            for other in self._candidates:
+                if (np.maximum(values, other.values(rows)) == extents).all():
+                    total = _sum(one, other)
+                    options.append((_looseness(total.values(rows), extents), total, None))
+        if not options:
+            options = self._monomial_bounds()
+        if not options:
+            return None
+        _, form, cap = min(options, key=lambda one: one[0])
+        if cap is None:
+            return Explained(form=form, cap=None, is_exact=False)
+        return self._pair(form, cap, is_exact=False)
+
+    def _monomial_bounds(self) -> list[tuple[float, Fit, Fit | None]]:
+        found: list[tuple[float, Fit, Fit | None]] = []
+        rows, extents = self._seen.rows, self._seen.extents
+        for monomial in self._basis.monomials(self._active, MAX_DEGREE - 1, powers=True):
+            one = Fit(constant=0, terms=((monomial, 1),))
+            values = one.values(rows)
+            # Where it is loosest, it must still be of the extent's order: else it says nothing.
+            if (values >= extents).all() and (values <= 64 * np.maximum(extents, 1)).all():
+                found.append((_looseness(values, extents), one, None))
+        return found
+
+    def _groups(self) -> Iterator[Mask]:
+        """Yield groups of probes that may lie on one side of every guard, the likelier ones first."""
+        seen = self._seen
+        yield np.ones(len(seen.extents), dtype=bool)
+        tiers = list(dict.fromkeys(seen.tiers.tolist()))
+        for tier in tiers:
+            yield seen.tiers == tier
+        for threshold in self._thresholds:
+            for index in self._active:
+                below = seen.rows[:, index] < threshold
+                yield below
+                yield ~below
+        for first in self._active:
+            for second in self._active:
+                if first < second:
+                    below = seen.rows[:, first] < seen.rows[:, second]
+                    yield below
+                    yield ~below
+        for threshold in self._thresholds:
+            for index in self._active:
+                below = seen.rows[:, index] < threshold
+                for tier in ("below", "above"):
+                    yield below & (seen.tiers == tier)
+                    yield ~below & (seen.tiers == tier)
+
+    def _fitted(self, group: Mask) -> Fit | None:
+        chosen = group & self._touched & ~self._seen.held_out
+        if chosen.sum() < _FEWEST_ON_A_SIDE:
+            return None
+        return fit(self._seen.rows[chosen], self._seen.extents[chosen], self._active, self._basis)
+
+    def _unexplained(self, one: Fit) -> Mask | None:
+        """Return the probes that stay below ``one``; None where one exceeds it: then it is no cap."""
+        values = np.maximum(one.values(self._seen.rows), 0)
+        extents = self._seen.extents
+        if (extents > values).any():
+            return None
+        rest: Mask = values > extents
+        return rest
+
+    def _smaller(self, one: Fit, other: Fit) -> Rows:
+        rows = self._seen.rows
+        return np.minimum(one.values(rows), other.values(rows))
+
+    def _meets(self, values: Rows) -> bool:
+        return bool((np.maximum(values, 0) == self._seen.extents).all())
+
+    def _pair(self, one: Fit, other: Fit, *, is_exact: bool) -> Explained:
+        """The form speaks of the NDRange, the cap of scalars and constants."""
+        if self._num_ids(one) < self._num_ids(other):
+            one, other = other, one
+        return Explained(form=one, cap=other, is_exact=is_exact)
+
+    def _num_ids(self, one: Fit) -> int:
+        sizes = ("global_size", "local_size", "num_groups")
+        return sum(self._seen.names[index].startswith(sizes) for index in one.variables)
+
+
+def num_held_out(seen: Observations) -> int:
+    """Return how many held-out probes there were."""
+    return int(seen.held_out.sum())
+
+
+def is_validated(seen: Observations, found: Explained) -> bool:
+    """Whether an exact form was also met by enough probes that had no part in it."""
+    return found.is_exact and num_held_out(seen) >= _FEWEST_HELD_OUT
+
+
+def _sum(one: Fit, other: Fit) -> Fit:
+    terms: dict[tuple[int, ...], int] = {}
+    for monomial, coefficient in (*one.terms, *other.terms):
+        terms[monomial] = terms.get(monomial, 0) + coefficient
+    kept = tuple((monomial, value) for monomial, value in terms.items() if value)
+    return Fit(constant=one.constant + other.constant, terms=kept)
+
+
+def _looseness(values: Rows, extents: Rows) -> float:
+    return float(np.mean(np.log((values + 1.0) / (extents + 1.0))))

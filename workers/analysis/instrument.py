@@ -1,0 +1,247 @@
+"""Make the instrumented copy of a kernel: the same code, recording how far it reaches.
+
+Owns the file as a whole: which functions stay, the kernel's parameters, the context that is handed down. The
+rewriting of a body is ``rewriter.py``'s, the hooks are ``hooks.cl``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from importlib import resources
+from typing import Any
+
+from clang import cindex
+
+from workers.analysis.edits import Edits
+from workers.analysis.preprocess import ExpansionError, expand_macros
+from workers.analysis.rewriter import CONTEXT, FunctionRewriter, Sites, UnresolvedError
+from workers.clang_parse import FILE_NAME, ParserCrashError, parser_options, translate
+from workers.clang_types import TypeReader
+from workers.device.interface import Instrumented
+
+KERNEL_NAME = "lp_instrumented"
+GLOBAL_BYTES, CONSTANT_BYTES, LOCAL_BYTES = 2**18, 2**13, 2**10
+"""Room behind each pointer in a probe, powers of two; accesses beyond are folded back into it."""
+SLACK_BYTES = 256
+"""Behind that room, so that a wide access at its end stays inside."""
+MAX_TURNS = 2**20
+"""Turns of all loops of one probe launch, after which they are cut off."""
+_FUNCTION_DECL, _PARAMETER, _COMPOUND, _CALL = 8, 10, 202, 103
+_ERROR = 3
+
+
+def instrument(
+    source: str, name: str, build_options: str = "", *, max_turns: int = MAX_TURNS
+) -> Instrumented:
+    """Instrument the kernel ``name`` of a source.
+
+    Raises:
+        UnresolvedError: Something in it cannot be followed; the message says what and where.
+    """
+    try:
+        expanded = expand_macros(source, build_options)
+        unit, problems = _parse(expanded, build_options)
+        return _File(expanded, unit, problems, name, max_turns).instrumented()
+    except (ExpansionError, ParserCrashError) as error:
+        raise UnresolvedError(str(error)) from error
+    except RecursionError:
+        raise UnresolvedError("an expression is nested too deeply") from None
+
+
+def _parse(text: str, build_options: str) -> tuple[Any, list[Any]]:
+    """Parse as the device will: OpenCL C 1.2 unless the options or the text ask for more."""
+    options = tuple(
+        one for one in parser_options(build_options) if one.startswith("-cl-std=")
+    )
+    tried: list[tuple[Any, list[Any]]] = []
+    for standard in ([options] if options else [("-cl-std=CL1.2",), ("-cl-std=CL2.0",)]):
+        unit = translate(text, standard)
+        problems = [one for one in unit.diagnostics if one.severity >= _ERROR]
+        if not problems:
+            return unit, problems
+        tried.append((unit, problems))
+    return min(tried, key=lambda one: len(one[1]))
+
+
+class _File:
+    def __init__(
+        self, text: str, unit: Any, problems: list[Any], name: str, max_turns: int
+    ) -> None:
+        self._edits = Edits(text)
+        self._sites = Sites()
+        self._types = TypeReader()
+        self._text = text
+        self._name = name
+        self._max_turns = max_turns
+        self._problems = problems
+        self._functions = [
+            cursor
+            for cursor in unit.cursor.get_children()
+            if cursor._kind_id == _FUNCTION_DECL and _in_file(cursor)
+        ]
+        self._bodies = {
+            cursor.spelling: cursor for cursor in self._functions if cursor.is_definition()
+        }
+
+    def instrumented(self) -> Instrumented:
+        kernel = self._bodies.get(self._name)
+        if kernel is None:
+            raise UnresolvedError(f"kernel {self._name!r} is not there after preprocessing")
+        reachable = self._reachable(kernel)
+        self._refuse_errors(reachable)
+        positions = self._kernel_header(kernel)
+        rewriter = FunctionRewriter(
+            edits=self._edits,
+            sites=self._sites,
+            types=self._types,
+            is_defined=self._bodies.__contains__,
+            line_of=line_of,
+        )
+        for cursor in self._functions:
+            start, end = _offsets(cursor.extent)
+            if cursor.spelling not in reachable:
+                self._edits.replace(start, end, "")
+            elif cursor.spelling == self._name:
+                if not cursor.is_definition():
+                    self._edits.replace(start, end, "")
+            else:
+                self._helper_header(cursor)
+        for name in reachable:
+            rewriter.rewrite(_body(self._bodies[name]))
+        hooks = resources.files("workers.analysis").joinpath("hooks.cl").read_text()
+        if len(self._sites.sites) >= 2**16:
+            raise UnresolvedError("more than 65,535 accesses")
+        head = (
+            f"#define LP_BUFFERS {len(positions) + 1}\n#define LP_SPARE {len(positions)}\n"
+            f"#define LP_TURNS {self._max_turns}ul\n"
+            f"#define LP_GLOBAL_MASK {GLOBAL_BYTES - 1}ul\n#define LP_CONSTANT_MASK {CONSTANT_BYTES - 1}ul\n"
+            f"#define LP_LOCAL_MASK {LOCAL_BYTES - 1}ul\n#define LP_TABLE_BYTES {8 * row_words(len(positions))}\n"
+        )
+        source = head + hooks + "".join(self._sites.definitions) + self._edits.applied()
+        return Instrumented(
+            source=source,
+            expanded=self._text,
+            sites=tuple(self._sites.sites),
+            positions=positions,
+        )
+
+    def _reachable(self, kernel: Any) -> dict[str, None]:
+        found: dict[str, None] = {self._name: None}
+        stack = [kernel]
+        while stack:
+            cursor = stack.pop()
+            if cursor._kind_id == _CALL:
+                callee = self._bodies.get(cursor.spelling)
+                if callee is not None and cursor.spelling not in found:
+                    found[cursor.spelling] = None
+                    stack.append(callee)
+            stack.extend(cursor.get_children())
+        return found
+
+    def _refuse_errors(self, reachable: dict[str, None]) -> None:
+        """Where the parser complained, statements may be missing from its tree."""
+        spans = [_offsets(self._bodies[name].extent) for name in reachable]
+        bodies = [_offsets(cursor.extent) for cursor in self._bodies.values()]
+        for problem in self._problems:
+            offset = problem.location.offset
+            outside = not any(start <= offset <= end for start, end in bodies)
+            if outside or any(start <= offset <= end for start, end in spans):
+                line = _presumed_line(problem.location)
+                raise UnresolvedError(f"line {line}: {problem.spelling}")
+
+    def _kernel_header(self, kernel: Any) -> tuple[int, ...]:
+        """Rename kernel and pointers, add the table, and open the body with the context and the tags."""
+        positions: list[int] = []
+        lines = [f" lp_ctx lp_own; lp_ctx *{CONTEXT} = &lp_own; lp_own.table = lp_table;"]
+        parameters = [c for c in kernel.get_children() if c._kind_id == _PARAMETER]
+        masks = {1: "LP_GLOBAL_MASK", 3: "LP_CONSTANT_MASK", 2: "LP_LOCAL_MASK"}
+        for position, parameter in enumerate(parameters):
+            canonical = parameter.type.get_canonical()
+            if canonical._kind_id != 101 or not parameter.spelling:
+                continue
+            row = len(positions)
+            positions.append(position)
+            space = cindex.conf.lib.clang_getAddressSpace(canonical.get_pointee())
+            at = _offset(parameter.location)
+            self._edits.replace(at, at + len(parameter.spelling), f"lp_a{position}")
+            lines.append(
+                f" lp_own.base[{row}] = (ulong)lp_a{position};"
+                f" lp_own.mask[{row}] = {masks.get(space, 'LP_GLOBAL_MASK')};"
+                f" __typeof__(lp_a{position}) {parameter.spelling} ="
+                f" (__typeof__(lp_a{position}))LP_TAG({row});"
+            )
+        lines.append(
+            f" lp_own.base[{len(positions)}] = (ulong)(lp_table + lp_slot) + LP_TABLE_BYTES;"
+            f" lp_own.mask[{len(positions)}] = 0;"
+        )
+        lines[0] = lines[0].replace("lp_table;", "lp_table + lp_slot;")
+        name_at = _offset(kernel.location)
+        self._edits.replace(name_at, name_at + len(self._name), KERNEL_NAME)
+        body_start, _ = _offsets(_body(kernel).extent)
+        closing = self._edits.raw.rindex(b")", 0, self._parameters_end(kernel) + 1)
+        extra = "__global ulong *lp_table, ulong lp_slot"
+        self._edits.insert(closing, f", {extra}" if parameters else extra)
+        self._edits.insert(body_start + 1, "".join(lines))
+        return tuple(positions)
+
+    def _parameters_end(self, function: Any) -> int:
+        """Return the offset of the parenthesis that ends a function's parameters."""
+        raw = self._edits.raw
+        at = raw.index(b"(", _offset(function.location))
+        depth = 0
+        for offset in range(at, len(raw)):
+            if raw[offset] in b"()":
+                depth += 1 if raw[offset] == ord("(") else -1
+                if depth == 0:
+                    return offset
+        raise UnresolvedError(f"{function.spelling}: its parameter list has no end")
+
+    def _helper_header(self, function: Any) -> None:
+        name_at = _offset(function.location)
+        raw = self._edits.raw
+        start, _ = _offsets(function.extent)
+        head = raw[start:name_at].decode()
+        if re.search(r"\b(?:__)?kernel\b", head):
+            # A kernel called by another: a plain function here.
+            self._edits.replace(start, name_at, "void ")
+        at, end = raw.index(b"(", name_at), self._parameters_end(function)
+        inside = raw[at + 1 : end].decode().strip()
+        parameter = f"lp_ctx *{CONTEXT}"
+        if inside in {"", "void"}:
+            self._edits.replace(at + 1, end, parameter)
+        else:
+            self._edits.insert(at + 1, f"{parameter}, ")
+
+
+def row_words(num_pointers: int) -> int:
+    """Return how many 64-bit words one launch records: turns, flags, and two for each pointer."""
+    return 2 + 2 * num_pointers
+
+
+def line_of(cursor: Any) -> int:
+    """Return the line of a cursor in the file as its author wrote it."""
+    return _presumed_line(cursor.extent.start)
+
+
+def _presumed_line(location: Any) -> int:
+    line = ctypes.c_uint()
+    cindex.conf.lib.clang_getPresumedLocation(location, None, ctypes.byref(line), None)
+    return int(line.value)
+
+
+def _in_file(cursor: Any) -> bool:
+    file = cursor.location.file
+    return file is not None and file.name == FILE_NAME
+
+
+def _body(function: Any) -> Any:
+    return next(one for one in function.get_children() if one._kind_id == _COMPOUND)
+
+
+def _offset(location: Any) -> int:
+    return int(location.offset)
+
+
+def _offsets(extent: Any) -> tuple[int, int]:
+    return int(extent.start.offset), int(extent.end.offset)

@@ -1,0 +1,174 @@
+"""Find the sparse integer polynomial that some observations lie on, exactly.
+
+Owns the search and nothing of what is observed. Simpler forms are tried first: straight lines in all sizes, one
+and two monomials of degree up to 3, then all monomials of degree 2 and the products of degree 3 where there are
+rows enough. A fit counts only if it meets every row exactly and is determined more than once over.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from llmperf_common.analysis import Polynomial, Term
+
+Rows = npt.NDArray[np.int64]
+Monomial = tuple[int, ...]
+MAX_DEGREE = 3
+_SPARE_ROWS = 3
+"""Rows beyond the unknowns that a fit must meet, too."""
+_MOST_PAIRED = 90
+_LARGEST_COEFFICIENT = 2**31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A polynomial over numbered variables: a constant, and monomials with their coefficients."""
+
+    constant: int
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def values(self, rows: Rows) -> Rows:
+        """Evaluate for each row of sizes."""
+        total = np.full(len(rows), self.constant, dtype=np.int64)
+        for monomial, coefficient in self.terms:
+            total += coefficient * rows[:, monomial].prod(axis=1)
+        return total
+
+    def named(self, names: Sequence[str]) -> Polynomial:
+        """Return it over the names of the variables, the higher degrees first."""
+        ordered = sorted(self.terms, key=lambda one: (-len(one[0]), one[0]))
+        terms = tuple(
+            Term(factors=tuple(names[index] for index in monomial), coefficient=coefficient)
+            for monomial, coefficient in ordered
+        )
+        return Polynomial(constant=self.constant, terms=terms)
+
+    @property
+    def variables(self) -> frozenset[int]:
+        """The variables that it mentions."""
+        return frozenset(index for monomial, _ in self.terms for index in monomial)
+
+
+class Basis:
+    """The monomials of some variables.
+
+    Args:
+        num_variables: columns of the rows.
+        identities: pairs of variables whose product is a variable of its own (local size × groups).
+    """
+
+    def __init__(self, num_variables: int, identities: frozenset[tuple[int, int]]) -> None:
+        self._num_variables = num_variables
+        self._identities = identities
+
+    def monomials(self, active: Sequence[int], degree: int, *, powers: bool) -> list[Monomial]:
+        """Return the monomials of degree 1 to ``degree``; without ``powers`` only products."""
+        choose = itertools.combinations_with_replacement if powers else itertools.combinations
+        return [
+            one
+            for size in range(1, degree + 1)
+            for one in choose(sorted(active), size)
+            if not any(pair in self._identities for pair in itertools.combinations(one, 2))
+        ]
+
+
+def fit(rows: Rows, values: Rows, active: Sequence[int], basis: Basis) -> Fit | None:
+    """Return the simplest polynomial that meets every row, or None.
+
+    Args:
+        rows: sizes, shape (n, variables).
+        values: what was observed, shape (n,).
+        active: variables that may matter.
+        basis: of all monomials.
+    """
+    varying = [index for index in active if len(np.unique(rows[:, index])) > 1]
+    if len(values) >= 1 + _SPARE_ROWS and (values == values[0]).all():
+        return Fit(constant=int(values[0]), terms=())
+    linear = basis.monomials(varying, 1, powers=True)
+    found = _solved(rows, values, linear)
+    if found is not None:
+        return found
+    cubic = basis.monomials(varying, MAX_DEGREE, powers=True)
+    found = _sparse(rows, values, cubic, 1) or _sparse(rows, values, cubic, 2)
+    if found is not None:
+        return found
+    for degree, powers in ((2, False), (2, True), (3, False)):
+        found = _solved(rows, values, basis.monomials(varying, degree, powers=powers))
+        if found is not None:
+            return found
+    return None
+
+
+def _columns(rows: Rows, monomials: Sequence[Monomial]) -> Rows:
+    table = np.ones((len(rows), len(monomials) + 1), dtype=np.int64)
+    for column, monomial in enumerate(monomials, start=1):
+        table[:, column] = rows[:, monomial].prod(axis=1)
+    return table
+
+
+def _solved(rows: Rows, values: Rows, monomials: Sequence[Monomial]) -> Fit | None:
+    """Solve for all monomials at once, where the rows determine them."""
+    if len(rows) < len(monomials) + 1 + _SPARE_ROWS:
+        return None
+    table = _columns(rows, monomials)
+    scale = np.abs(table).max(axis=0).astype(float)
+    scale[scale == 0] = 1.0
+    solution, _, rank, _ = np.linalg.lstsq(table / scale, values.astype(float), rcond=1e-11)
+    if rank < table.shape[1]:
+        return None
+    return _checked(table, values, solution / scale, monomials)
+
+
+def _checked(
+    table: Rows, values: Rows, solution: npt.NDArray[np.float64], monomials: Sequence[Monomial]
+) -> Fit | None:
+    if not np.isfinite(solution).all() or np.abs(solution).max() > _LARGEST_COEFFICIENT:
+        return None
+    rounded = np.rint(solution).astype(np.int64)
+    if not (table @ rounded == values).all():
+        return None
+    terms = tuple(
+        (monomial, int(coefficient))
+        for monomial, coefficient in zip(monomials, rounded[1:], strict=True)
+        if coefficient
+    )
+    return Fit(constant=int(rounded[0]), terms=terms)
+
+
+def _sparse(
+    rows: Rows, values: Rows, monomials: Sequence[Monomial], num_terms: int
+) -> Fit | None:
+    """Try every choice of ``num_terms`` monomials beside a constant: solve on few rows, check on all."""
+    unknowns = num_terms + 1
+    if len(rows) < unknowns + _SPARE_ROWS or len(monomials) < num_terms:
+        return None
+    if num_terms > 1 and len(monomials) > _MOST_PAIRED:
+        return None
+    table = _columns(rows, monomials)
+    choices = np.array(list(itertools.combinations(range(1, table.shape[1]), num_terms)))
+    # Rows far apart, so that the little systems are well conditioned.
+    order = np.argsort(values, kind="stable")
+    picked = order[np.linspace(0, len(order) - 1, unknowns).astype(int)]
+    systems = np.ones((len(choices), unknowns, unknowns))
+    for line, row in enumerate(picked):
+        systems[:, line, 1:] = table[row][choices]
+    scales = np.abs(systems).max(axis=1, keepdims=True)
+    scales[scales == 0] = 1.0
+    regular = np.abs(np.linalg.det(systems / scales)) > 1e-7
+    if not regular.any():
+        return None
+    right = np.broadcast_to(values[picked].astype(float)[:, None], (int(regular.sum()), unknowns, 1))
+    solutions = np.linalg.solve(systems[regular], right)[:, :, 0]
+    whole = (np.abs(solutions - np.rint(solutions)) < 1e-4).all(axis=1)
+    for choice, solution in zip(choices[regular][whole], solutions[whole], strict=True):
+        columns = np.concatenate(([0], choice))
+        chosen = [monomials[index - 1] for index in choice]
+        found = _checked(table[:, columns], values, solution, chosen)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,240 @@
+"""Run the probes of one kernel and keep what they saw as numbers.
+
+Owns the order of probing: the designed points first, smaller ones where loops run too long, then a few points
+again with other buffer contents. What follows from it: ``analyse.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from llmperf_common.records import Argument, ArgumentKind, Device, Kernel, Signature
+from workers.analysis.facts import KernelFacts
+from workers.analysis.fit import Observations
+from workers.analysis.points import (
+    FURTHEST_THRESHOLD,
+    Design,
+    Point,
+    local_sizes,
+    probe_points,
+)
+from workers.analysis.polynomials import Rows
+from workers.device.interface import Instrumented, Prober, ProbeLaunch, ProbeRecord
+from workers.inputs import SCALAR_TYPES
+
+_LARGEST_SCALAR = 2**20
+_MOST_THRESHOLDS = 5
+_SCALES = (1.0, 0.6, 0.35)
+_MOST_CUT_OFF = 0.15
+"""Share of probes whose loops were cut off, beyond which smaller sizes are tried."""
+FEWEST_POINTS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeLimits:
+    """What a device allows a probe launch: work-items of a work-group."""
+
+    max_work_group_size: int
+
+
+def probe_limits(device: Device) -> ProbeLimits:
+    """Return the limits of a device's probe launches."""
+    return ProbeLimits(max_work_group_size=device.max_work_group_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentMode:
+    """How the buffers of some probes are filled; the default is that of the designed points."""
+
+    seed: int = 0
+    limit: int = 16
+    spread: float = 1.0
+    floats: float = 1.0
+    """Value of the floating-point scalars."""
+
+
+DEFAULT_MODE = ContentMode()
+OTHER_MODES = (
+    ContentMode(limit=1, spread=0.0),
+    ContentMode(seed=1),
+    ContentMode(seed=2, limit=100, spread=50.0),
+    ContentMode(seed=3, limit=2, spread=0.01),
+    ContentMode(floats=2.5),
+)
+"""Contents that should change nothing where sizes alone decide: zeros, others, larger ones, mostly ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The probes that count, their points beside them."""
+
+    points: tuple[Point, ...]
+    records: tuple[ProbeRecord, ...]
+    cut_off_share: float
+    overflow_share: float
+
+
+class Probing:
+    """Everything that is launched for one kernel.
+
+    Args:
+        kernel: with its signature.
+        instrumented: its instrumented copy.
+        facts: of its text.
+        prober: the device.
+        limits: of the device.
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        instrumented: Instrumented,
+        facts: KernelFacts,
+        prober: Prober,
+        limits: ProbeLimits,
+    ) -> None:
+        assert kernel.signature is not None, "only kernels with a signature are probed"
+        self._kernel = kernel
+        self._signature: Signature = kernel.signature
+        self._instrumented = instrumented
+        self._prober = prober
+        self._local_sizes = local_sizes(
+            self._signature.dims,
+            uses_groups=facts.uses_groups,
+            required=self._signature.required_local_size,
+            max_items=limits.max_work_group_size,
+        )
+        self._largest = {
+            position: _largest_value(self._signature.arguments[position])
+            for position in facts.scalars
+        }
+        self._thresholds = straddled(facts)
+        self._seed = int(kernel.kernel_id[:12], 16)
+        self.names = self._variable_names()
+        self.identities = self._identities()
+
+    def designed(self) -> Seen:
+        """Run the designed points, at a smaller scale where too many loops are cut off."""
+        for scale in _SCALES:
+            points = probe_points(
+                Design(
+                    dims=self._signature.dims,
+                    local_sizes=self._local_sizes,
+                    largest=self._largest,
+                    thresholds=self._thresholds,
+                    seed=self._seed,
+                    scale=scale,
+                )
+            )
+            seen = self._counted(points, self.run(points))
+            if seen.cut_off_share <= _MOST_CUT_OFF:
+                break
+        return seen
+
+    def run(
+        self,
+        points: Sequence[Point],
+        mode: ContentMode = DEFAULT_MODE,
+        limits: Sequence[Mapping[int, int]] = (),
+    ) -> tuple[ProbeRecord | None, ...]:
+        """Launch at ``points``; ``limits``: of the values in some buffers, for each point."""
+        launches = [
+            ProbeLaunch(
+                global_size=point.global_size,
+                local_size=point.local_size,
+                scalars={**self._float_scalars(mode), **point.scalars},
+                seed=mode.seed,
+                default_limit=mode.limit,
+                limits=limits[number] if limits else {},
+                spread=mode.spread,
+            )
+            for number, point in enumerate(points)
+        ]
+        return self._prober.run(self._kernel, self._instrumented, launches)
+
+    def observations(self, points: Sequence[Point], extents: Iterable[int]) -> Observations:
+        """Return what was seen of one buffer as the fit wants it."""
+        return Observations(
+            names=self.names,
+            rows=self.rows(points),
+            extents=np.array(list(extents), dtype=np.int64),
+            tiers=np.array([point.tier for point in points]),
+            held_out=np.array([point.is_held_out for point in points]),
+            identities=self.identities,
+        )
+
+    def rows(self, points: Sequence[Point]) -> Rows:
+        """Return the sizes of each point in the order of ``names``."""
+        return np.array([self._row(point) for point in points], dtype=np.int64)
+
+    def _row(self, point: Point) -> list[int]:
+        row = list(point.global_size)
+        if len(self._local_sizes) > 1:
+            row += point.local_size
+            row += [n // m for n, m in zip(point.global_size, point.local_size, strict=True)]
+        return row + [point.scalars[position] for position in self._largest]
+
+    def _variable_names(self) -> tuple[str, ...]:
+        dims = range(self._signature.dims)
+        names = [f"global_size_{axis}" for axis in dims]
+        if len(self._local_sizes) > 1:
+            names += [f"local_size_{axis}" for axis in dims]
+            names += [f"num_groups_{axis}" for axis in dims]
+        return (*names, *(self._signature.arguments[one].name for one in self._largest))
+
+    def _identities(self) -> frozenset[tuple[int, int]]:
+        """Local size times groups is the global size: the products are no monomials of their own."""
+        dims = self._signature.dims
+        if len(self._local_sizes) == 1:
+            return frozenset()
+        return frozenset((dims + axis, 2 * dims + axis) for axis in range(dims))
+
+    def _float_scalars(self, mode: ContentMode) -> dict[int, float]:
+        return {
+            one.position: mode.floats
+            for one in self._signature.arguments
+            if one.kind is ArgumentKind.SCALAR and SCALAR_TYPES[one.scalar_type].dtype.kind == "f"
+        }
+
+    def _counted(
+        self, points: Sequence[Point], records: Sequence[ProbeRecord | None]
+    ) -> Seen:
+        done = [(p, r) for p, r in zip(points, records, strict=True) if r is not None]
+        kept = [(p, r) for p, r in done if not r.exceeded and not r.overflow]
+        num_done = max(1, len(done))
+        return Seen(
+            points=tuple(point for point, _ in kept),
+            records=tuple(record for _, record in kept),
+            cut_off_share=sum(record.exceeded for _, record in done) / num_done,
+            overflow_share=sum(record.overflow for _, record in done) / num_done,
+        )
+
+
+def straddled(facts: KernelFacts) -> tuple[int, ...]:
+    """Return the constants that probes lie on both sides of: compared ones first, far apart."""
+    near = [one for one in facts.thresholds if one <= FURTHEST_THRESHOLD]
+    folds = [one for one in facts.folds if one <= FURTHEST_THRESHOLD and one not in near]
+    chosen = _spread(near, _MOST_THRESHOLDS)
+    return tuple(sorted({*chosen, *_spread(folds, _MOST_THRESHOLDS - len(chosen))}))
+
+
+def _spread(ordered: Sequence[int], most: int) -> list[int]:
+    if len(ordered) <= most:
+        return list(ordered)
+    if most < 2:
+        return list(ordered[-most:]) if most else []
+    return [ordered[round(index * (len(ordered) - 1) / (most - 1))] for index in range(most)]
+
+
+def _largest_value(argument: Argument) -> int:
+    dtype = SCALAR_TYPES[argument.scalar_type].dtype
+    return min(_LARGEST_SCALAR, int(np.iinfo(dtype).max))
+
+
+def with_limits(points: Sequence[Point], tier: str) -> list[Point]:
+    """Return the points under another tier's name."""
+    return [replace(point, tier=tier) for point in points]

@@ -1,0 +1,405 @@
+"""Rewrite one function so that each access to memory and each turn of a loop calls a hook.
+
+Owns the walk over libclang's cursors of a preprocessed file; part of the door ``clang_parse.py``. Only text is
+inserted: the code stays what its author wrote. What the whole file becomes: ``instrument.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from workers.analysis.builtins import stand_in
+from workers.analysis.edits import Edits
+from workers.clang_nodes import Space, TypeClass, TypeFacts
+from workers.clang_types import TypeReader
+from workers.device.interface import Site
+
+CONTEXT = "lp_c"
+_COMPOUND, _IF, _WHILE, _DO, _FOR = 202, 205, 207, 208, 209
+_LABEL, _CASE, _DEFAULT, _SWITCH, _DECL_STMT = 201, 203, 204, 206, 231
+_MEMBER, _CALL, _REFERENCE, _SUBSCRIPT, _UNARY, _CAST = 102, 103, 101, 113, 112, 117
+_UNEXPOSED, _PAREN, _SIZEOF = 100, 111, 136
+_VARIABLE, _PARAMETER = 9, 10
+_NESTING = frozenset({_IF, _WHILE, _FOR, _LABEL, _CASE, _DEFAULT, _SWITCH})
+_ADDRESS_OF, _DEREFERENCE = 5, 6
+_FIRST_ATTRIBUTE, _TYPE_REF = 400, 43
+_HOOKED = frozenset({Space.GLOBAL, Space.CONSTANT, Space.LOCAL})
+_BARRIERS = frozenset({"barrier", "work_group_barrier"})
+_UNTOUCHED_CALLS = frozenset({"printf", "wait_group_events"})
+_UNNAMED = re.compile(r"\((?:unnamed|anonymous)")
+
+
+class UnresolvedError(Exception):
+    """Something that cannot be instrumented; the message names what and the line."""
+
+
+class Sites:
+    """The accesses and stand-ins of one instrumented file, numbered as they are met."""
+
+    def __init__(self) -> None:
+        self.sites: list[Site] = []
+        self.stand_ins: dict[tuple[Any, ...], str] = {}
+        self.definitions: list[str] = []
+
+    def add(self, line: int, text: str) -> int:
+        """Number one access; from 1, so that a record of 0 means none."""
+        self.sites.append(Site(line=line, text=" ".join(text.split())[:80]))
+        return len(self.sites)
+
+
+class FunctionRewriter:
+    """Walks the body of one function and records its edits.
+
+    Args:
+        edits: of the file's text.
+        sites: shared by all functions of the file.
+        types: of the translation unit.
+        is_defined: whether the file defines a function of this name.
+        line_of: the line of a cursor in the file as its author wrote it.
+    """
+
+    def __init__(
+        self,
+        *,
+        edits: Edits,
+        sites: Sites,
+        types: TypeReader,
+        is_defined: Callable[[str], bool],
+        line_of: Callable[[Any], int],
+    ) -> None:
+        self._edits = edits
+        self._sites = sites
+        self._types = types
+        self._is_defined = is_defined
+        self._line_of = line_of
+
+    def rewrite(self, body: Any) -> None:
+        """Instrument one function's body. Raises UnresolvedError."""
+        self._visit(body, touched=True)
+
+    def _visit(self, cursor: Any, *, touched: bool) -> None:
+        """``touched``: the object is read or written here; else only its address is taken."""
+        kind = cursor._kind_id
+        if kind in {_SIZEOF, _TYPE_REF} or kind >= _FIRST_ATTRIBUTE:
+            return
+        if kind in {_SUBSCRIPT, _MEMBER} or _is_dereference(cursor):
+            self._visit_place(cursor, touched=touched)
+        elif kind in {_UNEXPOSED, _PAREN}:
+            self._visit_transparent(cursor, touched=touched)
+        elif kind == _UNARY and _operator(cursor) == _ADDRESS_OF:
+            for child in _children(cursor):
+                self._visit(child, touched=False)
+        elif kind == _CALL:
+            self._visit_call(cursor)
+        elif kind in {_WHILE, _DO, _FOR}:
+            self._visit_loop(cursor)
+        elif kind == _VARIABLE:
+            for child in _children(cursor):
+                # The lengths of an array are constants; its initialiser is an expression.
+                if child._kind_id != _TYPE_REF:
+                    self._visit(child, touched=True)
+        else:
+            for child in _children(cursor):
+                self._visit(child, touched=True)
+
+    # -- places ------------------------------------------------------------------------------
+
+    def _visit_place(self, cursor: Any, *, touched: bool) -> None:
+        kind = self._type(cursor)
+        children = _children(cursor)
+        if not children:
+            return
+        if cursor._kind_id == _MEMBER and _is_bit_field(cursor):
+            self._visit_bit_field(children[0])
+            return
+        if touched and kind.shape is not TypeClass.ARRAY and _lies_behind_pointer(cursor):
+            self._wrap(cursor, kind)
+        if cursor._kind_id == _SUBSCRIPT and len(children) == 2:
+            self._visit_subscript(*children)
+            return
+        base = children[0]
+        self._visit(base, touched=self._is_pointer(base))
+
+    def _visit_subscript(self, first: Any, second: Any) -> None:
+        base, index = (first, second) if self._is_indexed(first) else (second, first)
+        array = _decayed_array(base)
+        if array is None:
+            self._visit(base, touched=self._is_pointer(base))
+        else:
+            self._visit(base, touched=False)
+            length = array.type.get_canonical().element_count
+            if length > 0 and not _lies_behind_pointer(array):
+                start, end = _range(index)
+                self._edits.insert(start, f"lp_clip({CONTEXT}, (ulong)(")
+                self._visit(index, touched=True)
+                self._edits.close(end, f"), {length}ul)")
+                return
+        self._visit(index, touched=True)
+
+    def _visit_bit_field(self, base: Any) -> None:
+        """A bit field has no address: its structure is touched instead."""
+        if self._is_pointer(base):
+            pointee = self._type(base).pointee
+            assert pointee is not None, "a pointer has a pointee"
+            self._wrap_pointer(base, pointee)
+            self._visit(base, touched=True)
+        else:
+            self._visit(base, touched=True)
+
+    def _visit_transparent(self, cursor: Any, *, touched: bool) -> None:
+        children = _children(cursor)
+        if len(children) != 1:
+            for child in children:
+                self._visit(child, touched=True)
+            return
+        (child,) = children
+        own, inner = self._type(cursor), self._type(child)
+        if inner.shape is TypeClass.ARRAY and own.shape is TypeClass.POINTER:
+            self._visit(child, touched=False)
+        elif inner.shape is TypeClass.POINTER and self._text_between(child, cursor).startswith(
+            "->"
+        ):
+            assert inner.pointee is not None, "a pointer has a pointee"
+            self._wrap_pointer(child, inner.pointee)
+            self._visit(child, touched=True)
+        elif self._text_between(child, cursor).startswith("."):
+            self._visit(child, touched=True)  # lanes of a vector: the vector is touched
+        else:
+            self._visit(child, touched=touched)
+
+    def _wrap(self, cursor: Any, kind: TypeFacts) -> None:
+        if kind.space not in _HOOKED:
+            if kind.space is Space.GENERIC:
+                raise UnresolvedError(
+                    f"line {self._line_of(cursor)}: a pointer into the generic address space"
+                )
+            return
+        start, end = _range(cursor)
+        text = self._edits.raw[start:end].decode()
+        spelling = (
+            f"__typeof__({text})" if _UNNAMED.search(cursor.type.spelling) else cursor.type.spelling
+        )
+        site = self._sites.add(self._line_of(cursor), text)
+        hook = _hook(kind.space)
+        self._edits.insert(start, f"(*({spelling} *){hook}({CONTEXT}, {site}, (ulong)&(")
+        self._edits.close(end, f"), sizeof({spelling})))")
+
+    def _wrap_pointer(self, cursor: Any, pointee: TypeFacts) -> None:
+        if pointee.space not in _HOOKED:
+            return
+        start, end = _range(cursor)
+        text = self._edits.raw[start:end].decode()
+        spelling = pointee.spelling
+        site = self._sites.add(self._line_of(cursor), text)
+        hook = _hook(pointee.space)
+        size = "1" if pointee.shape is TypeClass.VOID else f"sizeof({spelling})"
+        self._edits.insert(start, f"(({spelling} *){hook}({CONTEXT}, {site}, (ulong)(")
+        self._edits.close(end, f"), {size}))")
+
+    # -- calls -------------------------------------------------------------------------------
+
+    def _visit_call(self, cursor: Any) -> None:
+        name = cursor.spelling
+        arguments = list(cursor.get_arguments())
+        if not name:
+            raise UnresolvedError(f"line {self._line_of(cursor)}: a call through a pointer")
+        if self._is_defined(name):
+            self._pass_context(cursor, arguments)
+        elif name == "prefetch":
+            start, end = _range(cursor)
+            self._edits.replace(start, end, "((void)0)")
+            return
+        elif not self._stand_in(cursor, name, arguments) and name not in _UNTOUCHED_CALLS:
+            for argument in arguments:
+                pointee = self._type(argument).pointee
+                if self._is_pointer(argument) and pointee is not None:
+                    self._wrap_pointer(argument, pointee)
+        for argument in arguments:
+            self._visit(argument, touched=True)
+
+    def _pass_context(self, cursor: Any, arguments: list[Any]) -> None:
+        if arguments:
+            self._edits.insert(_range(arguments[0])[0], f"{CONTEXT}, ")
+        else:
+            self._edits.insert(_range(cursor)[1] - 1, CONTEXT)
+
+    def _stand_in(self, cursor: Any, name: str, arguments: list[Any]) -> bool:
+        pointees = [
+            self._type(one).pointee
+            for one in arguments
+            if self._type(one).shape in {TypeClass.POINTER, TypeClass.ARRAY}
+        ]
+        if any(one is None or one.space not in _HOOKED for one in pointees):
+            return False
+        kinds = tuple(one for one in pointees if one is not None)
+        value_type = self._type(arguments[0]).spelling if arguments else ""
+        spellings = tuple(_opencl_name(one) for one in kinds)
+        hooks = tuple(_hook(one.space) for one in kinds)
+        key = (name, spellings, value_type if name.startswith("vstore") else "")
+        function = self._sites.stand_ins.get(key)
+        if function is None:
+            function = f"lp_{name}_{len(self._sites.stand_ins)}"
+            definition = stand_in(name, function, spellings, value_type, hooks)
+            if definition is None:
+                return False
+            self._sites.stand_ins[key] = function
+            self._sites.definitions.append(definition)
+        start, end = _range(cursor)
+        site = self._sites.add(self._line_of(cursor), self._edits.raw[start:end].decode())
+        self._edits.replace(
+            start, _range(arguments[0])[0], f"{function}({CONTEXT}, {site}, "
+        )
+        return True
+
+    # -- loops -------------------------------------------------------------------------------
+
+    def _visit_loop(self, cursor: Any) -> None:
+        children = _children(cursor)
+        body = children[0] if cursor._kind_id == _DO else children[-1]
+        # Leaving a loop early where work-items meet at a barrier would leave the others waiting.
+        hook = f"lp_turn({CONTEXT})"
+        hook = f"{hook}; " if _has_barrier(body) else f"if ({hook}) break; "
+        start, end = _range(body)
+        if body._kind_id == _COMPOUND:
+            self._edits.insert(start + 1, f" {hook}")
+        else:
+            self._edits.insert(start, f"{{ {hook}")
+        for child in children:
+            self._visit(child, touched=True)
+        if body._kind_id != _COMPOUND:
+            self._edits.close(self._statement_end(body, end), " }")
+
+    def _statement_end(self, statement: Any, end: int) -> int:
+        """libclang's range of an expression statement leaves out its semicolon."""
+        while statement._kind_id in _NESTING:
+            statement = _children(statement)[-1]
+        if statement._kind_id in {_COMPOUND, _DECL_STMT}:
+            return end
+        match = re.compile(rb"\s*;").match(self._edits.raw, end)
+        return match.end() if match and not self._edits.raw[:end].endswith(b";") else end
+
+    # -- what things are ---------------------------------------------------------------------
+
+    def _type(self, cursor: Any) -> TypeFacts:
+        return self._types.read(cursor.type)
+
+    def _is_pointer(self, cursor: Any) -> bool:
+        return self._type(cursor).shape is TypeClass.POINTER
+
+    def _is_indexed(self, cursor: Any) -> bool:
+        return self._type(cursor).shape in {
+            TypeClass.POINTER,
+            TypeClass.ARRAY,
+            TypeClass.VECTOR,
+        }
+
+    def _text_between(self, child: Any, parent: Any) -> str:
+        """Return what stands between the end of ``child`` and that of ``parent``."""
+        return self._edits.raw[_range(child)[1] : _range(parent)[1]].decode().lstrip()
+
+
+def _hook(space: Space) -> str:
+    return "lp_touch" if space is Space.GLOBAL else "lp_pass"
+
+
+def _opencl_name(pointee: TypeFacts) -> str:
+    return pointee.spelling
+
+
+def _children(cursor: Any) -> list[Any]:
+    return [
+        child
+        for child in cursor.get_children()
+        if child._kind_id != _TYPE_REF and child._kind_id < _FIRST_ATTRIBUTE
+    ]
+
+
+def _operator(cursor: Any) -> int:
+    from clang import cindex
+
+    return int(cindex.conf.lib.clang_getCursorUnaryOperatorKind(cursor))
+
+
+def _is_dereference(cursor: Any) -> bool:
+    return bool(cursor._kind_id == _UNARY and _operator(cursor) == _DEREFERENCE)
+
+
+def _is_bit_field(cursor: Any) -> bool:
+    member = cursor.referenced
+    return bool(member is not None and member.is_bitfield())
+
+
+def _strip(cursor: Any) -> Any:
+    while cursor._kind_id in {_UNEXPOSED, _PAREN}:
+        inner = _children(cursor)
+        if len(inner) != 1:
+            return cursor
+        cursor = inner[0]
+    return cursor
+
+
+def _decayed_array(cursor: Any) -> Any | None:
+    """Return the array that a pointer operand decays from; None for a pointer."""
+    inner = _strip(cursor)
+    return inner if inner.type.get_canonical().get_array_size() >= 0 else None
+
+
+def _lies_behind_pointer(cursor: Any) -> bool:
+    """Whether a place is reached through a pointer, and not part of a variable."""
+    cursor = _strip(cursor)
+    while True:
+        kind, children = cursor._kind_id, _children(cursor)
+        if _is_dereference(cursor):
+            return _decayed_array(children[0]) is None or _lies_behind_pointer(
+                _decayed_array(children[0])
+            )
+        if kind == _SUBSCRIPT and len(children) == 2:
+            arrays = [one for child in children if (one := _decayed_array(child)) is not None]
+            if not arrays:
+                return not _is_vector(children)
+            cursor = arrays[0]
+        elif kind == _MEMBER and children:
+            base = _strip(children[0])
+            if base.type.get_canonical()._kind_id == 101:
+                return True
+            cursor = base
+        else:
+            return False
+
+
+def _is_vector(operands: list[Any]) -> bool:
+    return any(_strip(one).type.get_canonical()._kind_id in {113, 176} for one in operands)
+
+
+def _has_barrier(cursor: Any) -> bool:
+    """Whether a barrier, or a call of a function that may hold one, is below."""
+    stack = [cursor]
+    while stack:
+        one = stack.pop()
+        if one._kind_id == _CALL:
+            if one.spelling in _BARRIERS:
+                return True
+            callee = one.referenced
+            definition = callee.get_definition() if callee is not None else None
+            if definition is not None:
+                stack.append(definition)
+        stack.extend(one.get_children())
+    return False
+
+
+def _range(cursor: Any) -> tuple[int, int]:
+    extent = cursor.extent
+    return _file_offset(extent.start), _file_offset(extent.end)
+
+
+def _file_offset(location: Any) -> int:
+    """Return where a location is written: inside a macro's argument, not where the macro is used."""
+    from ctypes import byref, c_uint
+
+    from clang import cindex
+
+    offset = c_uint()
+    cindex.conf.lib.clang_getFileLocation(location, None, None, None, byref(offset))
+    return int(offset.value)

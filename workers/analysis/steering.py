@@ -1,0 +1,168 @@
+"""Which buffers hold indices: values that decide how far a kernel reaches into other buffers.
+
+Owns the search: the values of one buffer are given larger limits, and what then reaches further is its target.
+How far follows from the limit as it follows from a size, so it is fitted like one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmperf_common.analysis import VALUE_LIMIT, ContentsRule, IndexRole, IndexTarget
+from llmperf_common.records import Access, Argument, ArgumentKind
+from workers.analysis.fit import Explained, Observations, explain
+from workers.analysis.points import Point
+from workers.analysis.probing import DEFAULT_MODE, Probing
+from workers.device.interface import ProbeRecord
+from workers.inputs import SCALAR_TYPES
+
+_MOST_SOURCES = 8
+_TRIED_LIMITS = (16, 90)
+_TRIED_POINTS = 8
+_FITTED_POINTS = 48
+_LIMITS = (6, 120)
+_FLOATS = frozenset({"half", "float", "double"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steering:
+    """``by_target``: buffers that hold the indices into a buffer. ``roles``: of those that hold indices."""
+
+    by_target: Mapping[int, frozenset[int]]
+    roles: tuple[IndexRole, ...]
+
+
+def find_roles(
+    probing: Probing,
+    points: Sequence[Point],
+    pointers: Sequence[Argument],
+    steered: frozenset[int],
+    neighbour_pairs: Sequence[int],
+) -> Steering:
+    """Find the buffers of integers whose values reach into ``steered`` buffers, and by what rule.
+
+    Args:
+        probing: of the kernel.
+        points: that were probed.
+        pointers: the kernel's pointer arguments.
+        steered: those whose reach depends on contents.
+        neighbour_pairs: buffers read at ``e`` and ``e + 1``.
+    """
+    by_target: dict[int, set[int]] = {}
+    roles: list[IndexRole] = []
+    for source in _sources(pointers)[:_MOST_SOURCES]:
+        reached = _reached(probing, points, pointers, source) & steered
+        targets = _targets(probing, points, pointers, source, reached) if reached else ()
+        for target in targets:
+            by_target.setdefault(target.position, set()).add(source.position)
+        if targets:
+            is_prefix = source.position in neighbour_pairs
+            rule = ContentsRule.PREFIX if is_prefix else ContentsRule.BOUNDED
+            roles.append(IndexRole(position=source.position, rule=rule, targets=targets))
+    return Steering(
+        by_target={position: frozenset(found) for position, found in by_target.items()},
+        roles=tuple(roles),
+    )
+
+
+def _sources(pointers: Sequence[Argument]) -> list[Argument]:
+    return [
+        one
+        for one in pointers
+        if one.kind is not ArgumentKind.LOCAL_BUFFER
+        and one.access is not Access.WRITE
+        and _has_integers(one)
+    ]
+
+
+def _has_integers(argument: Argument) -> bool:
+    kinds = {leaf.scalar_type for leaf in argument.leaves} or {argument.scalar_type}
+    return any(kind in SCALAR_TYPES and kind not in _FLOATS for kind in kinds)
+
+
+def _reached(
+    probing: Probing, points: Sequence[Point], pointers: Sequence[Argument], source: Argument
+) -> frozenset[int]:
+    """Return the buffers that are reached further, or less far, when the source's values grow."""
+    chosen = points[:: max(1, len(points) // _TRIED_POINTS)]
+    runs = [
+        probing.run(chosen, DEFAULT_MODE, [{source.position: limit}] * len(chosen))
+        for limit in _TRIED_LIMITS
+    ]
+    return frozenset(
+        argument.position
+        for index, argument in enumerate(pointers)
+        for first, other in zip(*runs, strict=True)
+        if first is not None
+        and other is not None
+        and first.reaches[index].end_bytes != other.reaches[index].end_bytes
+    )
+
+
+def _targets(
+    probing: Probing,
+    points: Sequence[Point],
+    pointers: Sequence[Argument],
+    source: Argument,
+    reached: frozenset[int],
+) -> tuple[IndexTarget, ...]:
+    draws = random.Random(source.position)  # noqa: S311  (no secret)
+    chosen = [points[draws.randrange(len(points))] for _ in range(_FITTED_POINTS)]
+    limits = [draws.randint(*_LIMITS) for _ in chosen]
+    records = probing.run(chosen, DEFAULT_MODE, [{source.position: one} for one in limits])
+    found = []
+    for index, argument in enumerate(pointers):
+        if argument.position not in reached:
+            continue
+        target = _target(probing, chosen, limits, records, index, argument)
+        if target is not None:
+            found.append(target)
+    return tuple(found)
+
+
+def _target(
+    probing: Probing,
+    points: Sequence[Point],
+    limits: Sequence[int],
+    records: Sequence[ProbeRecord | None],
+    index: int,
+    argument: Argument,
+) -> IndexTarget | None:
+    size = max(1, argument.element_bytes)
+    kept = [
+        (point, limit, record)
+        for point, limit, record in zip(points, limits, records, strict=True)
+        if record is not None and not record.exceeded and record.reaches[index].end_bytes > 0
+    ]
+    if not kept:
+        return None
+    plain = probing.rows([point for point, _, _ in kept])
+    column = np.array([[limit] for _, limit, _ in kept], dtype=np.int64)
+    names = (*probing.names, VALUE_LIMIT)
+    seen = Observations(
+        names=names,
+        rows=np.hstack([plain, column]),
+        extents=np.array(
+            [-(-record.reaches[index].end_bytes // size) for _, _, record in kept], dtype=np.int64
+        ),
+        tiers=np.array(["drawn"] * len(kept)),
+        held_out=np.zeros(len(kept), dtype=bool),
+        identities=probing.identities,
+    )
+    explained = explain(seen)
+    form = _form_of_limit(explained, len(names) - 1)
+    return None if form is None else IndexTarget(position=argument.position, form=form.named(names))
+
+
+def _form_of_limit(explained: Explained | None, limit: int) -> object:
+    """Return the form that the values' limit is in; a reach that no limit bounds has none."""
+    if explained is None:
+        return None
+    for one in (explained.form, explained.cap):
+        if one is not None and limit in one.variables:
+            return one
+    return None
