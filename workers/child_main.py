@@ -1,10 +1,11 @@
-"""A child's first steps: die with the parent, bound what it may write, then serve its channel.
+"""A child's first steps: die with the parent (and before it, if memory runs out), bound what it may write, serve.
 
 Owns the process boundary of every child: the one place that catches whatever is thrown.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -13,6 +14,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from workers.channel import Channel, ChannelClosedError, ChildCrashed
 
@@ -27,6 +29,7 @@ def serve(main: Callable[[Channel, str], None]) -> None:
     """
     descriptor, parent_pid, argument = sys.argv[1:]
     die_with_parent(int(parent_pid))
+    die_before_parent()
     # A kernel may write its way into any file descriptor; core dumps and logs stay small.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, _MAX_FILE_BYTES))
@@ -48,3 +51,13 @@ def die_with_parent(parent_pid: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent_pid:
         os._exit(1)
+
+
+def die_before_parent() -> None:
+    """Ask the kernel to take this process first when memory runs out: a compiler or a kernel has eaten it.
+
+    The collector would be an innocent victim; the child's death is a coded row. A bound on address space instead
+    (RLIMIT_AS) is no choice: GPU drivers reserve more of it than any machine has memory.
+    """
+    with contextlib.suppress(OSError):  # no /proc, or a sandbox: then it is as it was
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

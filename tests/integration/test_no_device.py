@@ -1,0 +1,94 @@
+"""Reading kernels and predicting need no device: shown where there is none, and no library that could find one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from llmperf.exits import Exit
+from tests.integration.collecting import KERNELS, llmperf_command
+from tests.integration.conftest import Trained
+
+DEVICE_LIBRARIES = ("pyopencl", "pycuda", "pynvml")
+SAXPY = (
+    "predict", KERNELS / "saxpy.cl", "--global-size", "65536", "--local-size", "64", "--arg", "alpha=2",
+)  # fmt: skip
+
+
+@pytest.fixture
+def no_device(tmp_path: Path) -> dict[str, str]:
+    """An environment without an ICD, whose device libraries cannot be imported."""
+    vendors, blocked = tmp_path / "vendors", tmp_path / "blocked"
+    vendors.mkdir()
+    blocked.mkdir()
+    for name in DEVICE_LIBRARIES:
+        text = f"raise ImportError('{name} is blocked: this must work without it')\n"
+        (blocked / f"{name}.py").write_text(text, encoding="utf-8")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OCL_ICD")}
+    return {
+        **kept,
+        "OCL_ICD_VENDORS": str(vendors),
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join([str(blocked), kept.get("PYTHONPATH", "")]).rstrip(
+            os.pathsep
+        ),
+    }
+
+
+def run(environment: dict[str, str] | None, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        llmperf_command(*arguments), capture_output=True, text=True, env=environment, timeout=100, check=False
+    )  # fmt: skip
+
+
+def test_there_is_really_no_device(no_device: dict[str, str], tmp_path: Path) -> None:
+    """Else the other tests here would show nothing."""
+    done = run(
+        no_device, "collect", "--corpus", KERNELS, "--out", tmp_path / "out", "--device", "cpu"
+    )
+    assert done.returncode == Exit.NO_DEVICE, done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_predict_answers_as_it_does_beside_a_device(
+    no_device: dict[str, str], trained: Trained
+) -> None:
+    command = (*SAXPY, "--model", trained.run, "--sweep", "local-size", "--json")
+    without, beside = run(no_device, *command), run(None, *command)
+    assert without.returncode == 0, without.stderr
+    assert without.stderr == beside.stderr
+    record = json.loads(without.stdout)
+    assert record == json.loads(beside.stdout)
+    assert record["kernel"] == "saxpy"
+    assert 0 < record["interval"]["low_ns"] < record["time_ns"] < record["interval"]["high_ns"]
+    assert len(record["sweep"]) > 1
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("__kernel void k(__global int *x", "expected function body"),
+        ("__kernel void k(read_only image2d_t t, __global int *x) { x[0] = 1; }", "image"),
+    ],
+)
+def test_predict_refuses_a_bad_source_there_too(
+    no_device: dict[str, str], trained: Trained, tmp_path: Path, source: str, words: str
+) -> None:
+    (tmp_path / "bad.cl").write_text(source, encoding="utf-8")
+    sizes = ("--global-size", "64", "--local-size", "64")
+    done = run(no_device, "predict", tmp_path / "bad.cl", "--model", trained.run, *sizes)
+    assert done.returncode == Exit.BAD_INPUT, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_corpus_is_built_there_too(no_device: dict[str, str], tmp_path: Path) -> None:
+    done = run(no_device, "corpus", "build", KERNELS, "--out", tmp_path / "corpus.parquet")
+    assert done.returncode == 0, done.stderr
+    shown = run(no_device, "corpus", "stats", tmp_path / "corpus.parquet")
+    assert shown.returncode == 0, shown.stderr
+    assert str(len(list(KERNELS.glob("*.cl")))) in shown.stdout
