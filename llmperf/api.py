@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trainer.train import RunSummary
     from workers.collect import CollectSummary, Control, RunStart
     from workers.config import CollectConfig
+    from workers.front_end import ReadKernel
     from workers.loop import LoopObserver
 
 
@@ -164,18 +165,20 @@ def predict(
     from trainer.run_folder import load_run, resolve_run  # noqa: PLC0415
 
     source = _read_source(Path(file))
-    name, signature = _signature_of(source, Path(file), kernel)
+    chosen, signature = _kernel_of(source, Path(file), kernel)
     run = load_run(resolve_run(model) if model is not None else _only_run())
     request = PredictRequest(
-        kernel=name,
+        kernel=chosen.name,
         signature=signature,
         global_size=global_size,
         local_size=local_size,
         args=dict(args or {}),
         device=device,
         sweep=sweep,
-        kernel_id=kernel_id(name=name, source=source, build_options=""),
-        source=source,
+        kernel_id=kernel_id(
+            name=chosen.name, source=chosen.source, build_options=chosen.build_options
+        ),
+        source=chosen.source,
     )
     return predict_(run, request)
 
@@ -195,12 +198,12 @@ def _read_source(path: Path) -> str:
         ) from None
 
 
-def _signature_of(source: str, path: Path, wanted: str | None) -> tuple[str, Signature]:
+def _kernel_of(source: str, path: Path, wanted: str | None) -> tuple[ReadKernel, Signature]:
     from llmperf_common.failures import Failure  # noqa: PLC0415
     from trainer.errors import BadInput  # noqa: PLC0415
-    from workers.signature import read_signatures  # noqa: PLC0415
+    from workers.front_end import read_kernels  # noqa: PLC0415
 
-    found = read_signatures(source)
+    found = read_kernels(source)
     if isinstance(found, Failure):
         raise BadInput(f"{path}: {found.detail}")
     names = [item.name for item in found]
@@ -213,9 +216,10 @@ def _signature_of(source: str, path: Path, wanted: str | None) -> tuple[str, Sig
     if wanted is not None and wanted not in names:
         raise BadInput(f"{path} has no kernel {wanted!r}: it has {', '.join(names)}")
     chosen = found[0 if wanted is None else names.index(wanted)]
-    if isinstance(chosen.signature, Failure):
-        raise BadInput(f"{path}: kernel {chosen.name}: {chosen.signature.detail}")
-    return chosen.name, chosen.signature
+    if chosen.signature is None or chosen.failure is not None:
+        why = chosen.failure.detail if chosen.failure else "its arguments cannot be read"
+        raise BadInput(f"{path}: kernel {chosen.name}: {why}")
+    return chosen, chosen.signature
 
 
 def _only_run() -> Path:

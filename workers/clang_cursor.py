@@ -13,7 +13,7 @@ from typing import Any
 
 from clang import cindex
 
-from workers.clang_nodes import Function, Node, NodeKind, Parameter
+from workers.clang_nodes import Function, Node, NodeKind, Parameter, Prototype
 from workers.clang_types import NO_TYPE, TypeReader
 
 _TERSE_OUTPUT = 17
@@ -24,6 +24,9 @@ _TYPE_REF, _UNEXPOSED_EXPR, _CALL_EXPR, _DECL_REF_EXPR = 43, 100, 103, 101
 _INT_LITERAL, _CHAR_LITERAL, _PAREN_EXPR, _UNARY_EXPR, _BINARY_EXPR = 106, 110, 111, 112, 114
 _COMPOUND_ASSIGN_EXPR, _COMPOUND_LITERAL_EXPR, _FOR_STMT, _DECL_STMT = 115, 118, 209, 231
 _FIRST_ATTRIBUTE = 400
+_MAX_DEPTH = 2_000
+"""Of four Python calls a level: the parse child allows 10,000. A limit of our own, because an error of Python's within
+a ctypes callback is swallowed (and the tree cut off), and one within a conversion comes as another error."""
 
 _PLAIN_KINDS = {
     102: NodeKind.MEMBER, 107: NodeKind.FLOAT_LITERAL, 113: NodeKind.SUBSCRIPT, 116: NodeKind.CONDITIONAL,
@@ -83,6 +86,7 @@ class CursorReader:
         self._types = TypeReader()
         self._found: list[Any] = []
         self._unit: Any = None
+        self._depth = 0
         # One callback object for all visits: making one costs more than most visits do.
         self._visitor = cindex.callbacks["cursor_visit"](self._keep)
         self._special: dict[int, Callable[[Any], Node]] = {
@@ -103,7 +107,7 @@ class CursorReader:
 
     def function(self, cursor: Any) -> Function | None:
         """Read a function definition; None where the parser dropped its body."""
-        self._unit = cursor._tu
+        self._unit, self._depth = cursor._tu, 0
         parts = self._children(cursor)
         bodies = [part for part in parts if part._kind_id == 202]
         if not bodies:
@@ -129,6 +133,11 @@ class CursorReader:
             end=end,
             num_errors=sum(start <= offset <= end for offset in self._error_offsets),
         )
+
+    def prototype(self, cursor: Any) -> Prototype:
+        """Read the declaration of a function that has no body there."""
+        extent = cursor.extent
+        return Prototype(key=self._key(cursor), start=extent.start.offset, end=extent.end.offset)
 
     def variable(self, cursor: Any) -> Node:
         """Read the declaration of one variable."""
@@ -159,9 +168,15 @@ class CursorReader:
         return found
 
     def _node(self, cursor: Any) -> Node:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise RecursionError(f"more than {_MAX_DEPTH} levels")
         special = self._special.get(cursor._kind_id)
-        if special is not None:
-            return special(cursor)
+        node = special(cursor) if special is not None else self._plain(cursor)
+        self._depth -= 1
+        return node
+
+    def _plain(self, cursor: Any) -> Node:
         kind = _PLAIN_KINDS.get(cursor._kind_id, NodeKind.OTHER)
         name = cursor.spelling if kind is NodeKind.MEMBER else ""
         return Node(kind, self._type(cursor), self._inner(cursor), name)

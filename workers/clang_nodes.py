@@ -147,6 +147,15 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prototype:
+    """A declaration of a function without its body; ``start`` and ``end`` are byte offsets."""
+
+    key: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedSource:
     """One parsed file.
 
@@ -158,6 +167,7 @@ class ParsedSource:
     globals: dict[str, Node]
     errors: tuple[str, ...]
     fatal: bool
+    prototypes: tuple[Prototype, ...] = ()
 
     @property
     def kernels(self) -> tuple[Function, ...]:

@@ -1,56 +1,36 @@
 """The corpus: every kernel of some sources, with signature, family and id.
 
-Owns how sources become ``Kernel``s, what a bad file costs (one failed kernel, never the corpus) and the
-statistics. Files: ``corpus_files.py``; parsing children: ``parse_pool.py``; Parquet: ``corpus_parquet.py``.
+Owns how sources become ``Kernel``s and what a bad file costs (one failed kernel, never the corpus). What a source
+is: ``corpus_sources.py``; parsing children: ``parse_pool.py``; Parquet: ``corpus_parquet.py``; counts:
+``corpus_stats.py``.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from llmperf_common.failures import Failure, FailureCode, Stage
-from llmperf_common.families import assign_families, family_sizes
+from llmperf_common.families import assign_families
 from llmperf_common.ids import kernel_id, sha256_hex
-from llmperf_common.records import Kernel, Signature
-from workers.corpus_files import CorpusError, SourceFile, find_files
+from llmperf_common.records import Kernel
+from workers.corpus_files import CorpusError, SourceFile
 from workers.corpus_parquet import Corpus, is_corpus_file, read_corpus, write_corpus
+from workers.corpus_sources import find_sources
+from workers.front_end import ReadKernel, read_kernels
 from workers.parse_pool import Parsed, parse_sources
-from workers.signature import NamedSignature, read_signatures
 
 __all__ = [
     "Corpus",
     "CorpusError",
-    "CorpusStats",
     "corpus_sha256",
-    "corpus_stats",
     "kernels_from_source",
     "read_corpus",
     "read_sources",
     "write_corpus",
 ]
-
-_PERCENTILES = (0, 10, 50, 90, 99, 100)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorpusStats:
-    """What a corpus holds, in counts; ``source_bytes`` are percentiles over its files."""
-
-    num_files: int
-    num_skipped: int
-    num_kernels: int
-    num_usable: int
-    num_families: int
-    largest_family: int
-    kernels_by_suite: Mapping[str, int]
-    kernels_by_dims: Mapping[str, int]
-    arguments_by_kind: Mapping[str, int]
-    failures_by_code: Mapping[str, int]
-    source_bytes: Mapping[str, int]
 
 
 def read_sources(
@@ -63,9 +43,10 @@ def read_sources(
     """Read every kernel of some sources.
 
     Args:
-        sources: ``.cl`` files, folders (searched to the bottom) and corpora written by ``write_corpus``.
-        suite: the suite of all kernels from files and folders; by default each source's folder name.
-        build_options: for the kernels from files and folders, as for the device's compiler.
+        sources: ``.cl`` files, folders (searched to the bottom), tar and zip archives, git directories, and
+            corpora written by ``write_corpus``.
+        suite: the suite of all kernels but those of corpora; by default the name of each folder or archive.
+        build_options: for all kernels but those of corpora, as for the device's compiler.
         num_children: parsing processes at once; by default as many as are useful.
 
     Returns:
@@ -79,11 +60,13 @@ def read_sources(
     corpora = [read_corpus(path) for path in paths if is_corpus_file(path)]
     if len(corpora) == len(paths) == 1:
         return corpora[0]
-    files = [file for path in paths if not is_corpus_file(path) for file in find_files(path, suite)]
+    found = [find_sources(path, suite) for path in paths if not is_corpus_file(path)]
+    files = [file for one in found for file in one.files]
     texts = [file.text for file in files if file.text is not None]
     answers = iter(parse_sources(texts, build_options, num_children=num_children))
     kernels = [kernel for corpus in corpora for kernel in corpus.kernels]
     skipped = [entry for corpus in corpora for entry in corpus.skipped]
+    skipped += [entry for one in found for entry in one.skipped]
     for file in files:
         parsed = next(answers) if file.text is not None else _unreadable(file)
         if isinstance(parsed, tuple) and not parsed:
@@ -104,33 +87,12 @@ def kernels_from_source(
     """
     raw = source.encode("utf-8", "replace")
     file = SourceFile(path=path, suite=suite, sha256=sha256_hex(raw), text=source, problem="")
-    return tuple(_kernels_of(file, read_signatures(source, build_options), build_options))
+    return tuple(_kernels_of(file, read_kernels(source, build_options), build_options))
 
 
 def corpus_sha256(kernels: Iterable[Kernel]) -> str:
     """Return the identity of a set of kernels: where they were read from and in what order is no part."""
     return sha256_hex("\n".join(sorted(kernel.kernel_id for kernel in kernels)).encode())
-
-
-def corpus_stats(corpus: Corpus) -> CorpusStats:
-    """Count what a corpus holds."""
-    signatures = [one.signature for one in corpus.kernels if one.signature is not None]
-    failures = [one.failure for one in corpus.kernels if one.failure is not None]
-    files = {(one.suite, one.path): len(one.source.encode()) for one in corpus.kernels}
-    sizes = family_sizes({one.kernel_id: one.family_id for one in corpus.kernels})
-    return CorpusStats(
-        num_files=len(files),
-        num_skipped=len(corpus.skipped),
-        num_kernels=len(corpus.kernels),
-        num_usable=len(signatures),
-        num_families=len(sizes),
-        largest_family=max(sizes.values(), default=0),
-        kernels_by_suite=_counted(one.suite for one in corpus.kernels),
-        kernels_by_dims=_counted(str(one.dims) for one in signatures),
-        arguments_by_kind=_counted(arg.kind.value for one in signatures for arg in one.arguments),
-        failures_by_code=_counted(one.code.value for one in failures),
-        source_bytes=_percentiles(sorted(files.values())),
-    )
 
 
 def _corpus(kernels: Sequence[Kernel], skipped: Sequence[tuple[str, str]]) -> Corpus:
@@ -147,28 +109,31 @@ def _corpus(kernels: Sequence[Kernel], skipped: Sequence[tuple[str, str]]) -> Co
 
 def _kernels_of(file: SourceFile, parsed: Parsed, build_options: str) -> list[Kernel]:
     if isinstance(parsed, Failure):
-        parsed = (NamedSignature(name=Path(file.path).stem, signature=parsed),)
-    return [_kernel(file, one.name, one.signature, build_options) for one in parsed]
+        # The bytes of a file that is no text still tell it from others.
+        whole = ReadKernel(
+            name=Path(file.path).stem,
+            source=file.text if file.text is not None else "",
+            build_options=build_options,
+            failure=parsed,
+        )
+        identity = whole.source if file.text is not None else f"sha256:{file.sha256}"
+        return [_kernel(file, whole, identity)]
+    return [_kernel(file, one, one.source) for one in parsed]
 
 
-def _kernel(
-    file: SourceFile, name: str, outcome: Signature | Failure, build_options: str
-) -> Kernel:
-    # The bytes of a file that is no text still tell it from others.
-    source = file.text if file.text is not None else ""
-    identity = source if file.text is not None else f"sha256:{file.sha256}"
-    identifier = kernel_id(name=name, source=identity, build_options=build_options)
+def _kernel(file: SourceFile, one: ReadKernel, identity: str) -> Kernel:
+    identifier = kernel_id(name=one.name, source=identity, build_options=one.build_options)
     return Kernel(
         kernel_id=identifier,
-        name=name,
-        source=source,
-        source_sha256=sha256_hex(source.encode()) if file.text is not None else file.sha256,
+        name=one.name,
+        source=one.source,
+        source_sha256=sha256_hex(one.source.encode()) if file.text is not None else file.sha256,
         path=file.path,
         suite=file.suite,
         family_id=identifier,
-        build_options=build_options,
-        signature=outcome if isinstance(outcome, Signature) else None,
-        failure=outcome if isinstance(outcome, Failure) else None,
+        build_options=one.build_options,
+        signature=one.signature,
+        failure=one.failure,
     )
 
 
@@ -183,12 +148,3 @@ def _no_kernel(paths: Sequence[Path], skipped: Sequence[tuple[str, str]]) -> str
         f"{where or 'no source given'}: no kernel found ({listed or 'no file'}): "
         "name a file or folder with __kernel functions"
     )
-
-
-def _counted(names: Iterable[str]) -> dict[str, int]:
-    return dict(sorted(Counter(names).items()))
-
-
-def _percentiles(ordered: Sequence[int]) -> dict[str, int]:
-    last = len(ordered) - 1
-    return {f"p{share}": ordered[round(last * share / 100)] for share in _PERCENTILES if ordered}

@@ -1,20 +1,25 @@
-"""Find the ``.cl`` files of a source path and read them, whatever is wrong with them.
+"""Find the ``.cl`` files of a folder and read them, whatever is wrong with them.
 
-Owns the walk over folders and the decoding. Does not own what the text means: ``signature.py``.
+Owns what a source file is, its decoding, and the walk over folders. Archives: ``corpus_archives.py``; git:
+``corpus_git.py``; which of them a path is: ``corpus_sources.py``. Does not own what a text means: ``signature.py``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-
-from llmperf_common.ids import sha256_hex
+from pathlib import Path, PurePosixPath
 
 EXTENSION = ".cl"
 MAX_SOURCE_BYTES = 8 * 2**20
 """A larger file is no kernel anybody wrote; parsing it would take minutes."""
+MAX_MEMBERS = 200_000
+"""Files of any kind in one archive or git tree: more is an attack, or not a corpus."""
+MAX_TEXT_BYTES = 512 * 2**20
+"""Source text taken from one archive or git tree: all of it is held in memory."""
+_CHUNK_BYTES = 1 << 20
 
 
 class CorpusError(ValueError):
@@ -32,30 +37,103 @@ class SourceFile:
     problem: str
 
 
-def find_files(source: Path, suite: str | None) -> list[SourceFile]:
-    """Read one SRC of the command line: a file, or every ``.cl`` file below a folder.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundFiles:
+    """What one SRC holds: its files, and entries that were not read with the reason."""
+
+    files: tuple[SourceFile, ...]
+    skipped: tuple[tuple[str, str], ...] = ()
+
+
+def is_source_name(name: str) -> bool:
+    """Whether a path inside a source names a ``.cl`` file that is not hidden.
+
+    >>> [is_source_name(name) for name in ("a/b.cl", "./a.CL", ".git/a.cl", "a.h")]
+    [True, True, False, False]
+    """
+    path = PurePosixPath(name)
+    hidden = any(part.startswith(".") and part != ".." for part in path.parts)
+    return path.suffix.lower() == EXTENSION and not hidden
+
+
+def recorded_path(name: str) -> str:
+    """Return a path as it is stored: normal, and valid Unicode whatever its bytes were."""
+    plain = PurePosixPath(name).as_posix()
+    return plain.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def read_source(read: Callable[[int], bytes], *, path: str, suite: str) -> SourceFile:
+    """Read one file; never more than ``MAX_SOURCE_BYTES`` of it are held.
+
+    Args:
+        read: returns up to so many next bytes, none at the end.
+        path: where it was found, inside its source.
+        suite: of its kernels.
+    """
+    raw = read(MAX_SOURCE_BYTES + 1)
+    digest = hashlib.sha256(raw)
+    if len(raw) <= MAX_SOURCE_BYTES:
+        text, problem = _decode(raw)
+    else:
+        num_bytes = len(raw)
+        while piece := read(_CHUNK_BYTES):
+            digest.update(piece)
+            num_bytes += len(piece)
+        text, problem = None, f"the file has {num_bytes} bytes, more than {MAX_SOURCE_BYTES}"
+    return SourceFile(
+        path=recorded_path(path),
+        suite=suite,
+        sha256=digest.hexdigest(),
+        text=text,
+        problem=problem,
+    )
+
+
+def read_alone(source: Path, suite: str | None) -> FoundFiles:
+    """Read a file that was named itself: here a file that is no text is an error.
+
+    Raises:
+        CorpusError: It cannot be read, or is no text.
+    """
+    try:
+        with source.open("rb") as stream:
+            found = read_source(
+                stream.read, path=source.name, suite=suite or source.resolve().parent.name
+            )
+    except OSError as error:
+        raise CorpusError(f"{source}: cannot be read: {error.strerror}") from None
+    if found.text is None:
+        raise CorpusError(
+            f"{source}: {found.problem}: name an OpenCL source, a folder or archive of them, or a corpus"
+        )
+    return FoundFiles(files=(found,))
+
+
+def read_folder(source: Path, suite: str | None) -> FoundFiles:
+    """Read every ``.cl`` file below a folder.
 
     Symbolic links are followed, each folder once; names that begin with a dot are left out.
 
     Raises:
-        CorpusError: The path is missing, no file or folder, unreadable, or has no ``.cl`` file.
+        CorpusError: It cannot be listed, or has no ``.cl`` file.
     """
-    if source.is_file():
-        name = suite or source.resolve().parent.name
-        return [_read(source, source.name, name, alone=True)]
-    if not source.is_dir():
-        what = "is neither a file nor a folder" if source.exists() else "does not exist"
-        raise CorpusError(f"{source} {what}: name an OpenCL source, a folder of them or a corpus")
     name = suite or source.resolve().name
     try:
         paths = sorted(_walk(source, set()))
     except OSError as error:
         raise CorpusError(f"{source}: cannot list the folder: {error.strerror}") from None
+    files, skipped = [], []
+    for path in paths:
+        relative = path.relative_to(source).as_posix()
+        if path.exists() and not path.is_file():
+            skipped.append((recorded_path(relative), "neither a file nor a folder"))
+        else:
+            files.append(_read_one(path, relative, name))
     if not paths:
         raise CorpusError(
             f"{source} has no {EXTENSION} file in it or below it: name a folder of OpenCL sources"
         )
-    return [_read(path, path.relative_to(source).as_posix(), name, alone=False) for path in paths]
+    return FoundFiles(files=tuple(files), skipped=tuple(skipped))
 
 
 def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
@@ -73,28 +151,21 @@ def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
             yield path
 
 
-def _read(path: Path, relative: str, suite: str, *, alone: bool) -> SourceFile:
-    raw, text, problem = b"", None, ""
+def _read_one(path: Path, relative: str, suite: str) -> SourceFile:
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as stream:
+            return read_source(stream.read, path=relative, suite=suite)
     except OSError as error:
-        if alone:
-            raise CorpusError(f"{path}: cannot be read: {error.strerror}") from None
-        problem = f"the file cannot be read: {error.strerror}"
-    else:
-        text, problem = _decode(raw)
-        if alone and text is None:
-            raise CorpusError(
-                f"{path}: {problem}: name an OpenCL source, a folder of them or a corpus"
-            )
-    return SourceFile(
-        path=relative, suite=suite, sha256=sha256_hex(raw), text=text, problem=problem
-    )
+        return SourceFile(
+            path=recorded_path(relative),
+            suite=suite,
+            sha256=hashlib.sha256(b"").hexdigest(),
+            text=None,
+            problem=f"the file cannot be read: {error.strerror}",
+        )
 
 
 def _decode(raw: bytes) -> tuple[str | None, str]:
-    if len(raw) > MAX_SOURCE_BYTES:
-        return None, f"the file has {len(raw)} bytes, more than {MAX_SOURCE_BYTES}"
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,6 +1,7 @@
 """A corpus on disk: one Parquet file, written whole or not at all.
 
-Owns its schema and the checks at reading. Signatures are kept as JSON text, since they are read whole.
+Owns its schema and the checks at reading. Signatures and analyses are kept as JSON text, since they are read
+whole.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pydantic
 
+from llmperf_common.analysis import Analysis
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ids import canonical_json, sha256_hex
 from llmperf_common.records import Kernel
 from workers.corpus_files import CorpusError
 from workers.parse_pool import signature_from_json
 
-CORPUS_VERSION = 1
+CORPUS_VERSION = 2
 _VERSION_KEY, _SHA256_KEY, _SKIPPED_KEY = (
     b"llmperf.corpus_version",
     b"llmperf.corpus_sha256",
@@ -31,12 +34,15 @@ _REQUIRED_TEXTS = (
     "kernel_id", "name", "source", "source_sha256", "path", "suite", "family_id", "build_options",
 )  # fmt: skip
 _OPTIONAL_TEXTS = ("signature", "failure_code", "failure_stage", "failure_detail")
+_LATER_TEXTS = ("analysis",)
+"""Optional, and not in the corpora of earlier releases."""
 SCHEMA = pa.schema(
     [
         *(pa.field(name, pa.string(), nullable=False) for name in _REQUIRED_TEXTS),
-        *(pa.field(name, pa.string()) for name in _OPTIONAL_TEXTS),
+        *(pa.field(name, pa.string()) for name in (*_OPTIONAL_TEXTS, *_LATER_TEXTS)),
     ]
 )
+_ANALYSIS: pydantic.TypeAdapter[Analysis] = pydantic.TypeAdapter(Analysis)
 _MAGIC = b"PAR1"
 
 
@@ -136,13 +142,15 @@ def _check_header(where: Path, schema: pa.Schema, metadata: dict[bytes, bytes]) 
         raise CorpusError(
             f"{where} is of corpus version {version}, later than {CORPUS_VERSION}: update llmperf"
         )
-    missing = [
-        field.name
-        for field in SCHEMA
-        if schema.get_field_index(field.name) < 0 or schema.field(field.name).type != field.type
-    ]
+    missing = [field.name for field in SCHEMA if not _has_column(schema, field)]
     if missing:
         raise CorpusError(f"{where} lacks the columns {', '.join(missing)}: build it again")
+
+
+def _has_column(schema: pa.Schema, field: pa.Field) -> bool:
+    if schema.get_field_index(field.name) < 0:
+        return field.name in _LATER_TEXTS
+    return bool(schema.field(field.name).type == field.type)
 
 
 def _row(kernel: Kernel) -> dict[str, str | None]:
@@ -152,6 +160,8 @@ def _row(kernel: Kernel) -> dict[str, str | None]:
     texts["failure_code"] = failure.code.value if failure else None
     texts["failure_stage"] = failure.stage.value if failure else None
     texts["failure_detail"] = failure.detail if failure else None
+    analysis = kernel.analysis
+    texts["analysis"] = canonical_json(dataclasses.asdict(analysis)) if analysis else None
     return texts
 
 
@@ -166,10 +176,14 @@ def _kernel(row: dict[str, Any]) -> Kernel:
     signature = None
     if row["signature"] is not None:
         signature = signature_from_json(json.loads(row["signature"]))
-    if (signature is None) == (failure is None):
-        raise ValueError(f"kernel {row['kernel_id']}: needs a signature or a failure, and not both")
+    if signature is None and failure is None:
+        raise ValueError(f"kernel {row['kernel_id']}: has neither a signature nor a failure")
+    analysis = row.get("analysis")
     if sha256_hex(row["source"].encode()) != row["source_sha256"] and row["source"]:
         raise ValueError(f"kernel {row['kernel_id']}: its source does not match its hash")
     return Kernel(
-        **{name: row[name] for name in _REQUIRED_TEXTS}, signature=signature, failure=failure
+        **{name: row[name] for name in _REQUIRED_TEXTS},
+        signature=signature,
+        failure=failure,
+        analysis=None if analysis is None else _ANALYSIS.validate_json(analysis),
     )

@@ -1,4 +1,4 @@
-"""The parse child: one JSON line in (source and options), one JSON line out (signatures or a failure).
+"""The parse child: one JSON line in (source and options), one JSON line out (kernels or a failure).
 
 Owns the process boundary around libclang, which can crash on hostile sources and cannot be interrupted;
 its parent is ``parse_pool.py``. Loads neither Arrow nor pydantic: it must start in a fraction of a second.
@@ -15,7 +15,7 @@ import sys
 import traceback
 
 from llmperf_common.failures import Failure, FailureCode, Stage
-from workers.signature import NamedSignature, read_signatures
+from workers.front_end import ReadKernel, read_kernels
 
 _PR_SET_PDEATHSIG = 1
 _RECURSION_LIMIT = 10_000
@@ -25,19 +25,25 @@ _RECURSION_LIMIT = 10_000
 def answer(source: str, build_options: str) -> str:
     """Return the answer to one job as a line of JSON."""
     try:
-        found = read_signatures(source, build_options)
+        found = read_kernels(source, build_options)
     except Exception:  # noqa: BLE001  (the process boundary: everything becomes a coded failure)
         found = Failure(
             code=FailureCode.INTERNAL_ERROR, stage=Stage.SIGNATURE, detail=traceback.format_exc()
         )
     if isinstance(found, Failure):
         return json.dumps({"failure": dataclasses.asdict(found)})
-    return json.dumps({"kernels": [_kernel(one) for one in found]})
+    return json.dumps({"kernels": [_kernel(one, source) for one in found]})
 
 
-def _kernel(one: NamedSignature) -> dict[str, object]:
-    key = "failure" if isinstance(one.signature, Failure) else "signature"
-    return {"name": one.name, key: dataclasses.asdict(one.signature)}
+def _kernel(one: ReadKernel, source: str) -> dict[str, object]:
+    found: dict[str, object] = {"name": one.name, "build_options": one.build_options}
+    if one.source != source:
+        found["source"] = one.source
+    if one.signature is not None:
+        found["signature"] = dataclasses.asdict(one.signature)
+    if one.failure is not None:
+        found["failure"] = dataclasses.asdict(one.failure)
+    return found
 
 
 def _die_with_parent(parent_pid: int) -> None:

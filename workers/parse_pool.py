@@ -1,4 +1,4 @@
-"""Read the signatures of many sources in killable children, a few at a time.
+"""Read the kernels of many sources in killable children, a few at a time.
 
 Owns the children's lives: a source that crashes the parser or keeps it busy for too long costs one child
 and gives one coded failure, never the run. What a child does: ``parse_child.py``.
@@ -22,7 +22,7 @@ import pydantic
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Signature
-from workers.signature import NamedSignature
+from workers.front_end import ReadKernel
 
 FILE_TIMEOUT_S = 30.0
 SOURCES_PER_CHILD = 64
@@ -32,7 +32,7 @@ _READ_BYTES = 1 << 16
 _SIGNATURE: pydantic.TypeAdapter[Signature] = pydantic.TypeAdapter(Signature)
 _FAILURE: pydantic.TypeAdapter[Failure] = pydantic.TypeAdapter(Failure)
 
-Parsed = tuple[NamedSignature, ...] | Failure
+Parsed = tuple[ReadKernel, ...] | Failure
 
 
 def parse_sources(
@@ -43,7 +43,7 @@ def parse_sources(
     timeout_s: float = FILE_TIMEOUT_S,
     command: Sequence[str] | None = None,
 ) -> list[Parsed]:
-    """Read every source's signatures; the result has the order of ``sources``.
+    """Read every source's kernels; the result has the order of ``sources``.
 
     Args:
         sources: OpenCL C texts.
@@ -185,7 +185,7 @@ class _Pool:
                     fresh.give(child.job, child.line, time.monotonic() + self._timeout_s)
                 continue
             if line is not None:
-                yield child, _decoded(line)
+                yield child, _decoded(line, json.loads(child.line)["source"])
         now_s = time.monotonic()
         for child in [one for one in self._children if one.deadline_s <= now_s]:
             self._drop(child, kill=True)
@@ -204,18 +204,21 @@ class _Pool:
         return child.end(kill=kill)
 
 
-def _decoded(line: str) -> Parsed:
+def _decoded(line: str, source: str) -> Parsed:
     answer = json.loads(line)
     if "failure" in answer:
         return _FAILURE.validate_python(answer["failure"])
-    return tuple(
-        NamedSignature(
-            name=one["name"],
-            signature=_FAILURE.validate_python(one["failure"])
-            if "failure" in one
-            else signature_from_json(one["signature"]),
-        )
-        for one in answer["kernels"]
+    return tuple(_kernel(one, source) for one in answer["kernels"])
+
+
+def _kernel(one: dict[str, Any], source: str) -> ReadKernel:
+    signature, failure = one.get("signature"), one.get("failure")
+    return ReadKernel(
+        name=one["name"],
+        source=one.get("source", source),
+        build_options=one["build_options"],
+        signature=None if signature is None else signature_from_json(signature),
+        failure=None if failure is None else _FAILURE.validate_python(failure),
     )
 
 

@@ -74,10 +74,14 @@ _KERNEL_HEADER = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedSignature:
-    """One kernel of a source: its name, and its signature or why it has none."""
+    """One kernel of a source: its arguments where they can be read, and why it cannot be launched.
+
+    Arguments that can be read but not filled (an image, say) give both.
+    """
 
     name: str
-    signature: Signature | Failure
+    signature: Signature | None = None
+    failure: Failure | None = None
 
 
 def mentions_kernel(source: str) -> bool:
@@ -102,17 +106,30 @@ def read_signatures(source: str, build_options: str = "") -> tuple[NamedSignatur
     if not mentions_kernel(source):
         return ()
     try:
-        parsed = parse(source, build_options)
-        found = {one.name: _named(parsed, source, one) for one in parsed.kernels}
-    except RecursionError:
+        return signatures_of(parse(source, build_options), source)
+    except (RecursionError, ParserCrashError) as error:
+        return parser_failure(error)
+
+
+def parser_failure(error: RecursionError | ParserCrashError) -> Failure:
+    """Return what it means for a source that the parser gave up on it."""
+    if isinstance(error, RecursionError):
         return _failure(
             FailureCode.UNSUPPORTED, "an expression is nested too deeply to be analysed"
         )
-    except ParserCrashError as error:
-        return _failure(FailureCode.COMPILER_CRASH, str(error))
+    return _failure(FailureCode.COMPILER_CRASH, str(error))
+
+
+def signatures_of(parsed: ParsedSource, source: str) -> tuple[NamedSignature, ...] | Failure:
+    """Judge every kernel of a parsed file; ``read_signatures`` without the parsing.
+
+    Raises:
+        RecursionError: An expression is nested too deeply to be walked.
+    """
+    found = {one.name: signature_of(parsed, source, one) for one in parsed.kernels}
     for name in _lost_kernels(source, parsed, found):
         detail = "the parser could not make sense of this kernel\n" + "\n".join(parsed.errors)
-        found[name] = NamedSignature(name=name, signature=_failure(FailureCode.BUILD_ERROR, detail))
+        found[name] = NamedSignature(name=name, failure=_failure(FailureCode.BUILD_ERROR, detail))
     if not found:
         reasons = parsed.errors or (
             "no __kernel function with a body is left after preprocessing; pass the macros it needs (-D...)",
@@ -142,11 +159,12 @@ def _has_body(text: str, after_parenthesis: int) -> bool:
     return False
 
 
-def _named(parsed: ParsedSource, source: str, kernel: Function) -> NamedSignature:
-    return NamedSignature(name=kernel.name, signature=_signature(parsed, source, kernel))
+def signature_of(parsed: ParsedSource, source: str, kernel: Function) -> NamedSignature:
+    """Judge one kernel of a parsed file.
 
-
-def _signature(parsed: ParsedSource, source: str, kernel: Function) -> Signature | Failure:
+    Raises:
+        RecursionError: An expression is nested too deeply to be walked.
+    """
     accesses = AccessAnalysis(parsed).accesses(kernel)
     arguments = tuple(
         _argument(position, parameter, access)
@@ -154,19 +172,24 @@ def _signature(parsed: ParsedSource, source: str, kernel: Function) -> Signature
             zip(kernel.parameters, accesses, strict=True)
         )
     )
-    refused = [one for one in arguments if one.kind not in _FILLABLE]
-    if refused:
-        return _failure(FailureCode.UNSUPPORTED, "\n".join(_refusal(one) for one in refused))
     functions = reachable(parsed, kernel)
     required = kernel.required_local_size
     dims = max(_dims_asked_for(functions), _dims_required(required))
     features = static_features(parsed, source.encode(), kernel, functions, arguments, dims)
-    return Signature(
-        arguments=arguments,
-        dims=dims,
-        required_local_size=required,
-        static_local_bytes=int(features["static_local_bytes"]),
-        static_features=features,
+    refused = [one for one in arguments if one.kind not in _FILLABLE]
+    failure = None
+    if refused:
+        failure = _failure(FailureCode.UNSUPPORTED, "\n".join(_refusal(one) for one in refused))
+    return NamedSignature(
+        name=kernel.name,
+        signature=Signature(
+            arguments=arguments,
+            dims=dims,
+            required_local_size=required,
+            static_local_bytes=int(features["static_local_bytes"]),
+            static_features=features,
+        ),
+        failure=failure,
     )
 
 

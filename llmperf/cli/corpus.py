@@ -15,10 +15,18 @@ app = typer.Typer(
 )
 
 
+_MAX_LINES = 20
+"""Of one group of counts in the table; ``--json`` has them all."""
+
+
 @app.command()
 def build(
     sources: Annotated[
-        list[Path], typer.Argument(help="Files and folders of .cl sources.", metavar="SRC...")
+        list[Path],
+        typer.Argument(
+            help="Files and folders of .cl sources, tar and zip archives, git directories, corpora.",
+            metavar="SRC...",
+        ),
     ],
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="The corpus to write, a .parquet file.")
@@ -26,7 +34,9 @@ def build(
     suite: Annotated[
         str | None,
         typer.Option(
-            "--suite", metavar="NAME", help="Name of the suite (default: the folder's name)."
+            "--suite",
+            metavar="NAME",
+            help="Name of the suite (default: the folder's or the archive's name).",
         ),
     ] = None,
 ) -> None:
@@ -51,7 +61,8 @@ def stats(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Count what a corpus holds."""
-    from workers.corpus import corpus_stats, read_sources  # noqa: PLC0415
+    from workers.corpus import read_sources  # noqa: PLC0415
+    from workers.corpus_stats import corpus_stats  # noqa: PLC0415
 
     found = corpus_stats(read_sources([corpus]))
     if as_json:
@@ -60,7 +71,9 @@ def stats(
     rows: list[tuple[str, object]] = []
     for name, value in dataclasses.asdict(found).items():
         if isinstance(value, dict):
-            rows += [(f"{name}: {key}", count) for key, count in value.items()]
+            rows += [(f"{name}: {key}", count) for key, count in list(value.items())[:_MAX_LINES]]
+            if len(value) > _MAX_LINES:
+                rows.append((f"{name}: {len(value) - _MAX_LINES} more, see --json", None))
         else:
             rows.append((name, value))
     answer_table(str(corpus), ("what", "count"), rows)

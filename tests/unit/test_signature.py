@@ -17,7 +17,7 @@ def signature(source: str, build_options: str = "") -> Signature:
 
 def failure(source: str) -> Failure:
     found = read_signatures(source)
-    outcome = found if isinstance(found, Failure) else found[0].signature
+    outcome = found if isinstance(found, Failure) else found[0].failure
     assert isinstance(outcome, Failure)
     return outcome
 

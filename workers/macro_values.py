@@ -1,0 +1,160 @@
+"""What a macro that a host program would define stands for, guessed from its name and its uses.
+
+Owns the guesses. They need not be the author's values, only such that the kernel compiles and does work of
+its usual shape; ``macro_inference.py`` keeps a guess only where it takes errors away.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+DEFAULT_VALUE = "16"
+"""A tile side: two of them make a work-group of 256, which every device allows."""
+FLAT_GROUP_VALUE = "256"
+"""Of a work-group's size where it is the length of a one-dimensional local array."""
+_SHIFT_VALUE = "4"
+
+_CODE_COMMENTS = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_TYPE_WORDS = (
+    r"(?:const|volatile|restrict|unsigned|signed|static|inline|struct|void|bool|kernel|__kernel|global|__global"
+    r"|local|__local|constant|__constant|private|__private"
+    r"|(?:u?char|u?short|u?int|u?long|half|float|double|size_t)(?:2|3|4|8|16)?)\b"
+)
+_FIXED_WIDTH = {
+    "int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort",
+    "int32": "int", "uint32": "uint", "int64": "long", "uint64": "ulong",
+}  # fmt: skip
+_SHORT_WIDTH = re.compile(r"(?:__)?([uisf])(8|16|32|64)", re.IGNORECASE)
+_SHORT_NAMES = {
+    "u8": "uchar", "u16": "ushort", "u32": "uint", "u64": "ulong", "i8": "char", "i16": "short",
+    "i32": "int", "i64": "long", "f16": "half", "f32": "float", "f64": "double",
+}  # fmt: skip
+_FUNCTIONS = {
+    "MIN": "min", "MAX": "max", "ABS": "abs", "FABS": "fabs", "SQRT": "sqrt", "RSQRT": "rsqrt", "EXP": "exp",
+    "LOG": "log", "POW": "pow", "SIN": "sin", "COS": "cos", "TAN": "tan", "FMA": "fma", "MAD": "mad",
+    "CLAMP": "clamp", "FLOOR": "floor", "CEIL": "ceil", "DOT": "dot", "MIX": "mix", "MAD24": "mad24",
+    "MUL24": "mul24", "SELECT": "select", "HYPOT": "hypot", "TANH": "tanh", "FMIN": "fmin", "FMAX": "fmax",
+    "BARRIER": "barrier",
+}  # fmt: skip
+_CONSTANTS = {
+    "TRUE": "1", "FALSE": "0", "PI": "3.14159265f", "TWO_PI": "6.28318531f", "TWOPI": "6.28318531f",
+    "EPS": "1e-6f", "EPSILON": "1e-6f", "LARGE": "1e30f", "FLT_INF": "1e30f",
+}  # fmt: skip
+
+
+class Role(Enum):
+    """How a source uses a name that nobody declares."""
+
+    TYPE = "type"
+    VALUE = "value"
+    QUALIFIER = "qualifier"
+    FUNCTION = "function"
+
+
+def without_comments(source: str) -> str:
+    """Return the source with each comment as one blank."""
+    return _CODE_COMMENTS.sub(" ", source)
+
+
+def role_of(name: str, code: str, *, is_type_by_parser: bool) -> Role:
+    """Say how ``code`` (without comments) uses a name; the parser may know that it stands for a type."""
+    word = re.escape(name)
+    if re.search(rf"\b{word}\s+{_TYPE_WORDS}", code):
+        return Role.QUALIFIER
+    uses = len(re.findall(rf"\b{word}\b", code))
+    if uses and uses == len(re.findall(rf"\b{word}\s*\(", code)) and not is_type_by_parser:
+        return Role.FUNCTION
+    # A star after a name is a product unless the name begins a statement or follows a qualifier.
+    declares = (
+        rf"\b{word}\s+[A-Za-z_]\w*\s*[;=,\[)(]"
+        rf"|(?:[;{{}}]|{_TYPE_WORDS})\s*{word}\s*\*+\s*[A-Za-z_]\w*\s*[;=,\[)]"
+    )
+    casts = rf"\(\s*{word}\s*\**\s*\)\s*[A-Za-z_0-9(]"
+    if is_type_by_parser or re.search(declares, code) or re.search(casts, code):
+        return Role.TYPE
+    return Role.VALUE
+
+
+def type_for(name: str) -> str:
+    """Return the type that a name most likely stands for.
+
+    >>> [type_for(name) for name in ("REAL", "REAL4", "uint32_t", "POSVECTYPE", "DOUBLE2", "INDEX_T")]
+    ['float', 'float4', 'uint', 'float4', 'double2', 'int']
+    """
+    plain = re.sub(r"(?i)_?t(?:ype)?$", "", name) if len(name) > 2 else name
+    if plain.lower() in _FIXED_WIDTH:
+        return _FIXED_WIDTH[plain.lower()]
+    if _SHORT_WIDTH.fullmatch(plain):
+        short = plain.lower().lstrip("_").replace("s", "i")
+        return _SHORT_NAMES.get(short, "float")
+    match = re.search(r"(?<!\d)(16|8|4|3|2)(?:_?(?:T|TYPE))?$", name, re.IGNORECASE)
+    lanes = match.group(1) if match else ""
+    upper = name.upper()
+    if not lanes and "VEC" in upper:
+        lanes = "4"
+    return _scalar_for(upper) + lanes
+
+
+def _scalar_for(upper: str) -> str:
+    words = (
+        (("DOUBLE", "FP64"), "double"),
+        (("HALF", "FP16"), "half"),
+        (("UCHAR", "BYTE", "PIXEL"), "uchar"),
+        (("CHAR",), "char"),
+        (("UINT", "UNSIGNED", "MASK", "HASH"), "uint"),
+        (("ULONG",), "ulong"),
+        (("LONG",), "long"),
+        (("INT", "INDEX", "IDX", "ITYPE", "BOOL"), "int"),
+    )
+    for parts, scalar in words:
+        if any(part in upper for part in parts) and "POINT" not in upper:
+            return scalar
+    return "float"
+
+
+def qualifier_for(name: str) -> str:
+    """Return what a name before a type stands for; often nothing.
+
+    >>> [qualifier_for(name) for name in ("KERNEL", "GLOBAL_MEM", "INLINE")]
+    ['__kernel', '__global', '']
+    """
+    upper = name.upper()
+    words = (
+        ("KERNEL", "__kernel"),
+        ("GLOBAL", "__global"),
+        ("SHARED", "__local"),
+        ("LOCAL", "__local"),
+        ("CONSTANT", "__constant"),
+        ("CONST", "const"),
+        ("RESTRICT", "restrict"),
+    )
+    return next((meaning for part, meaning in words if part in upper), "")
+
+
+def function_for(name: str) -> str | None:
+    """Return the built-in function of a name that is called; None where any meaning would be invented."""
+    return _FUNCTIONS.get(name.strip("_").upper())
+
+
+def value_for(name: str, code: str) -> str:
+    """Return a number for a name, by what ``code`` does with it.
+
+    >>> value_for("N", "x[N]"), value_for("WG_SIZE", "__local float t[WG_SIZE];"), value_for("LOG_N", "1 << LOG_N")
+    ('16', '256', '4')
+    """
+    word = re.escape(name)
+    compared = re.search(rf"#\s*(?:el)?if\s*\(?\s*{word}\s*==\s*(\d+)", code)
+    if compared:
+        return compared.group(1)
+    if name in _CONSTANTS:
+        return _CONSTANTS[name]
+    if re.search(r"LOG|SHIFT|BITS", name) or re.search(rf"(?:<<|>>)=?\s*{word}\b", code):
+        return _SHIFT_VALUE
+    required = re.search(rf"reqd_work_group_size\s*\(([^()]*\b{word}\b[^()]*)\)", code)
+    if required:
+        return DEFAULT_VALUE if len(re.findall(rf"\b{word}\b", required[1])) > 1 else "64"
+    in_plane = re.search(rf"\]\s*\[[^\]]*\b{word}\b|\[[^\]]*\b{word}\b[^\]]*\]\s*\[", code)
+    squared = re.search(rf"\b{word}\s*\*\s*{word}\b|get_local_id\s*\(\s*1\s*\)", code)
+    in_row = re.search(rf"\b(?:__)?local\b[^;{{}}()]*\[[^\]]*\b{word}\b", code)
+    return FLAT_GROUP_VALUE if in_row and not in_plane and not squared else DEFAULT_VALUE

@@ -1,0 +1,97 @@
+"""Which macro would open a part of a file that ``#if`` holds shut.
+
+Owns the reading of conditional directives, by line and without evaluating them. What is done with the answer:
+``macro_inference.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(ifdef|ifndef|if|elif|else|endif)\b[ \t]*(.*)$")
+_DEFINED = re.compile(r"(?<!!)(?<!! )\bdefined\s*\(?\s*([A-Za-z_]\w*)")
+_COMPARED = re.compile(r"\(?\s*([A-Za-z_]\w*)\s*(?:==|>=)\s*(\d+)\b")
+_NAME_ALONE = re.compile(r"\(?\s*([A-Za-z_]\w*)\s*\)?\s*(?://.*|/\*.*)?$")
+_NOT_OURS = re.compile(r"__\w*|cl_\w+|CL_\w+|NVIDIA|AMD|INTEL|APPLE|MAC|cplusplus")
+"""Set by a compiler: to define one would claim to be another device."""
+_SECOND_CHOICE = re.compile(r"DOUBLE|FP64|F64|HALF|FP16|DEBUG|TRACE|PRINT", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """One open branch of a conditional.
+
+    ``opens`` is the definition (``NAME`` or ``NAME=VALUE``) that would take it, empty where none is known;
+    ``before`` those of the branches before it in the same conditional.
+    """
+
+    opens: str
+    before: tuple[str, ...] = ()
+
+
+def branches_by_line(source: str) -> list[tuple[Branch, ...]]:
+    r"""Return the open branches of every line, outermost first; index 0 is line 1.
+
+    >>> branches_by_line("#ifdef A\nint x;\n#endif")[1][0].opens
+    'A'
+    """
+    stack: list[Branch] = []
+    found = []
+    for line in source.splitlines():
+        match = _DIRECTIVE.match(line)
+        word = match.group(1) if match else ""
+        if match and word in {"if", "ifdef"}:
+            stack.append(Branch(opens=_opening(match.group(2), plain=word == "ifdef")))
+        elif word == "ifndef":
+            stack.append(Branch(opens=""))
+        elif match and word in {"elif", "else"} and stack:
+            last = stack.pop()
+            opens = _opening(match.group(2), plain=False) if word == "elif" else ""
+            stack.append(Branch(opens=opens, before=(*last.before, last.opens)))
+        elif word == "endif" and stack:
+            stack.pop()
+        found.append(tuple(stack))
+    return found
+
+
+def openers_of(source: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
+    """Return what to define so that a line on which ``pattern`` is found is compiled; () if nothing helps.
+
+    Of several such lines the first that needs neither double precision nor debugging is taken.
+    """
+    choices = []
+    for line, branches in zip(source.splitlines(), branches_by_line(source), strict=True):
+        if branches and pattern.search(line):
+            openers = tuple(dict.fromkeys(one.opens for one in branches if one.opens))
+            if openers:
+                choices.append(openers)
+    return min(choices, key=_reluctance, default=())
+
+
+def escapes_of(source: str, line_number: int) -> tuple[str, ...]:
+    """Return what to define so that a line (an ``#error`` in a last ``#else``) is not reached."""
+    branches = branches_by_line(source)
+    if not 1 <= line_number <= len(branches) or not branches[line_number - 1]:
+        return ()
+    choices = [(one,) for one in branches[line_number - 1][-1].before if one]
+    return min(choices, key=_reluctance, default=())
+
+
+def _reluctance(openers: Sequence[str]) -> int:
+    return sum(_SECOND_CHOICE.search(one) is not None for one in openers)
+
+
+def _opening(condition: str, *, plain: bool) -> str:
+    if match := _COMPARED.match(condition):
+        name, value = match.groups()
+    elif (match := _DEFINED.search(condition)) or (match := _NAME_ALONE.match(condition)):
+        name, value = match.group(1), ""
+    else:
+        return ""
+    if not plain and name == "defined":
+        return ""
+    if _NOT_OURS.match(name):
+        return ""
+    return f"{name}={value}" if value else name
