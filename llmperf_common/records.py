@@ -143,8 +143,9 @@ class Signature:
 class Kernel:
     """One ``__kernel`` function with the source it needs.
 
-    Exactly one of ``signature`` and ``failure`` is set: a kernel that cannot be understood still is in the
-    corpus and gives its one failed row.
+    ``failure`` says that it cannot be launched and why: it still is in the corpus and gives its one failed row.
+    ``signature`` is None only where its arguments could not be read; an ``unsupported`` kernel (image, sampler,
+    structure by value) has both. At least one of the two is set.
     """
 
     kernel_id: str
@@ -357,8 +358,13 @@ def empty_config(*, kernel_id: str, device_class: str, strategy: Strategy) -> La
 
 
 def launch_argument_json(argument: LaunchArgument) -> list[object]:
-    """Return the JSON value that stands for one argument in a ``sample_id``."""
+    """Return the JSON value that stands for one argument in a ``sample_id``.
+
+    The content rule is in it only where there is one: configs without keep the ids they always had.
+    """
     # The dataset stores values as float64: an id must follow from what is stored, also beyond 2**53.
     value = None if argument.value is None else float(argument.value)
     stored = int(value) if value is not None and value.is_integer() else value
-    return [argument.position, argument.kind.value, argument.elements, stored]
+    plain: list[object] = [argument.position, argument.kind.value, argument.elements, stored]
+    rule = argument.contents
+    return plain if rule is None else [*plain, rule.rule.value, rule.limit]

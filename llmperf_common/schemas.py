@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from llmperf_common.static_feature_names import STATIC_FEATURES
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 def _column(
@@ -39,7 +39,7 @@ SAMPLES = pa.schema(
         _column("device_class", _TEXT, "Slug of the device's model.", nullable=False),
         _column("global_size", pa.list_(_I64), "NDRange, dimension 0 first; empty if none was planned.", unit="work-items", nullable=False),
         _column("local_size", pa.list_(_I64), "Work-group shape, dimension 0 first.", unit="work-items", nullable=False),
-        _column("args", pa.list_(_struct(("position", _I32), ("kind", _TEXT), ("elements", _I64), ("value", _F64))), "Arguments in position order: elements of a buffer, or the value of a scalar.", nullable=False),
+        _column("args", pa.list_(_struct(("position", _I32), ("kind", _TEXT), ("elements", _I64), ("value", _F64), ("contents", _TEXT), ("contents_limit", _I64))), "Arguments in position order: elements of a buffer, or the value of a scalar; contents: bounded or prefix where its integers steer the kernel, all below contents_limit.", nullable=False),
         _column("regime", _TEXT, "idle_sm, under_utilised or fully_utilised."),
         _column("input_strategy", _TEXT, "The first of memory_analysis, decoupled, simple in input_strategies.", nullable=False),
         _column("input_strategies", pa.list_(_TEXT), "Every strategy that planned this config.", nullable=False),
@@ -80,6 +80,9 @@ KERNELS = pa.schema(
         _column("device_class", _TEXT, "Slug of the device's model.", nullable=False),
         _column("args", pa.list_(_struct(("position", _I32), ("name", _TEXT), ("kind", _TEXT), ("type_name", _TEXT), ("scalar_type", _TEXT), ("vector_width", _I32), ("element_bytes", _I32), ("access", _TEXT))), "Declared arguments in position order.", nullable=False),
         _column("analysis", pa.list_(_struct(("position", _I32), ("constant", _I64), ("terms", _TERMS), ("cap_constant", _I64), ("cap_terms", _TERMS), ("validated", _BOOL), ("reason", _TEXT))), "Extent of each buffer as a polynomial of the launch; null constant with a reason when it has none.", nullable=False),
+        _column("data_dependent", _BOOL, "Whether an index or the turns of a loop follow from buffer contents; null where not analysed."),
+        _column("index_roles", pa.list_(_struct(("position", _I32), ("rule", _TEXT), ("targets", pa.list_(_struct(("position", _I32), ("constant", _I64), ("terms", _TERMS)))))), "Buffers whose values steer the kernel: how they are made, and the extent of each buffer they index, over value_limit too."),
+        _column("analysis_failure", _TEXT, "Why nothing could be found out about the kernel's memory."),
         _column("build", _struct(("options", _TEXT), ("log", _TEXT), ("seconds", _F64), ("binary_sha256", _TEXT)), "How it was compiled."),
         _column("static_features", _struct(*((name, _F64) for name in STATIC_FEATURES)), "Counts made from the source, by name; null where it could not be read."),
         _column("registers", _I32, "Registers a work-item, where the device tells."),
@@ -140,10 +143,14 @@ def missing_or_changed_columns(table: str, found: pa.Schema) -> list[str]:
 
 
 def _is_earlier_form(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether ``found`` is ``wanted``, or a struct that lacks members which were added since."""
+    """Whether ``found`` is ``wanted``, or lacks members of structs (or lists of them) added since."""
     if found == wanted:
         return True
+    if pa.types.is_list(found) and pa.types.is_list(wanted):
+        return _is_earlier_form(found.value_type, wanted.value_type)
     if not (pa.types.is_struct(found) and pa.types.is_struct(wanted)):
         return False
     types = {member.name: member.type for member in wanted}
-    return all(types.get(member.name, member.type) == member.type for member in found)
+    return all(
+        _is_earlier_form(member.type, types.get(member.name, member.type)) for member in found
+    )

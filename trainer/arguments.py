@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llmperf_common.analysis import launch_sizes
 from llmperf_common.launch_columns import is_integer_scalar
 from llmperf_common.records import Argument, ArgumentKind, LaunchArgument, Signature
 from trainer.errors import BadInput
-from trainer.extents import extent_elements, launch_sizes
+from trainer.extents import extent_elements
 
 Value = int | float | str
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import pydantic
 
+from llmperf_common.analysis import Analysis
 from llmperf_common.failures import Failure
 from llmperf_common.records import Device, Kernel, LaunchConfig, Timing
 from workers.config import TimingConfig
@@ -30,8 +31,23 @@ class CompileJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyseJob:
+    """To an analysis child: find out what ``kernel`` touches."""
+
+    kernel: Kernel
+    analyse: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysed:
+    """From an analysis child: what was found out, or why nothing was."""
+
+    analysis: Analysis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerReady:
-    """From a compile child: from here on, time is the compiler's and no longer the start-up's."""
+    """From a compile or analysis child: from here on, time is the job's and no longer the start-up's."""
 
     compiler_ready: bool = True
 
@@ -126,9 +142,10 @@ class ChildCrashed:
     """The exception in one line."""
 
 
-ToChild = CompileJob | PeaksJob | RunJob
+ToChild = CompileJob | AnalyseJob | PeaksJob | RunJob
 FromChild = (
     CompilerReady
+    | Analysed
     | Compiled
     | CompileFailed
     | ChildReady
@@ -143,6 +160,8 @@ _MESSAGES: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         CompileJob,
+        AnalyseJob,
+        Analysed,
         PeaksJob,
         RunJob,
         CompilerReady,

@@ -16,11 +16,13 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
+from llmperf_common.analysis import Analysis
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.ledger.attach import SqliteHome, ledger_folder, process_name
 from llmperf_common.ledger.holder import boot_clock_s, this_process
 from llmperf_common.ledger.protocol import Holder
 from llmperf_common.records import Device
+from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS, analysis_from_row
 from llmperf_common.store.card import write_card
 from llmperf_common.store.filesystem import PosixFilesystem
 from llmperf_common.store.manifest import ShardEntry, latest_manifest
@@ -32,7 +34,6 @@ from workers.corpus import Corpus
 from workers.device.interface import DeviceRef
 from workers.events import EventLog
 from workers.joining import attach_ledger, device_of_run, join_plan
-from workers.launch_plan import check_strategy
 from workers.loop import CollectLoop, LoopObserver, StopReason
 from workers.observers import Fanout, Tally
 from workers.pipeline import DevicePipeline
@@ -118,11 +119,8 @@ def collect(
     Raises:
         StoreError: ``out`` cannot be used (``ForeignRunError``: it belongs to another run).
         DeviceLostError: The device cannot be opened.
-        NotInThisRelease: The config asks for a strategy that is not built yet.
     """
     started_s = time.monotonic()
-    for strategy in config.plan.strategies:
-        check_strategy(strategy)
     holder = this_process()
     fs = PosixFilesystem(out)
     with contextlib.ExitStack() as stack:
@@ -172,7 +170,7 @@ def summarise(
     """Count what the dataset holds against what the plan wants."""
     dataset = open_dataset(out)
     statuses = dataset.status_counts()
-    done = set(dataset.kernels(["task_id"]).column("task_id").to_pylist())
+    done = _analyses(dataset)
     rows = _rows_with_config(dataset)
     pending = [t for t in map(plan.task, range(plan.num_tasks)) if t.task_id not in done]
     num_pending = sum(map(plan.num_samples, pending[:_MAX_TASKS_COUNTED]))
@@ -180,7 +178,7 @@ def summarise(
     num_planned = dataset.num_samples + num_pending
     for task in map(plan.task, range(min(plan.num_tasks, _MAX_TASKS_COUNTED))):
         if task.task_id in rows:
-            num_planned += plan.num_samples(task) - rows[task.task_id]
+            num_planned += plan.num_samples(task, done[task.task_id]) - rows[task.task_id]
     num_ok = statuses.pop(OK_STATUS, 0)
     return CollectSummary(
         stop_reason=reason,
@@ -195,6 +193,16 @@ def summarise(
         plan_hash=plan.plan_hash,
         seconds=seconds,
     )
+
+
+def _analyses(dataset: Dataset) -> dict[str, Analysis | None]:
+    """Return the analysis of each finished task, by task id; None where the kernel was not analysed."""
+    columns = ["task_id", *ANALYSIS_COLUMNS]
+    return {
+        row["task_id"]: analysis_from_row(row)
+        for table in dataset.iter_table("kernels", columns)
+        for row in table.to_pylist()
+    }
 
 
 def _rows_with_config(dataset: Dataset) -> Counter[str]:

@@ -18,10 +18,12 @@ class PlanConfig(Node):
     """Which launch configs are timed; a pure function of these, the kernel and the device class."""
 
     strategies: tuple[Strategy, ...] = Field(
-        (Strategy.SIMPLE,), description="Input strategies, each planned in full.", min_length=1
+        (Strategy.MEMORY_ANALYSIS,),
+        description="Input strategies; they share the configs of a kernel.",
+        min_length=1,
     )
     samples_per_kernel: int = Field(
-        68, ge=1, le=100_000, description="Launch configs planned a kernel."
+        68, ge=1, le=100_000, description="Launch configs planned a kernel, over all strategies."
     )
     seed: int = Field(
         0, ge=0, le=2**31 - 1, description="Seed of configs, their order and their inputs."
@@ -112,6 +114,16 @@ class LimitsConfig(Node):
 
     build_timeout_s: float = Field(
         60.0, gt=0, le=3600, description="Kill a compile child after this long."
+    )
+    analysis_timeout_s: float = Field(
+        60.0,
+        gt=0,
+        le=3600,
+        description="Kill a child that has not analysed a kernel after this long; it is planned simply.",
+    )
+    analysis_device: Literal["auto", "same"] = Field(
+        "auto",
+        description="Analyse kernels of a GPU on a CPU OpenCL device where there is one, or on the GPU itself.",
     )
     config_timeout_s: float = Field(
         30.0,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from llmperf_common.ids import content_id
@@ -43,7 +44,8 @@ class SizeRequest:
 
     ``shapes``: local sizes that the kernel and the device allow. ``max_side``: longest side of the global
     size, from the largest buffers that fit. Shares and caps as in ``PlanConfig``; a sibling has the global
-    size of another NDRange and a local size of its own.
+    size of another NDRange and a local size of its own. ``fits``: whether the buffers of a (global size, local
+    size) can be had, where ``max_side`` does not say it all; larger NDRanges are taken to need more.
     """
 
     key: str
@@ -58,6 +60,7 @@ class SizeRequest:
     idle_share: float
     under_share: float
     stratified: bool
+    fits: Callable[[Shape, Shape], bool] | None = None
 
 
 class Draws:
@@ -116,9 +119,7 @@ def draw_sizes(request: SizeRequest) -> tuple[tuple[Shape, Shape], ...]:
     the caps cut off gives its share to the largest counts that fit, one of few NDRanges to the next. The order is random: a drift of the
     device must not look like an effect of size.
     """
-    most_groups = {
-        shape: most for shape in request.shapes if (most := _most_groups(request, shape)) >= 1
-    }
+    most_groups = _most_groups_by_shape(request)
     if not most_groups:
         return ()
     draws = Draws(request.key)
@@ -140,11 +141,15 @@ def draw_sizes(request: SizeRequest) -> tuple[tuple[Shape, Shape], ...]:
             bounds = (min(low, most), min(high, most))
             target = draws.log_uniform(*bounds, at=(slot + draws.unit()) / num_slots)
             groups = _arranged(request, draws, shape, target, bounds)
-            sides = tuple(n * side for n, side in zip(groups, shape, strict=True))
+            sides = _sides(groups, shape)
+            if not _has_room(request, sides, shape):
+                sides = _sides(_near_square(shape, target), shape)
+                if not _has_room(request, sides, shape):
+                    continue
             found.setdefault((sides, shape), None)
             if len(found) < total and draws.unit() < request.sibling_share:
                 sibling = _sibling(draws, sides, shape, roomy, (low, high))
-                if sibling:
+                if sibling and _has_room(request, sides, sibling):
                     found.setdefault((sides, sibling), None)
     pairs = list(found)
     for last in range(len(pairs) - 1, 0, -1):
@@ -187,9 +192,65 @@ def _ranges(request: SizeRequest) -> tuple[tuple[int, int, int], ...]:
     )
 
 
-def _most_groups(request: SizeRequest, shape: Shape) -> int:
-    by_side = math.prod(request.max_side // side for side in shape)
-    return min(by_side, request.max_work_items // math.prod(shape))
+def _most_groups_by_shape(request: SizeRequest) -> dict[Shape, int]:
+    """Return how many work-groups of each shape fit; shapes of which not even one does are left out."""
+    found: dict[Shape, int] = {}
+    items = 0
+    for shape in request.shapes:
+        by_side = math.prod(request.max_side // side for side in shape)
+        most = min(by_side, request.max_work_items // math.prod(shape))
+        if request.fits is not None and most >= 1:
+            # Shapes differ little in the work-items they allow: the last one's are a good first guess.
+            most = _most_with_room(request, shape, most, guess=items // math.prod(shape))
+            items = most * math.prod(shape)
+        if most >= 1:
+            found[shape] = most
+    return found
+
+
+def _most_with_room(request: SizeRequest, shape: Shape, most: int, *, guess: int) -> int:
+    """Return the largest number of work-groups, arranged about square, that fits; 0 if none does."""
+
+    def has_room(groups: int) -> bool:
+        return _has_room(request, _sides(_near_square(shape, groups), shape), shape)
+
+    if has_room(most):
+        return most
+    low, high = 0, most
+    if 0 < guess < most:
+        step = max(1, guess // 8)
+        if has_room(guess):
+            low = guess
+            while low + step < high and has_room(low + step):
+                low += step
+                step *= 2
+            high = min(high, low + step)
+        else:
+            high = guess
+            while high - step > low and not has_room(high - step):
+                high -= step
+                step *= 2
+            low = max(low, high - step)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if has_room(middle) else (low, middle)
+    return low
+
+
+def _has_room(request: SizeRequest, sides: Shape, shape: Shape) -> bool:
+    return request.fits is None or request.fits(sides, shape)
+
+
+def _near_square(shape: Shape, target: int) -> Shape:
+    """Spread at most ``target`` work-groups over the dimensions, sides about equal; grows with ``target``."""
+    if len(shape) == 1:
+        return (target,)
+    side = (target * math.prod(shape)) ** (1 / len(shape))
+    return tuple(max(1, int(side / length)) for length in shape)
+
+
+def _sides(groups: Shape, shape: Shape) -> Shape:
+    return tuple(n * side for n, side in zip(groups, shape, strict=True))
 
 
 def _arranged(

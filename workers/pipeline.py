@@ -1,4 +1,4 @@
-"""One device's assembly line: tasks are compiled in some children and timed in another.
+"""One device's assembly line: tasks are analysed and compiled in some children and timed in another.
 
 Owns the order of work. Two modes: on a GPU compiling runs ahead beside the timing and a warm spare run child
 stands ready; on a CPU device (``quiet``) nothing else runs while a task is timed, and each task gets a child of
@@ -19,8 +19,10 @@ from pathlib import Path
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Device
+from workers.analysing import AnalysisWork, analysis_device
 from workers.child import Child
-from workers.compiling import CompilePool
+from workers.child_pool import ChildPool
+from workers.compiling import CompileWork
 from workers.config import CollectConfig
 from workers.device.interface import DeviceRef
 from workers.executor import FinishedTask
@@ -66,14 +68,22 @@ class DevicePipeline:
         self._started: list[Child] = []
         self._plan: Plan | None = None
         self._device_id = ""
-        self._compilers = CompilePool(
-            start_child=lambda name: self._child("workers.compile_child", name),
-            scratch=scratch,
+        self._analysis_ref: DeviceRef | None = None
+        self._analysers: ChildPool[TaskState] = ChildPool(
+            start_child=self._analysis_child,
+            name="analyse",
+            work=AnalysisWork(timeout_s=config.limits.analysis_timeout_s),
             num_children=config.limits.compile_children,
-            timeout_s=config.limits.build_timeout_s,
+        )
+        self._compile_work = CompileWork(scratch=scratch, timeout_s=config.limits.build_timeout_s)
+        self._compilers: ChildPool[TaskState] = ChildPool(
+            start_child=lambda name: self._child("workers.compile_child", name, ref),
+            name="compile",
+            work=self._compile_work,
+            num_children=config.limits.compile_children,
         )
         self._slot = RunSlot(
-            start_child=lambda name: self._child("workers.run_child", name),
+            start_child=lambda name: self._child("workers.run_child", name, ref),
             config=config,
             child_per_task=quiet,
         )
@@ -95,18 +105,17 @@ class DevicePipeline:
         """Take a task; one that failed before any device was needed is finished at once."""
         assert self._plan is not None, "use() comes first"
         state = TaskState(
+            plan=self._plan,
             task=task,
             lease=lease,
-            configs=self._plan.configs(task),
             device_id=self._device_id,
             worker_id=self._worker_id,
             now_us=lambda: time.time_ns() // 1000,
         )
-        if not state.configs[0].global_size:
-            state.fail_whole(task.kernel.failure or _NO_CONFIG)
-            self._finished.append(state)
+        if state.is_planned:
+            self._begin(state)
         else:
-            self._compilers.submit(state)
+            self._analysers.submit(state)
 
     def poll(self, timeout_s: float) -> list[FinishedTask]:
         """Go on with the work for at most about ``timeout_s``; return the tasks that finished.
@@ -123,9 +132,11 @@ class DevicePipeline:
             child = by_descriptor[descriptor]
             if child in self._slot.children():
                 self._slot.handle(child)
-            elif child in self._compilers.children():
-                self._compilers.handle(child)
+            for pool in (self._analysers, self._compilers):
+                if child in pool.children():
+                    pool.handle(child)
         now_s = time.monotonic()
+        self._analysers.check_deadlines(now_s)
         self._compilers.check_deadlines(now_s)
         self._slot.check_deadlines(now_s)
         self._take_over()
@@ -138,10 +149,11 @@ class DevicePipeline:
     def abandon(self, tasks: Collection[int]) -> None:
         """Drop these tasks at once, running or not: their leases are lost."""
         lost = set(tasks)
-        self._compilers.drop(lost)
+        for pool in (self._analysers, self._compilers):
+            pool.drop(lambda state: state.lease.task in lost)
         for state in self._compiled:
             if state.lease.task in lost:
-                self._compilers.binary_path(state).unlink(missing_ok=True)
+                self._compile_work.forget(state)
         self._compiled = deque(s for s in self._compiled if s.lease.task not in lost)
         self._finished = [s for s in self._finished if s.lease.task not in lost]
         if self._slot.state is not None and self._slot.state.lease.task in lost:
@@ -149,29 +161,42 @@ class DevicePipeline:
 
     def abandon_waiting(self) -> list[Lease]:
         """Drop the tasks not yet begun and return their leases; the one in hand goes on."""
-        waiting = [*self._compilers.waiting_states(), *self._compiled]
+        waiting = [*self._analysers.items(), *self._compilers.items(), *self._compiled]
         leases = [state.lease for state in waiting if not state.is_complete]
         self.abandon([lease.task for lease in leases])
         return leases
 
     def close(self) -> None:
         """End every child."""
+        self._analysers.close()
         self._compilers.close()
         self._slot.close()
 
     def _start_work(self) -> None:
         busy = self._slot.state is not None
         if not (self._quiet and busy):
+            self._analysers.start_waiting()
             self._compilers.start_waiting()
-        if not busy and self._compiled and (self._compilers.is_idle or not self._quiet):
+        is_calm = self._analysers.is_idle and self._compilers.is_idle
+        if not busy and self._compiled and (is_calm or not self._quiet):
             state = self._compiled.popleft()
-            self._slot.run(state, self._compilers.binary_path(state))
+            self._slot.run(state, self._compile_work.binary_path(state))
+
+    def _begin(self, state: TaskState) -> None:
+        """Send a planned task on its way; one that cannot be launched at all is finished at once."""
+        if state.configs[0].global_size:
+            self._compilers.submit(state)
+        else:
+            state.fail_whole(state.task.kernel.failure or _NO_CONFIG)
+            self._finished.append(state)
 
     def _take_over(self) -> None:
+        for state in self._analysers.take_finished():
+            self._begin(state)
         for state in self._compilers.take_finished():
             (self._finished if state.is_complete else self._compiled).append(state)
         for state in self._slot.take_finished():
-            self._compilers.binary_path(state).unlink(missing_ok=True)
+            self._compile_work.forget(state)
             self._finished.append(state)
 
     def _drain(self) -> list[FinishedTask]:
@@ -183,24 +208,33 @@ class DevicePipeline:
     def _states(self) -> list[TaskState]:
         running = [self._slot.state] if self._slot.state is not None else []
         return [
-            *self._compilers.waiting_states(),
+            *self._analysers.items(),
+            *self._compilers.items(),
             *self._compiled,
             *running,
             *self._finished,
         ]
 
     def _children(self) -> list[Child]:
-        return [*self._compilers.children(), *self._slot.children()]
+        return [
+            *self._analysers.children(),
+            *self._compilers.children(),
+            *self._slot.children(),
+        ]
 
-    def _child(self, module: str, name: str) -> Child:
+    def _analysis_child(self, name: str) -> Child:
+        if self._analysis_ref is None:  # looking for one takes seconds: not before it is needed
+            how = self._config.limits.analysis_device
+            self._analysis_ref = analysis_device(self._ref, how)
+        return self._child("workers.analysis_child", name, self._analysis_ref)
+
+    def _child(self, module: str, name: str, ref: DeviceRef) -> Child:
         # What an ended child has left is of no more use once the next one starts: its end is told by then.
         for ended in [child for child in self._started if child.has_ended]:
             shutil.rmtree(ended.scratch, ignore_errors=True)
             self._started.remove(ended)
-        reference = json.dumps(dataclasses.asdict(self._ref))
-        child = Child(
-            module, reference, environment=self._ref.environment, scratch=self._scratch / name
-        )
+        reference = json.dumps(dataclasses.asdict(ref))
+        child = Child(module, reference, environment=ref.environment, scratch=self._scratch / name)
         self._started.append(child)
         return child
 

@@ -10,10 +10,12 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
+from llmperf_common.analysis import ANALYSIS_VERSION, Analysis
 from llmperf_common.ids import HARNESS_VERSION, content_id, task_id
-from llmperf_common.records import DeviceClass, Kernel, LaunchConfig, empty_config
+from llmperf_common.records import DeviceClass, Kernel, LaunchConfig, Strategy, empty_config
 from workers.config import PlanConfig, TimingConfig
 from workers.launch_plan import num_configs, plan_configs
+from workers.strategies.rules import needs_analysis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,19 +61,19 @@ class Plan:
     def plan_hash(self) -> str:
         """Identity of the plan: 20 hex digits over everything that decides what is timed and how.
 
-        Covers corpus, device classes, plan and timing configuration and harness version; never limits,
-        ledger, storage or logging.
+        Covers corpus, device classes, plan and timing configuration, harness version and, where a strategy
+        asks for it, the version of the memory analysis; never limits, ledger, storage or logging.
         """
-        return content_id(
-            "plan",
-            {
-                "corpus_sha256": self.corpus_sha256,
-                "device_classes": [dataclasses.asdict(one) for one in self.device_classes],
-                "plan": self.plan_config.model_dump(mode="json"),
-                "timing": self.timing_config.model_dump(mode="json"),
-                "harness_version": HARNESS_VERSION,
-            },
-        )
+        parts: dict[str, object] = {
+            "corpus_sha256": self.corpus_sha256,
+            "device_classes": [dataclasses.asdict(one) for one in self.device_classes],
+            "plan": self.plan_config.model_dump(mode="json"),
+            "timing": self.timing_config.model_dump(mode="json"),
+            "harness_version": HARNESS_VERSION,
+        }
+        if needs_analysis(self.plan_config.strategies):
+            parts["analysis_version"] = ANALYSIS_VERSION
+        return content_id("plan", parts)
 
     @property
     def num_tasks(self) -> int:
@@ -120,28 +122,52 @@ class Plan:
                 return range(first, first + len(self.kernels))
         raise KeyError(device_class)
 
-    def configs(self, task: Task) -> tuple[LaunchConfig, ...]:
+    def needs_analysis(self, kernel: Kernel) -> bool:
+        """Whether a task of this kernel begins with its memory analysis."""
+        return (
+            kernel.failure is None
+            and kernel.analysis is None
+            and needs_analysis(self.plan_config.strategies)
+        )
+
+    @property
+    def first_strategy(self) -> Strategy:
+        """The label of a row without launch config."""
+        return self.plan_config.strategies[0]
+
+    def configs(self, task: Task, analysis: Analysis | None = None) -> tuple[LaunchConfig, ...]:
         """Return the launch configs of a task, in the order to run them.
 
         At least one: a kernel that cannot be launched at all has a single config with empty sizes, the
         place of its one failed row.
+
+        Args:
+            task: one of this plan.
+            analysis: what the task's first step found out; by default what the corpus knows.
         """
         planned: tuple[LaunchConfig, ...] = ()
         if task.kernel.failure is None:
-            planned = plan_configs(task.kernel, task.device_class, self.plan_config)
+            known = analysis or task.kernel.analysis
+            planned = plan_configs(task.kernel, task.device_class, self.plan_config, known)
         return planned or (
             empty_config(
                 kernel_id=task.kernel.kernel_id,
                 device_class=task.device_class.name,
-                strategy=self.plan_config.strategies[0],
+                strategy=self.first_strategy,
             ),
         )
 
-    def num_samples(self, task: Task) -> int:
-        """Return how many rows the task gives: ``len(configs(task))``, but cheaper."""
+    def num_samples(self, task: Task, analysis: Analysis | None = None) -> int:
+        """Return how many rows the task gives: ``len(configs(task, analysis))``, but cheaper.
+
+        An estimate, ``samples_per_kernel``, while the analysis that decides it is not known.
+        """
         if task.kernel.failure is not None:
             return 1
-        return max(1, num_configs(task.kernel, task.device_class, self.plan_config))
+        if analysis is None and self.needs_analysis(task.kernel):
+            return self.plan_config.samples_per_kernel
+        known = analysis or task.kernel.analysis
+        return max(1, num_configs(task.kernel, task.device_class, self.plan_config, known))
 
     @cached_property
     def _indices(self) -> dict[str, int]:

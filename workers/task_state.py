@@ -7,8 +7,9 @@ one it is given.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from llmperf_common.analysis import Analysis
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ids import sha256_hex
 from llmperf_common.ledger.protocol import Lease
@@ -19,35 +20,54 @@ from llmperf_common.records import (
     Sample,
     SentinelReading,
     TaskResult,
+    Timing,
     empty_config,
 )
-from workers.plan import Task
+from workers.plan import Plan, Task
 
 
 @dataclass(slots=True, kw_only=True)
 class TaskState:
-    """A task in hand. ``outcomes[i]`` is None until config i has one."""
+    """A task in hand. ``outcomes[i]`` is None until config i has one.
 
+    ``configs`` is empty until what they follow from is known: at once, or after ``plan_by``.
+    """
+
+    plan: Plan
     task: Task
     lease: Lease
-    configs: tuple[LaunchConfig, ...]
     device_id: str
     worker_id: str
     now_us: Callable[[], int]
-    outcomes: list[tuple[Outcome, int] | None] = field(init=False)
+    configs: tuple[LaunchConfig, ...] = field(init=False, default=())
+    outcomes: list[tuple[Outcome, int] | None] = field(init=False, default_factory=list)
+    analysis: Analysis | None = field(init=False)
     build: Build | None = None
     num_deaths: int = 0
+    num_analysis_attempts: int = 0
     num_compile_attempts: int = 0
     started_s: float | None = None
     sentinel: tuple[SentinelReading, ...] = ()
 
     def __post_init__(self) -> None:
-        self.outcomes = [None] * len(self.configs)
+        self.analysis = self.task.kernel.analysis
+        if not self.plan.needs_analysis(self.task.kernel):
+            self._set_configs(self.plan.configs(self.task))
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether its launch configs are known."""
+        return bool(self.configs)
 
     @property
     def is_complete(self) -> bool:
         """Whether every config has an outcome."""
-        return all(self.outcomes)
+        return self.is_planned and all(self.outcomes)
+
+    def plan_by(self, analysis: Analysis) -> None:
+        """Keep what was found out about the kernel's memory; the launch configs follow from it."""
+        self.analysis = analysis
+        self._set_configs(self.plan.configs(self.task, analysis))
 
     @property
     def next_index(self) -> int:
@@ -82,10 +102,10 @@ class TaskState:
         empty = empty_config(
             kernel_id=self.task.kernel.kernel_id,
             device_class=self.task.device_class.name,
-            strategy=self.configs[0].strategies[0],
+            strategy=self.plan.first_strategy,
         )
-        self.configs = (empty,)
-        self.outcomes = [(failure, self.now_us())]
+        self._set_configs((empty,))
+        self.record(0, failure)
 
     def note_build(self, *, options: str, log: str, seconds: float, binary: bytes | None) -> None:
         """Keep how the kernel was compiled."""
@@ -112,7 +132,7 @@ class TaskState:
             samples.append(
                 Sample(
                     config=config,
-                    outcome=outcome,
+                    outcome=self._judged(outcome),
                     task_attempt=self.lease.attempt,
                     worker_id=self.worker_id,
                     created_at_us=at_us,
@@ -122,12 +142,23 @@ class TaskState:
             task_id=self.task.task_id,
             device_class=self.task.device_class.name,
             device_id=self.device_id,
-            kernel=self.task.kernel,
+            kernel=replace(self.task.kernel, analysis=self.analysis),
             build=self.build,
             samples=tuple(samples),
             num_planned=len(self.configs),
             sentinel=self.sentinel,
         )
+
+    def _set_configs(self, configs: tuple[LaunchConfig, ...]) -> None:
+        self.configs = configs
+        self.outcomes = [None] * len(configs)
+
+    def _judged(self, outcome: Outcome) -> Outcome:
+        """Add to a timing's checks what the analysis says about the kernel as a whole."""
+        if self.analysis is None or not isinstance(outcome, Timing):
+            return outcome
+        checks = replace(outcome.checks, data_dependent=self.analysis.data_dependent)
+        return replace(outcome, checks=checks)
 
 
 def quarantined(num_deaths: int) -> Failure:

@@ -204,11 +204,13 @@ def _argument_texts(table: pa.Table) -> list[str]:
     """Return the arguments of each row as JSON, without the outer brackets."""
     column = _array(table, "args")
     items = column.flatten()
-    members = [items.field(name).to_pylist() for name in ("position", "kind", "elements", "value")]
-    quoted = {kind: canonical_json(kind) for kind in set(members[1])}
+    names = ("position", "kind", "elements", "value", "contents", "contents_limit")
+    members = [items.field(name).to_pylist() for name in names]
+    quoted = {text: canonical_json(text) for text in {*members[1], *members[4]} - {None}}
     texts = [
-        f"[{position},{quoted[kind]},{'null' if elements is None else elements},{_number(value)}]"
-        for position, kind, elements, value in zip(*members, strict=True)
+        f"[{position},{quoted[kind]},{'null' if elements is None else elements},{_number(value)}"
+        + ("]" if rule is None else f",{quoted[rule]},{'null' if limit is None else limit}]")
+        for position, kind, elements, value, rule, limit in zip(*members, strict=True)
     ]
     ends = np.cumsum(_lengths(table, "args")).tolist()
     return [",".join(texts[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)]

@@ -16,11 +16,13 @@ from llmperf_common.records import (
     STRATEGY_PRECEDENCE,
     Device,
     Kernel,
+    LaunchArgument,
     Sample,
     TaskResult,
     Timing,
 )
 from llmperf_common.schemas import DEVICES, KERNELS, SAMPLES
+from llmperf_common.store.analysis_rows import analysis_columns
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -52,10 +54,7 @@ def _sample_row(result: TaskResult, sample: Sample) -> dict[str, Any]:
         "device_class": result.device_class,
         "global_size": list(config.global_size),
         "local_size": list(config.local_size),
-        "args": [
-            {"position": a.position, "kind": a.kind.value, "elements": a.elements, "value": a.value}
-            for a in config.args
-        ],
+        "args": [_launch_argument_row(argument) for argument in config.args],
         "regime": config.regime.value if config.regime else None,
         "input_strategy": first.value,
         "input_strategies": [
@@ -68,6 +67,18 @@ def _sample_row(result: TaskResult, sample: Sample) -> dict[str, Any]:
         "created_at": _EPOCH + timedelta(microseconds=sample.created_at_us),
     }
     return row | _outcome_columns(sample.outcome)
+
+
+def _launch_argument_row(argument: LaunchArgument) -> dict[str, Any]:
+    rule = argument.contents
+    return {
+        "position": argument.position,
+        "kind": argument.kind.value,
+        "elements": argument.elements,
+        "value": argument.value,
+        "contents": rule.rule.value if rule else None,
+        "contents_limit": rule.limit if rule else None,
+    }
 
 
 def _outcome_columns(outcome: Timing | Failure) -> dict[str, Any]:
@@ -117,7 +128,7 @@ def _kernel_row(result: TaskResult) -> dict[str, Any]:
         "dims": signature.dims if signature else None,
         "device_class": result.device_class,
         "args": _argument_rows(kernel),
-        "analysis": [],
+        **analysis_columns(kernel.analysis),
         "build": dataclasses.asdict(result.build) if result.build else None,
         "static_features": dict(signature.static_features) if signature else None,
     }

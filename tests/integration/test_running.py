@@ -14,6 +14,7 @@ import pytest
 
 from llmperf_common.failures import Failure
 from llmperf_common.ledger.protocol import Lease
+from llmperf_common.records import Strategy
 from tests.integration.collecting import REPOSITORY, write_kernels
 from tests.integration.stub_device import DEVICE
 from workers.child import Child
@@ -47,7 +48,7 @@ def slot(folder: Path, where: str, *, child_per_task: bool = False) -> Iterator[
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
     corpus = read_sources([write_kernels(tmp_path / "kernels", ["k0", "k1"])])
-    config = CollectConfig(plan=PlanConfig(samples_per_kernel=3))
+    config = CollectConfig(plan=PlanConfig(samples_per_kernel=3, strategies=(Strategy.SIMPLE,)))
     return Plan(
         kernels=corpus.kernels,
         corpus_sha256=corpus.sha256,
@@ -61,7 +62,7 @@ def run(made: RunSlot, plan: Plan, index: int, folder: Path) -> Counter[str]:
     """Run one task to its end; returns its rows' codes. The stub itself answers ``launch_error``."""
     task = plan.task(index)
     state = TaskState(
-        task=task, lease=Lease(task=index, epoch=1, token=index + 1, attempt=1), configs=plan.configs(task),
+        plan=plan, task=task, lease=Lease(task=index, epoch=1, token=index + 1, attempt=1),
         device_id=DEVICE.device_id, worker_id="test/1", now_us=lambda: 1,
     )  # fmt: skip
     made.run(state, folder / f"{index}.bin")

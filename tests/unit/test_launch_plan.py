@@ -22,8 +22,9 @@ from llmperf_common.records import (
 )
 from llmperf_common.regimes import regime_of
 from workers.config import PlanConfig
-from workers.launch_plan import NotInThisRelease, launch_bytes, num_configs, plan_configs
+from workers.launch_plan import num_configs, plan_configs
 from workers.launch_sizes import MAX_ASPECT, Draws
+from workers.strategies.room import launch_bytes
 
 H200 = DeviceClass(
     name="h200", compute_units=132, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64),
@@ -240,15 +241,6 @@ def test_local_arguments_shrink_the_work_group():
     assert {launch.local_size for launch in planned} == {(32,)}
     wider = kernel(argument(0, LOCAL, size_bytes=4096))
     assert {x.local_size for x in plan_configs(wider, H200, PlanConfig())} == {(12,)}
-
-
-@pytest.mark.parametrize("strategy", [Strategy.MEMORY_ANALYSIS, Strategy.DECOUPLED])
-def test_other_strategies_are_refused_by_name(strategy: Strategy):
-    config = PlanConfig(strategies=(Strategy.SIMPLE, strategy))
-    with pytest.raises(NotInThisRelease, match=strategy.value):
-        plan_configs(kernel(*TWO_BUFFERS), H200, config)
-    with pytest.raises(NotInThisRelease, match=strategy.value):
-        num_configs(kernel(*TWO_BUFFERS), H200, config)
 
 
 def test_a_strategy_asked_for_twice_is_planned_once():

@@ -25,7 +25,7 @@ def make(**changes: object) -> Plan:
         "kernels": (GOOD, TOO_LARGE, FAILED),
         "corpus_sha256": "c0",
         "device_classes": (H200, SMALL_CPU),
-        "plan_config": PlanConfig(samples_per_kernel=5),
+        "plan_config": PlanConfig(samples_per_kernel=5, strategies=(Strategy.SIMPLE,)),
         "timing_config": TimingConfig(),
     }
     return Plan(**(values | changes))  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 
+from llmperf_common.analysis import launch_sizes
 from llmperf_common.config import ConfigError
 from llmperf_common.records import Access, Argument, ArgumentKind, LaunchArgument, Signature
 from tests.unit.synthetic_dataset import (
@@ -19,11 +20,11 @@ from tests.unit.synthetic_dataset import (
     trained,
 )
 from trainer.arguments import fill_arguments
-from trainer.extents import extent_elements, launch_sizes
+from trainer.extents import extent_elements
 from trainer.launch import divisors, legal_local_sizes
 from trainer.predict import BadInput, PredictRequest, predict
 from trainer.run_folder import LoadedRun, load_run
-from workers.launch_plan import simple_arguments
+from workers.strategies.rules import SimpleRule
 
 KEYS = [
     "kernel",
@@ -376,7 +377,7 @@ def test_filled_arguments_are_those_that_collection_plans(global_size, local_siz
         ),
     )
     filled = fill_arguments(signature, {}, {}, global_size, local_size)
-    assert filled.args == simple_arguments(signature, global_size, local_size)
+    assert filled.args == SimpleRule(signature=signature).arguments(global_size, local_size)
 
 
 def test_launch_arguments_are_complete_records():

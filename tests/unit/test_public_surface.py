@@ -43,7 +43,7 @@ COLLECT_KEYS = """
     timing.max_readings timing.relative_standard_error timing.sample_budget_ms
     timing.max_launch_ms timing.cold_readings timing.batch_step_share timing.spin_up_ms
     timing.sentinel_every_tasks timing.payload_checks limits.build_timeout_s
-    limits.config_timeout_s limits.task_timeout_s limits.deaths_to_quarantine
+    limits.analysis_timeout_s limits.analysis_device limits.config_timeout_s limits.task_timeout_s limits.deaths_to_quarantine
     limits.compile_children limits.max_time_s limits.max_failures store.commit_interval_s
     store.publish_interval_s store.max_shard_rows ledger.lease_ttl_s ledger.claim_ahead
 """
@@ -69,7 +69,7 @@ COLUMNS = {
     """,
     "kernels": """
         task_id kernel_id name source source_sha256 family_id suite path dims device_class
-        args analysis build static_features registers spill_bytes shared_bytes occupancy
+        args analysis data_dependent index_roles analysis_failure build static_features registers spill_bytes shared_bytes occupancy
     """,
     "devices": """
         device_id device_class device_uuid name platform driver compute_units
@@ -120,7 +120,7 @@ def test_columns() -> None:
     found = {table: schema.names for table, schema in TABLES.items()}
     found["predictions"] = PREDICTIONS.names
     assert found == {table: names.split() for table, names in COLUMNS.items()}
-    assert SCHEMA_VERSION == 1
+    assert SCHEMA_VERSION == 2
 
 
 def test_exit_codes() -> None:

@@ -13,12 +13,20 @@ from dataclasses import dataclass
 
 import pyopencl as cl  # noqa: TID251
 
+from llmperf_common.analysis import Contents
 from llmperf_common.failures import Failure, FailureCode, Stage
-from llmperf_common.records import Access, Argument, ArgumentKind, Kernel, LaunchConfig
+from llmperf_common.records import (
+    Access,
+    Argument,
+    ArgumentKind,
+    Kernel,
+    LaunchArgument,
+    LaunchConfig,
+)
 from workers.device.interface import DeviceFailure
 from workers.device.opencl_errors import cl_errors, launch_error, out_of_memory
 from workers.device.opencl_queue import DeviceQueue
-from workers.inputs import fill_spec, is_fillable, pack_scalar
+from workers.inputs import fill_specs, is_fillable, pack_scalar
 
 _logger = logging.getLogger(__name__)
 
@@ -36,6 +44,7 @@ class PlacedBuffer:
     buffer: cl.Buffer
     elements: int
     num_bytes: int
+    contents: Contents | None
 
 
 class OpenclLoadedKernel:
@@ -87,7 +96,7 @@ class OpenclLoadedKernel:
                     local = cl.LocalMemory(num_bytes)
                     self.cl_kernel.set_arg(argument.position, local)  # type: ignore[arg-type]
             else:
-                placed.append(self._place(argument, given.elements or 0))
+                placed.append(self._place(argument, given))
         self.current = OpenclLauncher(owner=self, config=config, buffers=placed)
         self.current.refill(seed=config.seed, everything=True)
         return self.current
@@ -117,7 +126,8 @@ class OpenclLoadedKernel:
         with cl_errors(Stage.LAUNCH):
             self.cl_kernel.set_arg(argument.position, packed)
 
-    def _place(self, argument: Argument, elements: int) -> PlacedBuffer:
+    def _place(self, argument: Argument, given: LaunchArgument) -> PlacedBuffer:
+        elements = given.elements or 0
         num_bytes = elements * argument.element_bytes
         needed = _padded(num_bytes)
         if argument.kind is ArgumentKind.CONSTANT_BUFFER:
@@ -134,7 +144,13 @@ class OpenclLoadedKernel:
             guard = min(GUARD_BYTES, held.size - num_bytes)
             if guard > 0:  # a buffer that shrank would still hold the larger config's inputs there
                 self.queue.fill_bytes(held, 0, start=num_bytes, num_bytes=guard)
-        return PlacedBuffer(argument=argument, buffer=held, elements=elements, num_bytes=num_bytes)
+        return PlacedBuffer(
+            argument=argument,
+            buffer=held,
+            elements=elements,
+            num_bytes=num_bytes,
+            contents=given.contents,
+        )
 
     def _check_ndrange(self, config: LaunchConfig) -> None:
         total, group = config.global_size, config.local_size
@@ -212,8 +228,11 @@ class OpenclLauncher:
         self._require_current()
         with cl_errors(Stage.LAUNCH):
             for item in self._buffers if everything else self._written:
-                spec = fill_spec(item.argument, elements=item.elements, seed=seed)
-                self._queue.fill(item.buffer, spec.kind, spec.num_scalars, spec.key)
+                specs = fill_specs(
+                    item.argument, elements=item.elements, seed=seed, contents=item.contents
+                )
+                for spec in specs:
+                    self._queue.fill_by(item.buffer, spec)
 
     def launch(self, count: int = 1) -> float:
         """Launch ``count`` times back to back and return the mean device time of one launch, ns.
@@ -270,7 +289,8 @@ def _require_supported(argument: Argument) -> None:
     usable = argument.kind.is_buffer or argument.kind is ArgumentKind.SCALAR
     if argument.kind is ArgumentKind.LOCAL_BUFFER:
         return
-    if not usable or not is_fillable(argument.scalar_type):
+    types = [leaf.scalar_type for leaf in argument.leaves] or [argument.scalar_type]
+    if not usable or not all(map(is_fillable, types)):
         detail = f"argument {argument.name!r} ({argument.kind}, {argument.type_name})"
         raise DeviceFailure(
             Failure(code=FailureCode.UNSUPPORTED, stage=Stage.SIGNATURE, detail=detail)

@@ -16,7 +16,7 @@ import pyopencl as cl  # noqa: TID251
 from llmperf_common.failures import Stage
 from llmperf_common.records import Device
 from workers.device.opencl_errors import cl_errors
-from workers.inputs import FillKind
+from workers.inputs import FillKind, FillSpec
 
 _logger = logging.getLogger(__name__)
 
@@ -81,12 +81,24 @@ class DeviceQueue:
             self._has_own_work = False
 
     def fill(self, buffer: cl.Buffer, kind: FillKind, num_scalars: int, key: int) -> None:
-        """Enqueue the fill kernel of ``kind``."""
-        if num_scalars == 0:
+        """Enqueue filling ``num_scalars`` of ``kind`` without a content rule."""
+        self.fill_by(buffer, FillSpec(kind=kind, key=key, num_scalars=num_scalars))
+
+    def fill_by(self, buffer: cl.Buffer, spec: FillSpec) -> None:
+        """Enqueue the fill kernel of ``spec``."""
+        if spec.num_scalars == 0:
             return
-        kernel = self.own_kernel(f"fill_{kind}")
-        kernel.set_args(buffer, np.uint64(num_scalars), np.uint32(key))
-        self.enqueue_own(kernel, num_scalars)
+        limit = spec.contents.limit if spec.contents else 0
+        place = (spec.place.offset, spec.place.stride, spec.place.count) if spec.place else ()
+        kernel = self.own_kernel(spec.kernel_name)
+        kernel.set_args(
+            buffer,
+            np.uint64(spec.num_scalars),
+            np.uint32(spec.key),
+            np.uint64(limit),
+            *map(np.uint64, place),
+        )
+        self.enqueue_own(kernel, spec.num_scalars)
 
     def fill_bytes(self, buffer: cl.Buffer, byte: int, *, num_bytes: int, start: int = 0) -> None:
         """Enqueue writing ``byte`` to ``num_bytes`` bytes from ``start``."""

@@ -16,11 +16,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from llmperf_common.analysis import Analysis
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ids import content_id
 from llmperf_common.records import Access, ArgumentKind, Device, Kernel, LaunchConfig
 from workers.device.interface import DeviceFailure, DeviceRef, Program
 from workers.device.replay_file import (
+    ANALYSIS_ACTIONS,
     COMPILE_ACTIONS,
     Action,
     Behaviour,
@@ -95,6 +97,30 @@ class ReplayCompiler:
         )
 
 
+class ReplayAnalyser:
+    """Answers with recorded analyses: a file cannot be probed."""
+
+    def __init__(self, ref: DeviceRef) -> None:
+        """Read the file that ``ref`` names (ValueError if it is bad)."""
+        self._script = _Script(ref)
+
+    def analyse(self, kernel: Kernel) -> Analysis:
+        """Return what was recorded of the kernel.
+
+        Raises:
+            DeviceFailure: Nothing was.
+        """
+        for behaviour in self._script.due(kernel.name, ANALYSIS_ACTIONS, None):
+            if behaviour.action is Action.HANG_ANALYSIS:
+                _hang()
+            _die()
+        for recorded in self._script.file.analyses:
+            if recorded.kernel == kernel.name:
+                return recorded.record()
+        detail = "a replay device cannot be probed, and its file has no analysis of this kernel"
+        raise _failure(FailureCode.UNSUPPORTED, Stage.PROBE, detail)
+
+
 class ReplaySession:
     """The session of one replay file."""
 
@@ -151,7 +177,7 @@ class ReplayLoadedKernel:
         """Count the config and return its launcher. Raises DeviceFailure where the file says so."""
         index = self._num_prepared
         self._num_prepared += 1
-        launch_actions = frozenset(Action) - COMPILE_ACTIONS
+        launch_actions = frozenset(Action) - COMPILE_ACTIONS - ANALYSIS_ACTIONS
         behaviours = self._script.due(self._kernel.name, launch_actions, index)
         for behaviour in behaviours:
             if behaviour.action is Action.OUT_OF_MEMORY:

@@ -6,9 +6,11 @@ Owns the format and its validation. JSON, for example::
      "timings": [{"kernel": "vadd", "global_size": [1024], "local_size": [64], "time_ns": [810, 795]}],
      "model": {"floor_ns": 4000, "ns_per_work_item": 0.5, "noise": 0.01},
      "speed": 0,
+     "analyses": [{"kernel": "vadd", "analysis": [{"position": 0, "constant": 0, "terms":
+                   [{"factors": ["global_size_0"], "coefficient": 1}]}], "data_dependent": false}],
      "behaviours": [{"kernel": "bad_*", "at_config": 2, "action": "fault"}]}
 
-Every key but the ones inside a timing or a behaviour may be left out.
+Every key but the ones inside a timing, an analysis or a behaviour may be left out.
 """
 
 from __future__ import annotations
@@ -17,12 +19,16 @@ import fnmatch
 import json
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
+import pydantic
 from pydantic import Field
 
+from llmperf_common.analysis import Analysis
 from llmperf_common.config import ConfigError, Node
 from llmperf_common.ids import content_id
 from llmperf_common.records import Device
+from llmperf_common.store.analysis_rows import analysis_from_row
 
 
 class Action(StrEnum):
@@ -48,8 +54,12 @@ class Action(StrEnum):
     HANG_COMPILE = "hang_compile"
     SLOW_COMPILE = "slow_compile"
     """The build takes ``seconds`` of wall time more."""
+    CRASH_ANALYSIS = "crash_analysis"
+    """The memory analysis ends its process."""
+    HANG_ANALYSIS = "hang_analysis"
 
 
+ANALYSIS_ACTIONS = frozenset({Action.CRASH_ANALYSIS, Action.HANG_ANALYSIS})
 COMPILE_ACTIONS = frozenset(
     {Action.BUILD_ERROR, Action.CRASH_COMPILE, Action.HANG_COMPILE, Action.SLOW_COMPILE}
 )
@@ -95,6 +105,30 @@ class RecordedTiming(Node):
     time_ns: tuple[float, ...] = Field(min_length=1)
 
 
+class RecordedAnalysis(Node):
+    """What a dataset's row of ``kernels`` holds about one kernel's memory: the same columns."""
+
+    kernel: str
+    analysis: tuple[dict[str, Any], ...] = ()
+    data_dependent: bool | None = None
+    index_roles: tuple[dict[str, Any], ...] = ()
+    analysis_failure: str | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _can_be_read(self) -> RecordedAnalysis:
+        try:
+            self.record()
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"the analysis of {self.kernel!r}: {error!r}") from None
+        return self
+
+    def record(self) -> Analysis:
+        """Return the analysis."""
+        found = analysis_from_row(self.model_dump())
+        assert found is not None, "index_roles is no null here"
+        return found
+
+
 class TimeModel(Node):
     """The time of a config that was not recorded: floor + work-items x rate, with seeded noise."""
 
@@ -131,6 +165,7 @@ class ReplayFile(Node):
 
     device: ReplayDevice = ReplayDevice()
     timings: tuple[RecordedTiming, ...] = ()
+    analyses: tuple[RecordedAnalysis, ...] = ()
     model: TimeModel = TimeModel()
     speed: float = Field(default=0.0, ge=0)
     """Wall seconds that one second of device time takes; 0: launches return at once."""

@@ -1,0 +1,98 @@
+"""Memory analysis as the work of killable children: a kernel in, what it touches out, whatever a probe does.
+
+Owns what an analysis may cost: a child that hangs or dies leaves an analysis that knows nothing and says why, and
+the task goes on with simple inputs. Also where kernels are analysed. The children: ``child_pool.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from llmperf_common.analysis import Analysis, Extent
+from llmperf_common.records import Kernel
+from workers.channel import Analysed, AnalyseJob, FromChild
+from workers.device.find import NoDevice, choose
+from workers.device.interface import DeviceRef
+from workers.task_state import TaskState
+
+_logger = logging.getLogger(__name__)
+
+_MAX_ATTEMPTS = 2
+"""A second child for a kernel whose first one died: an earlier kernel may have ruined it."""
+_REPORT_CHARACTERS = 2000
+
+
+class AnalysisWork:
+    """The ``PoolWork`` of analysis children: each task gets its analysis, and with it its launch configs."""
+
+    def __init__(self, *, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    @property
+    def timeout_s(self) -> float:
+        """An analysis without an answer for this long is killed."""
+        return self._timeout_s
+
+    def job(self, state: TaskState) -> AnalyseJob:
+        """Return the job, and count the attempt."""
+        state.num_analysis_attempts += 1
+        return AnalyseJob(kernel=state.task.kernel)
+
+    def take(self, state: TaskState, answer: FromChild) -> None:
+        """Plan the task by what was found out."""
+        assert isinstance(answer, Analysed), answer
+        state.plan_by(answer.analysis)
+
+    def timed_out(self, state: TaskState, after_s: float) -> None:
+        """Plan the task by nothing."""
+        state.plan_by(failed_analysis(state.task.kernel, timeout_text(after_s)))
+
+    def died(self, state: TaskState, how: str, report: str, seconds: float) -> bool:
+        """Try once more, or plan the task by nothing."""
+        if not report and state.num_analysis_attempts < _MAX_ATTEMPTS:
+            return True
+        state.plan_by(failed_analysis(state.task.kernel, death_text(how, report)))
+        return False
+
+    def forget(self, state: TaskState) -> None:
+        """Nothing is left behind."""
+
+
+def failed_analysis(kernel: Kernel, failure: str) -> Analysis:
+    """Return an analysis that knows nothing but why."""
+    arguments = kernel.signature.arguments if kernel.signature else ()
+    return Analysis(
+        extents=tuple(
+            Extent(position=one.position, form=None, reason=failure)
+            for one in arguments
+            if one.kind.is_buffer
+        ),
+        failure=failure,
+    )
+
+
+def timeout_text(after_s: float) -> str:
+    """Say that an analysis was killed."""
+    return f"the analysis was killed after {after_s:g} s (limits.analysis_timeout_s)"
+
+
+def death_text(how: str, report: str) -> str:
+    """Say how an analysis ended its process; ``report`` is an exception of ours."""
+    if report:
+        _logger.warning("an analysis failed: %s", report)
+        return f"internal error: {report.strip()[-_REPORT_CHARACTERS:]}"
+    return f"the analysis ended its process: {how}"
+
+
+def analysis_device(ref: DeviceRef, how: str) -> DeviceRef:
+    """Return where kernels that run on ``ref`` are analysed.
+
+    Args:
+        ref: the device that times them.
+        how: ``limits.analysis_device``: ``auto`` takes a usable CPU OpenCL device for the kernels of a GPU,
+            since what a kernel touches is the same everywhere and the GPU's time is dear; ``same`` is ``ref``.
+    """
+    if how == "same" or not ref.selector.startswith("cuda"):
+        return ref
+    found = choose("cpu")
+    return ref if isinstance(found, NoDevice) else found

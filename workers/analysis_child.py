@@ -1,0 +1,48 @@
+"""The analysis child: finds out what kernels touch, one after another; its parent kills it when one hangs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from llmperf_common.analysis import Analysis
+from llmperf_common.records import Kernel
+from llmperf_common.store.analysis_rows import storable
+from workers.analysing import failed_analysis
+from workers.channel import Analysed, AnalyseJob, Channel, CompilerReady
+from workers.child_main import serve
+from workers.device.interface import DeviceFailure, DeviceRef
+from workers.device.replay import SELECTOR_PREFIX, ReplayAnalyser
+
+
+def main(channel: Channel, argument: str) -> None:
+    """Serve ``AnalyseJob``s on ``channel`` until it closes; ``argument`` is the DeviceRef as JSON."""
+    analyse = _open_analyser(DeviceRef(**json.loads(argument)))
+    channel.send(CompilerReady())
+    while True:
+        job = channel.receive()
+        assert isinstance(job, AnalyseJob), job
+        sticky = False
+        try:
+            analysis = analyse(job.kernel)
+        except DeviceFailure as error:
+            analysis, sticky = failed_analysis(job.kernel, error.failure.detail), error.sticky
+        channel.send(Analysed(analysis=storable(analysis)))
+        if sticky:
+            return
+
+
+def _open_analyser(ref: DeviceRef) -> Callable[[Kernel], Analysis]:
+    if ref.selector.startswith(SELECTOR_PREFIX):
+        return ReplayAnalyser(ref).analyse
+    from workers.analysis.analyse import analyse_kernel  # noqa: PLC0415
+    from workers.analysis.probing import probe_limits  # noqa: PLC0415
+    from workers.device.find import open_prober  # noqa: PLC0415
+
+    prober = open_prober(ref)
+    limits = probe_limits(prober.device)
+    return lambda kernel: analyse_kernel(kernel, prober, limits)
+
+
+if __name__ == "__main__":
+    serve(main)

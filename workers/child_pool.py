@@ -1,0 +1,196 @@
+"""A few killable children that work through a queue, whatever the work does to them.
+
+Owns the children, the queue and the deadlines. What a job is, what an answer means and what a death costs is its
+``PoolWork``'s: ``compiling.py``, ``analysing.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from workers.channel import ChildCrashed, CompilerReady, FromChild, ToChild
+from workers.child import Child
+from workers.run_children import START_TIMEOUT_S
+
+ItemT = TypeVar("ItemT")
+ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
+
+
+class PoolWork(Protocol[ItemT_contra]):
+    """What is done with each item; called from the pool's owner's thread."""
+
+    @property
+    def timeout_s(self) -> float:
+        """A child without an answer for this long is killed."""
+        ...
+
+    def job(self, item: ItemT_contra) -> ToChild:
+        """Return the message that begins the work on ``item``, and count the attempt."""
+        ...
+
+    def take(self, item: ItemT_contra, answer: FromChild) -> None:
+        """Note the child's answer."""
+        ...
+
+    def timed_out(self, item: ItemT_contra, after_s: float) -> None:
+        """Note that the child was killed after ``after_s`` without an answer."""
+        ...
+
+    def died(self, item: ItemT_contra, how: str, report: str, seconds: float) -> bool:
+        """Note how the child ended after so many seconds (``report``: an exception of ours).
+
+        Returns True if the item is to be tried again in another child.
+        """
+        ...
+
+    def forget(self, item: ItemT_contra) -> None:
+        """Remove what a finished item has left; nobody will ask for it."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class _Slot(Generic[ItemT]):
+    child: Child
+    item: ItemT | None = None
+    report: str = ""
+    is_ready: bool = False
+
+
+class ChildPool(Generic[ItemT]):
+    """Up to ``num_children`` children; single-threaded, driven by its owner's polling.
+
+    Args:
+        start_child: starts a child whose scratch folder has the given name.
+        name: of the scratch folders.
+        work: what is done with each item.
+        num_children: at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        start_child: Callable[[str], Child],
+        name: str,
+        work: PoolWork[ItemT],
+        num_children: int,
+    ) -> None:
+        self._start_child = start_child
+        self._name = name
+        self._work = work
+        self._num_children = num_children
+        self._waiting: deque[ItemT] = deque()
+        self._slots: list[_Slot[ItemT]] = []
+        self._finished: list[ItemT] = []
+        self._numbers = itertools.count()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is worked on."""
+        return not self._waiting and not self._busy_slots()
+
+    def submit(self, item: ItemT) -> None:
+        """Queue an item."""
+        self._waiting.append(item)
+
+    def start_waiting(self) -> None:
+        """Hand waiting items to idle children, starting children as needed."""
+        while self._waiting:
+            slot = self._idle_slot()
+            if slot is None:
+                return
+            slot.item = self._waiting.popleft()
+            if not slot.child.send(self._work.job(slot.item)):
+                self._child_gone(slot)
+
+    def children(self) -> list[Child]:
+        """The children to watch for messages."""
+        return [slot.child for slot in self._slots]
+
+    def handle(self, child: Child) -> None:
+        """Take in what ``child`` has sent."""
+        slot = next(slot for slot in self._slots if slot.child is child)
+        messages, hung_up = child.receive()
+        for message in messages:
+            self._take(slot, message)
+        if hung_up:
+            self._child_gone(slot)
+
+    def check_deadlines(self, now_s: float) -> None:
+        """Kill the children that take too long."""
+        for slot in self._busy_slots():
+            limit_s = self._work.timeout_s if slot.is_ready else START_TIMEOUT_S
+            if slot.item is not None and now_s - slot.child.last_heard_s > limit_s:
+                self._discard(slot)
+                self._work.timed_out(slot.item, limit_s)
+                self._finished.append(slot.item)
+                slot.item = None
+
+    def take_finished(self) -> list[ItemT]:
+        """Return the items finished since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def drop(self, is_lost: Callable[[ItemT], bool]) -> None:
+        """Forget these items; a child at work on one is killed."""
+        self._waiting = deque(item for item in self._waiting if not is_lost(item))
+        for item in filter(is_lost, self._finished):
+            self._work.forget(item)
+        self._finished = [item for item in self._finished if not is_lost(item)]
+        for slot in self._busy_slots():
+            if slot.item is not None and is_lost(slot.item):
+                self._discard(slot)
+
+    def items(self) -> list[ItemT]:
+        """All items of the pool: waiting, being worked on or finished."""
+        busy = [slot.item for slot in self._slots if slot.item is not None]
+        return [*self._waiting, *busy, *self._finished]
+
+    def close(self) -> None:
+        """Kill every child."""
+        for slot in list(self._slots):
+            self._discard(slot)
+
+    def _busy_slots(self) -> list[_Slot[ItemT]]:
+        return [slot for slot in self._slots if slot.item is not None]
+
+    def _idle_slot(self) -> _Slot[ItemT] | None:
+        for slot in self._slots:
+            if slot.item is None:
+                return slot
+        if len(self._slots) >= self._num_children:
+            return None
+        child = self._start_child(f"{self._name}-{next(self._numbers)}")
+        fresh: _Slot[ItemT] = _Slot(child=child)
+        self._slots.append(fresh)
+        return fresh
+
+    def _take(self, slot: _Slot[ItemT], message: FromChild) -> None:
+        if isinstance(message, CompilerReady):
+            slot.is_ready = True
+        elif isinstance(message, ChildCrashed):
+            slot.report = message.traceback
+        elif slot.item is not None:
+            item, slot.item = slot.item, None
+            self._work.take(item, message)
+            self._finished.append(item)
+
+    def _child_gone(self, slot: _Slot[ItemT]) -> None:
+        self._discard(slot)
+        item = slot.item
+        if item is None:
+            return
+        slot.item = None
+        seconds = time.monotonic() - slot.child.last_heard_s
+        if self._work.died(item, slot.child.describe_end(), slot.report, seconds):
+            self._waiting.appendleft(item)
+        else:
+            self._finished.append(item)
+
+    def _discard(self, slot: _Slot[ItemT]) -> None:
+        slot.child.kill()
+        self._slots.remove(slot)

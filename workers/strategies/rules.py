@@ -1,0 +1,187 @@
+"""The three input strategies as functions of the NDRange, and which of them a kernel allows.
+
+Owns the honest fall-back: what an analysis cannot carry is planned by the next simpler strategy and carries that
+one's label, so a kernel is never without configs because its analysis failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from llmperf_common.analysis import Analysis
+from llmperf_common.ids import content_id
+from llmperf_common.records import (
+    DeviceClass,
+    Kernel,
+    LaunchArgument,
+    Signature,
+    Strategy,
+)
+from workers.config import PlanConfig
+from workers.launch_sizes import Draws, Shape
+from workers.strategies.buffers import AnalysedBuffers, simple_elements
+from workers.strategies.scalars import (
+    drawn_value,
+    integer_scalars,
+    role_value,
+    scalar_arguments,
+    simple_value,
+)
+
+
+class InputRule(Protocol):
+    """One strategy applied to one kernel."""
+
+    @property
+    def strategy(self) -> Strategy:
+        """The label of its configs."""
+        ...
+
+    def arguments(self, global_size: Shape, local_size: Shape) -> tuple[LaunchArgument, ...]:
+        """Return the arguments of one launch, in position order; a pure function."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimpleRule:
+    """Everything as large as the NDRange; source: LLMPerf, arXiv 2503.11244."""
+
+    signature: Signature
+    strategy: Strategy = Strategy.SIMPLE
+
+    def arguments(self, global_size: Shape, local_size: Shape) -> tuple[LaunchArgument, ...]:
+        """Return g**dims elements for buffers, global size 0 for integers, 1.0 for other numbers."""
+        return tuple(
+            LaunchArgument(
+                position=one.position,
+                kind=one.kind,
+                elements=simple_elements(one, global_size, local_size),
+            )
+            if one.kind.is_buffer
+            else LaunchArgument(
+                position=one.position, kind=one.kind, value=simple_value(one, global_size)
+            )
+            for one in self.signature.arguments
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryAnalysisRule:
+    """Scalars by their role, every buffer as large as its extent says."""
+
+    buffers: AnalysedBuffers
+    strategy: Strategy = Strategy.MEMORY_ANALYSIS
+
+    def arguments(self, global_size: Shape, local_size: Shape) -> tuple[LaunchArgument, ...]:
+        """Return scalars that follow the NDRange, and the buffers that follow from both."""
+        values = {
+            one.position: role_value(one, global_size)
+            for one in scalar_arguments(self.buffers.signature)
+        }
+        return self.buffers.arguments(global_size, local_size, values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoupledRule:
+    """Integer scalars drawn independently of the NDRange; extents follow.
+
+    ``key``: of the draws, with the global size. Two launches of one global size have the same scalars, so
+    that siblings differ in nothing but the local size.
+    """
+
+    buffers: AnalysedBuffers
+    key: str
+    strategy: Strategy = Strategy.DECOUPLED
+
+    def arguments(self, global_size: Shape, local_size: Shape) -> tuple[LaunchArgument, ...]:
+        """Return drawn scalars, and the buffers that follow from them and the NDRange."""
+        draws = Draws(content_id("decoupled", [self.key, list(global_size)]))
+        values = {
+            one.position: drawn_value(one, global_size, draws)
+            for one in scalar_arguments(self.buffers.signature)
+        }
+        return self.buffers.arguments(global_size, local_size, values)
+
+
+def rules_for(
+    kernel: Kernel,
+    signature: Signature,
+    device_class: DeviceClass,
+    config: PlanConfig,
+    analysis: Analysis | None,
+) -> tuple[InputRule, ...]:
+    """Return the rules that the asked strategies come to for one kernel, each once, in the order asked."""
+    strategies = tuple(
+        dict.fromkeys(_possible(signature, one, analysis) for one in config.strategies)
+    )
+    return tuple(
+        _rule(kernel, signature, device_class, config, analysis, one) for one in strategies
+    )
+
+
+def needs_analysis(strategies: Sequence[Strategy]) -> bool:
+    """Whether one of these strategies asks what a kernel touches."""
+    return any(one is not Strategy.SIMPLE for one in strategies)
+
+
+def _possible(signature: Signature, wanted: Strategy, analysis: Analysis | None) -> Strategy:
+    """Return ``wanted``, or the next simpler strategy that what is known of the kernel allows."""
+    if wanted is Strategy.SIMPLE or analysis is None or not _has_forms(signature, analysis):
+        return Strategy.SIMPLE
+    if wanted is Strategy.DECOUPLED and not _can_decouple(signature, analysis):
+        return Strategy.MEMORY_ANALYSIS
+    return wanted
+
+
+def _has_forms(signature: Signature, analysis: Analysis) -> bool:
+    if analysis.failure:
+        return False
+    pointers = [one.position for one in signature.arguments if one.kind.is_buffer]
+    known = _known_positions(analysis)
+    return not pointers or any(position in known for position in pointers)
+
+
+def _can_decouple(signature: Signature, analysis: Analysis) -> bool:
+    """Whether scalars may vary on their own: there are some, and no buffer's size would be a guess.
+
+    A buffer without form has the simple rule's elements, and those are enough only while every scalar is the
+    global size.
+    """
+    known = _known_positions(analysis)
+    pointers = [one.position for one in signature.arguments if one.kind.is_buffer]
+    return bool(integer_scalars(signature)) and all(position in known for position in pointers)
+
+
+def _known_positions(analysis: Analysis) -> frozenset[int]:
+    """Return the buffers with a form of their own or, as targets of index values, of another's."""
+    with_form = {one.position for one in analysis.extents if one.form is not None}
+    targets = {one.position for role in analysis.index_roles for one in role.targets}
+    return frozenset(with_form | targets)
+
+
+def _rule(
+    kernel: Kernel,
+    signature: Signature,
+    device_class: DeviceClass,
+    config: PlanConfig,
+    analysis: Analysis | None,
+    strategy: Strategy,
+) -> InputRule:
+    if strategy is Strategy.SIMPLE:
+        return SimpleRule(signature=signature)
+    assert analysis is not None, "only simple plans do without an analysis"
+    buffers = AnalysedBuffers(
+        signature=signature,
+        analysis=analysis,
+        max_launch_bytes=min(
+            config.max_launch_bytes,
+            device_class.global_memory_bytes,
+            device_class.max_allocation_bytes,
+        ),
+    )
+    if strategy is Strategy.MEMORY_ANALYSIS:
+        return MemoryAnalysisRule(buffers=buffers)
+    key = content_id("launch_values", [kernel.kernel_id, device_class.name, config.seed])
+    return DecoupledRule(buffers=buffers, key=key)
