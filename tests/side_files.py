@@ -31,6 +31,7 @@ _DEFINITION = re.compile(
     re.DOTALL,
 )
 _MOST_TRIES = 20_000
+_WIDEST_LANES = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +250,9 @@ def _random_launch(kernel: SideKernel, rng: random.Random, ranges: Ranges) -> La
         _log_uniform(rng, 1, max_lanes) for _ in range(kernel.dims)
     )
     local_size = local_size[: kernel.dims]
+    wide = [number for number in _constants(kernel) if number <= _WIDEST_LANES]
+    if kernel.required_local_size is None and kernel.dims == 1 and wide and rng.random() < 0.2:
+        local_size = (rng.choice(wide) + rng.choice((-1, 0, 1, 7)),)
     if kernel.required_local_size is not None:
         max_groups = min(max_groups, 3) if ranges is RUN_RANGES else max_groups
     global_size = tuple(lanes * _log_uniform(rng, 1, max_groups) for lanes in local_size)

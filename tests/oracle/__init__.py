@@ -1,0 +1,1 @@
+"""An independent oracle of extents: Oclgrind, a simulator that reports every access out of bounds."""
