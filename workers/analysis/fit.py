@@ -124,26 +124,23 @@ class _Search:
     def bound(self) -> Explained | None:
         """Return a form that lies above every probe: of candidates, of their sums, of single monomials."""
         rows, extents = self._seen.rows, self._seen.extents
-        options: list[tuple[float, Fit, Fit | None]] = []
-        for one in self._candidates:
-            for other in self._candidates:
-                values = self._smaller(one, other)
-                if one is other or (values < extents).any():
-                    continue
-                options.append((_looseness(values, extents), one, other))
+        options = self._monomial_bounds()
+        pool = [*self._candidates, *self._monomials()]
         for one in self._candidates:
             values = one.values(rows)
             if (values >= extents).all():
                 options.append((_looseness(values, extents), one, None))
-            for other in self._candidates:
-                if (np.maximum(values, other.values(rows)) == extents).all():
+            for other in pool:
+                others = other.values(rows)
+                smaller = np.minimum(values, others)
+                if other != one and (smaller >= extents).all():
+                    options.append((_looseness(smaller, extents), one, other))
+                if (np.maximum(values, others) == extents).all():
                     total = _sum(one, other)
                     options.append((_looseness(total.values(rows), extents), total, None))
         if not options:
-            options = self._monomial_bounds()
-        if not options:
             return None
-        _, form, cap = min(options, key=lambda one: one[0])
+        _, form, cap = min(options, key=lambda one: (round(one[0], 3), one[2] is not None))
         if cap is None:
             return Explained(form=form, cap=None, is_exact=False)
         return self._pair(form, cap, is_exact=False)
@@ -151,13 +148,16 @@ class _Search:
     def _monomial_bounds(self) -> list[tuple[float, Fit, Fit | None]]:
         found: list[tuple[float, Fit, Fit | None]] = []
         rows, extents = self._seen.rows, self._seen.extents
-        for monomial in self._basis.monomials(self._active, MAX_DEGREE - 1, powers=True):
-            one = Fit(constant=0, terms=((monomial, 1),))
+        for one in self._monomials():
             values = one.values(rows)
             # Where it is loosest, it must still be of the extent's order: else it says nothing.
             if (values >= extents).all() and (values <= 64 * np.maximum(extents, 1)).all():
                 found.append((_looseness(values, extents), one, None))
         return found
+
+    def _monomials(self) -> list[Fit]:
+        found = self._basis.monomials(self._active, MAX_DEGREE - 1, powers=True)
+        return [Fit(constant=0, terms=((one, 1),)) for one in found]
 
     def _groups(self) -> Iterator[Mask]:
         """Yield groups of probes that may lie on one side of every guard, the likelier ones first."""

@@ -25,7 +25,7 @@ GLOBAL_BYTES, CONSTANT_BYTES, LOCAL_BYTES = 2**18, 2**13, 2**10
 """Room behind each pointer in a probe, powers of two; accesses beyond are folded back into it."""
 SLACK_BYTES = 256
 """Behind that room, so that a wide access at its end stays inside."""
-MAX_TURNS = 2**20
+MAX_TURNS = 2**17
 """Turns of all loops of one probe launch, after which they are cut off."""
 _FUNCTION_DECL, _PARAMETER, _COMPOUND, _CALL = 8, 10, 202, 103
 _ERROR = 3

@@ -15,18 +15,31 @@ from dataclasses import dataclass, field
 
 _SHAPES: dict[int, tuple[tuple[int, ...], ...]] = {
     1: ((8,), (32,), (12,), (64,), (160,)),
-    2: ((8, 4), (4, 8), (16, 2), (6, 12), (16, 16), (12, 3)),
-    3: ((4, 4, 4), (8, 2, 2), (2, 8, 4), (4, 2, 6), (6, 4, 2), (8, 4, 4)),
+    2: ((8, 4), (4, 8), (16, 2), (6, 12), (16, 16)),
+    3: ((4, 4, 4), (8, 2, 2), (2, 8, 4), (4, 2, 6), (6, 4, 2)),
 }
 """Local sizes, where the local size can matter; some no powers of two."""
 
-_LOW = {1: (8, 40), 2: (3, 14), 3: (2, 8)}
-_HIGH = {1: (64, 160), 2: (20, 40), 3: (8, 15)}
-"""Sides of an NDRange that is below, or above, its scalars."""
+_SPANS = {
+    "below": {1: (8, 40), 2: (3, 14), 3: (2, 8)},
+    "above": {1: (64, 160), 2: (20, 40), 3: (8, 15)},
+    "mixed": {1: (8, 160), 2: (3, 40), 3: (2, 15)},
+    "held-out": {1: (160, 240), 2: (56, 80), 3: (32, 36)},
+}
+"""Sides of an NDRange: below its scalars, above them, either; held-out ones are 4 times those below."""
+_GROUPED_SPANS = {
+    "below": {1: 160, 2: 20, 3: 12},
+    "above": {1: 320, 2: 32, 3: 16},
+    "mixed": {1: 320, 2: 32, 3: 16},
+    "held-out": {1: 640, 2: 80, 3: 40},
+}
+"""The same where whole work-groups of several sizes are needed: the longest side, at least 3 groups."""
+_FEWEST_GROUPS = {"below": 1, "above": 2, "mixed": 1, "held-out": 5}
+_SHORT, _NEAR, _LONG = (0.06, 0.75), (1.3, 3.0), (9.0, 18.0)
+"""Scalars as shares of the shortest or longest side: ``4 * id + 3 < n`` is open only for long ones."""
 _MOST_ITEMS = 2**16
 FURTHEST_THRESHOLD = 2**13
 """Constants beyond cannot be straddled by a launch that is cheap."""
-HELD_OUT_FACTOR = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +97,13 @@ def probe_points(design: Design) -> tuple[Point, ...]:
 def _points(design: Design) -> Iterator[Point]:
     draws = random.Random(design.seed)  # noqa: S311  (no secret)
     num_sizes = design.dims * (2 if len(design.local_sizes) > 1 else 1) + len(design.largest)
-    for number in range(18 + 4 * num_sizes):
+    for number in range(14 + 4 * num_sizes):
         yield _drawn(design, draws, "below", number)
     for number in range(10 + 3 * num_sizes):
         yield _drawn(design, draws, "above", number)
+    if design.largest:
+        for number in range(8 + num_sizes):
+            yield _drawn(design, draws, "near", number)
     for tier in ("below", "above"):
         yield from _one_at_a_time(design, _drawn(design, draws, tier, 0))
     if len(design.largest) > 1:
@@ -97,43 +113,54 @@ def _points(design: Design) -> Iterator[Point]:
             for number in range(4 + num_sizes):
                 yield _drawn(design, draws, f"long-{position}", number)
     for threshold in design.thresholds:
-        for number in range(8 + 2 * num_sizes):
+        for number in range(10 * (design.dims + len(design.largest))):
             yield _straddling(design, draws, threshold, number)
     for number in range(10):
         yield _drawn(design, draws, "mixed", number)
-    for number in range(4):
+    for number in range(6):
         yield _drawn(design, draws, "held-out", number)
 
 
 def _drawn(design: Design, draws: random.Random, tier: str, number: int) -> Point:
-    low, high = (_HIGH if tier == "above" else _LOW)[design.dims]
-    scale = design.scale
-    if tier == "held-out":
-        scale *= HELD_OUT_FACTOR
-    elif tier == "mixed":
-        high = _HIGH[design.dims][1]
     local = design.local_sizes[number % len(design.local_sizes)]
-    sides = [max(2, round(draws.uniform(low, high) * scale)) for _ in range(design.dims)]
-    if tier == "mixed" and number % 2:
-        sides = [max(2, round(math.exp(draws.uniform(math.log(low), math.log(high))) * scale)) for _ in sides]  # fmt: skip
-    global_size = _whole_groups(sides, local)
+    span = tier if tier in _SPANS else "below"
+    global_size = _drawn_sides(design, draws, span, local)
     longest, shortest = max(global_size), min(global_size)
     scalars = {}
     for position, largest in design.largest.items():
         is_below = tier in {"above", f"short-{position}"}
         if tier.startswith("long-"):
             is_below = tier != f"long-{position}"
-        if tier in {"mixed", "held-out"}:
+        if tier == "mixed":
             is_below = draws.random() < 0.5
-        if is_below:
-            value = round(shortest * draws.uniform(0.15, 0.75))
-        else:
-            value = round(longest * draws.uniform(1.3, 3.0)) + draws.randrange(3, 12)
+        elif tier == "held-out":
+            is_below = number % 3 < 2  # long loops over long scalars would be cut off
+        span = _SHORT if is_below else _NEAR if tier in {"near", "mixed", "held-out"} else _LONG
+        value = round((shortest if is_below else longest) * draws.uniform(*span))
+        value += 0 if is_below else draws.randrange(3, 12)
         scalars[position] = min(max(3, value), largest)
     return Point(tier=tier, global_size=global_size, local_size=local, scalars=scalars)
 
 
+def _drawn_sides(
+    design: Design, draws: random.Random, span: str, local: tuple[int, ...]
+) -> tuple[int, ...]:
+    if len(design.local_sizes) == 1 and max(local) == 1:
+        low, high = _SPANS[span][design.dims]
+        return tuple(
+            max(2, round(draws.uniform(low, high) * design.scale)) for _ in range(design.dims)
+        )
+    longest = _GROUPED_SPANS[span][design.dims] * design.scale
+    fewest = _FEWEST_GROUPS[span]
+    groups = [draws.randint(fewest, max(fewest + 2, int(longest / side))) for side in local]
+    while math.prod(groups) * math.prod(local) > _MOST_ITEMS and max(groups) > 1:
+        largest = groups.index(max(groups))
+        groups[largest] = max(1, groups[largest] // 2)
+    return tuple(count * side for count, side in zip(groups, local, strict=True))
+
+
 def _one_at_a_time(design: Design, base: Point) -> Iterator[Point]:
+    yield base
     for axis in range(design.dims):
         sides = list(base.global_size)
         sides[axis] += base.local_size[axis] * (1 + axis)
@@ -143,9 +170,9 @@ def _one_at_a_time(design: Design, base: Point) -> Iterator[Point]:
             local_size=base.local_size,
             scalars=base.scalars,
         )
-    if len(design.local_sizes) > 1:
-        first, second = design.local_sizes[:2]
-        sides = [math.lcm(a, b) * 2 for a, b in zip(first, second, strict=True)]
+    # Local sizes of equal and of different products, at equal global sizes.
+    for first, second in zip(design.local_sizes, design.local_sizes[1:4:2], strict=False):
+        sides = [math.lcm(a, b) for a, b in zip(first, second, strict=True)]
         for local in (first, second):
             yield Point(
                 tier=base.tier, global_size=tuple(sides), local_size=local, scalars=base.scalars
@@ -161,26 +188,23 @@ def _one_at_a_time(design: Design, base: Point) -> Iterator[Point]:
 
 
 def _straddling(design: Design, draws: random.Random, threshold: int, number: int) -> Point:
-    """Return sizes of which each is clearly below or clearly above a constant, in any mixture."""
-
-    def side(is_above: bool) -> int:
-        span = (1.15, 2.4) if is_above else (0.2, 0.85)
-        return max(2, round(threshold * draws.uniform(*span)))
-
-    local = design.local_sizes[number % len(design.local_sizes)]
-    pattern = draws.getrandbits(16)
-    sides = [side(bool(pattern >> axis & 1)) for axis in range(design.dims)]
-    while math.prod(_whole_groups(sides, local)) > _MOST_ITEMS and max(sides) > 2:
-        longest = sides.index(max(sides))
-        sides[longest] = max(2, sides[longest] // 3)
-    scalars = {
-        position: min(max(3, side(bool(pattern >> (4 + index) & 1))), largest)
-        for index, (position, largest) in enumerate(design.largest.items())
-    }
+    """Return sizes of which one is clearly below or clearly above a constant, the others small."""
+    base = _drawn(design, draws, "below" if number % 3 else "mixed", number)
+    factor = draws.uniform(1.15, 2.4) if number % 2 else draws.uniform(0.2, 0.85)
+    value = max(2, round(threshold * factor))
+    which = (number // 2) % (design.dims + len(design.largest))
+    sides, scalars = list(base.global_size), dict(base.scalars)
+    if which < design.dims:
+        sides[which] = value
+        if math.prod(_whole_groups(sides, base.local_size)) > _MOST_ITEMS:
+            sides = [value if axis == which else 2 for axis in range(design.dims)]
+    else:
+        position = list(scalars)[which - design.dims]
+        scalars[position] = min(max(3, value), design.largest[position])
     return Point(
         tier=f"around-{threshold}",
-        global_size=_whole_groups(sides, local),
-        local_size=local,
+        global_size=_whole_groups(sides, base.local_size),
+        local_size=base.local_size,
         scalars=scalars,
     )
 

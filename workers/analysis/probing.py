@@ -7,7 +7,7 @@ again with other buffer contents. What follows from it: ``analyse.py``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from workers.inputs import SCALAR_TYPES
 
 _LARGEST_SCALAR = 2**20
 _MOST_THRESHOLDS = 5
-_SCALES = (1.0, 0.6, 0.35)
+_SCALES = (1.0, 0.5, 0.25)
 _MOST_CUT_OFF = 0.15
 """Share of probes whose loops were cut off, beyond which smaller sizes are tried."""
 FEWEST_POINTS = 12
@@ -233,8 +233,3 @@ def _spread(ordered: Sequence[int], most: int) -> list[int]:
 def _largest_value(argument: Argument) -> int:
     dtype = SCALAR_TYPES[argument.scalar_type].dtype
     return min(_LARGEST_SCALAR, int(np.iinfo(dtype).max))
-
-
-def with_limits(points: Sequence[Point], tier: str) -> list[Point]:
-    """Return the points under another tier's name."""
-    return [replace(point, tier=tier) for point in points]

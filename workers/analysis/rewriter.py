@@ -178,9 +178,7 @@ class FunctionRewriter:
             return
         start, end = _range(cursor)
         text = self._edits.raw[start:end].decode()
-        spelling = (
-            f"__typeof__({text})" if _UNNAMED.search(cursor.type.spelling) else cursor.type.spelling
-        )
+        spelling = f"__typeof__({text})" if _UNNAMED.search(kind.spelling) else _opencl_name(kind)
         site = self._sites.add(self._line_of(cursor), text)
         hook = _hook(kind.space)
         self._edits.insert(start, f"(*({spelling} *){hook}({CONTEXT}, {site}, (ulong)&(")
@@ -191,7 +189,7 @@ class FunctionRewriter:
             return
         start, end = _range(cursor)
         text = self._edits.raw[start:end].decode()
-        spelling = pointee.spelling
+        spelling = _opencl_name(pointee)
         site = self._sites.add(self._line_of(cursor), text)
         hook = _hook(pointee.space)
         size = "1" if pointee.shape is TypeClass.VOID else f"sizeof({spelling})"
@@ -234,7 +232,7 @@ class FunctionRewriter:
         if any(one is None or one.space not in _HOOKED for one in pointees):
             return False
         kinds = tuple(one for one in pointees if one is not None)
-        value_type = self._type(arguments[0]).spelling if arguments else ""
+        value_type = _opencl_name(self._type(arguments[0])) if arguments else ""
         spellings = tuple(_opencl_name(one) for one in kinds)
         hooks = tuple(_hook(one.space) for one in kinds)
         key = (name, spellings, value_type if name.startswith("vstore") else "")
@@ -304,8 +302,19 @@ def _hook(space: Space) -> str:
     return "lp_touch" if space is Space.GLOBAL else "lp_pass"
 
 
-def _opencl_name(pointee: TypeFacts) -> str:
-    return pointee.spelling
+def _opencl_name(kind: TypeFacts) -> str:
+    """Return a type with its qualifiers; scalars and vectors by OpenCL's own names.
+
+    As they were written they may be ``float __attribute__((ext_vector_type(4)))``, the type of a sum.
+    """
+    is_plain = kind.shape in {TypeClass.SCALAR, TypeClass.VECTOR} and "atomic" not in kind.spelling
+    if not is_plain or not kind.scalar:
+        return kind.spelling
+    words = [word for word in kind.spelling.split() if word in {"const", "volatile"}]
+    if kind.space is not Space.PRIVATE:
+        words.append(f"__{kind.space.value}")
+    lanes = str(kind.num_scalars) if kind.shape is TypeClass.VECTOR else ""
+    return " ".join([*words, kind.scalar + lanes])
 
 
 def _children(cursor: Any) -> list[Any]:

@@ -1,0 +1,167 @@
+"""Memory analysis on the CPU device: each form of access, with the extent that follows from its text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from llmperf_common.analysis import Analysis, ContentsRule, Extent, launch_sizes
+from llmperf_common.records import Kernel
+from workers.analysis.analyse import analyse_kernel, probe_limits
+from workers.corpus import kernels_from_source
+from workers.device.find import choose, open_prober
+from workers.device.interface import DeviceRef, Prober
+
+G0, G1, L0, N0 = "global_size_0", "global_size_1", "local_size_0", "num_groups_0"
+
+
+@pytest.fixture(scope="module")
+def prober() -> Iterator[Prober]:
+    ref = choose("cpu")
+    assert isinstance(ref, DeviceRef), ref
+    opened = open_prober(ref)
+    yield opened
+    opened.close()
+
+
+def analysed(prober: Prober, source: str) -> tuple[Kernel, Analysis]:
+    (kernel,) = [
+        one
+        for one in kernels_from_source(source, path="k.cl", suite="test")
+        if one.name == "k"
+    ]
+    assert kernel.failure is None, kernel.failure
+    return kernel, analyse_kernel(kernel, prober, probe_limits(prober.device))
+
+
+def formula(extent: Extent) -> tuple[dict[tuple[str, ...], int], dict[tuple[str, ...], int] | None]:
+    def terms(one):
+        found = {tuple(sorted(term.factors)): term.coefficient for term in one.terms}
+        return found | ({(): one.constant} if one.constant else {})
+
+    assert extent.form is not None, extent.reason
+    return terms(extent.form), None if extent.cap is None else terms(extent.cap)
+
+
+# (name, source of the kernel `k`, {argument: (form, cap)}); every one must be validated.
+FORMS = [
+    ("deref_of_sum", "__kernel void k(__global float *a) { int i = get_global_id(0); *(a + i) = 1; }",
+     {"a": ({(G0,): 1}, None)}),
+    ("moving_pointer", """__kernel void k(__global const float *a, __global float *o) {
+        __global const float *p = a + 3 * get_global_id(0); float s = *p++; s += *p++; s += *p; o[get_global_id(0)] = s; }""",
+     {"a": ({(G0,): 3}, None), "o": ({(G0,): 1}, None)}),
+    ("stepped_back", """__kernel void k(__global float *a) { __global float *p = a + get_global_id(0) + 5;
+        --p; p -= 2; p[1] = 1; p[-1] = 2; }""", {"a": ({(G0,): 1, (): 3}, None)}),
+    ("alias_by_condition", """__kernel void k(__global float *a, __global float *b, int n) {
+        int i = get_global_id(0); __global float *p = i % 2 ? a : b; p[i] = 1; }""",
+     None),
+    ("vload_vstore", """__kernel void k(__global const float *a, __global float *o) {
+        int i = get_global_id(0); vstore3(vload3(i, a + 2), i, o); }""",
+     {"a": ({(G0,): 3, (): 2}, None), "o": ({(G0,): 3}, None)}),
+    ("half_loads", """__kernel void k(__global const half *a, __global half *o) {
+        int i = get_global_id(0); vstore_half4(vload_half4(i, a) * 2, i, o); vstore_half(vload_half(i, a), i, o); }""",
+     {"a": ({(G0,): 4}, None), "o": ({(G0,): 4}, None)}),
+    ("aligned_half_triples", """__kernel void k(__global const half *a, __global float *o) {
+        int i = get_global_id(0); o[i] = vloada_half3(i, a).x; }""",
+     {"a": ({(G0,): 4, (): -1}, None)}),
+    ("nested_helpers", """float inner(__global const float *p, int i) { return p[i] + *(p + 1); }
+        float outer(__global const float *p, int i, int n) { return i < n ? inner(p + n, i) : 0; }
+        __kernel void k(__global const float *a, __global float *o, int n) { int i = get_global_id(0); o[i] = outer(a + 2, i, n); }""",
+     None),
+    ("struct_members", """typedef struct { int a; float b[4]; } T;
+        __kernel void k(__global T *s, __global float *o) { int g = get_global_id(0); o[g] = s[g].b[2] + (s + g + 1)->a; (&s[g])->b[g & 3] = 1; }""",
+     {"s": ({(G0,): 1, (): 1}, None)}),
+    ("bit_fields_and_unions", """typedef struct { uint low : 4; uint high : 28; } T;
+        __kernel void k(__global T *s, __global uint *o) { int g = get_global_id(0); o[g] = s[g].high + (s + 2 * g)->low; }""",
+     {"s": ({(G0,): 2, (): -1}, None)}),
+    ("lanes", """__kernel void k(__global float4 *a, __global float *o) { int g = get_global_id(0);
+        a[g + 1].xy = (float2)(1, 2); o[g] = a[g].s3 + (a + g)->y; }""",
+     {"a": ({(G0,): 1, (): 1}, None)}),
+    ("in_macros", """#define AT(p, i) (p)[(i) * W + 1]
+        #define W 4
+        #define ADD(x) AT(o, x) += AT(a, (x) + 1)
+        __kernel void k(__global const float *a, __global float *o) { int g = get_global_id(0); ADD(g); }""",
+     {"a": ({(G0,): 4, (): 2}, None), "o": ({(G0,): 4, (): -2}, None)}),
+    ("atomics_on_elements", """__kernel void k(__global int *a, __global uint *b) { int g = get_global_id(0);
+        atomic_add(&a[2 * g], 1); atom_inc(b + g + 7); atomic_cmpxchg(&b[g], 0, 1); }""",
+     {"a": ({(G0,): 2, (): -1}, None), "b": ({(G0,): 1, (): 7}, None)}),
+    ("async_copies", """__kernel void k(__global const float *a, __global float *o, __local float *t) {
+        event_t e = async_work_group_copy(t, a + get_group_id(0) * get_local_size(0), get_local_size(0), 0);
+        wait_group_events(1, &e); o[get_global_id(0)] = t[get_local_id(0)]; }""",
+     {"a": ({(G0,): 1}, None), "o": ({(G0,): 1}, None), "t": ({(L0,): 1}, None)}),
+    ("strided_copy", """__kernel void k(__global const float *a, __global float *o, __local float *t) {
+        event_t e = async_work_group_strided_copy(t, a, get_local_size(0), 3, 0);
+        wait_group_events(1, &e); o[get_global_id(0)] = t[get_local_id(0)]; }""",
+     {"a": ({(L0,): 3, (): -2}, None)}),
+    ("local_arrays_left_alone", """__kernel void k(__global const float *a, __global float *o) {
+        __local float t[256][2]; float p[3]; int l = get_local_id(0); p[l % 3] = 1; t[l][1] = a[get_global_id(0)];
+        barrier(CLK_LOCAL_MEM_FENCE); o[get_global_id(0)] = t[l][1] + p[l % 3]; }""",
+     {"a": ({(G0,): 1}, None), "o": ({(G0,): 1}, None)}),
+    ("two_dimensions", """__kernel void k(__global float *a, int w) {
+        a[get_global_id(1) * w + get_global_id(0)] = 1; }""",
+     {"a": ({("global_size_1", "w"): 1, ("w",): -1, (G0,): 1}, None)}),
+    ("three_dimensions", """__kernel void k(__global float *a) {
+        a[(get_global_id(2) * get_global_size(1) + get_global_id(1)) * get_global_size(0) + get_global_id(0)] = 1; }""",
+     {"a": ({(G0, G1, "global_size_2"): 1}, None)}),
+    ("group_arithmetic", """__kernel void k(__global const float *a, __global float *o) {
+        int i = get_group_id(0) * get_local_size(0) * 2 + get_local_id(0);
+        float s = a[i] + a[i + get_local_size(0)]; if (get_local_id(0) == 0) o[get_group_id(0)] = s; }""",
+     {"a": ({(G0,): 2}, None), "o": ({(N0,): 1}, None)}),
+    ("products", """__kernel void k(__global float *a, __global float *b, int n) {
+        if (get_global_id(0) == 0 && get_global_id(1) == 0) a[n * n - 1] = 1;
+        b[get_global_size(0) * get_global_size(1) - 1 - get_global_id(0)] = 1; }""",
+     {"a": ({("n", "n"): 1}, None), "b": ({(G0, G1): 1}, None)}),
+    ("guard", "__kernel void k(__global float *a, int n) { int i = get_global_id(0); if (i < n) a[i] = 1; }",
+     {"a": ({(G0,): 1}, {("n",): 1})}),
+    ("early_return", """__kernel void k(__global float *a, const uint n, const uint m) { size_t i = get_global_id(0);
+        if (i >= n) return; a[i * m + m - 1] = 1; }""",
+     {"a": ({(G0, "m"): 1}, {("m", "n"): 1})}),
+    ("guard_by_constant", "__kernel void k(__global float *a) { int i = get_global_id(0); if (i < 100) a[i] = 1; }",
+     {"a": ({(G0,): 1}, {(): 100})}),
+    ("grid_stride", """__kernel void k(__global float *a, int n) {
+        for (int i = get_global_id(0); i < n; i += get_global_size(0)) a[i] = 1; }""",
+     {"a": ({("n",): 1}, None)}),
+    ("loop_of_one_statement", """__kernel void k(__global const float *a, __global float *o, int n) { float s = 0;
+        for (int i = 0; i < n; ++i) for (int j = 0; j < 2; ++j) if (j) s += a[i * 2 + j]; else s -= a[i]; o[get_global_id(0)] = s; }""",
+     {"a": ({("n",): 2}, None)}),
+    ("nested_accesses_of_ids", """__kernel void k(__global const float *a, __global float *o, __local int *t) {
+        int l = get_local_id(0); t[l] = l; barrier(CLK_LOCAL_MEM_FENCE); o[get_global_id(0)] = a[t[t[l]]]; }""",
+     {"a": ({(L0,): 1}, None), "t": ({(L0,): 1}, None)}),
+    ("casts", """__kernel void k(__global uchar *a, __global float *o) { int g = get_global_id(0);
+        o[g] = ((__global const float *)(a + 16))[g]; }""", {"a": ({(G0,): 4, (): 16}, None)}),
+    ("pointer_to_row", """__kernel void k(__global float (*a)[8]) { a[get_global_id(0)][3] = 1; }""",
+     {"a": ({(G0,): 1}, None)}),
+    ("constant_argument", """__kernel void k(__constant float *c, __global float *o) { int g = get_global_id(0); float s = 0;
+        for (int i = 0; i < 25; ++i) s += c[i]; o[g] = s; }""", {"c": ({(): 25}, None)}),
+    ("kernel_calls_kernel", """__kernel void other(__global float *p, int i) { p[i + 1] = 1; }
+        __kernel void k(__global float *a) { other(a, get_global_id(0)); }""",
+     {"a": ({(G0,): 1, (): 1}, None)}),
+    ("required_size", """__kernel __attribute__((reqd_work_group_size(16, 1, 1))) void k(__global float *a) {
+        a[get_group_id(0) * 16 + get_local_id(0)] = 1; }""", {"a": ({(G0,): 1}, None)}),
+    ("untouched", "__kernel void k(__global float *a, __global float *b) { a[get_global_id(0)] = 1; }",
+     {"b": ({}, None)}),
+    ("far_and_negative_cannot_fault", "__kernel void k(__global float *a) { a[get_global_id(0) * 100000000L + 5] = 1; }",
+     {"a": ({(G0,): 100000000, (): 6 - 100000000}, None)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [(source, expected) for _, source, expected in FORMS if expected is not None],
+    ids=[name for name, _, expected in FORMS if expected is not None],
+)
+def test_each_form_of_access_is_seen_exactly(prober, source, expected):
+    kernel, analysis = analysed(prober, source)
+    assert analysis.failure == ""
+    assert analysis.data_dependent is False
+    for argument in kernel.signature.arguments:
+        if argument.name in expected:
+            extent = analysis.extent(argument.position)
+            assert formula(extent) == expected[argument.name], argument.name
+            assert extent.validated, extent.reason
+
+
+def values(extent: Extent, **sizes: int) -> int | None:
+    scalars = {name: value for name, value in sizes.items() if name not in {"g", "l"}}
+    return extent.elements(launch_sizes((sizes["g"],), (sizes.get("l", 1),), scalars))
