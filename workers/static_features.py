@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from llmperf_common.families import tokenize
 from llmperf_common.records import Argument, ArgumentKind
 from llmperf_common.static_feature_names import STATIC_FEATURES
+from llmperf_common.tokens import tokenize
 from workers.clang_nodes import (
     Function,
     NodeKind,
