@@ -139,6 +139,20 @@ FORMS = [
      {"a": ({(G0,): 1, (): 1}, None)}),
     ("required_size", """__kernel __attribute__((reqd_work_group_size(16, 1, 1))) void k(__global float *a) {
         a[get_group_id(0) * 16 + get_local_id(0)] = 1; }""", {"a": ({(G0,): 1}, None)}),
+    ("lanes_by_number", """__kernel void k(__global float4 *a, __global float *o) { int g = get_global_id(0);
+        o[g] = a[g + 2][1]; }""", {"a": ({(G0,): 1, (): 2}, None)}),
+    ("inside_reinterpreting_casts", """__kernel void k(__global const float *a, __global uint *o) { int g = get_global_id(0);
+        o[g] = as_uint(a[g + 1]) + as_uint2(vload2(g, a)).y; }""", {"a": ({(G0,): 2}, None)}),
+    ("overloads", """float __attribute__((overloadable)) at(__global const float *p, int i) { return p[i]; }
+        float __attribute__((overloadable)) at(__global const int *p, int i) { return p[i + 1]; }
+        __kernel void k(__global const float *a, __global const int *b, __global float *o) { int g = get_global_id(0); o[g] = at(a, g) + at(b, g); }""",
+     {"a": ({(G0,): 1}, None), "b": ({(G0,): 1, (): 1}, None)}),
+    ("moved_parameters", """void put(__global float *p, float v) { p[3] = v; }
+        __kernel void k(__global float *const a, volatile __global float *restrict b) { b += get_global_id(0) * 2; b[0] = 1; put(&a[get_global_id(0)], 2); }""",
+     {"a": ({(G0,): 1, (): 3}, None), "b": ({(G0,): 2, (): -1}, None)}),
+    ("pointers_in_a_table", """__kernel void k(__global float *a, __global float *b) { __global float *p[2] = {a, b + 1};
+        for (int i = 0; i < 2; ++i) p[i][get_global_id(0)] = i; }""",
+     {"a": ({(G0,): 1}, None), "b": ({(G0,): 1, (): 1}, None)}),
     ("untouched", "__kernel void k(__global float *a, __global float *b) { a[get_global_id(0)] = 1; }",
      {"b": ({}, None)}),
     ("far_and_negative_cannot_fault", "__kernel void k(__global float *a) { a[get_global_id(0) * 100000000L + 5] = 1; }",
@@ -162,6 +176,96 @@ def test_each_form_of_access_is_seen_exactly(prober, source, expected):
             assert extent.validated, extent.reason
 
 
-def values(extent: Extent, **sizes: int) -> int | None:
-    scalars = {name: value for name, value in sizes.items() if name not in {"g", "l"}}
-    return extent.elements(launch_sizes((sizes["g"],), (sizes.get("l", 1),), scalars))
+def test_two_guards_of_two_dimensions_have_no_exact_form_but_a_bound(prober):
+    _, analysis = analysed(
+        prober,
+        """__kernel void k(__global float *a, int w, int h) {
+            int x = get_global_id(0), y = get_global_id(1); if (x < w && y < h) a[y * w + x] = 1; }""",
+    )
+    (extent,) = analysis.extents
+    assert not extent.validated
+    assert "upper bound" in extent.reason
+    assert "line 2" in extent.reason
+    for g0, g1, w, h in [(8, 8, 20, 30), (40, 40, 7, 9), (40, 4, 7, 9), (5, 90, 7, 9), (7, 9, 7, 9)]:
+        touched = (min(g1, h) - 1) * w + min(g0, w)
+        bound = extent.elements(launch_sizes((g0, g1), (1, 1), {"w": w, "h": h}))
+        assert bound is not None
+        assert bound >= touched
+        if (g0 <= w) == (g1 <= h):
+            assert bound == touched
+
+
+def test_rows_of_a_sparse_matrix_are_a_prefix_and_columns_are_bounded(prober):
+    kernel, analysis = analysed(
+        prober,
+        """__kernel void k(__global const int *rows, __global const int *cols, __global const float *vals,
+                            __global const float *x, __global float *y, int n) {
+            int r = get_global_id(0);
+            if (r < n) { float s = 0; int end = rows[r + 1];
+                for (int j = rows[r]; j < end; ++j) s += vals[j] * x[cols[j]];
+                y[r] = s; } }""",
+    )
+    assert analysis.data_dependent
+    rows, cols, vals, x, y = analysis.extents
+    assert formula(rows) == ({(G0,): 1, (): 1}, {("n",): 1, (): 1})
+    assert rows.validated
+    assert y.validated
+    assert [one.form for one in (cols, vals, x)] == [None] * 3
+    assert "rows" in vals.reason
+    assert "line 5" in vals.reason
+    roles = {kernel.signature.arguments[one.position].name: one for one in analysis.index_roles}
+    assert roles["rows"].rule is ContentsRule.PREFIX
+    assert {target.position for target in roles["rows"].targets} == {1, 2}
+    assert roles["cols"].rule is ContentsRule.BOUNDED
+    (target,) = roles["cols"].targets
+    assert (target.position, target.form.value({"value_limit": 50})) == (3, 50)
+
+
+def test_a_branch_on_contents_gives_an_unvalidated_bound(prober):
+    _, analysis = analysed(
+        prober,
+        """__kernel void k(__global const int *mask, __global float *o) {
+            int i = get_global_id(0); if (mask[i]) o[i] = 1; }""",
+    )
+    mask, o = analysis.extents
+    assert analysis.data_dependent
+    assert mask.validated
+    assert formula(o) == ({(G0,): 1}, None)
+    assert not o.validated
+    assert "contents" in o.reason
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("__kernel void k(__global float *a) { a[get_global_id(0) ^ 5] = 1; }", "line 1"),
+        ("__kernel void k(__global float *a, int n) { a[n / 3 + get_global_id(0)] = 1; }", ""),
+        ("__kernel void k(__global float *a) { int i = get_global_id(0); a[i - 1] = 1; }", "below its start"),
+        ("__kernel void k(__global float *a) { int i = get_global_id(0); if (i < 9000000) a[i] = 1; }", "9000000"),
+        ("__kernel void k(__global float *a, float f) { a[(int)(get_global_id(0) * f)] = 1; }", ""),
+    ],
+    ids=["xor", "rational", "negative", "far_guard", "float_scalar"],
+)  # fmt: skip
+def test_what_is_not_certain_is_not_validated_and_says_why(prober, source, reason):
+    _, analysis = analysed(prober, source)
+    (extent,) = analysis.extents
+    assert not extent.validated
+    assert extent.reason
+    assert reason in extent.reason
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "__kernel void k(__global float *a) { while (a[0] < 2) a[0] = 1; }",
+        "__kernel void k(__global float *a, int n) { for (;;) { if (n > 1 << 30) break; } a[0] = 1; }",
+    ],
+)
+def test_an_endless_loop_is_cut_off(prober, source):
+    _, analysis = analysed(prober, source)
+    assert not any(extent.validated for extent in analysis.extents)
+
+
+def test_equal_kernels_are_analysed_alike(prober):
+    source = FORMS[1][1]
+    assert analysed(prober, source)[1] == analysed(prober, source)[1]

@@ -107,8 +107,9 @@ class _File:
                     self._edits.replace(start, end, "")
             else:
                 self._helper_header(cursor)
-        for name in reachable:
-            rewriter.rewrite(_body(self._bodies[name]))
+        for cursor in self._functions:
+            if cursor.is_definition() and cursor.spelling in reachable:
+                rewriter.rewrite(_body(cursor))
         hooks = resources.files("workers.analysis").joinpath("hooks.cl").read_text()
         if len(self._sites.sites) >= 2**16:
             raise UnresolvedError("more than 65,535 accesses")
@@ -127,22 +128,24 @@ class _File:
         )
 
     def _reachable(self, kernel: Any) -> dict[str, None]:
+        """Return the names of all functions that are called; overloads of one name stay together."""
         found: dict[str, None] = {self._name: None}
         stack = [kernel]
         while stack:
             cursor = stack.pop()
             if cursor._kind_id == _CALL:
-                callee = self._bodies.get(cursor.spelling)
-                if callee is not None and cursor.spelling not in found:
-                    found[cursor.spelling] = None
-                    stack.append(callee)
+                name = cursor.spelling
+                if name in self._bodies and name not in found:
+                    found[name] = None
+                    stack += [one for one in self._functions if one.spelling == name]
             stack.extend(cursor.get_children())
         return found
 
     def _refuse_errors(self, reachable: dict[str, None]) -> None:
         """Where the parser complained, statements may be missing from its tree."""
-        spans = [_offsets(self._bodies[name].extent) for name in reachable]
-        bodies = [_offsets(cursor.extent) for cursor in self._bodies.values()]
+        defined = [one for one in self._functions if one.is_definition()]
+        spans = [_offsets(one.extent) for one in defined if one.spelling in reachable]
+        bodies = [_offsets(one.extent) for one in defined]
         for problem in self._problems:
             offset = problem.location.offset
             outside = not any(start <= offset <= end for start, end in bodies)

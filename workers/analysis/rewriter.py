@@ -126,7 +126,7 @@ class FunctionRewriter:
         base, index = (first, second) if self._is_indexed(first) else (second, first)
         array = _decayed_array(base)
         if array is None:
-            self._visit(base, touched=self._is_pointer(base))
+            self._visit(base, touched=True)  # a pointer is loaded; of a vector, one lane is touched
         else:
             self._visit(base, touched=False)
             length = array.type.get_canonical().element_count
