@@ -15,29 +15,64 @@ uint hashed(ulong i, uint key)
     return mix32((uint)i * 0x9E3779B9u + (key ^ ((uint)(i >> 32) * 0xC2B2AE35u)));
 }
 
-#define FILL(KIND, TYPE, EXPRESSION)                                            \
-    __kernel void fill_##KIND(__global TYPE *out, ulong n, uint key)            \
+// Where scalar i of a structure's member lies: `count` of them in every `stride`, from `offset`.
+#define LEAF_PLACE (i / count * stride + offset + i % count)
+
+// NAME fills n scalars in a row, NAME_leaf those of one member of n / count structures.
+#define FILL_AS(NAME, TYPE, EXPRESSION)                                         \
+    __kernel void NAME(__global TYPE *out, ulong n, uint key, ulong limit)      \
     {                                                                           \
         ulong i = get_global_id(0);                                             \
         if (i < n) {                                                            \
             uint bits = hashed(i, key);                                         \
             out[i] = EXPRESSION;                                                \
         }                                                                       \
+    }                                                                           \
+    __kernel void NAME##_leaf(__global TYPE *out, ulong n, uint key,            \
+                              ulong limit, ulong offset, ulong stride,          \
+                              ulong count)                                      \
+    {                                                                           \
+        ulong i = get_global_id(0);                                             \
+        if (i < n) {                                                            \
+            uint bits = hashed(i, key);                                         \
+            out[LEAF_PLACE] = EXPRESSION;                                       \
+        }                                                                       \
     }
+#define FILL(KIND, TYPE, EXPRESSION) FILL_AS(fill_##KIND, TYPE, EXPRESSION)
+#define FILL_INTEGERS(KIND, TYPE)                                               \
+    FILL_AS(fill_##KIND, TYPE, (TYPE)(bits >> 28))                              \
+    FILL_AS(bounded_##KIND, TYPE, (TYPE)(((ulong)bits * limit) >> 32))          \
+    FILL_AS(prefix_##KIND, TYPE, (TYPE)prefix_value(i, n, bits, limit))
+
+// Between floor(i * limit / n) and the next of these, so that values never decrease.
+ulong prefix_value(ulong i, ulong n, uint bits, ulong limit)
+{
+    ulong low = i * limit / n;
+    ulong high = (i + 1) * limit / n;
+    return low + (((ulong)bits * (high - low)) >> 32);
+}
 
 FILL(float32, float, (float)(bits >> 8) * 0x1.0p-24f)
-FILL(int8, uchar, (uchar)(bits >> 28))
-FILL(int16, ushort, (ushort)(bits >> 28))
-FILL(int32, uint, bits >> 28)
-FILL(int64, ulong, (ulong)(bits >> 28))
 FILL(bool, uchar, (uchar)(bits >> 31))
+FILL_INTEGERS(int8, uchar)
+FILL_INTEGERS(int16, ushort)
+FILL_INTEGERS(int32, uint)
+FILL_INTEGERS(int64, ulong)
 
 // vstore_half needs no cl_khr_fp16; the 11 bits fit a half's significand, so no rounding.
-__kernel void fill_float16(__global half *out, ulong n, uint key)
+__kernel void fill_float16(__global half *out, ulong n, uint key, ulong limit)
 {
     ulong i = get_global_id(0);
     if (i < n)
         vstore_half((float)(hashed(i, key) >> 21) * 0x1.0p-11f, i, out);
+}
+
+__kernel void fill_float16_leaf(__global half *out, ulong n, uint key, ulong limit,
+                                ulong offset, ulong stride, ulong count)
+{
+    ulong i = get_global_id(0);
+    if (i < n)
+        vstore_half((float)(hashed(i, key) >> 21) * 0x1.0p-11f, LEAF_PLACE, out);
 }
 
 // Writes `n` quads of words that differ from call to call (a compressing memory must not see a constant).
