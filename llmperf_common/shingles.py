@@ -93,12 +93,14 @@ def _word(token: str) -> int:
     """Return the hash of what a token means in every source; ``_NAME_WORD`` for a chosen name."""
     first = token[0]
     if first.isdigit() or (first == "." and token[1:2].isdigit()):
-        token = number_class(token)
+        meaning = number_class(token)
     elif first in "\"'":
-        token = "text"
+        meaning = "text"
     elif (first.isalpha() or first == "_") and not is_builtin(token):
         return _NAME_WORD
-    return int.from_bytes(hashlib.blake2b(token.encode("utf-8", "replace"), digest_size=8).digest())
+    else:
+        meaning = token
+    return int.from_bytes(hashlib.blake2b(meaning.encode("utf-8", "replace"), digest_size=8).digest())
 
 
 def _mixed(values: NDArray[np.int64] | Hashes) -> Hashes:

@@ -34,7 +34,7 @@ _NAMED_BY_ERROR = re.compile(
 )
 _MISSING_FILE = re.compile(r"file not found")
 _CONSTANT_NAME = re.compile(r"_*[A-Z][A-Z0-9_]*")
-_SCALAR_MEMBER = re.compile(r"member reference base type '(\w+)'|subscripted value is not an array")
+_SCALAR_MEMBER = re.compile(r"member reference base type '[^']*\bfloat'")
 _KERNEL_LINE = re.compile(r"\b(?:__kernel|kernel)\b")
 
 Macros = Mapping[str, str]

@@ -9,6 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from llmperf_common.analysis import (
+    Analysis,
+    ContentsRule,
+    Extent,
+    IndexRole,
+    IndexTarget,
+    Polynomial,
+    Term,
+)
 from llmperf_common.failures import Failure, FailureCode, Stage
 from workers.corpus import (
     Corpus,
@@ -139,6 +148,60 @@ def test_a_corpus_comes_back_as_written_and_mixes_with_folders(folder: Path, tmp
     extra = tmp_path / "extra.cl"
     extra.write_text(VADD.replace("vadd", "extra"))
     assert names(read_sources([path, extra])) == ["extra", "img", "one", "two", "vadd"]
+
+
+def test_an_analysis_is_kept_and_corpora_without_the_column_load(folder: Path, tmp_path: Path):
+    (folder / "image.cl").write_text("__kernel void img(read_only image2d_t x) {}")
+    corpus = read_sources([folder])
+    form = Polynomial(constant=1, terms=(Term(factors=("global_size_0", "n"), coefficient=2),))
+    analysis = Analysis(
+        extents=(
+            Extent(position=0, form=form, cap=form, validated=True),
+            Extent(position=1, form=None, reason="not seen"),
+        ),
+        data_dependent=True,
+        index_roles=(
+            IndexRole(
+                position=0,
+                rule=ContentsRule.PREFIX,
+                targets=(IndexTarget(position=1, form=form),),
+            ),
+        ),
+    )
+    first, *rest = corpus.kernels
+    known = dataclasses.replace(
+        corpus, kernels=(dataclasses.replace(first, analysis=analysis), *rest)
+    )
+    path = tmp_path / "corpus.parquet"
+    write_corpus(path, known)
+    assert read_corpus(path) == known
+    (image,) = [one for one in read_corpus(path).kernels if one.name == "img"]
+    assert image.signature
+    assert image.failure
+    table = pq.read_table(path)
+    older = table.drop_columns(["analysis"]).replace_schema_metadata(
+        {**table.schema.metadata, b"llmperf.corpus_version": b"1"}
+    )
+    pq.write_table(older, path)
+    assert read_corpus(path) == corpus
+
+
+def test_families_are_those_of_all_sources_together(folder: Path, tmp_path: Path):
+    first = tmp_path / "first.parquet"
+    write_corpus(first, read_sources([folder]))
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    (copies / "copy.cl").write_text(
+        VADD.replace("vadd", "renamed").replace("get_global_id(0)", "get_global_id( 0 )")
+    )
+    alone = read_sources([copies]).kernels[0]
+    together = {one.name: one for one in read_sources([first, copies]).kernels}
+    assert alone.family_id == alone.kernel_id
+    assert together["renamed"].family_id == together["vadd"].family_id
+    assert together["renamed"].family_id in {
+        together["renamed"].kernel_id,
+        together["vadd"].kernel_id,
+    }
 
 
 def damage_bytes(path: Path) -> None:

@@ -1,0 +1,145 @@
+"""Git directories as sources: HEAD is read without a checkout, and nothing in the repository is run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from workers import corpus_git
+from workers.corpus import read_sources
+from workers.corpus_files import CorpusError
+from workers.corpus_sources import find_sources
+
+VADD = "__kernel void vadd(__global float *a) { a[get_global_id(0)] += 1; }\n"
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs the git command")
+
+
+def git(folder: Path, *words: str) -> None:
+    quiet = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    subprocess.run(
+        ("git", *who, "-C", str(folder), *words),
+        check=True,
+        capture_output=True,
+        env={**os.environ, **quiet},
+    )
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A working tree with one commit."""
+    root = tmp_path / "suite-1"
+    (root / "deep").mkdir(parents=True)
+    (root / "a.cl").write_text(VADD)
+    (root / "deep" / "b b.cl").write_text(VADD.replace("vadd", "other"))
+    (root / "notes.txt").write_text("no kernel")
+    (root / "link.cl").symlink_to("a.cl")
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "one")
+    return root
+
+
+def bare(tree: Path) -> Path:
+    target = tree.with_name("suite-1.git")
+    git(tree, "clone", "-q", "--bare", str(tree), str(target))
+    return target
+
+
+def test_a_bare_repository_and_a_git_folder_give_the_commit(tree: Path):
+    for source in (bare(tree), tree / ".git"):
+        found = find_sources(source, None)
+        assert [(one.path, one.suite) for one in found.files] == [
+            ("a.cl", "suite-1"),
+            ("deep/b b.cl", "suite-1"),
+        ]
+        assert found.files[0].text == VADD
+        assert found.skipped == (("link.cl", "a symbolic link: not followed"),)
+    assert read_sources([tree / ".git"]).sha256 == read_sources([tree]).sha256
+
+
+def test_a_working_tree_is_a_folder(tree: Path):
+    (tree / "new.cl").write_text(VADD.replace("vadd", "uncommitted"))
+    assert "new.cl" in [one.path for one in find_sources(tree, None).files]
+
+
+def test_the_repository_s_own_configuration_runs_nothing(tree: Path):
+    repository = bare(tree)
+    mark = tree.parent / "ran"
+    program = tree.parent / "program.sh"
+    program.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    program.chmod(0o755)
+    for key in (
+        "core.fsmonitor",
+        "core.pager",
+        "core.sshCommand",
+        "core.hooksPath",
+        "pager.ls-tree",
+    ):
+        git(repository, "config", key, str(program))
+    (repository / "hooks").mkdir(exist_ok=True)
+    shutil.copy(program, repository / "hooks" / "post-checkout")
+    git(repository, "config", "extensions.partialClone", "origin")
+    git(repository, "config", "remote.origin.url", f"ext::{program}")
+    git(repository, "config", "remote.origin.promisor", "true")
+    git(repository, "config", "protocol.ext.allow", "always")
+    assert len(find_sources(repository, None).files) == 2
+    blob = next(path for path in (repository / "objects").rglob("*") if path.is_file())
+    assert blob
+    assert not mark.exists()
+
+
+def remove_objects(repository: Path) -> None:
+    for path in (repository / "objects").rglob("*"):
+        if path.is_file():
+            path.chmod(0o644)
+            path.unlink()
+
+
+def remove_blobs(repository: Path) -> None:
+    for line in subprocess.run(
+        ("git", "--git-dir", str(repository), "ls-tree", "-r", "HEAD"),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines():
+        name = line.split()[2]
+        (repository / "objects" / name[:2] / name[2:]).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (remove_objects, "git cannot list HEAD"),
+        (remove_blobs, "git cannot read a.cl .*damaged or a partial clone"),
+        (lambda one: (one / "HEAD").write_text("ref: refs/heads/nothing\n"), "cannot list HEAD"),
+        (lambda one: (one / "HEAD").write_text("rubbish"), "cannot list HEAD"),
+    ],
+)
+def test_a_damaged_repository_says_so(tree: Path, damage, words: str):
+    damage(tree / ".git")
+    with pytest.raises(CorpusError, match=words):
+        find_sources(tree / ".git", None)
+
+
+def test_a_repository_without_sources_and_a_missing_git_say_so(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+):
+    git(tree, "rm", "-q", "-r", "a.cl", "deep", "link.cl")
+    git(tree, "commit", "-q", "-m", "two")
+    with pytest.raises(CorpusError, match=r"no \.cl file at HEAD"):
+        find_sources(tree / ".git", None)
+    monkeypatch.setenv("PATH", str(tree))
+    with pytest.raises(CorpusError, match="git command is not installed"):
+        find_sources(tree / ".git", None)
+
+
+def test_a_tree_with_too_many_files_is_refused(tree: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(corpus_git, "MAX_MEMBERS", 3)
+    with pytest.raises(CorpusError, match="more than 3 files"):
+        find_sources(tree / ".git", None)
