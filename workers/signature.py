@@ -8,7 +8,7 @@ define) still gives signatures where the parameters are usable: the device's com
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Access, Argument, ArgumentKind, Signature
@@ -26,6 +26,7 @@ from workers.clang_nodes import (
     walk,
 )
 from workers.clang_parse import ParserCrashError, parse
+from workers.size_roles import size_roles
 from workers.static_features import static_features
 
 MAX_DIMS = 3
@@ -166,10 +167,11 @@ def signature_of(parsed: ParsedSource, source: str, kernel: Function) -> NamedSi
         RecursionError: An expression is nested too deeply to be walked.
     """
     accesses = AccessAnalysis(parsed).accesses(kernel)
+    roles = size_roles(parsed, kernel)
     arguments = tuple(
-        _argument(position, parameter, access)
-        for position, (parameter, access) in enumerate(
-            zip(kernel.parameters, accesses, strict=True)
+        replace(_argument(position, parameter, access), size_role=role)
+        for position, (parameter, access, role) in enumerate(
+            zip(kernel.parameters, accesses, roles, strict=True)
         )
     )
     functions = reachable(parsed, kernel)
