@@ -14,10 +14,11 @@ from workers.analysis.facts import KernelFacts, kernel_facts
 from workers.analysis.fit import Explained, explain, is_validated
 from workers.analysis.instrument import instrument
 from workers.analysis.points import FURTHEST_THRESHOLD
+from workers.analysis.polynomials import Fit
 from workers.analysis.probing import (
     FEWEST_POINTS,
-    OTHER_MODES,
-    ContentMode,
+    OTHER_CONTENTS,
+    OTHER_FLOATS,
     ProbeLimits,
     Probing,
     Seen,
@@ -111,9 +112,10 @@ class _Judge:
         if len(seen.points) < FEWEST_POINTS:
             return self._too_few(seen)
         chosen = _every_nth(seen, _MODE_POINTS)
-        by_mode = [self._probing.run(chosen.points, mode) for mode in OTHER_MODES]
+        by_mode = [self._probing.run(chosen.points, mode) for mode in OTHER_CONTENTS]
         steered = self._steered(chosen, by_mode)
-        is_data_dependent = bool(steered) or self._turns_differ(chosen, by_mode)
+        is_data_dependent = bool(steered) or self._paths_differ(chosen, by_mode)
+        steered |= self._steered(chosen, [self._probing.run(chosen.points, OTHER_FLOATS)])
         steering = Steering(by_target={}, roles=())
         if steered:
             steering = find_roles(
@@ -160,18 +162,19 @@ class _Judge:
             and first.reaches[index].end_bytes != other.reaches[index].end_bytes
         )
 
-    def _turns_differ(
+    def _paths_differ(
         self, chosen: Seen, by_mode: Sequence[Sequence[ProbeRecord | None]]
     ) -> bool:
+        """Whether other contents lead to other turns of a loop or to other indices."""
         return any(
-            other is not None and first.turns != other.turns
+            other is not None and (first.turns, first.trace) != (other.turns, other.trace)
             for records in by_mode
             for first, other in zip(chosen.records, records, strict=True)
         )
 
     def _furthest_of_modes(self, seen: Seen) -> Seen:
         """Return the probes with each buffer's reach the furthest over all contents."""
-        modes = [ContentMode(seed=1), *OTHER_MODES[:1], *OTHER_MODES[2:4]]
+        modes = [*OTHER_CONTENTS, OTHER_FLOATS]
         all_records = [seen.records, *(self._probing.run(seen.points, mode) for mode in modes)]
         kept = [
             (point, [one for one in column if one is not None and not one.exceeded])
@@ -195,7 +198,7 @@ class _Judge:
         if not any(extents):
             return self._untouched(argument)
         observed = self._probing.observations(seen.points, extents)
-        found = explain(observed, self._thresholds)
+        found = explain(observed, self._thresholds, self._probing.choices())
         site = self._furthest_site(index, seen)
         if found is None:
             why = "no polynomial of the sizes meets its probes"
@@ -248,9 +251,8 @@ class _Judge:
     def _indexed(
         self, argument: Argument, index: int, seen: Seen, steering: Steering
     ) -> Extent:
-        names = ", ".join(
-            one.name for one in self._pointers if one.position in steering.by_target[argument.position]
-        )
+        sources = steering.by_target[argument.position]
+        names = ", ".join(one.name for one in self._pointers if one.position in sources)
         site = self._furthest_site(index, seen)
         return Extent(
             position=argument.position,
@@ -262,10 +264,7 @@ class _Judge:
         furthest = max((one.reaches[index] for one in seen.records), key=lambda one: one.end_bytes)
         return self._instrumented.sites[furthest.site - 1] if furthest.site else None
 
-    def _named(self, one: object) -> Polynomial:
-        from workers.analysis.polynomials import Fit
-
-        assert isinstance(one, Fit)
+    def _named(self, one: Fit) -> Polynomial:
         return one.named(self._probing.names)
 
 
@@ -286,7 +285,11 @@ def _furthest(records: Sequence[ProbeRecord]) -> ProbeRecord:
     )
     first = records[0]
     return ProbeRecord(
-        reaches=reaches, turns=first.turns, exceeded=first.exceeded, overflow=first.overflow
+        reaches=reaches,
+        turns=first.turns,
+        trace=first.trace,
+        exceeded=first.exceeded,
+        overflow=first.overflow,
     )
 
 

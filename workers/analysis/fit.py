@@ -45,15 +45,24 @@ class Explained:
     is_exact: bool
 
 
-def explain(seen: Observations, thresholds: Sequence[int] = ()) -> Explained | None:
+def explain(
+    seen: Observations,
+    thresholds: Sequence[int] = (),
+    choices: Sequence[frozenset[int]] = (frozenset(),),
+) -> Explained | None:
     """Return the form of an extent, or a bound of it, or None.
 
     Args:
         seen: the observations, held-out ones included: they are never fitted, and always met.
         thresholds: constants that sizes are compared with.
+        choices: variables to leave out, tried in turn: two that always say the same have two names.
     """
-    search = _Search(seen, thresholds)
-    return search.single_or_pair() or search.bound()
+    searches = [_Search(seen, thresholds, left_out) for left_out in choices]
+    for search in searches:
+        found = search.single_or_pair()
+        if found is not None:
+            return found
+    return searches[0].bound()
 
 
 def active_variables(seen: Observations) -> list[int]:
@@ -91,11 +100,13 @@ def _changes(rows: Rows, extents: Rows, group: list[int], others: list[int]) -> 
 
 
 class _Search:
-    def __init__(self, seen: Observations, thresholds: Sequence[int]) -> None:
+    def __init__(
+        self, seen: Observations, thresholds: Sequence[int], left_out: frozenset[int]
+    ) -> None:
         self._seen = seen
         self._thresholds = thresholds
         self._basis = Basis(seen.rows.shape[1], seen.identities)
-        self._active = active_variables(seen)
+        self._active = [one for one in active_variables(seen) if one not in left_out]
         self._touched = seen.extents > 0
         self._candidates: list[Fit] = []
 

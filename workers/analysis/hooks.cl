@@ -11,6 +11,8 @@
 
 typedef struct {
     volatile __global ulong *table;
+    uint turns;
+    ulong trace;
     ulong base[LP_BUFFERS];
     ulong mask[LP_BUFFERS];
 } lp_ctx;
@@ -20,16 +22,23 @@ bool lp_tagged(ulong address)
     return (address >> 62) == 1ul && ((address >> 44) & 0x3fffful) < LP_BUFFERS;
 }
 
+ulong lp_mixed(ulong v)
+{
+    v = (v ^ (v >> 31)) * 0x9e3779b97f4a7c15ul;
+    return v ^ (v >> 29);
+}
+
 ulong lp_record(lp_ctx *c, uint site, ulong address, ulong bytes)
 {
     uint k = (uint)((address >> 44) & 0x3fffful);
     ulong at = address & 0xffffffffffful;
-    volatile __global ulong *row = c->table + 2 + 2 * k;
+    volatile __global ulong *row = c->table + LP_HEAD + 2 * k;
     ulong high = ((at + bytes) << 16) | site, low = ~at;
     if (row[0] < high)
         atom_max(&row[0], high);
     if (row[1] < low)
         atom_max(&row[1], low);
+    c->trace += lp_mixed(address);
     return c->base[k] + (at & c->mask[k]);
 }
 
@@ -51,6 +60,7 @@ ulong lp_pass(lp_ctx *c, uint site, ulong address, ulong bytes)
 // An index into an array of fixed size.
 ulong lp_clip(lp_ctx *c, ulong index, ulong length)
 {
+    c->trace += lp_mixed(index);
     if (index < length)
         return index;
     atom_or(&c->table[1], 2ul);
@@ -60,10 +70,17 @@ ulong lp_clip(lp_ctx *c, ulong index, ulong length)
 // One more turn of a loop; true when the launch has had enough.
 bool lp_turn(lp_ctx *c)
 {
-    if (atom_add(&c->table[0], 1ul) < LP_TURNS)
+    if (++c->turns & 63u || atom_add(&c->table[0], 64ul) < LP_TURNS)
         return false;
     atom_or(&c->table[1], 1ul);
     return true;
+}
+
+// What a work-item has counted for itself, handed in at its end.
+void lp_end(lp_ctx *c)
+{
+    atom_add(&c->table[0], (ulong)(c->turns & 63u));
+    atom_add(&c->table[2], c->trace);
 }
 
 // How many of `wanted` bytes lie behind an address.

@@ -25,6 +25,8 @@ GLOBAL_BYTES, CONSTANT_BYTES, LOCAL_BYTES = 2**18, 2**13, 2**10
 """Room behind each pointer in a probe, powers of two; accesses beyond are folded back into it."""
 SLACK_BYTES = 256
 """Behind that room, so that a wide access at its end stays inside."""
+HEAD_WORDS = 3
+"""Words of a launch's record before those of its pointers: turns, flags, trace."""
 MAX_TURNS = 2**17
 """Turns of all loops of one probe launch, after which they are cut off."""
 _FUNCTION_DECL, _PARAMETER, _COMPOUND, _CALL = 8, 10, 202, 103
@@ -109,13 +111,13 @@ class _File:
                 self._helper_header(cursor)
         for cursor in self._functions:
             if cursor.is_definition() and cursor.spelling in reachable:
-                rewriter.rewrite(_body(cursor))
+                rewriter.rewrite(_body(cursor), is_kernel=cursor.spelling == self._name)
         hooks = resources.files("workers.analysis").joinpath("hooks.cl").read_text()
         if len(self._sites.sites) >= 2**16:
             raise UnresolvedError("more than 65,535 accesses")
         head = (
             f"#define LP_BUFFERS {len(positions) + 1}\n#define LP_SPARE {len(positions)}\n"
-            f"#define LP_TURNS {self._max_turns}ul\n"
+            f"#define LP_HEAD {HEAD_WORDS}\n#define LP_TURNS {self._max_turns}ul\n"
             f"#define LP_GLOBAL_MASK {GLOBAL_BYTES - 1}ul\n#define LP_CONSTANT_MASK {CONSTANT_BYTES - 1}ul\n"
             f"#define LP_LOCAL_MASK {LOCAL_BYTES - 1}ul\n#define LP_TABLE_BYTES {8 * row_words(len(positions))}\n"
         )
@@ -156,7 +158,7 @@ class _File:
     def _kernel_header(self, kernel: Any) -> tuple[int, ...]:
         """Rename kernel and pointers, add the table, and open the body with the context and the tags."""
         positions: list[int] = []
-        lines = [f" lp_ctx lp_own; lp_ctx *{CONTEXT} = &lp_own; lp_own.table = lp_table;"]
+        lines = [f" lp_ctx lp_own; lp_ctx *{CONTEXT} = &lp_own; lp_own.table = lp_table; lp_own.turns = 0; lp_own.trace = 0;"]
         parameters = [c for c in kernel.get_children() if c._kind_id == _PARAMETER]
         masks = {1: "LP_GLOBAL_MASK", 3: "LP_CONSTANT_MASK", 2: "LP_LOCAL_MASK"}
         for position, parameter in enumerate(parameters):
@@ -218,8 +220,8 @@ class _File:
 
 
 def row_words(num_pointers: int) -> int:
-    """Return how many 64-bit words one launch records: turns, flags, and two for each pointer."""
-    return 2 + 2 * num_pointers
+    """Return how many 64-bit words one launch records: the head, and two for each pointer."""
+    return HEAD_WORDS + 2 * num_pointers
 
 
 def line_of(cursor: Any) -> int:

@@ -34,6 +34,13 @@ _GROUPED_SPANS = {
     "held-out": {1: 640, 2: 80, 3: 40},
 }
 """The same where whole work-groups of several sizes are needed: the longest side, at least 3 groups."""
+_GROUPS = {
+    "below": {1: (1, 12), 2: (1, 5), 3: (1, 3)},
+    "above": {1: (9, 24), 2: (4, 8), 3: (2, 5)},
+    "mixed": {1: (1, 24), 2: (1, 8), 3: (1, 5)},
+    "held-out": {1: (48, 60), 2: (11, 16), 3: (6, 8)},
+}
+"""Work-groups a dimension where the kernel requires one local size."""
 _FEWEST_GROUPS = {"below": 1, "above": 2, "mixed": 1, "held-out": 5}
 _SHORT, _NEAR, _LONG = (0.06, 0.75), (1.3, 3.0), (9.0, 18.0)
 """Scalars as shares of the shortest or longest side: ``4 * id + 3 < n`` is open only for long ones."""
@@ -104,6 +111,10 @@ def _points(design: Design) -> Iterator[Point]:
     if design.largest:
         for number in range(8 + num_sizes):
             yield _drawn(design, draws, "near", number)
+        if max(map(math.prod, design.local_sizes)) > 1:
+            for tier in ("few-groups", "in-group"):
+                for number in range(8 + 2 * num_sizes):
+                    yield _drawn(design, draws, tier, number)
     for tier in ("below", "above"):
         yield from _one_at_a_time(design, _drawn(design, draws, tier, 0))
     if len(design.largest) > 1:
@@ -123,12 +134,17 @@ def _points(design: Design) -> Iterator[Point]:
 
 def _drawn(design: Design, draws: random.Random, tier: str, number: int) -> Point:
     local = design.local_sizes[number % len(design.local_sizes)]
-    span = tier if tier in _SPANS else "below"
+    span = {"few-groups": "above", "in-group": "mixed"}.get(tier, tier)
+    span = span if span in _SPANS else "below"
     global_size = _drawn_sides(design, draws, span, local)
     longest, shortest = max(global_size), min(global_size)
+    if tier == "few-groups":
+        shortest = min(n // m for n, m in zip(global_size, local, strict=True))
+    elif tier == "in-group":
+        shortest = min(local)
     scalars = {}
     for position, largest in design.largest.items():
-        is_below = tier in {"above", f"short-{position}"}
+        is_below = tier in {"above", "few-groups", "in-group", f"short-{position}"}
         if tier.startswith("long-"):
             is_below = tier != f"long-{position}"
         if tier == "mixed":
@@ -138,7 +154,8 @@ def _drawn(design: Design, draws: random.Random, tier: str, number: int) -> Poin
         span = _SHORT if is_below else _NEAR if tier in {"near", "mixed", "held-out"} else _LONG
         value = round((shortest if is_below else longest) * draws.uniform(*span))
         value += 0 if is_below else draws.randrange(3, 12)
-        scalars[position] = min(max(3, value), largest)
+        fewest = 2 if tier in {"few-groups", "in-group"} else 3
+        scalars[position] = min(max(fewest, value), largest)
     return Point(tier=tier, global_size=global_size, local_size=local, scalars=scalars)
 
 
@@ -150,9 +167,12 @@ def _drawn_sides(
         return tuple(
             max(2, round(draws.uniform(low, high) * design.scale)) for _ in range(design.dims)
         )
-    longest = _GROUPED_SPANS[span][design.dims] * design.scale
-    fewest = _FEWEST_GROUPS[span]
-    groups = [draws.randint(fewest, max(fewest + 2, int(longest / side))) for side in local]
+    if len(design.local_sizes) == 1:
+        groups = [draws.randint(*_GROUPS[span][design.dims]) for _ in local]
+    else:
+        longest = _GROUPED_SPANS[span][design.dims] * design.scale
+        fewest = _FEWEST_GROUPS[span]
+        groups = [draws.randint(fewest, max(fewest + 2, int(longest / side))) for side in local]
     while math.prod(groups) * math.prod(local) > _MOST_ITEMS and max(groups) > 1:
         largest = groups.index(max(groups))
         groups[largest] = max(1, groups[largest] // 2)

@@ -6,6 +6,7 @@ again with other buffer contents. What follows from it: ``analyse.py``.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -57,14 +58,14 @@ class ContentMode:
 
 
 DEFAULT_MODE = ContentMode()
-OTHER_MODES = (
+OTHER_CONTENTS = (
     ContentMode(limit=1, spread=0.0),
     ContentMode(seed=1),
     ContentMode(seed=2, limit=100, spread=50.0),
     ContentMode(seed=3, limit=2, spread=0.01),
-    ContentMode(floats=2.5),
 )
-"""Contents that should change nothing where sizes alone decide: zeros, others, larger ones, mostly ones."""
+"""Contents that change nothing where sizes alone decide: zeros, others, larger ones, mostly ones."""
+OTHER_FLOATS = ContentMode(floats=2.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,7 @@ class Probing:
             required=self._signature.required_local_size,
             max_items=limits.max_work_group_size,
         )
+        self._has_groups = facts.uses_groups
         self._largest = {
             position: _largest_value(self._signature.arguments[position])
             for position in facts.scalars
@@ -171,9 +173,22 @@ class Probing:
         """Return the sizes of each point in the order of ``names``."""
         return np.array([self._row(point) for point in points], dtype=np.int64)
 
+    def choices(self) -> list[frozenset[int]]:
+        """Return the variables to leave out, one choice after the other.
+
+        With one local size, groups and global size say the same: one of the two names is left out.
+        """
+        if not self._has_groups or len(self._local_sizes) > 1:
+            return [frozenset()]
+        dims = self._signature.dims
+        return [
+            frozenset(2 * dims + axis if keeps else axis for axis, keeps in enumerate(kept))
+            for kept in itertools.product((True, False), repeat=dims)
+        ]
+
     def _row(self, point: Point) -> list[int]:
         row = list(point.global_size)
-        if len(self._local_sizes) > 1:
+        if self._has_groups:
             row += point.local_size
             row += [n // m for n, m in zip(point.global_size, point.local_size, strict=True)]
         return row + [point.scalars[position] for position in self._largest]
@@ -181,7 +196,7 @@ class Probing:
     def _variable_names(self) -> tuple[str, ...]:
         dims = range(self._signature.dims)
         names = [f"global_size_{axis}" for axis in dims]
-        if len(self._local_sizes) > 1:
+        if self._has_groups:
             names += [f"local_size_{axis}" for axis in dims]
             names += [f"num_groups_{axis}" for axis in dims]
         return (*names, *(self._signature.arguments[one].name for one in self._largest))
@@ -189,7 +204,7 @@ class Probing:
     def _identities(self) -> frozenset[tuple[int, int]]:
         """Local size times groups is the global size: the products are no monomials of their own."""
         dims = self._signature.dims
-        if len(self._local_sizes) == 1:
+        if not self._has_groups:
             return frozenset()
         return frozenset((dims + axis, 2 * dims + axis) for axis in range(dims))
 

@@ -21,7 +21,7 @@ _COMPOUND, _IF, _WHILE, _DO, _FOR = 202, 205, 207, 208, 209
 _LABEL, _CASE, _DEFAULT, _SWITCH, _DECL_STMT = 201, 203, 204, 206, 231
 _MEMBER, _CALL, _REFERENCE, _SUBSCRIPT, _UNARY, _CAST = 102, 103, 101, 113, 112, 117
 _UNEXPOSED, _PAREN, _SIZEOF = 100, 111, 136
-_VARIABLE, _PARAMETER = 9, 10
+_VARIABLE, _RETURN = 9, 214
 _NESTING = frozenset({_IF, _WHILE, _FOR, _LABEL, _CASE, _DEFAULT, _SWITCH})
 _ADDRESS_OF, _DEREFERENCE = 5, 6
 _FIRST_ATTRIBUTE, _TYPE_REF = 400, 43
@@ -74,9 +74,13 @@ class FunctionRewriter:
         self._types = types
         self._is_defined = is_defined
         self._line_of = line_of
+        self._is_kernel = False
 
-    def rewrite(self, body: Any) -> None:
-        """Instrument one function's body. Raises UnresolvedError."""
+    def rewrite(self, body: Any, *, is_kernel: bool) -> None:
+        """Instrument one function's body; a kernel hands in its record at its end. Raises UnresolvedError."""
+        self._is_kernel = is_kernel
+        if is_kernel:
+            self._edits.close(_range(body)[1] - 1, f" lp_end({CONTEXT}); ")
         self._visit(body, touched=True)
 
     def _visit(self, cursor: Any, *, touched: bool) -> None:
@@ -95,6 +99,10 @@ class FunctionRewriter:
             self._visit_call(cursor)
         elif kind in {_WHILE, _DO, _FOR}:
             self._visit_loop(cursor)
+        elif kind == _RETURN and self._is_kernel:
+            start, end = _range(cursor)
+            self._edits.insert(start, f"{{ lp_end({CONTEXT}); ")
+            self._edits.close(self._statement_end(cursor, end), " }")
         elif kind == _VARIABLE:
             for child in _children(cursor):
                 # The lengths of an array are constants; its initialiser is an expression.

@@ -16,6 +16,7 @@ from llmperf_common.analysis import VALUE_LIMIT, ContentsRule, IndexRole, IndexT
 from llmperf_common.records import Access, Argument, ArgumentKind
 from workers.analysis.fit import Explained, Observations, explain
 from workers.analysis.points import Point
+from workers.analysis.polynomials import Fit
 from workers.analysis.probing import DEFAULT_MODE, Probing
 from workers.device.interface import ProbeRecord
 from workers.inputs import SCALAR_TYPES
@@ -153,12 +154,12 @@ def _target(
         held_out=np.zeros(len(kept), dtype=bool),
         identities=probing.identities,
     )
-    explained = explain(seen)
+    explained = explain(seen, choices=probing.choices())
     form = _form_of_limit(explained, len(names) - 1)
     return None if form is None else IndexTarget(position=argument.position, form=form.named(names))
 
 
-def _form_of_limit(explained: Explained | None, limit: int) -> object:
+def _form_of_limit(explained: Explained | None, limit: int) -> Fit | None:
     """Return the form that the values' limit is in; a reach that no limit bounds has none."""
     if explained is None:
         return None

@@ -182,12 +182,14 @@ class Reach:
 class ProbeRecord:
     """What one probe launch saw.
 
-    ``turns``: of all loops of all work-items. ``exceeded``: a loop was cut off. ``overflow``: an array of fixed
+    ``turns``: of all loops of all work-items. ``trace``: a hash over all indices of all work-items, the same in any
+    order. ``exceeded``: a loop was cut off. ``overflow``: an array of fixed
     size was indexed beyond its end.
     """
 
     reaches: tuple[Reach, ...]
     turns: int
+    trace: int
     exceeded: bool
     overflow: bool
 

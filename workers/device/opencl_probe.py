@@ -18,6 +18,7 @@ from llmperf_common.records import Argument, ArgumentKind, Device, Kernel
 from workers.analysis.instrument import (
     CONSTANT_BYTES,
     GLOBAL_BYTES,
+    HEAD_WORDS,
     KERNEL_NAME,
     LOCAL_BYTES,
     SLACK_BYTES,
@@ -183,7 +184,7 @@ class _LoadedProbe:
             )
         reaches = []
         for index, position in enumerate(self._positions):
-            high, low = int(row[2 + 2 * index]), int(row[3 + 2 * index])
+            high, low = int(row[HEAD_WORDS + 2 * index]), int(row[HEAD_WORDS + 1 + 2 * index])
             touched = high != 0
             reaches.append(
                 Reach(
@@ -196,6 +197,7 @@ class _LoadedProbe:
         return ProbeRecord(
             reaches=tuple(reaches),
             turns=int(row[0]),
+            trace=int(row[2]),
             exceeded=bool(flags & _EXCEEDED),
             overflow=bool(flags & _OVERFLOW),
         )
