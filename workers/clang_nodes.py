@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
+from llmperf_common.records import Leaf
+
 
 class NodeKind(Enum):
     """What a node of a function's body is."""
@@ -91,6 +93,8 @@ class TypeFacts:
     is_const: bool
     pointee: TypeFacts | None = None
     has_pointer_leaf: bool = False
+    leaves: tuple[Leaf, ...] = ()
+    """Of a record (or an array of them) whose members are of several scalar types, all of them known."""
 
     @property
     def is_float(self) -> bool:

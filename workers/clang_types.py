@@ -5,10 +5,13 @@ Part of the door ``clang_parse.py``; nothing else may import it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from clang import cindex
 
+from llmperf_common.records import Leaf
 from workers.clang_nodes import Space, TypeClass, TypeFacts
 
 NO_TYPE = TypeFacts(
@@ -56,6 +59,13 @@ _SIZED = frozenset(
     }
 )
 _MAX_DEPTH = 16
+MAX_LEAVES = 64
+"""A structure of more members than this is not filled member by member."""
+_UNION_DECLARATION = 3
+
+
+class _UnknownLayoutError(Exception):
+    """A structure that cannot be filled member by member."""
 
 
 class TypeReader:
@@ -110,6 +120,9 @@ class TypeReader:
         size = max(0, kind.get_size()) if shape in _SIZED else 0
         if not num_scalars and scalar:
             num_scalars = size // SCALAR_BYTES[scalar]
+        leaves: tuple[Leaf, ...] = ()
+        if shape in {TypeClass.RECORD, TypeClass.ARRAY} and not scalar and not pointer_leaf:
+            leaves = self._members(kind, size, depth)
         space = _space(kind)
         if number in _ARRAYS and pointee is not None and space is Space.PRIVATE:
             space = pointee.space
@@ -123,7 +136,62 @@ class TypeReader:
             is_const=kind.is_const_qualified(),
             pointee=pointee,
             has_pointer_leaf=pointer_leaf,
+            leaves=leaves,
         )
+
+    def _members(self, kind: Any, size: int, depth: int) -> tuple[Leaf, ...]:
+        """Return the scalars of an element of ``kind``, flattened; none where they cannot be told apart."""
+        try:
+            found = list(self._flat(kind, 0, depth))
+        except _UnknownLayoutError:
+            return ()
+        merged: list[Leaf] = []
+        for leaf in found:
+            last = merged[-1] if merged else None
+            width = SCALAR_BYTES[leaf.scalar_type]
+            if leaf.offset_bytes % width or size % width:
+                return ()  # packed: a device may not write there
+            if (
+                last is not None
+                and last.scalar_type == leaf.scalar_type
+                and last.offset_bytes + last.count * width == leaf.offset_bytes
+            ):
+                merged[-1] = replace(last, count=last.count + leaf.count)
+            else:
+                merged.append(leaf)
+        return tuple(merged) if len(merged) <= MAX_LEAVES else ()
+
+    def _flat(self, kind: Any, start: int, depth: int) -> Iterator[Leaf]:
+        """Yield the leaves of one type, ``start`` bytes into an element.
+
+        Raises:
+            _UnknownLayoutError: Members overlap, are of no whole bytes or of no scalar type.
+        """
+        facts = self.read(kind, depth + 1)
+        if depth > _MAX_DEPTH or not facts.size_bytes:
+            raise _UnknownLayoutError
+        if facts.scalar:
+            count = facts.size_bytes // SCALAR_BYTES[facts.scalar]
+            yield Leaf(offset_bytes=start, scalar_type=facts.scalar, count=count)
+            return
+        canonical = kind.get_canonical()
+        if facts.shape is TypeClass.ARRAY:
+            element = canonical.element_type
+            stride = max(1, element.get_size())
+            if facts.size_bytes // stride > MAX_LEAVES:
+                raise _UnknownLayoutError
+            for offset in range(0, facts.size_bytes, stride):
+                yield from self._flat(element, start + offset, depth + 1)
+        elif facts.shape is TypeClass.RECORD:
+            if canonical.get_declaration()._kind_id == _UNION_DECLARATION:
+                raise _UnknownLayoutError
+            for field in canonical.get_fields():
+                bits = field.get_field_offsetof()
+                if bits < 0 or bits % 8 or field.is_bitfield():
+                    raise _UnknownLayoutError
+                yield from self._flat(field.type, start + bits // 8, depth + 1)
+        else:
+            raise _UnknownLayoutError
 
     def _atomic(self, kind: Any, spelling: str, depth: int) -> TypeFacts:
         # The binding has no clang_Type_getValueType; atomic_int and its kin name their scalar.

@@ -27,6 +27,7 @@ from workers.clang_nodes import (
 )
 from workers.clang_parse import ParserCrashError, parse
 from workers.size_roles import size_roles
+from workers.source_checks import refused
 from workers.static_features import static_features
 
 MAX_DIMS = 3
@@ -106,6 +107,8 @@ def read_signatures(source: str, build_options: str = "") -> tuple[NamedSignatur
     """
     if not mentions_kernel(source):
         return ()
+    if (refusal := refused(source)) is not None:
+        return refusal
     try:
         return signatures_of(parse(source, build_options), source)
     except (RecursionError, ParserCrashError) as error:
@@ -229,16 +232,17 @@ def _argument(position: int, parameter: Parameter, access: Access) -> Argument:
         element_bytes=element.size_bytes,
         access=access if is_pointer else Access.READ,
         is_const=element.is_const,
+        leaves=element.leaves if is_pointer else (),
     )
 
 
 def _pointer_kind(element: TypeFacts) -> ArgumentKind:
     if element.shape in {TypeClass.RECORD, TypeClass.ARRAY}:
-        plain = element.scalar and not element.has_pointer_leaf and element.size_bytes > 0
-        if not plain:
+        fillable = element.leaves or (element.scalar and not element.has_pointer_leaf)
+        if not fillable or element.size_bytes <= 0:
             return ArgumentKind.STRUCT
-    elif element.shape not in {TypeClass.SCALAR, TypeClass.VECTOR}:
-        return ArgumentKind.OTHER
+    elif element.shape not in {TypeClass.SCALAR, TypeClass.VECTOR} or element.size_bytes < 1:
+        return ArgumentKind.OTHER  # an enumeration without enumerators has no size either
     return _BUFFER_KINDS.get(element.space, ArgumentKind.OTHER)
 
 
@@ -258,7 +262,7 @@ def _refusal(argument: Argument) -> str:
         ArgumentKind.IMAGE: "is an image",
         ArgumentKind.SAMPLER: "is a sampler",
         ArgumentKind.PIPE: "is a pipe",
-        ArgumentKind.STRUCT: "is a structure whose members are not all of one scalar type",
+        ArgumentKind.STRUCT: "is a structure by value, or one with pointers, overlapping or packed members",
     }
     reason = reasons.get(argument.kind, "is of a type that no buffer or number can stand for")
     return (

@@ -6,6 +6,7 @@ runtime, LD_LIBRARY_PATH) set to try another one.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from llmperf_common.analysis import Contents, ContentsRule
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import (
     Access,
@@ -33,7 +35,8 @@ from workers.config import TimingConfig
 from workers.device.find import choose, open_compiler, open_session
 from workers.device.interface import DeviceFailure, DeviceRef, Program, Session
 from workers.device.opencl_launch import OpenclLoadedKernel
-from workers.inputs import SCALAR_TYPES, FillKind, fill_spec, reference_fill
+from workers.inputs import SCALAR_TYPES, FillKind, fill_spec, reference_bytes, reference_fill
+from workers.signature import read_signatures
 from workers.timing import time_config
 
 GLOBAL, CONSTANT = ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER
@@ -132,6 +135,66 @@ def test_the_device_fills_what_the_host_says(session: Session, kind: FillKind) -
             ).tobytes()
             assert loaded.read_buffer(0, len(expected)) == expected
     loaded.release()
+
+
+UNTOUCHED = "{ if (get_global_size(0) == 0) *(__global uchar *)o = 1; }"
+ITEM = """typedef struct { char tag; float3 at; struct { short s[3]; double w; } in[2]; uchar c; half h;
+    ulong last; bool b; uint index; } item;
+"""
+
+
+@pytest.mark.parametrize("rule", list(ContentsRule))
+@pytest.mark.parametrize("scalar_type", ["char", "uchar", "ushort", "int", "uint", "long"])
+def test_content_rules_on_the_device(
+    session: Session, rule: ContentsRule, scalar_type: str
+) -> None:
+    kernel = make_kernel(
+        "f", f"__kernel void f(__global uchar *o) {UNTOUCHED}", arg(0, GLOBAL, scalar_type)
+    )
+    assert kernel.signature is not None
+    loaded = session.load(kernel, Program(binary=b"", options="", log="", seconds=0))
+    assert isinstance(loaded, OpenclLoadedKernel)
+    for elements, limit in ((1, 1), (63, 1000), (4096, 7), (4097, 2**31), (1000, 2**32), (5, 130)):
+        contents = Contents(rule=rule, limit=limit)
+        loaded.prepare(with_contents(make_config(kernel, 64, arg0=elements), contents))
+        expected = reference_bytes(
+            kernel.signature.arguments[0], elements=elements, seed=7, contents=contents
+        ).tobytes()
+        assert loaded.read_buffer(0, len(expected)) == expected
+    loaded.release()
+
+
+@pytest.mark.parametrize("rule", [None, *ContentsRule])
+def test_structures_are_filled_member_by_member(
+    session: Session, rule: ContentsRule | None
+) -> None:
+    source = f"{ITEM}__kernel void f(__global item *o) {UNTOUCHED}"
+    (named,) = read_signatures(source)
+    assert named.signature is not None
+    (argument,) = named.signature.arguments
+    assert len(argument.leaves) > 8
+    kernel = make_kernel("f", source, argument)
+    loaded = session.load(kernel, Program(binary=b"", options="", log="", seconds=0))
+    assert isinstance(loaded, OpenclLoadedKernel)
+    contents = Contents(rule=rule, limit=1000) if rule else None
+    is_member = np.zeros(argument.element_bytes, np.bool_)
+    for leaf in argument.leaves:
+        width = SCALAR_TYPES[leaf.scalar_type].dtype.itemsize * leaf.count
+        assert not is_member[leaf.offset_bytes : leaf.offset_bytes + width].any(), "they overlap"
+        is_member[leaf.offset_bytes : leaf.offset_bytes + width] = True
+    assert not is_member.all(), "the structure has padding"
+    for elements in (1, 3, 1001):
+        loaded.prepare(with_contents(make_config(kernel, 64, o=elements), contents))
+        expected = reference_bytes(argument, elements=elements, seed=7, contents=contents)
+        found = np.frombuffer(loaded.read_buffer(0, len(expected)), np.uint8)
+        mask = np.tile(is_member, elements)
+        assert (found[mask] == expected[mask]).all()
+    loaded.release()
+
+
+def with_contents(config: LaunchConfig, contents: Contents | None) -> LaunchConfig:
+    args = tuple(dataclasses.replace(one, contents=contents) for one in config.args)
+    return dataclasses.replace(config, args=args)
 
 
 def test_the_record_says_what_a_plan_needs(session: Session) -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmperf_common.records import Access, Argument, ArgumentKind
+from llmperf_common.analysis import Contents, ContentsRule
+from llmperf_common.records import Access, Argument, ArgumentKind, Leaf
 from workers.inputs import (
     INTEGER_LIMIT,
     SCALAR_TYPES,
@@ -17,8 +18,10 @@ from workers.inputs import (
     FillSpec,
     clamp_scalar,
     fill_spec,
+    fill_specs,
     mix32,
     pack_scalar,
+    reference_bytes,
     reference_fill,
     stream_key,
 )
@@ -63,6 +66,78 @@ def test_an_element_depends_on_seed_position_and_index_only(
     short = reference_fill(FillSpec(kind=kind, key=key, num_scalars=count))
     longer = reference_fill(FillSpec(kind=kind, key=key, num_scalars=count + 7))
     assert short.tobytes() == longer[:count].tobytes()
+
+
+RULES = st.builds(
+    Contents, rule=st.sampled_from(ContentsRule), limit=st.integers(1, 2**33)
+)  # fmt: skip
+
+
+@given(
+    RULES, st.sampled_from(["char", "uchar", "short", "int", "uint", "ulong"]), st.integers(1, 500)
+)
+def test_content_rules_stay_below_their_limit_and_within_the_type(
+    contents: Contents, scalar_type: str, count: int
+) -> None:
+    argument = buffer_argument(scalar_type)
+    spec = fill_spec(argument, elements=count, seed=count, contents=contents)
+    assert spec.contents is not None
+    info = np.iinfo(SCALAR_TYPES[scalar_type].dtype)
+    assert spec.contents.limit == min(contents.limit, int(info.max) + 1, 2**32)
+    values = reference_fill(spec).view(SCALAR_TYPES[scalar_type].dtype).astype(object)
+    assert 0 <= values.min() <= values.max() < contents.limit
+    if contents.rule is ContentsRule.PREFIX:
+        steps = np.diff(values)
+        assert (steps >= 0).all(), "row offsets must not decrease"
+        assert (steps <= 2 * spec.contents.limit / count + 1).all()
+
+
+def test_bounded_contents_use_their_whole_range() -> None:
+    contents = Contents(rule=ContentsRule.BOUNDED, limit=1000)
+    spec = fill_spec(buffer_argument("int"), elements=50_000, seed=1, contents=contents)
+    assert set(reference_fill(spec).tolist()) == set(range(1000))
+
+
+def test_row_offsets_go_from_about_0_to_about_the_limit() -> None:
+    contents = Contents(rule=ContentsRule.PREFIX, limit=16_000)
+    values = reference_fill(
+        fill_spec(buffer_argument("int"), elements=1000, seed=1, contents=contents)
+    )
+    assert values[0] < 16
+    assert values[-1] >= 16_000 - 16
+    lengths = np.diff(values.astype(np.int64))
+    assert 14 < lengths.mean() < 18
+    assert len(set(lengths.tolist())) > 10, "rows differ in length"
+
+
+def test_a_content_rule_is_for_integers() -> None:
+    contents = Contents(rule=ContentsRule.BOUNDED, limit=5)
+    for scalar_type in ("float", "half", "bool"):
+        spec = fill_spec(buffer_argument(scalar_type), elements=4, seed=0, contents=contents)
+        assert spec.contents is None
+
+
+def test_members_have_streams_of_their_own_and_padding_is_left_alone() -> None:
+    argument = dataclasses.replace(
+        buffer_argument("int"),
+        scalar_type="",
+        element_bytes=16,
+        leaves=(
+            Leaf(offset_bytes=0, scalar_type="int", count=1),
+            Leaf(offset_bytes=4, scalar_type="float", count=2),
+        ),
+    )
+    first, second = fill_specs(argument, elements=10, seed=3)
+    assert first.key != second.key
+    assert (first.num_scalars, second.num_scalars) == (10, 20)
+    assert (first.kernel_name, second.kernel_name) == ("fill_int32_leaf", "fill_float32_leaf")
+    rows = reference_bytes(argument, elements=10, seed=3).reshape(10, 16)
+    assert (rows[:, :4].copy().view(np.uint32).ravel() == reference_fill(first)).all()
+    assert (rows[:, 4:12].copy().view(np.float32).ravel() == reference_fill(second)).all()
+    assert not rows[:, 12:].any()
+    packed = dataclasses.replace(argument, element_bytes=13)
+    with pytest.raises(ValueError, match="not aligned"):
+        fill_specs(packed, elements=1, seed=0)
 
 
 def test_seeds_and_positions_give_other_streams() -> None:

@@ -58,16 +58,61 @@ def test_arguments_have_types_sizes_and_kinds():
         ("read_only pipe int p", "'p'.*pipe"),
         ("global float **rows", "'rows'.*float"),
         ("struct S s", "'s'.*structure"),
-        ("global struct S *s", "'s'.*'S\\*'.*structure"),
+        ("global struct P *s", "'s'.*'P\\*'.*structure"),
+        ("global struct U *s", "'s'.*structure.*overlapping"),
+        ("global struct K *s", "'s'.*structure.*packed"),
+        ("global struct B *s", "'s'.*structure"),
+        ("global struct M *s", "'s'.*structure"),
         ("global void *v", "'v'.*'void\\*'"),
         ("bool b", "'b'.*'bool'"),
         ("float *p", "'p'"),
     ],
 )
 def test_what_cannot_be_filled_is_unsupported_and_named(parameter, words):
-    found = failure(f"struct S {{ int a; float b; }};\nkernel void k({parameter}) {{}}")
+    found = failure(
+        "struct S { int a; float b; }; struct P { int a; global float *b; };"
+        "struct U { int a; union { int i; float f; } u; }; struct B { int a : 3; float b; };"
+        "struct __attribute__((packed)) K { char a; int b; }; struct M { struct S many[33]; };\n"
+        f"kernel void k({parameter}) {{}}"
+    )
     assert (found.code, found.stage) == (FailureCode.UNSUPPORTED, Stage.SIGNATURE)
     assert __import__("re").search(words, found.detail), found.detail
+
+
+def leaves(members: str) -> list[tuple[int, str, int]]:
+    found = signature(f"typedef struct {{ {members} }} S;\nkernel void k(global S *s) {{}}")
+    (argument,) = found.arguments
+    assert (argument.kind, argument.scalar_type) == (ArgumentKind.GLOBAL_BUFFER, "")
+    return [(one.offset_bytes, one.scalar_type, one.count) for one in argument.leaves]
+
+
+def test_structures_are_read_member_by_member():
+    assert leaves("float x, y, z; int id;") == [(0, "float", 3), (12, "int", 1)]
+    assert leaves("char t; double d;") == [(0, "char", 1), (8, "double", 1)]
+    assert leaves("int i; float3 v; uchar c[3];") == [
+        (0, "int", 1), (16, "float", 4), (32, "uchar", 3),
+    ]  # fmt: skip
+    assert leaves("struct { int i; float f; } in[2]; long l;") == [
+        (0, "int", 1), (4, "float", 1), (8, "int", 1), (12, "float", 1), (16, "long", 1),
+    ]  # fmt: skip
+    assert leaves("int i; struct { short s; half h; }; bool b;") == [
+        (0, "int", 1), (4, "short", 1), (6, "half", 1), (8, "bool", 1),
+    ]  # fmt: skip
+    assert leaves("int m[2000]; float f;") == [(0, "int", 2000), (8000, "float", 1)]
+
+
+def test_structures_of_one_type_have_no_leaves():
+    found = signature("typedef struct { float x, y; } S;\nkernel void k(global S *s) {}")
+    assert (found.arguments[0].scalar_type, found.arguments[0].leaves) == ("float", ())
+
+
+def test_structures_in_constant_and_local_memory():
+    found = signature(
+        "typedef struct { int i; float f; } S;\nkernel void k(constant S *c, local S *l, global S (*a)[2]) {}"
+    )
+    kinds = [ArgumentKind.CONSTANT_BUFFER, ArgumentKind.LOCAL_BUFFER, ArgumentKind.GLOBAL_BUFFER]
+    assert [one.kind for one in found.arguments] == kinds
+    assert [len(one.leaves) for one in found.arguments] == [2, 2, 4]
 
 
 BUFFERS = "global float *p, global const float *c, global int *q, int n"

@@ -84,11 +84,15 @@ class AnalysedBuffers:
     ) -> dict[int, int]:
         """Return the elements of every pointer argument by position, at least 1 each."""
         pointers = {one.position: one for one in self.signature.arguments if one.kind.is_buffer}
-        found = {
-            position: max(1, known)
-            for position in pointers
-            if (known := extent_elements(self.analysis.extent(position), sizes)) is not None
-        }
+        found: dict[int, int] = {}
+        for position, argument in pointers.items():
+            extent = self.analysis.extent(position)
+            reach = extent_elements(extent, sizes)
+            if extent is not None and reach is not None:
+                # A form that is only what probes happened to touch must not make a buffer smaller than
+                # it would be without.
+                plain = simple_elements(argument, global_size, local_size)
+                found[position] = max(1, reach, 0 if extent.validated else plain)
         with_form = frozenset(found)
         row_offsets = {
             target.position: role.position
