@@ -24,6 +24,7 @@ from workers.signature import (
     signature_of,
     signatures_of,
 )
+from workers.source_checks import refused
 
 MAX_PRUNED_BYTES = 2**20
 """Text parsed again for one file; kernels beyond it keep the whole file (a megabyte with hundreds of kernels)."""
@@ -60,6 +61,8 @@ def read_kernels(source: str, build_options: str = "") -> tuple[ReadKernel, ...]
     """
     if not mentions_kernel(source):
         return ()
+    if (refusal := refused(source)) is not None:
+        return refusal
     try:
         return _Reading(source, build_options).kernels()
     except (RecursionError, ParserCrashError) as error:

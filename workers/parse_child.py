@@ -10,6 +10,7 @@ import ctypes
 import dataclasses
 import json
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -21,11 +22,20 @@ _PR_SET_PDEATHSIG = 1
 _RECURSION_LIMIT = 10_000
 """Calls of Python functions need no C stack since 3.11, so deep expressions only need the permission."""
 
+_MAX_BYTES = 2 * 2**30
+"""Of address space. The largest source allowed, 8 MiB of numbers, takes 1.4 GiB."""
+
 
 def answer(source: str, build_options: str) -> str:
     """Return the answer to one job as a line of JSON."""
     try:
         found = read_kernels(source, build_options)
+    except MemoryError:
+        found = Failure(
+            code=FailureCode.COMPILER_CRASH,
+            stage=Stage.SIGNATURE,
+            detail=f"the parser needs more than {_MAX_BYTES // 2**20} MiB for this source",
+        )
     except Exception:  # noqa: BLE001  (the process boundary: everything becomes a coded failure)
         found = Failure(
             code=FailureCode.INTERNAL_ERROR, stage=Stage.SIGNATURE, detail=traceback.format_exc()
@@ -56,6 +66,9 @@ def _die_with_parent(parent_pid: int) -> None:
 def main() -> None:
     """Serve jobs on stdin until it closes."""
     _die_with_parent(int(sys.argv[1]))
+    # A macro that unfolds for ever takes 50 MB/s, a file without an end ten times that. libclang aborts at the limit.
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.setrecursionlimit(_RECURSION_LIMIT)
     # libclang may write to stdout; the answers have a descriptor of their own.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:

@@ -1,0 +1,71 @@
+"""What no parser may see, and what is not mistaken for it."""
+
+import pytest
+
+from llmperf_common.failures import FailureCode
+from workers.front_end import read_kernels
+from workers.signature import read_signatures
+from workers.source_checks import refused
+
+KERNEL = "\nkernel void k(global int *x) { x[0] = 1; }"
+
+
+@pytest.mark.parametrize(
+    "include",
+    [
+        '#include "/dev/zero"',
+        "#include </etc/passwd>",
+        '  # include   "/proc/self/environ"',
+        '#/* hidden */include "/dev/stdin"',
+        '#inc\\\nlude "/dev/zero"',
+        '#inc\\\r\nlude "/dev/zero"\r',
+        '%:include "/dev/zero"',
+        '#include_next "/dev/zero"',
+        '#import "/dev/zero"',
+    ],
+)
+def test_files_of_this_machine_are_not_read(include: str):
+    for read in (read_kernels, read_signatures):
+        found = read(include + KERNEL)
+        assert not isinstance(found, tuple)
+        assert found.code is FailureCode.BUILD_ERROR
+        assert "files of this machine" in found.detail
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '#include "types.h"',
+        '#include "../common/types.h"',
+        '// #include "/dev/zero"',
+        '/*\n#include "/dev/zero"\n*/',
+        '__constant char t[] = "#include \\"/dev/zero\\"";',
+        "int a = 4 /2; // include",
+    ],
+)
+def test_other_texts_pass(text: str):
+    assert refused(text + KERNEL) is None
+
+
+def test_half_a_character_is_no_text():
+    found = read_kernels("// \ud800" + KERNEL)
+    assert not isinstance(found, tuple)
+    assert found.code is FailureCode.BUILD_ERROR
+    assert "not UTF-8" in found.detail
+    assert "at character 3" in found.detail
+
+
+def test_a_type_without_size_cannot_be_filled():
+    found = read_kernels("enum E; kernel void k(global enum E *x, global int *y) { y[0] = 1; }")
+    assert isinstance(found, tuple)
+    assert found[0].failure is not None
+    assert found[0].failure.code is FailureCode.UNSUPPORTED
+
+
+def test_a_sum_of_thousands_is_refused_not_cut_off():
+    """Beyond the limit on depth; it must not come as an error of ctypes, nor lose the rest of the tree."""
+    terms = " + ".join(["x[1]"] * 2500)
+    found = read_kernels(f"kernel void k(global int *x) {{ x[0] = {terms}; }}")
+    assert not isinstance(found, tuple)
+    assert found.code is FailureCode.UNSUPPORTED
+    assert "nested too deeply" in found.detail
