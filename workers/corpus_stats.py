@@ -90,15 +90,16 @@ def kernels_by_family_size(sizes: Iterable[int]) -> dict[str, int]:
     >>> kernels_by_family_size([1, 1, 4, 60])
     {'1': 2, '2': 0, '3-5': 4, '6-10': 0, '11-50': 0, '51 and more': 60}
     """
-    found = {_bin_words(low, high): 0 for low, high in FAMILY_BINS}
+    found = {family_bin_words(low, high): 0 for low, high in FAMILY_BINS}
     for size in sizes:
         for low, high in FAMILY_BINS:
             if low <= size and (high is None or size <= high):
-                found[_bin_words(low, high)] += size
+                found[family_bin_words(low, high)] += size
     return found
 
 
-def _bin_words(low: int, high: int | None) -> str:
+def family_bin_words(low: int, high: int | None) -> str:
+    """Return how a bin of ``FAMILY_BINS`` is called."""
     if high is None:
         return f"{low} and more"
     return str(low) if low == high else f"{low}-{high}"

@@ -49,7 +49,7 @@ app.add_typer(dataset.app, name="dataset")
 app.command("train")(model.train)
 app.command("evaluate")(model.evaluate)
 app.command("predict")(model.predict)
-app.command("report", short_help="Write one HTML page about a dataset or an evaluation.")(
+app.command("report", short_help="Write one HTML page about a dataset, an evaluation or a corpus.")(
     report.report
 )
 

@@ -1,4 +1,4 @@
-"""``llmperf report``: opens a dataset, an evaluation or both, and has the page written."""
+"""``llmperf report``: opens a dataset, an evaluation, both or a corpus, and has the page written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llmperf.cli.console import say
 from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
-    from llmperf.report import DatasetView, EvaluationView
+    from llmperf.report import DatasetView, EvaluationView, Stamp
 
 _PREDICTIONS = "predictions.parquet"
 _EVALUATION_FACTS = (
@@ -28,7 +28,9 @@ _EVALUATION_FACTS = (
 
 
 def report(
-    directory: Annotated[Path, typer.Argument(help="A dataset or an evaluation.", metavar="DIR")],
+    directory: Annotated[
+        Path, typer.Argument(help="A dataset, an evaluation or a CORPUS.parquet.", metavar="DIR")
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The HTML file to write.")],
     evaluation: Annotated[
         Path | None,
@@ -37,17 +39,31 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page about a dataset, an evaluation, or both."""
+    """Write one self-contained HTML page about a dataset, an evaluation, both, or a corpus."""
     from llmperf.report import Stamp, write_report  # noqa: PLC0415
 
+    stamp = Stamp(made_at=datetime.now(UTC), version=llmperf.__version__)
+    if directory.is_file():
+        if evaluation is not None:
+            raise CommandError(Exit.USAGE, "--evaluation goes with a dataset, not with a corpus")
+        _report_corpus(directory, out, stamp)
+        return
     scored = directory if (directory / _PREDICTIONS).is_file() else evaluation
     dataset = None if scored == directory else _dataset_view(directory)
     write_report(
         dataset=dataset,
         evaluation=_evaluation_view(scored, dataset) if scored is not None else None,
         out=out,
-        stamp=Stamp(made_at=datetime.now(UTC), version=llmperf.__version__),
+        stamp=stamp,
     )
+    say(f"{out} written")
+
+
+def _report_corpus(path: Path, out: Path, stamp: Stamp) -> None:
+    from llmperf.report import CorpusView, write_corpus_report  # noqa: PLC0415
+    from workers.corpus import read_corpus  # noqa: PLC0415
+
+    write_corpus_report(CorpusView(corpus=read_corpus(path), title=path.name), out=out, stamp=stamp)
     say(f"{out} written")
 
 

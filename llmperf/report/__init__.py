@@ -1,23 +1,28 @@
-"""One self-contained HTML page about a dataset, an evaluation, or both.
+"""One self-contained HTML page about a dataset, an evaluation, both, or a corpus.
 
 Owns ``llmperf report``'s page: tables in, HTML out, charts drawn here as inline SVG. Does not open datasets,
 nor define metrics. Imported only by the command that needs it, so that ``import llmperf`` stays light.
 """
 
-from llmperf.report.views import DatasetView, EvaluationView, Stamp
+from llmperf.report.views import CorpusView, DatasetView, EvaluationView, Stamp
 from llmperf.report.writer import (
     build_dataset_report,
     build_evaluation_report,
+    render_corpus_report,
     render_report,
+    write_corpus_report,
     write_report,
 )
 
 __all__ = [
+    "CorpusView",
     "DatasetView",
     "EvaluationView",
     "Stamp",
     "build_dataset_report",
     "build_evaluation_report",
+    "render_corpus_report",
     "render_report",
+    "write_corpus_report",
     "write_report",
 ]

@@ -17,7 +17,9 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _SECTION = re.compile(r'<section id="([^"]+)"><h2>(.*?)</h2>')
 
 
-def document(title: str, subtitle: str, sections: Sequence[Html], stamp: Stamp) -> Html:
+def document(
+    title: str, subtitle: str, sections: Sequence[Html], stamp: Stamp, *, has_times: bool = True
+) -> Html:
     """Return the whole page; contents are made from the sections' headings."""
     head = tag(
         "head",
@@ -29,7 +31,7 @@ def document(title: str, subtitle: str, sections: Sequence[Html], stamp: Stamp) 
         Html(f"<style>{_style()}</style>"),
     )
     header = tag("header", tag("h1", title), tag("p", subtitle, class_="subtitle"), _made(stamp))
-    body = tag("body", header, _contents(sections), tag("main", *sections), _foot())
+    body = tag("body", header, _contents(sections), tag("main", *sections), _foot(has_times))
     return Html(f'<!DOCTYPE html>\n<html lang="en">{head}{body}</html>\n')
 
 
@@ -52,10 +54,13 @@ def _contents(sections: Sequence[Html]) -> Html:
     return tag("nav", join(links), aria_label="Contents")
 
 
-def _foot() -> Html:
-    words = (
+def _foot(has_times: bool) -> Html:
+    times = (
         "Times are device event times of one warm launch: the median of a row's readings. Logarithms are of base 10 on axes of time, of "
-        "base 2 in errors. Colours: Okabe and Ito (2008), told apart by most colour-blind readers; series differ by marker as well. "
+        "base 2 in errors. "
+    )
+    words = (times if has_times else "") + (
+        "Colours: Okabe and Ito (2008), told apart by most colour-blind readers; series differ by marker as well. "
         "Hold the pointer over a bar or a shortened name to read it in full. Folded parts are printed only when open."
     )
     return tag("footer", tag("p", escape(words)))

@@ -1,6 +1,6 @@
-"""What a report is made from: the tables, counts and facts of one dataset or one evaluation.
+"""What a report is made from: the tables, counts and facts of one dataset, one evaluation or one corpus.
 
-Owns the two input records. Does not read files: the caller opens the dataset or the evaluation and
+Owns the input records. Does not read files: the caller opens the dataset or the evaluation and
 hands over Arrow tables, so a report can be made from anything that has them.
 """
 
@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmperf_common.records import SentinelReading
+
+if TYPE_CHECKING:
+    from workers.corpus_parquet import Corpus
 
 # pyarrow ships no types: its tables are `Any` to mypy, named here so that signatures stay readable.
 ArrowTable = Any
@@ -71,6 +74,14 @@ class EvaluationView:
     primary_model: str | None = None
     samples: ArrowTable | None = None
     kernels: ArrowTable | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusView:
+    """One corpus, as a report shows it."""
+
+    corpus: Corpus
+    title: str = "corpus"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,11 @@ import os
 import tempfile
 from pathlib import Path
 
+from llmperf.report.corpus_failures import failures_section as corpus_failures_section
+from llmperf.report.corpus_failures import macros_section
+from llmperf.report.corpus_families import families_section
+from llmperf.report.corpus_overview import overview_section as corpus_overview_section
+from llmperf.report.corpus_shape import shape_section
 from llmperf.report.dataset_checks import checks_section
 from llmperf.report.dataset_coverage import coverage_section
 from llmperf.report.dataset_facts import dataset_facts
@@ -24,7 +29,8 @@ from llmperf.report.evaluation_kernels import kernels_section
 from llmperf.report.evaluation_metrics import metrics_section
 from llmperf.report.markup import Html
 from llmperf.report.page import document
-from llmperf.report.views import DatasetView, EvaluationView, Stamp
+from llmperf.report.views import CorpusView, DatasetView, EvaluationView, Stamp
+from workers.corpus_stats import corpus_stats
 
 _NO_STAMP = Stamp()
 
@@ -49,6 +55,25 @@ def evaluation_sections(view: EvaluationView) -> list[Html]:
     facts = evaluation_facts(view)
     makers = (metrics_section, errors_section, calibration_section, kernels_section)
     return [make(facts) for make in makers]
+
+
+def corpus_sections(view: CorpusView) -> list[Html]:
+    """Return the sections about a corpus."""
+    stats = corpus_stats(view.corpus)
+    makers = (
+        corpus_overview_section,
+        shape_section,
+        families_section,
+        corpus_failures_section,
+        macros_section,
+    )
+    return [make(view, stats) for make in makers]
+
+
+def render_corpus_report(view: CorpusView, *, stamp: Stamp = _NO_STAMP) -> str:
+    """Return the page about a corpus as text."""
+    sections = corpus_sections(view)
+    return str(document("LLMPerf corpus report", view.title, sections, stamp, has_times=False))
 
 
 def render_report(
@@ -90,9 +115,16 @@ def write_report(
         ValueError: Neither a dataset nor an evaluation was given.
         OSError: ``out`` cannot be written.
     """
-    page = render_report(dataset=dataset, evaluation=evaluation, stamp=stamp).encode(
-        "utf-8", "replace"
-    )
+    return _write(render_report(dataset=dataset, evaluation=evaluation, stamp=stamp), out)
+
+
+def write_corpus_report(view: CorpusView, *, out: Path, stamp: Stamp = _NO_STAMP) -> int:
+    """Write one page about a corpus and return its size in bytes; as ``write_report``."""
+    return _write(render_corpus_report(view, stamp=stamp), out)
+
+
+def _write(text: str, out: Path) -> int:
+    page = text.encode("utf-8", "replace")
     out.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
     try:
