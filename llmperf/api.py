@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trainer.train import RunSummary
     from workers.collect import CollectSummary, Control, RunStart
     from workers.config import CollectConfig
+    from workers.device.interface import DeviceRef
     from workers.front_end import ReadKernel
     from workers.loop import LoopObserver
 
@@ -62,10 +63,28 @@ def collect(
     from workers.collect import collect as collect_  # noqa: PLC0415
     from workers.config import CollectConfig as Config  # noqa: PLC0415
     from workers.corpus import read_sources  # noqa: PLC0415
-    from workers.device.find import NoDevice, choose  # noqa: PLC0415
     from workers.observers import SilentObserver  # noqa: PLC0415
 
     kernels = read_sources([Path(corpus)])
+    return collect_(
+        corpus=kernels,
+        out=Path(out),
+        ref=device_ref(device),
+        config=config or Config(),
+        control=control or Control_(),
+        observe=observe or (lambda _start: SilentObserver()),
+        state_folder=_state_folder(),
+    )
+
+
+def device_ref(device: str) -> DeviceRef:
+    """Return how to reach the device that ``--device`` names.
+
+    Raises:
+        CommandError: There is none, or the name is no selector.
+    """
+    from workers.device.find import NoDevice, choose  # noqa: PLC0415
+
     try:
         ref = choose(device)
     except ValueError as error:
@@ -75,15 +94,7 @@ def collect(
         raise CommandError(Exit.USAGE, str(error)) from None
     if isinstance(ref, NoDevice):
         raise CommandError(Exit.NO_DEVICE, ref.message())
-    return collect_(
-        corpus=kernels,
-        out=Path(out),
-        ref=ref,
-        config=config or Config(),
-        control=control or Control_(),
-        observe=observe or (lambda _start: SilentObserver()),
-        state_folder=_state_folder(),
-    )
+    return ref
 
 
 def train(

@@ -55,7 +55,6 @@ CODES = {
     "trainer.errors.BadInput": Exit.BAD_INPUT,
     "llmperf_common.splits.SplitError": Exit.BAD_INPUT,
     "workers.corpus_files.CorpusError": Exit.BAD_INPUT,
-    "workers.launch_plan.NotInThisRelease": Exit.USAGE,
     "workers.run_children.DeviceLostError": Exit.NO_DEVICE,
 }
 

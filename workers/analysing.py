@@ -17,7 +17,7 @@ from workers.task_state import TaskState
 
 _logger = logging.getLogger(__name__)
 
-_MAX_ATTEMPTS = 2
+MAX_ATTEMPTS = 2
 """A second child for a kernel whose first one died: an earlier kernel may have ruined it."""
 _REPORT_CHARACTERS = 2000
 
@@ -49,7 +49,7 @@ class AnalysisWork:
 
     def died(self, state: TaskState, how: str, report: str, seconds: float) -> bool:
         """Try once more, or plan the task by nothing."""
-        if not report and state.num_analysis_attempts < _MAX_ATTEMPTS:
+        if not report and state.num_analysis_attempts < MAX_ATTEMPTS:
             return True
         state.plan_by(failed_analysis(state.task.kernel, death_text(how, report)))
         return False

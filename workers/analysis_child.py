@@ -14,12 +14,15 @@ from workers.child_main import serve
 from workers.device.interface import DeviceFailure, DeviceRef
 from workers.device.replay import SELECTOR_PREFIX, ReplayAnalyser
 
+_KERNELS_PER_CHILD = 200
+"""Then it ends and another takes its place: compilers keep what they have built in memory and on disk."""
+
 
 def main(channel: Channel, argument: str) -> None:
-    """Serve ``AnalyseJob``s on ``channel`` until it closes; ``argument`` is the DeviceRef as JSON."""
+    """Serve ``AnalyseJob``s on ``channel`` until it closes or enough were served; ``argument`` is the DeviceRef as JSON."""
     analyse = _open_analyser(DeviceRef(**json.loads(argument)))
     channel.send(CompilerReady())
-    while True:
+    for _ in range(_KERNELS_PER_CHILD):
         job = channel.receive()
         assert isinstance(job, AnalyseJob), job
         sticky = False

@@ -7,10 +7,7 @@ its own, because a kernel there can damage its process unseen.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import select
-import shutil
 import time
 from collections import deque
 from collections.abc import Collection
@@ -22,6 +19,7 @@ from llmperf_common.records import Device
 from workers.analysing import AnalysisWork, analysis_device
 from workers.child import Child
 from workers.child_pool import ChildPool
+from workers.child_starter import ChildStarter
 from workers.compiling import CompileWork
 from workers.config import CollectConfig
 from workers.device.interface import DeviceRef
@@ -65,7 +63,7 @@ class DevicePipeline:
         self._quiet = quiet
         self._compiled: deque[TaskState] = deque()
         self._finished: list[TaskState] = []
-        self._started: list[Child] = []
+        self._starter = ChildStarter(scratch)
         self._plan: Plan | None = None
         self._device_id = ""
         self._analysis_ref: DeviceRef | None = None
@@ -77,13 +75,13 @@ class DevicePipeline:
         )
         self._compile_work = CompileWork(scratch=scratch, timeout_s=config.limits.build_timeout_s)
         self._compilers: ChildPool[TaskState] = ChildPool(
-            start_child=lambda name: self._child("workers.compile_child", name, ref),
+            start_child=lambda name: self._starter.start("workers.compile_child", name, ref),
             name="compile",
             work=self._compile_work,
             num_children=config.limits.compile_children,
         )
         self._slot = RunSlot(
-            start_child=lambda name: self._child("workers.run_child", name, ref),
+            start_child=lambda name: self._starter.start("workers.run_child", name, ref),
             config=config,
             child_per_task=quiet,
         )
@@ -226,17 +224,7 @@ class DevicePipeline:
         if self._analysis_ref is None:  # looking for one takes seconds: not before it is needed
             how = self._config.limits.analysis_device
             self._analysis_ref = analysis_device(self._ref, how)
-        return self._child("workers.analysis_child", name, self._analysis_ref)
-
-    def _child(self, module: str, name: str, ref: DeviceRef) -> Child:
-        # What an ended child has left is of no more use once the next one starts: its end is told by then.
-        for ended in [child for child in self._started if child.has_ended]:
-            shutil.rmtree(ended.scratch, ignore_errors=True)
-            self._started.remove(ended)
-        reference = json.dumps(dataclasses.asdict(ref))
-        child = Child(module, reference, environment=ref.environment, scratch=self._scratch / name)
-        self._started.append(child)
-        return child
+        return self._starter.start("workers.analysis_child", name, self._analysis_ref)
 
 
 def _readable(descriptors: list[int], timeout_s: float) -> list[int]:

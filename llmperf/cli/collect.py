@@ -38,15 +38,16 @@ def collect(
         typer.Option(
             "--samples-per-kernel",
             metavar="N",
-            help="Launch configs a kernel (68 unless the preset says otherwise).",
+            help="Launch configs a kernel, over all strategies (68 unless the preset says otherwise).",
         ),
     ] = None,
     strategy: Annotated[
         list[str] | None,
         typer.Option(
             "--strategy",
-            metavar="NAME",
-            help="simple; memory_analysis and decoupled are not in this release.",
+            metavar="NAME[,NAME...]",
+            help="Input strategies that share a kernel's configs: memory_analysis (the default), decoupled, simple. "
+            "May be repeated.",
         ),
     ] = None,
     seed: Annotated[
@@ -127,12 +128,19 @@ def _config(
         overrides=overrides,
         values={
             "plan.samples_per_kernel": samples_per_kernel,
-            "plan.strategies": strategy,
+            "plan.strategies": _names(strategy),
             "plan.seed": seed,
             "limits.max_time_s": parse_duration_s(max_time) if max_time is not None else None,
             "limits.max_failures": max_failures,
         },
     )
+
+
+def _names(given: list[str] | None) -> list[str] | None:
+    """Return the strategies of ``--strategy a,b --strategy c``, each once; None where it was not given."""
+    if given is None:
+        return None
+    return list(dict.fromkeys(name.strip() for text in given for name in text.split(",")))
 
 
 def _collect(corpus: Path, out: Path, device: str, settings: CollectConfig) -> CollectSummary:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from llmperf.cli.console import answer_json, answer_table, say
+from llmperf.exits import CommandError, Exit
+
+if TYPE_CHECKING:
+    from workers.corpus_parquet import Corpus
 
 app = typer.Typer(
     help="Turn sources into a corpus of kernels.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
+_PROGRESS_INTERVAL_S = 30.0
 _MAX_LINES = 20
 """Of one group of counts in the table; ``--json`` has them all."""
 
@@ -39,11 +45,28 @@ def build(
             help="Name of the suite (default: the folder's or the archive's name).",
         ),
     ] = None,
+    analyse: Annotated[
+        bool,
+        typer.Option(
+            "--analyse",
+            help="Also find out what each kernel touches, so that no collect has to.",
+        ),
+    ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", metavar="NAME", help="Where --analyse launches its probes (default: cpu)."
+        ),
+    ] = None,
 ) -> None:
     """Read sources, find their kernels, signatures, features and families, and write a corpus."""
     from workers.corpus import read_sources, write_corpus  # noqa: PLC0415
 
+    if device is not None and not analyse:
+        raise CommandError(Exit.USAGE, "--device says where --analyse works: give both")
     corpus = read_sources(sources, suite=suite)
+    if analyse:
+        corpus = _analysed(corpus, device or "cpu")
     write_corpus(out, corpus)
     failed = sum(kernel.failure is not None for kernel in corpus.kernels)
     say(
@@ -51,6 +74,21 @@ def build(
     )
     for path, reason in corpus.skipped[:20]:
         say(f"skipped {path}: {reason}")
+
+
+def _analysed(corpus: Corpus, device: str) -> Corpus:
+    from llmperf.api import device_ref  # noqa: PLC0415
+    from workers.analyse_ahead import analyse_corpus  # noqa: PLC0415
+
+    said_s = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal said_s
+        if done == total or time.monotonic() - said_s > _PROGRESS_INTERVAL_S:
+            said_s = time.monotonic()
+            say(f"analysed {done:,} of {total:,} kernels")
+
+    return analyse_corpus(corpus, device_ref(device), progress=progress)
 
 
 @app.command()

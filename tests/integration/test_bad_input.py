@@ -296,7 +296,7 @@ def test_a_bad_replay_file(
         (("--max-time", "nan"), ("--max-time 'nan'", "90, 90s, 20m or 2h")),
         (("--max-time", ""), ("--max-time ''", "90, 90s, 20m or 2h")),
         (("--strategy", "guess"), ("'guess'", "'memory_analysis', 'simple' or 'decoupled'")),
-        (("--strategy", "decoupled"), ("'decoupled' is not in this release", "use 'simple'")),
+        (("--strategy", "simple,gues"), ("'gues'", "'memory_analysis', 'simple' or 'decoupled'")),
         (("--cluster",), ("not in this release", "instead")),
         (("--ledger", "redis://localhost:6379"), ("not in this release", "instead")),
         (("--ledger", "postgres"), ("--ledger 'postgres'", "must be sqlite or redis://")),

@@ -21,7 +21,7 @@ from tests.integration.in_process import assert_refused, llmperf
 
 OPTIONS = {
     "doctor": "--json",
-    "corpus build": "--out --suite",
+    "corpus build": "--out --suite --analyse --device",
     "corpus stats": "--json",
     "collect": "--corpus --out --device --samples-per-kernel --strategy --seed --max-time --max-failures "
     "--preset --config --set --cluster --ledger",

@@ -28,7 +28,7 @@ OPTIONS = {
     "llmperf evaluate": "[RUN] --data --out --split --allow-seen",
     "llmperf predict": "[FILE.cl] --global-size --local-size --kernel --model --device --arg --sweep --json",
     "llmperf report": "[DIR] --out --evaluation",
-    "llmperf corpus build": "[SRC...] --out --suite",
+    "llmperf corpus build": "[SRC...] --out --suite --analyse --device",
     "llmperf corpus stats": "[CORPUS.parquet] --json",
     "llmperf dataset verify": "[DIR] --json",
     "llmperf dataset stats": "[DIR] --json",

@@ -1,0 +1,128 @@
+"""Memory analysis of a whole corpus before anything is timed: ``llmperf corpus build --analyse``.
+
+Owns the loop over a few killable children. What an analysis is, and what a hang or a death leaves behind, is the
+same as in a task (``analysing.py``).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from llmperf_common.analysis import Analysis
+from llmperf_common.ledger.holder import this_process
+from llmperf_common.records import Kernel
+from workers.analysing import MAX_ATTEMPTS, death_text, failed_analysis, timeout_text
+from workers.channel import Analysed, AnalyseJob, FromChild
+from workers.child_pool import ChildPool
+from workers.child_starter import ChildStarter
+from workers.corpus_parquet import Corpus
+from workers.device.interface import DeviceRef
+from workers.scratch import check_space, scratch_folder
+
+ANALYSIS_TIMEOUT_S = 60.0
+_POLL_S = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Item:
+    kernel: Kernel
+    analysis: Analysis | None = None
+    num_attempts: int = 0
+
+
+class _AheadWork:
+    """The ``PoolWork`` of this loop: every item ends with an analysis."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    @property
+    def timeout_s(self) -> float:
+        return self._timeout_s
+
+    def job(self, item: _Item) -> AnalyseJob:
+        item.num_attempts += 1
+        return AnalyseJob(kernel=item.kernel)
+
+    def take(self, item: _Item, answer: FromChild) -> None:
+        assert isinstance(answer, Analysed), answer
+        item.analysis = answer.analysis
+
+    def timed_out(self, item: _Item, after_s: float) -> None:
+        item.analysis = failed_analysis(item.kernel, timeout_text(after_s))
+
+    def died(self, item: _Item, how: str, report: str, seconds: float) -> bool:
+        if not report and item.num_attempts < MAX_ATTEMPTS:
+            return True
+        item.analysis = failed_analysis(item.kernel, death_text(how, report))
+        return False
+
+    def forget(self, item: _Item) -> None:
+        """Nothing is left behind."""
+
+
+def analyse_corpus(
+    corpus: Corpus,
+    ref: DeviceRef,
+    *,
+    num_children: int | None = None,
+    timeout_s: float = ANALYSIS_TIMEOUT_S,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Corpus:
+    """Return ``corpus`` with the memory analysis of every kernel that can run.
+
+    What was analysed before is kept. The kernels' ids and the corpus' hash stay: an analysis is knowledge
+    about a kernel and no part of it. A run that is given such a corpus plans by it and does not analyse again.
+
+    Args:
+        corpus: the kernels.
+        ref: where instrumented kernels are launched; any OpenCL device gives the same answers.
+        num_children: processes at once; by default one a core.
+        timeout_s: for each kernel; one that takes longer has an analysis that knows nothing and says so.
+        progress: is told how many of how many are done.
+
+    Raises:
+        StoreError: The scratch folder is full.
+    """
+    wanted = [one for one in corpus.kernels if one.failure is None and one.analysis is None]
+    children = min(num_children or os.cpu_count() or 1, max(1, len(wanted)))
+    found: dict[str, Analysis | None] = {}
+    with scratch_folder(this_process()) as scratch:
+        starter = ChildStarter(scratch)
+        pool: ChildPool[_Item] = ChildPool(
+            start_child=lambda name: starter.start("workers.analysis_child", name, ref),
+            name="analyse",
+            work=_AheadWork(timeout_s),
+            num_children=children,
+        )
+        for kernel in wanted:
+            pool.submit(_Item(kernel=kernel))
+        try:
+            while len(found) < len(wanted):
+                _step(pool)
+                for item in pool.take_finished():
+                    found[item.kernel.kernel_id] = item.analysis
+                    progress(len(found), len(wanted))
+                check_space(scratch)
+        finally:
+            pool.close()
+    return replace(
+        corpus,
+        kernels=tuple(
+            replace(one, analysis=found.get(one.kernel_id, one.analysis)) for one in corpus.kernels
+        ),
+    )
+
+
+def _step(pool: ChildPool[_Item]) -> None:
+    pool.start_waiting()
+    by_descriptor = {child.fileno(): child for child in pool.children()}
+    for descriptor in select.select(list(by_descriptor), [], [], _POLL_S)[0]:
+        child = by_descriptor[descriptor]
+        if child in pool.children():
+            pool.handle(child)
+    pool.check_deadlines(time.monotonic())

@@ -1,0 +1,33 @@
+"""Start children for a device and clear away what ended ones have left.
+
+Owns the scratch folders below one folder. A child's life is its pool's or slot's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+from workers.child import Child
+from workers.device.interface import DeviceRef
+
+
+class ChildStarter:
+    """Starts children, each with a scratch folder of its own below ``scratch``."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._started: list[Child] = []
+
+    def start(self, module: str, name: str, ref: DeviceRef) -> Child:
+        """Start ``python -m module`` for the device ``ref``; its folder is called ``name``."""
+        # What an ended child has left is of no more use once the next one starts: its end is told by then.
+        for ended in [child for child in self._started if child.has_ended]:
+            shutil.rmtree(ended.scratch, ignore_errors=True)
+            self._started.remove(ended)
+        reference = json.dumps(dataclasses.asdict(ref))
+        child = Child(module, reference, environment=ref.environment, scratch=self._scratch / name)
+        self._started.append(child)
+        return child
