@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,6 @@ RUN_SECONDS = 120
 # Without it Oclgrind's own compiler drops loads whose value it does not need.
 BUILD_OPTIONS = "-cl-opt-disable"
 _OUT_OF_BOUNDS = re.compile(r"^Invalid (?:read|write) of size \d+ at \w+ memory", re.MULTILINE)
-_REPORT = re.compile(r"^\S.*$", re.MULTILINE)
 _DTYPES = {
     "bool": "uint8",
     "char": "int8",
@@ -86,30 +86,45 @@ def out_of_bounds(
         shutil.copyfile(program.source, Path(folder) / "kernel.cl")
         file = Path(folder) / "launch.sim"
         file.write_text(_simulation(program, launch, elements, seed), encoding="utf-8")
-        try:
-            done = subprocess.run(
-                [PROGRAM, "--build-options", BUILD_OPTIONS, "--max-errors", "1", file.name],
-                cwd=folder,
-                env={"PATH": os.environ["PATH"], "TMPDIR": folder},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=RUN_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise OracleError(f"{program.name}: no end within {RUN_SECONDS} s") from error
-    return _first_report(program.name, done)
+        process = subprocess.Popen(
+            [PROGRAM, "--build-options", BUILD_OPTIONS, "--max-errors", "1", "--num-threads", "1", file.name],
+            cwd=folder,
+            env={"PATH": os.environ["PATH"], "TMPDIR": folder},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )  # fmt: skip
+        return _first_report(program.name, process)
 
 
-def _first_report(name: str, done: subprocess.CompletedProcess[str]) -> str:
-    text = done.stdout + done.stderr
+def _first_report(name: str, process: subprocess.Popen[str]) -> str:
+    """Read until the first report and end the process there: what it loads next may be a loop's bound."""
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        process.kill()
+
+    timer = threading.Timer(RUN_SECONDS, end)
+    timer.start()
+    text = ""
+    with process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            text += line
+            found = _OUT_OF_BOUNDS.search(text)
+            if found is not None and not line.strip():
+                process.kill()
+                break
+        timer.cancel()
     found = _OUT_OF_BOUNDS.search(text)
     if found is not None:
-        return text[found.start() :].split("\n\n")[0].strip()
-    said = _REPORT.search(text)
-    if done.returncode != 0 or said is not None:
-        raise OracleError(f"{name}: exit status {done.returncode}\n{text.strip()[:2000]}")
+        return text[found.start() :].strip()
+    if late.is_set():
+        raise OracleError(f"{name}: no end within {RUN_SECONDS} s")
+    if process.returncode != 0 or text.strip():
+        raise OracleError(f"{name}: exit status {process.returncode}\n{text.strip()[:2000]}")
     return ""
 
 
