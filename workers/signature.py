@@ -220,7 +220,8 @@ def _argument(position: int, parameter: Parameter, access: Access) -> Argument:
     is_pointer = kind.shape is TypeClass.POINTER
     element = kind.pointee if is_pointer and kind.pointee is not None else kind
     argument_kind = _pointer_kind(element) if is_pointer else _VALUE_KINDS.get(kind.shape)
-    if not is_pointer and kind.scalar == "bool":
+    no_size = argument_kind is ArgumentKind.SCALAR and element.size_bytes < 1
+    if not is_pointer and (kind.scalar == "bool" or no_size):
         argument_kind = ArgumentKind.OTHER
     return Argument(
         position=position,

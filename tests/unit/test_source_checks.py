@@ -55,8 +55,9 @@ def test_half_a_character_is_no_text():
     assert "at character 3" in found.detail
 
 
-def test_a_type_without_size_cannot_be_filled():
-    found = read_kernels("enum E; kernel void k(global enum E *x, global int *y) { y[0] = 1; }")
+@pytest.mark.parametrize("parameter", ["global enum E *x", "enum E x"])
+def test_a_type_without_size_cannot_be_filled(parameter: str):
+    found = read_kernels(f"enum E; kernel void k({parameter}, global int *y) {{ y[0] = 1; }}")
     assert isinstance(found, tuple)
     assert found[0].failure is not None
     assert found[0].failure.code is FailureCode.UNSUPPORTED
