@@ -27,9 +27,7 @@ def prober() -> Iterator[Prober]:
 
 def analysed(prober: Prober, source: str) -> tuple[Kernel, Analysis]:
     (kernel,) = [
-        one
-        for one in kernels_from_source(source, path="k.cl", suite="test")
-        if one.name == "k"
+        one for one in kernels_from_source(source, path="k.cl", suite="test") if one.name == "k"
     ]
     assert kernel.failure is None, kernel.failure
     return kernel, analyse_kernel(kernel, prober, probe_limits(prober.device))
@@ -186,7 +184,13 @@ def test_two_guards_of_two_dimensions_have_no_exact_form_but_a_bound(prober):
     assert not extent.validated
     assert "upper bound" in extent.reason
     assert "line 2" in extent.reason
-    for g0, g1, w, h in [(8, 8, 20, 30), (40, 40, 7, 9), (40, 4, 7, 9), (5, 90, 7, 9), (7, 9, 7, 9)]:
+    for g0, g1, w, h in [
+        (8, 8, 20, 30),
+        (40, 40, 7, 9),
+        (40, 4, 7, 9),
+        (5, 90, 7, 9),
+        (7, 9, 7, 9),
+    ]:
         touched = (min(g1, h) - 1) * w + min(g0, w)
         bound = extent.elements(launch_sizes((g0, g1), (1, 1), {"w": w, "h": h}))
         assert bound is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmperf_common.analysis import Analysis, Extent, IndexRole, Polynomial
+from llmperf_common.analysis import Analysis, Extent, Polynomial
 from llmperf_common.records import Access, Argument, Kernel
 from workers.analysis.facts import KernelFacts, kernel_facts
 from workers.analysis.fit import Explained, explain, is_validated
@@ -162,9 +162,7 @@ class _Judge:
             and first.reaches[index].end_bytes != other.reaches[index].end_bytes
         )
 
-    def _paths_differ(
-        self, chosen: Seen, by_mode: Sequence[Sequence[ProbeRecord | None]]
-    ) -> bool:
+    def _paths_differ(self, chosen: Seen, by_mode: Sequence[Sequence[ProbeRecord | None]]) -> bool:
         """Whether other contents lead to other turns of a loop or to other indices."""
         return any(
             other is not None and (first.turns, first.trace) != (other.turns, other.trace)
@@ -232,9 +230,7 @@ class _Judge:
         if lowest < 0:
             doubts.append(f"reaches {-lowest} bytes below its start")
         far = [
-            one
-            for one in self._facts.thresholds
-            if FURTHEST_THRESHOLD < one < _FARTHEST_COMPARED
+            one for one in self._facts.thresholds if FURTHEST_THRESHOLD < one < _FARTHEST_COMPARED
         ]
         if far:
             doubts.append(f"a size is compared with {far[0]}, which no probe reaches")
@@ -248,9 +244,7 @@ class _Judge:
             position=argument.position, form=None, reason="no probe touched it, though the code may"
         )
 
-    def _indexed(
-        self, argument: Argument, index: int, seen: Seen, steering: Steering
-    ) -> Extent:
+    def _indexed(self, argument: Argument, index: int, seen: Seen, steering: Steering) -> Extent:
         sources = steering.by_target[argument.position]
         names = ", ".join(one.name for one in self._pointers if one.position in sources)
         site = self._furthest_site(index, seen)

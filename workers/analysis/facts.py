@@ -6,7 +6,7 @@ of each), and the buffers of which neighbouring values are read. Pure; from the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from llmperf_common.records import ArgumentKind, Signature
@@ -34,6 +34,8 @@ _GROUP_CALLS = frozenset(
 )
 _COMPARISONS = frozenset({"<", ">", "<=", ">=", "==", "!="})
 _FOLDING = frozenset({"%", "&"})
+_SHIFTS = frozenset({"<<", ">>"})
+_MOST_SHIFTED = 24
 _CLAMPING = frozenset({"min", "max", "clamp"})
 _SMALLEST_THRESHOLD = 5
 """Below it, every probe lies on the same side: no size is that small."""
@@ -46,13 +48,15 @@ class KernelFacts:
 
     ``uses_groups``: it asks for local ids, sizes or groups, so the local size can matter. ``scalars``: integer
     scalars that the code mentions. ``thresholds``: constants that an expression of sizes is compared with;
-    ``folds``: those by which it is taken modulo or masked. ``neighbour_pairs``: positions of buffers read at some ``e`` and at ``e + 1``.
+    ``folds``: those by which it is taken modulo or masked. ``flags``: by position of a scalar, the small values
+    that it is tested for, 0 among them where its truth is. ``neighbour_pairs``: positions of buffers read at some ``e`` and at ``e + 1``.
     """
 
     uses_groups: bool
     scalars: tuple[int, ...]
     thresholds: tuple[int, ...]
     folds: tuple[int, ...]
+    flags: Mapping[int, tuple[int, ...]]
     neighbour_pairs: tuple[int, ...]
 
 
@@ -62,9 +66,7 @@ def kernel_facts(source: ParsedSource, kernel: Function, signature: Signature) -
     calls = {
         node.name for one in functions for node in walk(one.body) if node.kind is NodeKind.CALL
     }
-    mentioned = {
-        node.key for node in walk(kernel.body) if node.kind is NodeKind.REFERENCE
-    }
+    mentioned = {node.key for node in walk(kernel.body) if node.kind is NodeKind.REFERENCE}
     integers = tuple(
         argument.position
         for argument, parameter in zip(signature.arguments, kernel.parameters, strict=True)
@@ -73,14 +75,13 @@ def kernel_facts(source: ParsedSource, kernel: Function, signature: Signature) -
         and argument.scalar_type not in {"half", "float", "double", "bool"}
         and argument.vector_width == 1
     )
-    pairs = {
-        position for one in functions for position in _neighbour_pairs(source, kernel, one)
-    }
+    pairs = {position for one in functions for position in _neighbour_pairs(source, kernel, one)}
     return KernelFacts(
         uses_groups=bool(calls & _GROUP_CALLS),
         scalars=integers,
         thresholds=_constants(source, functions, _compared),
         folds=_constants(source, functions, _folded),
+        flags=_flags(kernel, integers),
         neighbour_pairs=tuple(sorted(pairs)),
     )
 
@@ -99,13 +100,53 @@ def _constants(
             operands = operands_of(node)
             if len(operands) < 2:
                 continue
-            constants = [values.value(one).constant for one in operands]
-            others = [
-                one for one, constant in zip(operands, constants, strict=True) if constant is None
-            ]
+            others = [one for one in operands if values.value(one).constant is None]
             if any(_depends_on_sizes(one, values, parameters) for one in others):
-                found |= {abs(one) for one in constants if one is not None}
+                found |= {one for operand in operands for one in _constants_in(operand, values)}
     return tuple(sorted(one for one in found if one >= _SMALLEST_THRESHOLD))
+
+
+def _constants_in(operand: Node, values: Activation) -> Iterator[int]:
+    """Yield the constants of an expression: what it is, or what its sizes are scaled and moved by."""
+    for node in walk(operand):
+        constant = values.value(node).constant
+        if constant is not None:
+            yield abs(constant)
+        elif node.kind is NodeKind.BINARY and node.name in _SHIFTS:
+            by = values.value(node.children[1]).constant
+            if by is not None and 0 <= by < _MOST_SHIFTED:
+                yield 1 << by
+
+
+def _flags(kernel: Function, scalars: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+    """Return the small values that each scalar is tested for, in the kernel itself."""
+    keys = {kernel.parameters[position].key: position for position in scalars}
+    found: dict[int, set[int]] = {}
+    for node in walk(kernel.body):
+        for key, value in _tests(node):
+            if key in keys and 0 <= value < _SMALLEST_THRESHOLD:
+                found.setdefault(keys[key], set()).add(value)
+    return {position: tuple(sorted(values)) for position, values in sorted(found.items())}
+
+
+def _tests(node: Node) -> Iterator[tuple[str, int]]:
+    """Yield the variables that a node tests, each with a value that it is tested for."""
+    children = node.children
+    if node.kind in {NodeKind.IF, NodeKind.CONDITIONAL} or node.name in {"!", "&&", "||"}:
+        for child in children:
+            if child.kind is NodeKind.REFERENCE:
+                yield child.key, 0
+    if node.kind is NodeKind.BINARY and node.name in _COMPARISONS:
+        for one, other in (children, children[::-1]):
+            if one.kind is NodeKind.REFERENCE and other.kind is NodeKind.INT_LITERAL:
+                value = other.value or 0
+                # Around a small bound both sides are small.
+                yield from ((one.key, value + step) for step in (0, 1))
+    if node.kind is NodeKind.SWITCH and children and children[0].kind is NodeKind.REFERENCE:
+        cases = [one for one in walk(node) if one.kind is NodeKind.CASE and one.children]
+        for case in cases:
+            if case.children[0].kind is NodeKind.INT_LITERAL:
+                yield children[0].key, case.children[0].value or 0
 
 
 def _compared(node: Node) -> tuple[Node, ...]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from workers.analysis.polynomials import MAX_DEGREE, Basis, Fit, Rows, fit
 
-_FEWEST_HELD_OUT = 2
+FEWEST_HELD_OUT = 2
 _FEWEST_ON_A_SIDE = 4
 Mask = npt.NDArray[np.bool_]
 
@@ -235,7 +235,7 @@ def num_held_out(seen: Observations) -> int:
 
 def is_validated(seen: Observations, found: Explained) -> bool:
     """Whether an exact form was also met by enough probes that had no part in it."""
-    return found.is_exact and num_held_out(seen) >= _FEWEST_HELD_OUT
+    return found.is_exact and num_held_out(seen) >= FEWEST_HELD_OUT
 
 
 def _sum(one: Fit, other: Fit) -> Fit:

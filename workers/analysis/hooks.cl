@@ -12,6 +12,7 @@
 typedef struct {
     volatile __global ulong *table;
     uint turns;
+    ulong most_turns;
     ulong trace;
     ulong base[LP_BUFFERS];
     ulong mask[LP_BUFFERS];
@@ -70,10 +71,17 @@ ulong lp_clip(lp_ctx *c, ulong index, ulong length)
 // One more turn of a loop; true when the launch has had enough.
 bool lp_turn(lp_ctx *c)
 {
-    if (++c->turns & 63u || atom_add(&c->table[0], 64ul) < LP_TURNS)
+    if (++c->turns & 63u || atom_add(&c->table[0], 64ul) < c->most_turns)
         return false;
     atom_or(&c->table[1], 1ul);
     return true;
+}
+
+// One more turn of a loop that must not be left early: work-items meet at a barrier in it.
+void lp_count(lp_ctx *c)
+{
+    if (!(++c->turns & 63u))
+        atom_add(&c->table[0], 64ul);
 }
 
 // What a work-item has counted for itself, handed in at its end.

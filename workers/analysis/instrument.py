@@ -27,15 +27,11 @@ SLACK_BYTES = 256
 """Behind that room, so that a wide access at its end stays inside."""
 HEAD_WORDS = 3
 """Words of a launch's record before those of its pointers: turns, flags, trace."""
-MAX_TURNS = 2**17
-"""Turns of all loops of one probe launch, after which they are cut off."""
 _FUNCTION_DECL, _PARAMETER, _COMPOUND, _CALL = 8, 10, 202, 103
 _ERROR = 3
 
 
-def instrument(
-    source: str, name: str, build_options: str = "", *, max_turns: int = MAX_TURNS
-) -> Instrumented:
+def instrument(source: str, name: str, build_options: str = "") -> Instrumented:
     """Instrument the kernel ``name`` of a source.
 
     Raises:
@@ -44,7 +40,7 @@ def instrument(
     try:
         expanded = expand_macros(source, build_options)
         unit, problems = _parse(expanded, build_options)
-        return _File(expanded, unit, problems, name, max_turns).instrumented()
+        return _File(expanded, unit, problems, name).instrumented()
     except (ExpansionError, ParserCrashError) as error:
         raise UnresolvedError(str(error)) from error
     except RecursionError:
@@ -53,11 +49,9 @@ def instrument(
 
 def _parse(text: str, build_options: str) -> tuple[Any, list[Any]]:
     """Parse as the device will: OpenCL C 1.2 unless the options or the text ask for more."""
-    options = tuple(
-        one for one in parser_options(build_options) if one.startswith("-cl-std=")
-    )
+    options = tuple(one for one in parser_options(build_options) if one.startswith("-cl-std="))
     tried: list[tuple[Any, list[Any]]] = []
-    for standard in ([options] if options else [("-cl-std=CL1.2",), ("-cl-std=CL2.0",)]):
+    for standard in [options] if options else [("-cl-std=CL1.2",), ("-cl-std=CL2.0",)]:
         unit = translate(text, standard)
         problems = [one for one in unit.diagnostics if one.severity >= _ERROR]
         if not problems:
@@ -67,15 +61,12 @@ def _parse(text: str, build_options: str) -> tuple[Any, list[Any]]:
 
 
 class _File:
-    def __init__(
-        self, text: str, unit: Any, problems: list[Any], name: str, max_turns: int
-    ) -> None:
+    def __init__(self, text: str, unit: Any, problems: list[Any], name: str) -> None:
         self._edits = Edits(text)
         self._sites = Sites()
         self._types = TypeReader()
         self._text = text
         self._name = name
-        self._max_turns = max_turns
         self._problems = problems
         self._functions = [
             cursor
@@ -117,7 +108,7 @@ class _File:
             raise UnresolvedError("more than 65,535 accesses")
         head = (
             f"#define LP_BUFFERS {len(positions) + 1}\n#define LP_SPARE {len(positions)}\n"
-            f"#define LP_HEAD {HEAD_WORDS}\n#define LP_TURNS {self._max_turns}ul\n"
+            f"#define LP_HEAD {HEAD_WORDS}\n"
             f"#define LP_GLOBAL_MASK {GLOBAL_BYTES - 1}ul\n#define LP_CONSTANT_MASK {CONSTANT_BYTES - 1}ul\n"
             f"#define LP_LOCAL_MASK {LOCAL_BYTES - 1}ul\n#define LP_TABLE_BYTES {8 * row_words(len(positions))}\n"
         )
@@ -158,7 +149,9 @@ class _File:
     def _kernel_header(self, kernel: Any) -> tuple[int, ...]:
         """Rename kernel and pointers, add the table, and open the body with the context and the tags."""
         positions: list[int] = []
-        lines = [f" lp_ctx lp_own; lp_ctx *{CONTEXT} = &lp_own; lp_own.table = lp_table; lp_own.turns = 0; lp_own.trace = 0;"]
+        lines = [
+            f" lp_ctx lp_own; lp_ctx *{CONTEXT} = &lp_own; lp_own.table = lp_table; lp_own.most_turns = lp_most_turns; lp_own.turns = 0; lp_own.trace = 0;"
+        ]
         parameters = [c for c in kernel.get_children() if c._kind_id == _PARAMETER]
         masks = {1: "LP_GLOBAL_MASK", 3: "LP_CONSTANT_MASK", 2: "LP_LOCAL_MASK"}
         for position, parameter in enumerate(parameters):
@@ -185,7 +178,7 @@ class _File:
         self._edits.replace(name_at, name_at + len(self._name), KERNEL_NAME)
         body_start, _ = _offsets(_body(kernel).extent)
         closing = self._edits.raw.rindex(b")", 0, self._parameters_end(kernel) + 1)
-        extra = "__global ulong *lp_table, ulong lp_slot"
+        extra = "__global ulong *lp_table, ulong lp_slot, ulong lp_most_turns"
         self._edits.insert(closing, f", {extra}" if parameters else extra)
         self._edits.insert(body_start + 1, "".join(lines))
         return tuple(positions)

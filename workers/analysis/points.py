@@ -35,15 +35,17 @@ _GROUPED_SPANS = {
 }
 """The same where whole work-groups of several sizes are needed: the longest side, at least 3 groups."""
 _GROUPS = {
-    "below": {1: (1, 12), 2: (1, 5), 3: (1, 3)},
-    "above": {1: (9, 24), 2: (4, 8), 3: (2, 5)},
-    "mixed": {1: (1, 24), 2: (1, 8), 3: (1, 5)},
-    "held-out": {1: (48, 60), 2: (11, 16), 3: (6, 8)},
+    "below": {1: (1, 8), 2: (1, 4), 3: (1, 3)},
+    "above": {1: (6, 16), 2: (3, 6), 3: (2, 4)},
+    "mixed": {1: (1, 16), 2: (1, 6), 3: (1, 4)},
+    "held-out": {1: (32, 48), 2: (8, 11), 3: (6, 8)},
 }
 """Work-groups a dimension where the kernel requires one local size."""
 _FEWEST_GROUPS = {"below": 1, "above": 2, "mixed": 1, "held-out": 5}
 _SHORT, _NEAR, _LONG = (0.06, 0.75), (1.3, 3.0), (9.0, 18.0)
 """Scalars as shares of the shortest or longest side: ``4 * id + 3 < n`` is open only for long ones."""
+_FLAG_SHARE = 0.6
+_MOST_SINGLED_OUT = 4
 _MOST_ITEMS = 2**16
 FURTHEST_THRESHOLD = 2**13
 """Constants beyond cannot be straddled by a launch that is cheap."""
@@ -59,6 +61,11 @@ class Point:
     scalars: Mapping[int, int] = field(default_factory=dict)
 
     @property
+    def work(self) -> int:
+        """About how many turns its loops make: the order in which points are tried."""
+        return math.prod(self.global_size) * (1 + max(self.scalars.values(), default=0))
+
+    @property
     def is_held_out(self) -> bool:
         """Whether it is for validation only."""
         return self.tier == "held-out"
@@ -69,7 +76,8 @@ class Design:
     """What the points are a function of.
 
     ``local_sizes``: those to use, one where the local size cannot matter. ``largest``: the greatest value
-    that each scalar's type holds. ``thresholds``: constants to straddle. ``scale``: below 1 for kernels whose
+    that each scalar's type holds. ``thresholds``: constants to straddle. ``flags``: small values to try for some
+    scalars. ``scale``: below 1 for kernels whose
     loops run long.
     """
 
@@ -77,19 +85,32 @@ class Design:
     local_sizes: tuple[tuple[int, ...], ...]
     largest: Mapping[int, int]
     thresholds: tuple[int, ...]
+    flags: Mapping[int, tuple[int, ...]]
     seed: int
     scale: float = 1.0
 
 
 def local_sizes(
-    dims: int, *, uses_groups: bool, required: tuple[int, ...] | None, max_items: int
+    dims: int,
+    *,
+    uses_groups: bool,
+    required: tuple[int, ...] | None,
+    max_items: int,
+    thresholds: Sequence[int] = (),
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the local sizes to probe with; a single work-item where the local size cannot matter."""
+    """Return the local sizes to probe with; a single work-item where the local size cannot matter.
+
+    In one dimension also the largest of ``thresholds`` that a work-group can have, and one beyond it.
+    """
     if required is not None:
         return ((*required, 1, 1)[:dims],)
     if not uses_groups:
         return ((1,) * dims,)
-    return tuple(shape for shape in _SHAPES[dims] if math.prod(shape) <= max_items)
+    shapes = _SHAPES[dims]
+    possible = [one for one in thresholds if shapes[-1][0] <= one < max_items]
+    if dims == 1 and possible:
+        shapes = (*shapes, (possible[-1],), (min(possible[-1] + 32, max_items),))
+    return tuple(shape for shape in shapes if math.prod(shape) <= max_items)
 
 
 def probe_points(design: Design) -> tuple[Point, ...]:
@@ -103,33 +124,33 @@ def probe_points(design: Design) -> tuple[Point, ...]:
 
 def _points(design: Design) -> Iterator[Point]:
     draws = random.Random(design.seed)  # noqa: S311  (no secret)
-    num_sizes = design.dims * (2 if len(design.local_sizes) > 1 else 1) + len(design.largest)
-    for number in range(14 + 4 * num_sizes):
-        yield _drawn(design, draws, "below", number)
-    for number in range(10 + 3 * num_sizes):
-        yield _drawn(design, draws, "above", number)
-    if design.largest:
-        for number in range(8 + num_sizes):
-            yield _drawn(design, draws, "near", number)
-        if max(map(math.prod, design.local_sizes)) > 1:
-            for tier in ("few-groups", "in-group"):
-                for number in range(8 + 2 * num_sizes):
-                    yield _drawn(design, draws, tier, number)
+    for tier, count in _counts(design).items():
+        for number in range(count):
+            yield _drawn(design, draws, tier, number)
     for tier in ("below", "above"):
         yield from _one_at_a_time(design, _drawn(design, draws, tier, 0))
-    if len(design.largest) > 1:
-        for position in list(design.largest)[:4]:
-            for number in range(6 + num_sizes):
-                yield _drawn(design, draws, f"short-{position}", number)
-            for number in range(4 + num_sizes):
-                yield _drawn(design, draws, f"long-{position}", number)
     for threshold in design.thresholds:
         for number in range(10 * (design.dims + len(design.largest))):
             yield _straddling(design, draws, threshold, number)
-    for number in range(10):
-        yield _drawn(design, draws, "mixed", number)
+    for number in range(4 if design.largest else 0):
+        yield _equal(design, _drawn(design, draws, "mixed", number), number)
     for number in range(6):
         yield _drawn(design, draws, "held-out", number)
+
+
+def _counts(design: Design) -> dict[str, int]:
+    """Return how many points each tier has: more where there are more sizes to tell apart."""
+    num_sizes = design.dims * (2 if len(design.local_sizes) > 1 else 1) + len(design.largest)
+    counts = {"below": 14 + 4 * num_sizes, "above": 10 + 3 * num_sizes, "mixed": 10}
+    if design.largest:
+        counts["near"] = 8 + num_sizes
+    if design.largest and max(map(math.prod, design.local_sizes)) > 1:
+        counts |= dict.fromkeys(("few-groups", "in-group"), 8 + 2 * num_sizes)
+    if len(design.largest) > 1:
+        for position in list(design.largest)[:_MOST_SINGLED_OUT]:
+            counts[f"short-{position}"] = 6 + num_sizes
+            counts[f"long-{position}"] = 4 + num_sizes
+    return counts
 
 
 def _drawn(design: Design, draws: random.Random, tier: str, number: int) -> Point:
@@ -151,9 +172,13 @@ def _drawn(design: Design, draws: random.Random, tier: str, number: int) -> Poin
             is_below = draws.random() < 0.5
         elif tier == "held-out":
             is_below = number % 3 < 2  # long loops over long scalars would be cut off
-        span = _SHORT if is_below else _NEAR if tier in {"near", "mixed", "held-out"} else _LONG
-        value = round((shortest if is_below else longest) * draws.uniform(*span))
+        share = _SHORT if is_below else _NEAR if tier in {"near", "mixed", "held-out"} else _LONG
+        value = round((shortest if is_below else longest) * draws.uniform(*share))
         value += 0 if is_below else draws.randrange(3, 12)
+        tried = design.flags.get(position)
+        if tried and draws.random() < _FLAG_SHARE:
+            scalars[position] = draws.choice(tried)
+            continue
         fewest = 2 if tier in {"few-groups", "in-group"} else 3
         scalars[position] = min(max(fewest, value), largest)
     return Point(tier=tier, global_size=global_size, local_size=local, scalars=scalars)
@@ -168,7 +193,9 @@ def _drawn_sides(
             max(2, round(draws.uniform(low, high) * design.scale)) for _ in range(design.dims)
         )
     if len(design.local_sizes) == 1:
-        groups = [draws.randint(*_GROUPS[span][design.dims]) for _ in local]
+        low, high = _GROUPS[span][design.dims]
+        high = max(low + 1, round(high * design.scale))
+        groups = [draws.randint(low, high) for _ in local]
     else:
         longest = _GROUPED_SPANS[span][design.dims] * design.scale
         fewest = _FEWEST_GROUPS[span]
@@ -177,6 +204,15 @@ def _drawn_sides(
         largest = groups.index(max(groups))
         groups[largest] = max(1, groups[largest] // 2)
     return tuple(count * side for count, side in zip(groups, local, strict=True))
+
+
+def _equal(design: Design, base: Point, number: int) -> Point:
+    """Return a point at which all scalars are equal, every other time to the NDRange's side, too."""
+    value = base.global_size[0] if number % 2 else base.global_size[0] // 2 + 3
+    scalars = {position: min(value, largest) for position, largest in design.largest.items()}
+    return Point(
+        tier="mixed", global_size=base.global_size, local_size=base.local_size, scalars=scalars
+    )
 
 
 def _one_at_a_time(design: Design, base: Point) -> Iterator[Point]:
@@ -209,12 +245,18 @@ def _one_at_a_time(design: Design, base: Point) -> Iterator[Point]:
 
 def _straddling(design: Design, draws: random.Random, threshold: int, number: int) -> Point:
     """Return sizes of which one is clearly below or clearly above a constant, the others small."""
-    base = _drawn(design, draws, "below" if number % 3 else "mixed", number)
+    base = _drawn(design, draws, "below", number)
     factor = draws.uniform(1.15, 2.4) if number % 2 else draws.uniform(0.2, 0.85)
     value = max(2, round(threshold * factor))
     which = (number // 2) % (design.dims + len(design.largest))
     sides, scalars = list(base.global_size), dict(base.scalars)
-    if which < design.dims:
+    if number % 4 == 3 and scalars:
+        # `id < n * threshold`: the NDRange must exceed the product.
+        scalars = {position: draws.randint(2, 4) for position in scalars}
+        sides = [
+            min(2 * value * 4, _MOST_ITEMS) if axis == which else 2 for axis in range(design.dims)
+        ]
+    elif which < design.dims:
         sides[which] = value
         if math.prod(_whole_groups(sides, base.local_size)) > _MOST_ITEMS:
             sides = [value if axis == which else 2 for axis in range(design.dims)]

@@ -59,7 +59,7 @@ class Basis:
 
     Args:
         num_variables: columns of the rows.
-        identities: pairs of variables whose product is a variable of its own (local size × groups).
+        identities: pairs of variables whose product is a variable of its own (local size and groups).
     """
 
     def __init__(self, num_variables: int, identities: frozenset[tuple[int, int]]) -> None:
@@ -140,9 +140,7 @@ def _checked(
     return Fit(constant=int(rounded[0]), terms=terms)
 
 
-def _sparse(
-    rows: Rows, values: Rows, monomials: Sequence[Monomial], num_terms: int
-) -> Fit | None:
+def _sparse(rows: Rows, values: Rows, monomials: Sequence[Monomial], num_terms: int) -> Fit | None:
     """Try every choice of ``num_terms`` monomials beside a constant: solve on few rows, check on all."""
     unknowns = num_terms + 1
     if len(rows) < unknowns + _SPARE_ROWS or len(monomials) < num_terms:
@@ -162,7 +160,9 @@ def _sparse(
     regular = np.abs(np.linalg.det(systems / scales)) > 1e-7
     if not regular.any():
         return None
-    right = np.broadcast_to(values[picked].astype(float)[:, None], (int(regular.sum()), unknowns, 1))
+    right = np.broadcast_to(
+        values[picked].astype(float)[:, None], (int(regular.sum()), unknowns, 1)
+    )
     solutions = np.linalg.solve(systems[regular], right)[:, :, 0]
     whole = (np.abs(solutions - np.rint(solutions)) < 1e-4).all(axis=1)
     for choice, solution in zip(choices[regular][whole], solutions[whole], strict=True):

@@ -14,6 +14,7 @@ from pcpp import Action, OutputDirective, Preprocessor
 from workers.clang_parse import parser_options
 
 MAX_EXPANDED_CHARACTERS = 4 * 2**20
+MAX_EXPANDED_TOKENS = 2**16
 """A larger expansion is a macro bomb, not a kernel."""
 
 _PREDEFINED = (
@@ -47,6 +48,12 @@ class _Preprocessor(Preprocessor):  # type: ignore[misc]
         self.errors: list[str] = []
         self.line_directive = "#line"
 
+    def expand_macros(self, tokens: Any, *arguments: Any, **more: Any) -> Any:
+        expanded = super().expand_macros(tokens, *arguments, **more)
+        if len(expanded) > MAX_EXPANDED_TOKENS:
+            raise ExpansionError(f"a macro expands to over {MAX_EXPANDED_TOKENS} tokens")
+        return expanded
+
     def on_error(self, file: str, line: int, message: str) -> None:
         del file
         self.errors.append(f"line {line}: {message}")
@@ -66,7 +73,7 @@ class _BoundedText(io.StringIO):
 
 
 def expand_macros(source: str, build_options: str = "") -> str:
-    """Return the text with every macro expanded, comments removed and conditional parts chosen.
+    r"""Return the text with every macro expanded, comments removed and conditional parts chosen.
 
     ``#pragma`` lines stay; lines of the original are told by ``#line`` directives.
 
@@ -77,8 +84,8 @@ def expand_macros(source: str, build_options: str = "") -> str:
     Raises:
         ExpansionError: A directive is malformed, or the expansion is enormous.
 
-    >>> expand_macros("#define AT(i) a[(i) * 4]\\nint f(int *a) { return AT(1); }").split("{")[1]
-    ' return a[(1) * 4]; }\\n'
+    >>> expand_macros("#define AT(i) a[(i) * 4]\nint f(int *a) { return AT(1); }").split("{")[1]
+    ' return a[(1) * 4]; }\n'
     """
     preprocessor = _Preprocessor()
     for macro in _PREDEFINED:

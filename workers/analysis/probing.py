@@ -14,7 +14,7 @@ import numpy as np
 
 from llmperf_common.records import Argument, ArgumentKind, Device, Kernel, Signature
 from workers.analysis.facts import KernelFacts
-from workers.analysis.fit import Observations
+from workers.analysis.fit import FEWEST_HELD_OUT, Observations
 from workers.analysis.points import (
     FURTHEST_THRESHOLD,
     Design,
@@ -23,7 +23,7 @@ from workers.analysis.points import (
     probe_points,
 )
 from workers.analysis.polynomials import Rows
-from workers.device.interface import Instrumented, Prober, ProbeLaunch, ProbeRecord
+from workers.device.interface import Instrumented, ProbeLaunch, Prober, ProbeRecord
 from workers.inputs import SCALAR_TYPES
 
 _LARGEST_SCALAR = 2**20
@@ -32,6 +32,12 @@ _SCALES = (1.0, 0.5, 0.25)
 _MOST_CUT_OFF = 0.15
 """Share of probes whose loops were cut off, beyond which smaller sizes are tried."""
 FEWEST_POINTS = 12
+HEAVY_TURNS = 2**20
+"""Loops with barriers are not cut off; points heavier than one of so many turns are left out."""
+_FITTED_TURNS, _HELD_OUT_TURNS = 2**18, 2**21
+"""Turns after which a probe's loops are cut off; the held-out ones must be large."""
+_CHUNK = 16
+_CUT_OFF = ProbeRecord(reaches=(), turns=0, trace=0, exceeded=True, overflow=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +69,9 @@ OTHER_CONTENTS = (
     ContentMode(seed=1),
     ContentMode(seed=2, limit=100, spread=50.0),
     ContentMode(seed=3, limit=2, spread=0.01),
+    ContentMode(seed=4, limit=-16, spread=-1.0),
 )
-"""Contents that change nothing where sizes alone decide: zeros, others, larger ones, mostly ones."""
+"""Contents that change nothing where sizes alone decide: zeros, others, larger, mostly ones, negative."""
 OTHER_FLOATS = ContentMode(floats=2.5)
 
 
@@ -108,6 +115,7 @@ class Probing:
             uses_groups=facts.uses_groups,
             required=self._signature.required_local_size,
             max_items=limits.max_work_group_size,
+            thresholds=facts.thresholds,
         )
         self._has_groups = facts.uses_groups
         self._largest = {
@@ -115,27 +123,51 @@ class Probing:
             for position in facts.scalars
         }
         self._thresholds = straddled(facts)
+        self._flags = facts.flags
         self._seed = int(kernel.kernel_id[:12], 16)
         self.names = self._variable_names()
         self.identities = self._identities()
 
     def designed(self) -> Seen:
         """Run the designed points, at a smaller scale where too many loops are cut off."""
-        for scale in _SCALES:
-            points = probe_points(
-                Design(
-                    dims=self._signature.dims,
-                    local_sizes=self._local_sizes,
-                    largest=self._largest,
-                    thresholds=self._thresholds,
-                    seed=self._seed,
-                    scale=scale,
-                )
-            )
-            seen = self._counted(points, self.run(points))
+        seen = self._at_scale(_SCALES[0])
+        for scale in _SCALES[1:]:
             if seen.cut_off_share <= _MOST_CUT_OFF:
                 break
+            seen = self._at_scale(scale)
         return seen
+
+    def _at_scale(self, scale: float) -> Seen:
+        points = probe_points(
+            Design(
+                dims=self._signature.dims,
+                local_sizes=self._local_sizes,
+                largest=self._largest,
+                thresholds=self._thresholds,
+                flags=self._flags,
+                seed=self._seed,
+                scale=scale,
+            )
+        )
+        return self._counted(points, self._ascending(points))
+
+    def _ascending(self, points: Sequence[Point]) -> list[ProbeRecord | None]:
+        """Run the lighter points first and stop where one was too heavy; it and the rest are cut off.
+
+        Decided by turns and not by time: every machine must come to the same answer.
+        """
+        records: list[ProbeRecord | None] = [_CUT_OFF] * len(points)
+        for is_held_out, at_once in ((False, _CHUNK), (True, FEWEST_HELD_OUT)):
+            group = [index for index, one in enumerate(points) if one.is_held_out is is_held_out]
+            order = sorted(group, key=lambda index: (points[index].work, index))
+            for start in range(0, len(order), at_once):
+                chunk = order[start : start + at_once]
+                done = self.run([points[index] for index in chunk])
+                for index, record in zip(chunk, done, strict=True):
+                    records[index] = record
+                if any(one is not None and one.turns > HEAVY_TURNS for one in done):
+                    break
+        return records
 
     def run(
         self,
@@ -153,6 +185,7 @@ class Probing:
                 default_limit=mode.limit,
                 limits=limits[number] if limits else {},
                 spread=mode.spread,
+                max_turns=_HELD_OUT_TURNS if point.is_held_out else _FITTED_TURNS,
             )
             for number, point in enumerate(points)
         ]
@@ -215,9 +248,7 @@ class Probing:
             if one.kind is ArgumentKind.SCALAR and SCALAR_TYPES[one.scalar_type].dtype.kind == "f"
         }
 
-    def _counted(
-        self, points: Sequence[Point], records: Sequence[ProbeRecord | None]
-    ) -> Seen:
+    def _counted(self, points: Sequence[Point], records: Sequence[ProbeRecord | None]) -> Seen:
         done = [(p, r) for p, r in zip(points, records, strict=True) if r is not None]
         kept = [(p, r) for p, r in done if not r.exceeded and not r.overflow]
         num_done = max(1, len(done))

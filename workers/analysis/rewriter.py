@@ -11,6 +11,24 @@ from collections.abc import Callable
 from typing import Any
 
 from workers.analysis.builtins import stand_in
+from workers.analysis.cursors import (
+    CALL,
+    FIRST_ATTRIBUTE,
+    MEMBER,
+    PAREN,
+    SUBSCRIPT,
+    TYPE_REF,
+    UNARY,
+    UNEXPOSED,
+    children_of,
+    decayed_array,
+    has_barrier,
+    is_bit_field,
+    is_dereference,
+    lies_behind_pointer,
+    operator,
+    text_range,
+)
 from workers.analysis.edits import Edits
 from workers.clang_nodes import Space, TypeClass, TypeFacts
 from workers.clang_types import TypeReader
@@ -19,14 +37,10 @@ from workers.device.interface import Site
 CONTEXT = "lp_c"
 _COMPOUND, _IF, _WHILE, _DO, _FOR = 202, 205, 207, 208, 209
 _LABEL, _CASE, _DEFAULT, _SWITCH, _DECL_STMT = 201, 203, 204, 206, 231
-_MEMBER, _CALL, _REFERENCE, _SUBSCRIPT, _UNARY, _CAST = 102, 103, 101, 113, 112, 117
-_UNEXPOSED, _PAREN, _SIZEOF = 100, 111, 136
-_VARIABLE, _RETURN = 9, 214
+_SIZEOF, _VARIABLE, _RETURN = 136, 9, 214
 _NESTING = frozenset({_IF, _WHILE, _FOR, _LABEL, _CASE, _DEFAULT, _SWITCH})
-_ADDRESS_OF, _DEREFERENCE = 5, 6
-_FIRST_ATTRIBUTE, _TYPE_REF = 400, 43
+_ADDRESS_OF = 5
 _HOOKED = frozenset({Space.GLOBAL, Space.CONSTANT, Space.LOCAL})
-_BARRIERS = frozenset({"barrier", "work_group_barrier"})
 _UNTOUCHED_CALLS = frozenset({"printf", "wait_group_events"})
 _UNNAMED = re.compile(r"\((?:unnamed|anonymous)")
 
@@ -80,51 +94,46 @@ class FunctionRewriter:
         """Instrument one function's body; a kernel hands in its record at its end. Raises UnresolvedError."""
         self._is_kernel = is_kernel
         if is_kernel:
-            self._edits.close(_range(body)[1] - 1, f" lp_end({CONTEXT}); ")
+            self._edits.close(text_range(body)[1] - 1, f" lp_end({CONTEXT}); ")
         self._visit(body, touched=True)
 
     def _visit(self, cursor: Any, *, touched: bool) -> None:
         """``touched``: the object is read or written here; else only its address is taken."""
         kind = cursor._kind_id
-        if kind in {_SIZEOF, _TYPE_REF} or kind >= _FIRST_ATTRIBUTE:
+        if kind in {_SIZEOF, TYPE_REF} or kind >= FIRST_ATTRIBUTE:
             return
-        if kind in {_SUBSCRIPT, _MEMBER} or _is_dereference(cursor):
+        if kind in {SUBSCRIPT, MEMBER} or is_dereference(cursor):
             self._visit_place(cursor, touched=touched)
-        elif kind in {_UNEXPOSED, _PAREN}:
+        elif kind in {UNEXPOSED, PAREN}:
             self._visit_transparent(cursor, touched=touched)
-        elif kind == _UNARY and _operator(cursor) == _ADDRESS_OF:
-            for child in _children(cursor):
+        elif kind == UNARY and operator(cursor) == _ADDRESS_OF:
+            for child in children_of(cursor):
                 self._visit(child, touched=False)
-        elif kind == _CALL:
+        elif kind == CALL:
             self._visit_call(cursor)
         elif kind in {_WHILE, _DO, _FOR}:
             self._visit_loop(cursor)
-        elif kind == _RETURN and self._is_kernel:
-            start, end = _range(cursor)
-            self._edits.insert(start, f"{{ lp_end({CONTEXT}); ")
-            self._edits.close(self._statement_end(cursor, end), " }")
-        elif kind == _VARIABLE:
-            for child in _children(cursor):
-                # The lengths of an array are constants; its initialiser is an expression.
-                if child._kind_id != _TYPE_REF:
-                    self._visit(child, touched=True)
         else:
-            for child in _children(cursor):
+            if kind == _RETURN and self._is_kernel:
+                start, end = text_range(cursor)
+                self._edits.insert(start, f"{{ lp_end({CONTEXT}); ")
+                self._edits.close(self._statement_end(cursor, end), " }")
+            for child in children_of(cursor):
                 self._visit(child, touched=True)
 
     # -- places ------------------------------------------------------------------------------
 
     def _visit_place(self, cursor: Any, *, touched: bool) -> None:
         kind = self._type(cursor)
-        children = _children(cursor)
+        children = children_of(cursor)
         if not children:
             return
-        if cursor._kind_id == _MEMBER and _is_bit_field(cursor):
+        if cursor._kind_id == MEMBER and is_bit_field(cursor):
             self._visit_bit_field(children[0])
             return
-        if touched and kind.shape is not TypeClass.ARRAY and _lies_behind_pointer(cursor):
+        if touched and kind.shape is not TypeClass.ARRAY and lies_behind_pointer(cursor):
             self._wrap(cursor, kind)
-        if cursor._kind_id == _SUBSCRIPT and len(children) == 2:
+        if cursor._kind_id == SUBSCRIPT and len(children) == 2:
             self._visit_subscript(*children)
             return
         base = children[0]
@@ -132,14 +141,14 @@ class FunctionRewriter:
 
     def _visit_subscript(self, first: Any, second: Any) -> None:
         base, index = (first, second) if self._is_indexed(first) else (second, first)
-        array = _decayed_array(base)
+        array = decayed_array(base)
         if array is None:
             self._visit(base, touched=True)  # a pointer is loaded; of a vector, one lane is touched
         else:
             self._visit(base, touched=False)
             length = array.type.get_canonical().element_count
-            if length > 0 and not _lies_behind_pointer(array):
-                start, end = _range(index)
+            if length > 0 and not lies_behind_pointer(array):
+                start, end = text_range(index)
                 self._edits.insert(start, f"lp_clip({CONTEXT}, (ulong)(")
                 self._visit(index, touched=True)
                 self._edits.close(end, f"), {length}ul)")
@@ -157,7 +166,7 @@ class FunctionRewriter:
             self._visit(base, touched=True)
 
     def _visit_transparent(self, cursor: Any, *, touched: bool) -> None:
-        children = _children(cursor)
+        children = children_of(cursor)
         if len(children) != 1:
             for child in children:
                 self._visit(child, touched=True)
@@ -184,7 +193,7 @@ class FunctionRewriter:
                     f"line {self._line_of(cursor)}: a pointer into the generic address space"
                 )
             return
-        start, end = _range(cursor)
+        start, end = text_range(cursor)
         text = self._edits.raw[start:end].decode()
         spelling = f"__typeof__({text})" if _UNNAMED.search(kind.spelling) else _opencl_name(kind)
         site = self._sites.add(self._line_of(cursor), text)
@@ -195,7 +204,7 @@ class FunctionRewriter:
     def _wrap_pointer(self, cursor: Any, pointee: TypeFacts) -> None:
         if pointee.space not in _HOOKED:
             return
-        start, end = _range(cursor)
+        start, end = text_range(cursor)
         text = self._edits.raw[start:end].decode()
         spelling = _opencl_name(pointee)
         site = self._sites.add(self._line_of(cursor), text)
@@ -214,7 +223,7 @@ class FunctionRewriter:
         if self._is_defined(name):
             self._pass_context(cursor, arguments)
         elif name == "prefetch":
-            start, end = _range(cursor)
+            start, end = text_range(cursor)
             self._edits.replace(start, end, "((void)0)")
             return
         elif not self._stand_in(cursor, name, arguments) and name not in _UNTOUCHED_CALLS:
@@ -227,9 +236,9 @@ class FunctionRewriter:
 
     def _pass_context(self, cursor: Any, arguments: list[Any]) -> None:
         if arguments:
-            self._edits.insert(_range(arguments[0])[0], f"{CONTEXT}, ")
+            self._edits.insert(text_range(arguments[0])[0], f"{CONTEXT}, ")
         else:
-            self._edits.insert(_range(cursor)[1] - 1, CONTEXT)
+            self._edits.insert(text_range(cursor)[1] - 1, CONTEXT)
 
     def _stand_in(self, cursor: Any, name: str, arguments: list[Any]) -> bool:
         pointees = [
@@ -252,22 +261,19 @@ class FunctionRewriter:
                 return False
             self._sites.stand_ins[key] = function
             self._sites.definitions.append(definition)
-        start, end = _range(cursor)
+        start, end = text_range(cursor)
         site = self._sites.add(self._line_of(cursor), self._edits.raw[start:end].decode())
-        self._edits.replace(
-            start, _range(arguments[0])[0], f"{function}({CONTEXT}, {site}, "
-        )
+        self._edits.replace(start, text_range(arguments[0])[0], f"{function}({CONTEXT}, {site}, ")
         return True
 
     # -- loops -------------------------------------------------------------------------------
 
     def _visit_loop(self, cursor: Any) -> None:
-        children = _children(cursor)
+        children = children_of(cursor)
         body = children[0] if cursor._kind_id == _DO else children[-1]
         # Leaving a loop early where work-items meet at a barrier would leave the others waiting.
-        hook = f"lp_turn({CONTEXT})"
-        hook = f"{hook}; " if _has_barrier(body) else f"if ({hook}) break; "
-        start, end = _range(body)
+        hook = f"lp_count({CONTEXT}); " if has_barrier(body) else f"if (lp_turn({CONTEXT})) break; "
+        start, end = text_range(body)
         if body._kind_id == _COMPOUND:
             self._edits.insert(start + 1, f" {hook}")
         else:
@@ -278,9 +284,9 @@ class FunctionRewriter:
             self._edits.close(self._statement_end(body, end), " }")
 
     def _statement_end(self, statement: Any, end: int) -> int:
-        """libclang's range of an expression statement leaves out its semicolon."""
+        """Libclang's range of an expression statement leaves out its semicolon."""
         while statement._kind_id in _NESTING:
-            statement = _children(statement)[-1]
+            statement = children_of(statement)[-1]
         if statement._kind_id in {_COMPOUND, _DECL_STMT}:
             return end
         match = re.compile(rb"\s*;").match(self._edits.raw, end)
@@ -303,7 +309,7 @@ class FunctionRewriter:
 
     def _text_between(self, child: Any, parent: Any) -> str:
         """Return what stands between the end of ``child`` and that of ``parent``."""
-        return self._edits.raw[_range(child)[1] : _range(parent)[1]].decode().lstrip()
+        return self._edits.raw[text_range(child)[1] : text_range(parent)[1]].decode().lstrip()
 
 
 def _hook(space: Space) -> str:
@@ -323,100 +329,3 @@ def _opencl_name(kind: TypeFacts) -> str:
         words.append(f"__{kind.space.value}")
     lanes = str(kind.num_scalars) if kind.shape is TypeClass.VECTOR else ""
     return " ".join([*words, kind.scalar + lanes])
-
-
-def _children(cursor: Any) -> list[Any]:
-    return [
-        child
-        for child in cursor.get_children()
-        if child._kind_id != _TYPE_REF and child._kind_id < _FIRST_ATTRIBUTE
-    ]
-
-
-def _operator(cursor: Any) -> int:
-    from clang import cindex
-
-    return int(cindex.conf.lib.clang_getCursorUnaryOperatorKind(cursor))
-
-
-def _is_dereference(cursor: Any) -> bool:
-    return bool(cursor._kind_id == _UNARY and _operator(cursor) == _DEREFERENCE)
-
-
-def _is_bit_field(cursor: Any) -> bool:
-    member = cursor.referenced
-    return bool(member is not None and member.is_bitfield())
-
-
-def _strip(cursor: Any) -> Any:
-    while cursor._kind_id in {_UNEXPOSED, _PAREN}:
-        inner = _children(cursor)
-        if len(inner) != 1:
-            return cursor
-        cursor = inner[0]
-    return cursor
-
-
-def _decayed_array(cursor: Any) -> Any | None:
-    """Return the array that a pointer operand decays from; None for a pointer."""
-    inner = _strip(cursor)
-    return inner if inner.type.get_canonical().get_array_size() >= 0 else None
-
-
-def _lies_behind_pointer(cursor: Any) -> bool:
-    """Whether a place is reached through a pointer, and not part of a variable."""
-    cursor = _strip(cursor)
-    while True:
-        kind, children = cursor._kind_id, _children(cursor)
-        if _is_dereference(cursor):
-            return _decayed_array(children[0]) is None or _lies_behind_pointer(
-                _decayed_array(children[0])
-            )
-        if kind == _SUBSCRIPT and len(children) == 2:
-            arrays = [one for child in children if (one := _decayed_array(child)) is not None]
-            if not arrays:
-                return not _is_vector(children)
-            cursor = arrays[0]
-        elif kind == _MEMBER and children:
-            base = _strip(children[0])
-            if base.type.get_canonical()._kind_id == 101:
-                return True
-            cursor = base
-        else:
-            return False
-
-
-def _is_vector(operands: list[Any]) -> bool:
-    return any(_strip(one).type.get_canonical()._kind_id in {113, 176} for one in operands)
-
-
-def _has_barrier(cursor: Any) -> bool:
-    """Whether a barrier, or a call of a function that may hold one, is below."""
-    stack = [cursor]
-    while stack:
-        one = stack.pop()
-        if one._kind_id == _CALL:
-            if one.spelling in _BARRIERS:
-                return True
-            callee = one.referenced
-            definition = callee.get_definition() if callee is not None else None
-            if definition is not None:
-                stack.append(definition)
-        stack.extend(one.get_children())
-    return False
-
-
-def _range(cursor: Any) -> tuple[int, int]:
-    extent = cursor.extent
-    return _file_offset(extent.start), _file_offset(extent.end)
-
-
-def _file_offset(location: Any) -> int:
-    """Return where a location is written: inside a macro's argument, not where the macro is used."""
-    from ctypes import byref, c_uint
-
-    from clang import cindex
-
-    offset = c_uint()
-    cindex.conf.lib.clang_getFileLocation(location, None, None, None, byref(offset))
-    return int(offset.value)

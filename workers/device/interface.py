@@ -152,7 +152,8 @@ class ProbeLaunch:
     """One launch of an instrumented kernel: NDRange, scalar values by position, and what buffers hold.
 
     ``limits`` overrides, by position, the limit of the values in an integer buffer (else
-    ``default_limit``); ``spread`` scales the floating-point contents, which are in [0, spread).
+    ``default_limit``); ``spread`` scales the floating-point contents, which are in [0, spread). A negative limit
+    makes the values negative, as far as their type can be.
     """
 
     global_size: tuple[int, ...]
@@ -162,6 +163,8 @@ class ProbeLaunch:
     default_limit: int = 16
     limits: Mapping[int, int] = field(default_factory=dict)
     spread: float = 1.0
+    max_turns: int = 2**18
+    """Turns of all loops after which they are cut off, barriers aside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ class OpenclProber:
         self._context = cl.Context([self._cl_device])
         self._queue = cl.CommandQueue(self._context)
         self._device = describe(self._cl_device)
-        self._program: tuple[str, cl.Program] | None = None
+        self._current: tuple[tuple[str, str], _LoadedProbe] | None = None
 
     @property
     def device(self) -> Device:
@@ -65,26 +65,34 @@ class OpenclProber:
         Raises:
             DeviceFailure: It does not build, or a launch failed.
         """
-        program = self._built(instrumented.source, kernel.build_options)
+        loaded = self._loaded(kernel, instrumented)
         with cl_errors(Stage.PROBE, waiting=True):
-            loaded = _LoadedProbe(self._context, self._queue, program, kernel, instrumented)
-            try:
-                return loaded.run(launches)
-            finally:
-                loaded.release()
+            return loaded.run(launches)
+
+    def _loaded(self, kernel: Kernel, instrumented: Instrumented) -> _LoadedProbe:
+        """Return the kernel ready to be probed: the last one is kept, its buffers with it."""
+        key = (kernel.kernel_id, instrumented.source)
+        if self._current is None or self._current[0] != key:
+            if self._current is not None:
+                self._current[1].release()
+                self._current = None
+            program = self._built(instrumented.source, kernel.build_options)
+            with cl_errors(Stage.PROBE, waiting=True):
+                loaded = _LoadedProbe(self._context, self._queue, program, kernel, instrumented)
+            self._current = (key, loaded)
+        return self._current[1]
 
     def _built(self, source: str, build_options: str) -> cl.Program:
-        if self._program is None or self._program[0] != source:
-            # Macros were expanded; what is left are options such as the standard.
-            words = [word for word in build_options.split() if word.startswith("-cl-std=")]
-            # Each local size is compiled anew on PoCL: unoptimised in a fifth of the time.
-            options = " ".join([*words, "-cl-opt-disable"])
-            program, _ = build_program(self._context, self._cl_device, source, options)
-            self._program = (source, program)
-        return self._program[1]
+        # Macros were expanded; what is left are options such as the standard.
+        words = [word for word in build_options.split() if word.startswith("-cl-std=")]
+        # Each local size is compiled anew on PoCL: unoptimised in a fifth of the time.
+        options = " ".join([*words, "-cl-opt-disable"])
+        program, _ = build_program(self._context, self._cl_device, source, options)
+        return program
 
     def close(self) -> None:
         """Wait for the queue and let the context go."""
+        self._current = None
         self._queue.finish()
 
 
@@ -110,16 +118,15 @@ class _LoadedProbe:
         self._words = row_words(len(self._positions)) + SLACK_BYTES // 8
         self._buffers: dict[int, cl.Buffer] = {}
         self._filled: dict[int, object] = {}
-        self._table: cl.Buffer | None = None
         for argument in self._arguments:
             self._place(argument)
 
     def run(self, launches: Sequence[ProbeLaunch]) -> tuple[ProbeRecord | None, ...]:
         table = np.zeros(len(launches) * self._words, dtype=np.uint64)
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-        self._table = cl.Buffer(self._context, flags, hostbuf=table)
+        recorded = cl.Buffer(self._context, flags, hostbuf=table)
         last = len(self._arguments)
-        self._cl_kernel.set_arg(last, self._table)
+        self._cl_kernel.set_arg(last, recorded)
         for number, launch in enumerate(launches):
             if math.prod(launch.local_size) > self._max_local_items:
                 continue
@@ -129,12 +136,14 @@ class _LoadedProbe:
                     value = launch.scalars.get(argument.position, 1)
                     self._cl_kernel.set_arg(argument.position, pack_scalar(argument, value))
             self._cl_kernel.set_arg(last + 1, np.uint64(number * self._words))
+            self._cl_kernel.set_arg(last + 2, np.uint64(launch.max_turns))
             cl.enqueue_nd_range_kernel(
                 self._queue, self._cl_kernel, launch.global_size, launch.local_size
             )
             if number % _LAUNCHES_PER_WAIT == 0:
                 self._queue.finish()
-        cl.enqueue_copy(self._queue, table, self._table)
+        cl.enqueue_copy(self._queue, table, recorded)
+        recorded.release()
         rows = table.reshape(len(launches), self._words)
         return tuple(
             self._record(row) if math.prod(launch.local_size) <= self._max_local_items else None
@@ -144,8 +153,6 @@ class _LoadedProbe:
     def release(self) -> None:
         for buffer in self._buffers.values():
             buffer.release()
-        if self._table is not None:
-            self._table.release()
 
     def _place(self, argument: Argument) -> None:
         if argument.kind is ArgumentKind.LOCAL_BUFFER:
@@ -247,9 +254,9 @@ def _values(
     dtype = SCALAR_TYPES[scalar_type].dtype
     if dtype.kind == "f":
         return (random.random(count) * spread).astype(dtype)
-    if scalar_type == "bool":
-        limit = min(limit, 2)
+    sign = -1 if limit < 0 and dtype.kind == "i" else 1
+    limit = min(abs(limit), 2) if scalar_type == "bool" else abs(limit)
     largest = min(limit - 1, int(np.iinfo(dtype).max))
     values = random.integers(0, largest + 1, count)
     values[random.random(count) < 0.5] = largest
-    return values.astype(dtype)
+    return (sign * values).astype(dtype)

@@ -1,0 +1,145 @@
+"""The instrumented text: what is wrapped, what is left alone, what is refused. No device."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from workers.analysis.edits import Edits
+from workers.analysis.facts import kernel_facts
+from workers.analysis.instrument import instrument
+from workers.analysis.preprocess import ExpansionError, expand_macros
+from workers.analysis.rewriter import UnresolvedError
+from workers.clang_parse import parse
+from workers.corpus import kernels_from_source
+
+
+def body(source: str, name: str = "k") -> str:
+    text = instrument(source, name).source
+    return text[text.rindex("lp_room") :]
+
+
+def test_wrappers_nest_in_the_order_they_were_opened():
+    edits = Edits("a[b[i]]")
+    edits.insert(0, "<")
+    edits.close(7, ">")
+    edits.insert(2, "(")
+    edits.close(6, ")")
+    edits.replace(2, 3, "B")
+    assert edits.applied() == "<a[(B[i])]>"
+
+
+def test_offsets_are_bytes():
+    edits = Edits("/* é */ x")
+    edits.insert(9, "[")
+    edits.close(10, "]")
+    assert edits.applied() == "/* é */ [x]"
+
+
+def test_each_access_is_a_site_with_its_line_and_text():
+    source = "#define AT(i) a[(i) * 2]\n__kernel void k(__global float *a,\n  __global int *b) {\n  AT(b[3]) = 1;\n}\n"
+    sites = instrument(source, "k").sites
+    assert [(one.line, one.text) for one in sites] == [(4, "a[(b[3]) * 2]"), (4, "b[3]")]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["x = sizeof(a[0]);", "p = &a[3];", "p = a + 3;", "float t[4]; t[x] = 1; ", "if (p == a) return;"],
+)  # fmt: skip
+def test_what_touches_no_buffer_is_no_site(statement):
+    source = f"__kernel void k(__global float *a) {{ int x = 1; __global float *p; {statement} }}"
+    assert instrument(source, "k").sites == ()
+
+
+def test_arrays_of_fixed_size_are_clipped():
+    source = "__constant int T[5] = {0}; __kernel void k(__global int *a) { int t[7]; t[a[0]] = T[a[1]]; }"
+    text = body(source)
+    assert re.search(r"t\[lp_clip\(lp_c, \(ulong\)\(.*\), 7ul\)\]", text)
+    assert ", 5ul)]" in text
+
+
+def test_other_kernels_and_unused_helpers_are_dropped():
+    source = """float unused(float x) { return x; }
+    float used(__global float *p) { return p[1]; }
+    __kernel void other(__global float *a) { a[0] = unused(1); }
+    __kernel void k(__global float *a) { a[0] = used(a); }"""
+    text = body(source)
+    assert "unused" not in text
+    assert "other" not in text
+    assert "used(lp_ctx *lp_c, __global float *p)" in text
+    assert "used(lp_c, a)" in text
+
+
+def test_loops_count_their_turns_and_loops_with_barriers_are_never_left_early():
+    source = """__kernel void k(__global float *a, __local float *t, int n) {
+        for (int i = 0; i < n; ++i) a[i] = 1;
+        do { barrier(CLK_LOCAL_MEM_FENCE); t[0] = 1; } while (n--);
+        while (n) ; }"""
+    text = body(source)
+    assert text.count("if (lp_turn(lp_c)) break;") == 2
+    assert text.count("{ lp_count(lp_c);  barrier") == 1
+
+
+def test_every_way_out_of_the_kernel_hands_in_its_record():
+    source = "__kernel void k(__global float *a, int n) { if (n) return; a[0] = 1; if (n > 2) { return; } }"
+    assert body(source).count("lp_end(lp_c);") == 3
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("__kernel void k(__global float *a) { a[0] = undeclared_thing; }", "undeclared"),
+        ("__kernel void other(__global float *a) { a[0] = 1; }", "not there"),
+        ("#if\n__kernel void k(__global float *a) { a[0] = 1; }\n#endif", "expr"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_with_its_reason(source, why):
+    with pytest.raises(UnresolvedError, match=why):
+        instrument(source, "k")
+
+
+def test_macros_of_the_build_options_and_of_a_device_are_expanded():
+    source = "#if __OPENCL_VERSION__ >= 110 && defined(cl_khr_fp64)\nint a = N;\n#endif\n#include <nothing.h>\n"
+    assert "int a = 12;" in expand_macros(source, "-D N=12 -cl-fast-relaxed-math")
+
+
+def test_a_macro_bomb_is_refused():
+    bomb = "#define A0 1+1+1+1+1+1+1+1\n" + "".join(
+        f"#define A{i} " + "+".join([f"A{i - 1}"] * 8) + "\n" for i in range(1, 9)
+    )
+    with pytest.raises(ExpansionError):
+        expand_macros(bomb + "int x = A8;")
+
+
+def facts_of(source: str):
+    (kernel,) = kernels_from_source(source, path="k.cl", suite="test")
+    parsed = parse(source)
+    return kernel_facts(parsed, parsed.kernels[0], kernel.signature)
+
+
+def test_facts_name_what_a_size_is_compared_with():
+    facts = facts_of(
+        """#define TILE 24
+        int helper(int n) { return min(n, 77); }
+        __kernel void k(__global float *a, int n, int mode, int unused) {
+            int i = get_global_id(0);
+            if (i < n * 512 && i / 40 < TILE) a[i % 96] = helper(n);
+            if (mode == 2) a[0] = 1;
+            for (int j = 0; j < 999; ++j) a[j] = 1; }"""
+    )
+    assert set(facts.thresholds) == {512, 40, 24, 77}
+    assert facts.folds == (96,)
+    assert facts.scalars == (1, 2)
+    assert facts.flags == {2: (2, 3)}
+    assert not facts.uses_groups
+
+
+def test_facts_name_neighbours():
+    facts = facts_of(
+        """__kernel void k(__global int *p, __global int *q, __global int *r, __global float *o) {
+            int i = get_global_id(0), l = get_local_id(0);
+            for (int j = p[i]; j < p[i + 1]; ++j) o[j] = q[i - 1] + q[i] + r[i] + r[i + 2] + l; }"""
+    )
+    assert facts.neighbour_pairs == (0, 1)
+    assert facts.uses_groups

@@ -1,0 +1,115 @@
+"""Questions about libclang's cursors that its Python binding does not answer.
+
+Part of the door ``clang_parse.py``: what an expression is, below casts and parentheses, and where it stands.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from clang import cindex
+
+MEMBER, CALL, SUBSCRIPT, UNARY = 102, 103, 113, 112
+UNEXPOSED, PAREN, TYPE_REF, FIRST_ATTRIBUTE = 100, 111, 43, 400
+DEREFERENCE = 6
+_POINTER = 101
+_VECTORS = frozenset({113, 176})
+_BARRIERS = frozenset({"barrier", "work_group_barrier"})
+
+
+def children_of(cursor: Any) -> list[Any]:
+    """Return the expressions and statements below a cursor, types and attributes left out."""
+    return [
+        child
+        for child in cursor.get_children()
+        if child._kind_id != TYPE_REF and child._kind_id < FIRST_ATTRIBUTE
+    ]
+
+
+def operator(cursor: Any) -> int:
+    """Return libclang's number of a unary operator."""
+    return int(cindex.conf.lib.clang_getCursorUnaryOperatorKind(cursor))
+
+
+def is_dereference(cursor: Any) -> bool:
+    """Whether it is ``*pointer``."""
+    return bool(cursor._kind_id == UNARY and operator(cursor) == DEREFERENCE)
+
+
+def is_bit_field(cursor: Any) -> bool:
+    """Whether a member has no address of its own."""
+    member = cursor.referenced
+    return bool(member is not None and member.is_bitfield())
+
+
+def strip(cursor: Any) -> Any:
+    """Return what is below implicit casts and parentheses."""
+    while cursor._kind_id in {UNEXPOSED, PAREN}:
+        inner = children_of(cursor)
+        if len(inner) != 1:
+            return cursor
+        cursor = inner[0]
+    return cursor
+
+
+def decayed_array(cursor: Any) -> Any | None:
+    """Return the array that a pointer operand decays from; None for a pointer."""
+    inner = strip(cursor)
+    return inner if inner.type.get_canonical().get_array_size() >= 0 else None
+
+
+def lies_behind_pointer(cursor: Any) -> bool:
+    """Whether a place is reached through a pointer, and not part of a variable."""
+    cursor = strip(cursor)
+    while True:
+        kind, children = cursor._kind_id, children_of(cursor)
+        if is_dereference(cursor):
+            return decayed_array(children[0]) is None or lies_behind_pointer(
+                decayed_array(children[0])
+            )
+        if kind == SUBSCRIPT and len(children) == 2:
+            arrays = [one for child in children if (one := decayed_array(child)) is not None]
+            if not arrays:
+                return not _is_vector(children)
+            cursor = arrays[0]
+        elif kind == MEMBER and children:
+            base = strip(children[0])
+            if base.type.get_canonical()._kind_id == _POINTER:
+                return True
+            cursor = base
+        else:
+            return False
+
+
+def _is_vector(operands: list[Any]) -> bool:
+    return any(strip(one).type.get_canonical()._kind_id in _VECTORS for one in operands)
+
+
+def has_barrier(cursor: Any) -> bool:
+    """Whether a barrier, or a call of a function that may hold one, is below."""
+    stack = [cursor]
+    while stack:
+        one = stack.pop()
+        if one._kind_id == CALL:
+            if one.spelling in _BARRIERS:
+                return True
+            callee = one.referenced
+            definition = callee.get_definition() if callee is not None else None
+            if definition is not None:
+                stack.append(definition)
+        stack.extend(one.get_children())
+    return False
+
+
+def text_range(cursor: Any) -> tuple[int, int]:
+    """Return the byte offsets of a cursor in the file."""
+    extent = cursor.extent
+    return _file_offset(extent.start), _file_offset(extent.end)
+
+
+def _file_offset(location: Any) -> int:
+    """Return where a location is written: inside a macro's argument, not where the macro is used."""
+    offset = ctypes.c_uint()
+    cindex.conf.lib.clang_getFileLocation(location, None, None, None, ctypes.byref(offset))
+    return int(offset.value)
