@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from llmperf_common.analysis import Analysis, Extent, Polynomial, Term
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Strategy
 from tests.unit.test_launch_plan import BUFFER, H200, SMALL_CPU, TWO_BUFFERS, argument, kernel
@@ -86,6 +87,54 @@ def test_the_hash_covers_what_decides_a_time_and_nothing_else():
 def test_things_twice_are_refused(changes):
     with pytest.raises(ValueError, match="once"):
         make(**changes)
+
+
+FOUND = Analysis(
+    extents=tuple(
+        Extent(
+            position=position,
+            form=Polynomial(constant=0, terms=(Term(factors=("global_size_0",), coefficient=1),)),
+            validated=True,
+        )
+        for position in (0, 1)
+    )
+)
+
+
+def test_a_plan_by_analysis_needs_one_and_counts_by_estimate_until_then():
+    plan = make(plan_config=PlanConfig(samples_per_kernel=5))
+    assert plan.first_strategy is Strategy.MEMORY_ANALYSIS
+    assert [plan.needs_analysis(one) for one in plan.kernels] == [True, True, False]
+    assert [plan.num_samples(plan.task(index)) for index in range(3)] == [5, 5, 1]
+    task = plan.task(0)
+    assert plan.num_samples(task, FOUND) == len(plan.configs(task, FOUND)) == 5
+    assert {one.strategies for one in plan.configs(task, FOUND)} == {(Strategy.MEMORY_ANALYSIS,)}
+    (only,) = plan.configs(plan.task(2))
+    assert only.strategies == (Strategy.MEMORY_ANALYSIS,)
+
+
+def test_a_corpus_that_was_analysed_ahead_needs_no_other_analysis():
+    known = replace(GOOD, analysis=FOUND)
+    plan = make(plan_config=PlanConfig(samples_per_kernel=5), kernels=(known,))
+    task = plan.task(0)
+    assert not plan.needs_analysis(known)
+    assert plan.configs(task) == plan.configs(task, FOUND)
+    assert plan.num_samples(task) == 5
+    other = replace(FOUND, failure="it hung")
+    assert {one.strategies for one in plan.configs(task, other)} == {(Strategy.SIMPLE,)}
+
+
+def test_a_simple_plan_needs_no_analysis():
+    assert not any(make().needs_analysis(one) for one in make().kernels)
+
+
+def test_the_version_of_the_analysis_counts_where_a_strategy_asks_for_it(monkeypatch):
+    asking = {"plan_config": PlanConfig(samples_per_kernel=5)}
+    before = make().plan_hash, make(**asking).plan_hash
+    monkeypatch.setattr("workers.plan.ANALYSIS_VERSION", 10**6)
+    after = make().plan_hash, make(**asking).plan_hash
+    assert before[0] == after[0]
+    assert before[1] != after[1]
 
 
 def test_golden_ids():

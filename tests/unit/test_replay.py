@@ -24,6 +24,7 @@ from llmperf_common.records import (
 )
 from workers.device.find import choose, open_compiler, open_session
 from workers.device.interface import DeviceFailure, DeviceRef, Launcher
+from workers.device.replay import ReplayAnalyser
 
 EXAMPLE = {
     "device": {"device_class": "replay-small", "compute_units": 8, "peak_dram_gbps": 100},
@@ -222,3 +223,47 @@ def test_hangs_end_by_kill_only(tmp_path: Path, action: str, compile_only: bool)
     ref = write(tmp_path, behaviours=[{"kernel": "*", "action": action}])
     with pytest.raises(subprocess.TimeoutExpired):
         run_child(ref, compile_only=compile_only, timeout_s=1.5)
+
+
+# ------------------------------------------------------------------ recorded analyses
+
+VADD_ROW = {
+    "kernel": "vadd",
+    "analysis": [
+        {"position": 0, "constant": 1, "terms": [{"factors": ["global_size_0"], "coefficient": 2}]}
+    ],
+    "data_dependent": False,
+    "index_roles": [
+        {"position": 0, "rule": "bounded", "targets": [{"position": 0, "constant": 0, "terms": []}]}
+    ],
+}
+
+
+def test_a_recorded_analysis_is_the_answer(tmp_path: Path) -> None:
+    analyser = ReplayAnalyser(write(tmp_path, analyses=[VADD_ROW]))
+    found = analyser.analyse(make_kernel("vadd"))
+    assert found.data_dependent is False
+    (extent,) = found.extents
+    assert extent.elements({"global_size_0": 100}) == 201
+    assert found.index_roles[0].rule.value == "bounded"
+
+
+def test_without_a_recorded_analysis_the_device_says_that_it_cannot_probe(tmp_path: Path) -> None:
+    analyser = ReplayAnalyser(write(tmp_path, analyses=[VADD_ROW]))
+    with pytest.raises(DeviceFailure, match="cannot be probed"):
+        analyser.analyse(make_kernel("other"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"analysis": [{"position": 0, "constant": 1, "terms": [{"factor": "n"}]}]},
+        {"index_roles": [{"position": 0, "rule": "shuffled", "targets": []}]},
+        {"extents": []},
+    ],
+)
+def test_a_bad_recorded_analysis_is_refused_with_its_place(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    with pytest.raises(ValueError, match="analyses"):
+        write(tmp_path, analyses=[{**VADD_ROW, **change}])

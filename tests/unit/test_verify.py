@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from llmperf_common import ids
+from llmperf_common.analysis import Contents, ContentsRule
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import (
     ArgumentKind,
@@ -350,6 +351,8 @@ ARGUMENTS = st.lists(
             position=st.integers(0, 9),
             kind=st.just(ArgumentKind.GLOBAL_BUFFER),
             elements=st.integers(0, 2**40),
+            contents=st.none()
+            | st.builds(Contents, rule=st.sampled_from(ContentsRule), limit=st.integers(1, 2**32)),
         ),
         st.builds(
             LaunchArgument,
