@@ -6,9 +6,11 @@ Owns the numbers of libclang's kinds and the few C functions its Python binding 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from clang import cindex
@@ -25,8 +27,9 @@ _INT_LITERAL, _CHAR_LITERAL, _PAREN_EXPR, _UNARY_EXPR, _BINARY_EXPR = 106, 110, 
 _COMPOUND_ASSIGN_EXPR, _COMPOUND_LITERAL_EXPR, _FOR_STMT, _DECL_STMT = 115, 118, 209, 231
 _FIRST_ATTRIBUTE = 400
 _MAX_DEPTH = 2_000
-"""Of four Python calls a level: the parse child allows 10,000. A limit of our own, because an error of Python's within
-a ctypes callback is swallowed (and the tree cut off), and one within a conversion comes as another error."""
+_CALLS_A_LEVEL = 4
+"""A limit of our own on depth, because Python's is no good here: its error within a ctypes callback is swallowed (and
+the tree cut off), and within a conversion it comes as another error."""
 
 _PLAIN_KINDS = {
     102: NodeKind.MEMBER, 107: NodeKind.FLOAT_LITERAL, 113: NodeKind.SUBSCRIPT, 116: NodeKind.CONDITIONAL,
@@ -75,6 +78,17 @@ def register_functions() -> None:
     library.clang_EvalResult_getAsLongLong.argtypes = [ctypes.c_void_p]
     library.clang_EvalResult_getAsLongLong.restype = ctypes.c_longlong
     library.clang_EvalResult_dispose.argtypes = [ctypes.c_void_p]
+
+
+@contextlib.contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Allow as many calls as a tree of ``_MAX_DEPTH`` levels takes. They need no C stack since Python 3.11."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(before + (_CALLS_A_LEVEL + 1) * _MAX_DEPTH)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 class CursorReader:

@@ -14,7 +14,7 @@ from typing import Any
 
 from clang import cindex
 
-from workers.clang_cursor import CursorReader, register_functions
+from workers.clang_cursor import CursorReader, deep_recursion, register_functions
 from workers.clang_nodes import Function, Node, ParsedSource, Prototype
 
 PRELUDE = Path(__file__).with_name("prelude.h")
@@ -46,7 +46,9 @@ def parse(source: str, build_options: str = "") -> ParsedSource:
         RecursionError: An expression is nested too deeply to be walked.
         ParserCrashError: libclang failed inside.
     """
-    return _read(_best_unit(source, build_options))
+    unit = _best_unit(source, build_options)
+    with deep_recursion():
+        return _read(unit)
 
 
 def diagnose(source: str, build_options: str = "") -> tuple[str, ...]:

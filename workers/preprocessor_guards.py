@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(ifdef|ifndef|if|elif|else|endif)\b[ \t]*(.*)$")
 _DEFINED = re.compile(r"(?<!!)(?<!! )\bdefined\s*\(?\s*([A-Za-z_]\w*)")
@@ -31,15 +32,18 @@ class Branch:
     before: tuple[str, ...] = ()
 
 
+@lru_cache(maxsize=1)
 def branches_by_line(source: str) -> list[tuple[Branch, ...]]:
-    r"""Return the open branches of every line, outermost first; index 0 is line 1.
+    r"""Return the open branches of every line, outermost first; index 0 is line 1. A line ends at a newline only.
+
+    Remembered for the last source: it is asked for each of its errors, of which there can be thousands.
 
     >>> branches_by_line("#ifdef A\nint x;\n#endif")[1][0].opens
     'A'
     """
     stack: list[Branch] = []
     found = []
-    for line in source.splitlines():
+    for line in source.split("\n"):
         match = _DIRECTIVE.match(line)
         word = match.group(1) if match else ""
         if match and word in {"if", "ifdef"}:
@@ -62,7 +66,7 @@ def openers_of(source: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
     Of several such lines the first that needs neither double precision nor debugging is taken.
     """
     choices = []
-    for line, branches in zip(source.splitlines(), branches_by_line(source), strict=True):
+    for line, branches in zip(source.split("\n"), branches_by_line(source), strict=True):
         if branches and pattern.search(line):
             openers = tuple(dict.fromkeys(one.opens for one in branches if one.opens))
             if openers:
