@@ -15,7 +15,7 @@ from typing import Any
 
 from clang import cindex
 
-from workers.clang_nodes import Function, Node, NodeKind, Parameter, Prototype
+from workers.clang_nodes import Function, Node, NodeKind, Parameter, Prototype, TypeFacts
 from workers.clang_types import NO_TYPE, TypeReader
 
 _TERSE_OUTPUT = 17
@@ -100,6 +100,9 @@ class CursorReader:
         self._types = TypeReader()
         self._found: list[Any] = []
         self._unit: Any = None
+        # By the address of libclang's own object: asking for a spelling costs more than all the rest of a node.
+        self._facts: dict[int, TypeFacts] = {}
+        self._targets: dict[int, tuple[str, str, int | None]] = {}
         self._depth = 0
         # One callback object for all visits: making one costs more than most visits do.
         self._visitor = cindex.callbacks["cursor_visit"](self._keep)
@@ -204,8 +207,16 @@ class CursorReader:
             ]
         )
 
-    def _type(self, cursor: Any) -> Any:
-        return NO_TYPE if cursor._kind_id >= 200 else self._types.read(cursor.type)
+    def _type(self, cursor: Any) -> TypeFacts:
+        if cursor._kind_id >= 200:
+            return NO_TYPE
+        kind = cursor.type
+        address = kind.data[0]
+        facts = self._facts.get(address)
+        if facts is None:
+            facts = self._types.read(kind)
+            self._facts[address] = facts
+        return facts
 
     def _transparent(self, cursor: Any) -> Node:
         inner = self._inner(cursor)
@@ -221,15 +232,13 @@ class CursorReader:
         target = cursor.referenced
         if target is None:
             return Node(NodeKind.OTHER, self._type(cursor))
-        value = target.enum_value if target._kind_id == _ENUM_CONSTANT_DECL else None
-        return Node(
-            NodeKind.REFERENCE,
-            self._type(cursor),
-            (),
-            target.spelling,
-            self._key(target),
-            value,
-        )
+        address = target.data[0]
+        known = self._targets.get(address)
+        if known is None:
+            value = target.enum_value if target._kind_id == _ENUM_CONSTANT_DECL else None
+            known = (target.spelling, self._key(target), value)
+            self._targets[address] = known
+        return Node(NodeKind.REFERENCE, self._type(cursor), (), *known)
 
     def _integer(self, cursor: Any) -> Node:
         result = self._library.clang_Cursor_Evaluate(cursor)
