@@ -33,6 +33,10 @@ _NAMED_BY_ERROR = re.compile(
     r" '([A-Za-z_]\w*)'"
 )
 _MISSING_FILE = re.compile(r"file not found")
+_LANGUAGE_NAME = re.compile(
+    r"(?:ndrange|clk_event|queue|reserve_id|event|sampler|image\w+|atomic_\w+|memory_\w+|cl_\w+|intel_\w+)(?:_t)?|__\w+"
+)
+"""OpenCL's own, whether the parser knows it or not: a device's compiler does, and a macro would hide it."""
 _CONSTANT_NAME = re.compile(r"_*[A-Z][A-Z0-9_]*")
 _SCALAR_MEMBER = re.compile(r"member reference base type '[^']*\bfloat'")
 _KERNEL_LINE = re.compile(r"\b(?:__kernel|kernel)\b")
@@ -110,7 +114,9 @@ class _Search:
         found: dict[str, str] = {}
         for error in errors:
             match = _NAMED_BY_ERROR.search(error)
-            if match and match.group(2) not in self._tried:
+            if not match or _LANGUAGE_NAME.fullmatch(match.group(2)):
+                continue
+            if match.group(2) not in self._tried:
                 self._tried.add(match.group(2))
                 found.update(self._meaning(match.group(2), match.group(1)))
         if not found:

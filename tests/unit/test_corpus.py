@@ -318,6 +318,28 @@ def test_a_crashing_or_hanging_parser_costs_one_source_each():
     assert found[1].stage is Stage.SIGNATURE
 
 
+BUSY = """
+import json, sys, time
+for line in sys.stdin:
+    source = json.loads(line)["source"]
+    end = time.process_time() + float(source or 0)
+    while time.process_time() < end:
+        piece = time.process_time() + 0.01
+        while time.process_time() < piece: pass
+        if source == "0.4": time.sleep(0.02)  # as on a core shared with others
+    print(json.dumps({"kernels": []}), flush=True)
+"""
+
+
+def test_a_parser_on_a_busy_machine_gets_its_cpu_time():
+    found = parse_sources(
+        ["0.4", "5"], num_children=2, timeout_s=0.6, command=(sys.executable, "-c", BUSY)
+    )
+    assert found[0] == ()
+    assert isinstance(found[1], Failure)
+    assert found[1].code is FailureCode.BUILD_TIMEOUT
+
+
 def test_many_sources_come_back_in_order_from_several_children():
     sources = [f"__kernel void k{i}(__global int *x) {{ x[0] = {i}; }}" for i in range(200)]
     found = parse_sources(sources, num_children=2)

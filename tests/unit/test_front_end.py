@@ -62,6 +62,7 @@ def test_what_a_host_would_define_is_found(source: str, expected: str):
         '#include "missing.h"\nkernel void k(global REAL *x) { x[0] = N; }',
         "kernel void k(global int *x) { x[0] = 1 }",
         "kernel void k(global int *x) { x[0] = UNKNOWN(1, 2); }",
+        "kernel void k(global int *x) { ndrange_t r; x[0] = 1; }",
     ],
 )
 def test_what_does_not_help_is_not_defined(source: str):
