@@ -143,3 +143,9 @@ def test_facts_name_neighbours():
     )
     assert facts.neighbour_pairs == (0, 1)
     assert facts.uses_groups
+
+
+def test_a_macro_of_the_language_is_left_as_it_is():
+    """NAN unfolds to a call with a text: following that pointer gave a kernel that did not compile (found by fuzzing)."""
+    source = "__kernel void k(__global float *x) { x[get_global_id(0)] = NAN; }"
+    assert "= NAN;" in instrument(source, "k").source

@@ -41,7 +41,7 @@ _SIZEOF, _VARIABLE, _RETURN = 136, 9, 214
 _NESTING = frozenset({_IF, _WHILE, _FOR, _LABEL, _CASE, _DEFAULT, _SWITCH})
 _ADDRESS_OF = 5
 _HOOKED = frozenset({Space.GLOBAL, Space.CONSTANT, Space.LOCAL})
-_UNTOUCHED_CALLS = frozenset({"printf", "wait_group_events"})
+_UNTOUCHED_CALLS = frozenset({"__builtin_nanf", "printf", "wait_group_events"})
 _UNNAMED = re.compile(r"\((?:unnamed|anonymous)")
 
 
