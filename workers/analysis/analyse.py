@@ -49,6 +49,9 @@ def analyse_kernel(kernel: Kernel, prober: Prober, limits: ProbeLimits) -> Analy
 
     Returns:
         One extent for each pointer argument. ``failure`` is set where nothing could be probed.
+
+    Raises:
+        DeviceFailure: The device's context was lost (sticky): its process is of no further use.
     """
     assert kernel.signature is not None, "a kernel without signature cannot be analysed"
     pointers = [one for one in kernel.signature.arguments if one.kind.is_buffer]
@@ -64,6 +67,8 @@ def analyse_kernel(kernel: Kernel, prober: Prober, limits: ProbeLimits) -> Analy
     except UnresolvedError as error:
         return unknown(kernel, f"cannot be instrumented: {error}")
     except DeviceFailure as error:
+        if error.sticky:
+            raise
         detail = error.failure.detail.strip()[:400]
         return unknown(kernel, f"the probes failed: {error.failure.code}: {detail}")
 

@@ -7,6 +7,7 @@ analysis by an affine fit through two sizes, not validated); here every probe mu
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from workers.analysis.polynomials import MAX_DEGREE, Basis, Fit, Rows, fit
 
 FEWEST_HELD_OUT = 2
 _FEWEST_ON_A_SIDE = 4
+_MOST_GROUPS = 72
 Mask = npt.NDArray[np.bool_]
 
 
@@ -114,7 +116,7 @@ class _Search:
         """Try one form, then the smaller of two."""
         if not self._touched.any():
             return Explained(form=Fit(constant=0, terms=()), cap=None, is_exact=True)
-        for group in self._groups():
+        for group in itertools.islice(self._groups(), _MOST_GROUPS):
             one = self._fitted(group)
             if one is None or one in self._candidates:
                 continue
@@ -171,7 +173,15 @@ class _Search:
         return [Fit(constant=0, terms=((one, 1),)) for one in found]
 
     def _groups(self) -> Iterator[Mask]:
-        """Yield groups of probes that may lie on one side of every guard, the likelier ones first."""
+        """Yield groups of probes that may lie on one side of every guard, the likelier first, each once."""
+        known: set[bytes] = set()
+        for group in self._likely_groups():
+            key = group.tobytes()
+            if key not in known:
+                known.add(key)
+                yield group
+
+    def _likely_groups(self) -> Iterator[Mask]:
         seen = self._seen
         yield np.ones(len(seen.extents), dtype=bool)
         tiers = list(dict.fromkeys(seen.tiers.tolist()))

@@ -40,7 +40,8 @@ ulong lp_record(lp_ctx *c, uint site, ulong address, ulong bytes)
     if (row[1] < low)
         atom_max(&row[1], low);
     c->trace += lp_mixed(address);
-    return c->base[k] + (at & c->mask[k]);
+    // Folded back to where an access of this size may stand: its lowest bit is what types align to.
+    return c->base[k] + (at & c->mask[k] & ~((bytes & -bytes) - 1ul));
 }
 
 // An access through a pointer into global memory: what is no tag is no address either.

@@ -203,6 +203,9 @@ class _File:
         if re.search(r"\b(?:__)?kernel\b", head):
             # A kernel called by another: a plain function here.
             self._edits.replace(start, name_at, "void ")
+        elif re.search(r"\binline\b", head) and not re.search(r"\bstatic\b", head):
+            # C99's inline leaves the function itself to another file, which an unoptimised build asks for.
+            self._edits.insert(start, "static ")
         at, end = raw.index(b"(", name_at), self._parameters_end(function)
         inside = raw[at + 1 : end].decode().strip()
         parameter = f"lp_ctx *{CONTEXT}"

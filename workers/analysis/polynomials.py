@@ -22,6 +22,8 @@ MAX_DEGREE = 3
 _SPARE_ROWS = 3
 """Rows beyond the unknowns that a fit must meet, too."""
 _MOST_PAIRED = 90
+_MOST_MIXED = 8
+"""Variables beyond which only lines and single monomials are tried: the mixed ones are too many."""
 _LARGEST_COEFFICIENT = 2**31
 
 
@@ -95,7 +97,7 @@ def fit(rows: Rows, values: Rows, active: Sequence[int], basis: Basis) -> Fit | 
         return found
     cubic = basis.monomials(varying, MAX_DEGREE, powers=True)
     found = _sparse(rows, values, cubic, 1) or _sparse(rows, values, cubic, 2)
-    if found is not None:
+    if found is not None or len(varying) > _MOST_MIXED:
         return found
     for degree, powers in ((2, False), (2, True), (3, False)):
         found = _solved(rows, values, basis.monomials(varying, degree, powers=powers))

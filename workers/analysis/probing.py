@@ -32,9 +32,9 @@ _SCALES = (1.0, 0.5, 0.25)
 _MOST_CUT_OFF = 0.15
 """Share of probes whose loops were cut off, beyond which smaller sizes are tried."""
 FEWEST_POINTS = 12
-HEAVY_TURNS = 2**20
+HEAVY_TURNS = 2**18
 """Loops with barriers are not cut off; points heavier than one of so many turns are left out."""
-_FITTED_TURNS, _HELD_OUT_TURNS = 2**18, 2**21
+_FITTED_TURNS, _HELD_OUT_TURNS = 2**17, 2**21
 """Turns after which a probe's loops are cut off; the held-out ones must be large."""
 _CHUNK = 16
 _CUT_OFF = ProbeRecord(reaches=(), turns=0, trace=0, exceeded=True, overflow=False)
