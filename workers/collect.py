@@ -176,8 +176,10 @@ def summarise(
     num_pending = sum(map(plan.num_samples, pending[:_MAX_TASKS_COUNTED]))
     num_pending += plan.plan_config.samples_per_kernel * len(pending[_MAX_TASKS_COUNTED:])
     num_planned = dataset.num_samples + num_pending
+    full = plan.plan_config.samples_per_kernel
     for task in map(plan.task, range(min(plan.num_tasks, _MAX_TASKS_COUNTED))):
-        if task.task_id in rows:
+        # No plan gives more: only a task with fewer rows is worth the drawing of its configs.
+        if rows.get(task.task_id, full) != full:
             num_planned += plan.num_samples(task, done[task.task_id]) - rows[task.task_id]
     num_ok = statuses.pop(OK_STATUS, 0)
     return CollectSummary(

@@ -21,7 +21,7 @@ from llmperf_common.store.reader import open_dataset
 from llmperf_common.store.verify import verify
 from tests.integration.collecting import Collect, descendants, is_running, kill
 
-VICTIMS = ("parent", "run_child", "compile_child")
+VICTIMS = ("parent", "run_child", "compile_child", "analysis_child")
 
 
 @dataclass
