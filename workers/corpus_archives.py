@@ -23,11 +23,14 @@ from typing import IO, Any, Self
 from workers.archive_streams import BoundedStream, Readable, StreamLimitError, XzStream
 from workers.corpus_files import (
     EXTENSION,
+    MAX_INCLUDED_BYTES,
     MAX_MEMBERS,
     MAX_TEXT_BYTES,
     CorpusError,
     FoundFiles,
     SourceFile,
+    header_text,
+    is_header_name,
     is_source_name,
     read_source,
     recorded_path,
@@ -89,7 +92,9 @@ def read_archive(source: Path, suite: str | None) -> FoundFiles:
         raise CorpusError(
             f"{source} has no {EXTENSION} file in it: name an archive of OpenCL sources"
         )
-    return FoundFiles(files=tuple(found.files.values()), skipped=tuple(found.skipped))
+    return FoundFiles(
+        files=tuple(found.files.values()), skipped=tuple(found.skipped), header=found.header
+    )
 
 
 class _StrictTarInfo(tarfile.TarInfo):
@@ -110,6 +115,7 @@ class _Found:
         self.suite = suite
         self.files: dict[str, SourceFile] = {}
         self.skipped: list[tuple[str, str]] = []
+        self._headers: dict[str, str] = {}
         self._text_bytes = 0
 
     def skip(self, name: str, reason: str) -> None:
@@ -121,6 +127,16 @@ class _Found:
         if self._text_bytes > MAX_TEXT_BYTES:
             raise StreamLimitError(f"it has more than {MAX_TEXT_BYTES} bytes of sources")
         self.files[file.path] = file
+
+    def header(self, name: str) -> str | None:
+        file = self.files.get(name)
+        return self._headers.get(name) if file is None else file.text
+
+    def add_header(self, name: str, raw: bytes) -> None:
+        text = header_text(raw)
+        if text is not None and self._text_bytes + len(text) <= MAX_TEXT_BYTES:
+            self._text_bytes += len(text)
+            self._headers[recorded_path(name)] = text
 
 
 def _unsafe(name: str) -> str:
@@ -136,6 +152,11 @@ def _read_tar(raw: IO[bytes], num_bytes: int, found: _Found) -> None:
     # "r|": one pass, nothing sought for; each header must come within its allowance.
     with _TARFILE.open(fileobj=stream, mode="r|", tarinfo=_StrictTarInfo) as tar:
         for member in _members(tar, stream):
+            if is_header_name(member.name) and member.isreg() and not member.issparse():
+                if not _unsafe(member.name):
+                    content = tar.extractfile(member)
+                    found.add_header(member.name, content.read(MAX_INCLUDED_BYTES + 1))
+                continue
             if not is_source_name(member.name):
                 continue
             reason = _unsafe(member.name)
@@ -181,18 +202,24 @@ def _read_zip(raw: IO[bytes], found: _Found) -> None:
         if len(members) > MAX_MEMBERS:
             raise StreamLimitError(f"it has more than {MAX_MEMBERS} members")
         for member in members:
-            if member.is_dir() or not is_source_name(member.filename):
+            is_header = is_header_name(member.filename)
+            if member.is_dir() or not (is_header or is_source_name(member.filename)):
                 continue
             reason = _unsafe(member.filename) or _unreadable(member)
             if reason:
-                found.skip(member.filename, reason)
+                if not is_header:
+                    found.skip(member.filename, reason)
                 continue
             try:
                 with contextlib.closing(archive.open(member)) as content:
                     bounded = BoundedStream(content, num_compressed=member.compress_size)
-                    found.add(member.filename, bounded.read)
+                    if is_header:
+                        found.add_header(member.filename, bounded.read(MAX_INCLUDED_BYTES + 1))
+                    else:
+                        found.add(member.filename, bounded.read)
             except (zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:
-                found.skip(member.filename, f"damaged: {error or type(error).__name__}")
+                if not is_header:
+                    found.skip(member.filename, f"damaged: {error or type(error).__name__}")
 
 
 def _unreadable(member: zipfile.ZipInfo) -> str:

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 EXTENSION = ".cl"
@@ -19,6 +20,9 @@ MAX_MEMBERS = 200_000
 """Files of any kind in one archive or git tree: more is an attack, or not a corpus."""
 MAX_TEXT_BYTES = 512 * 2**20
 """Source text taken from one archive or git tree: all of it is held in memory."""
+MAX_INCLUDED_BYTES = 256 * 1024
+"""Of one header; a longer one is not included."""
+_HEADER_SUFFIXES = frozenset({".h", ".hh", ".hpp", ".clh", ".hcl", ".inc", ".def"})
 _CHUNK_BYTES = 1 << 20
 
 
@@ -39,10 +43,14 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundFiles:
-    """What one SRC holds: its files, and entries that were not read with the reason."""
+    """What one SRC holds: its files, and entries that were not read with the reason.
+
+    ``header`` returns the text of another file in it, by path, that a source includes; None where there is none.
+    """
 
     files: tuple[SourceFile, ...]
-    skipped: tuple[tuple[str, str], ...] = ()
+    skipped: tuple[tuple[str, str], ...]
+    header: Callable[[str], str | None]
 
 
 def is_source_name(name: str) -> bool:
@@ -54,6 +62,11 @@ def is_source_name(name: str) -> bool:
     path = PurePosixPath(name)
     hidden = any(part.startswith(".") and part != ".." for part in path.parts)
     return path.suffix.lower() == EXTENSION and not hidden
+
+
+def is_header_name(name: str) -> bool:
+    """Whether a path inside an archive or repository names what sources include, other sources aside."""
+    return PurePosixPath(name).suffix.lower() in _HEADER_SUFFIXES
 
 
 def recorded_path(name: str) -> str:
@@ -106,7 +119,7 @@ def read_alone(source: Path, suite: str | None) -> FoundFiles:
         raise CorpusError(
             f"{source}: {found.problem}: name an OpenCL source, a folder or archive of them, or a corpus"
         )
-    return FoundFiles(files=(found,))
+    return FoundFiles(files=(found,), skipped=(), header=_headers_below(source.parent))
 
 
 def read_folder(source: Path, suite: str | None) -> FoundFiles:
@@ -133,7 +146,30 @@ def read_folder(source: Path, suite: str | None) -> FoundFiles:
         raise CorpusError(
             f"{source} has no {EXTENSION} file in it or below it: name a folder of OpenCL sources"
         )
-    return FoundFiles(files=tuple(files), skipped=tuple(skipped))
+    return FoundFiles(files=tuple(files), skipped=tuple(skipped), header=_headers_below(source))
+
+
+def _headers_below(folder: Path) -> Callable[[str], str | None]:
+    """Return a look-up of headers by path below ``folder``; a link out of it finds nothing."""
+    root = folder.resolve()
+
+    @cache
+    def look_up(name: str) -> str | None:
+        try:
+            path = (root / name).resolve()
+            if not path.is_relative_to(root) or not path.is_file():
+                return None
+            with path.open("rb") as stream:
+                return header_text(stream.read(MAX_INCLUDED_BYTES + 1))
+        except (OSError, ValueError):
+            return None
+
+    return look_up
+
+
+def header_text(raw: bytes) -> str | None:
+    """Return the text of a header; None if it is too long or no text."""
+    return _decode(raw)[0] if len(raw) <= MAX_INCLUDED_BYTES else None
 
 
 def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO
 
 from workers.corpus_files import (
     EXTENSION,
+    MAX_INCLUDED_BYTES,
     MAX_MEMBERS,
     MAX_TEXT_BYTES,
     CorpusError,
     FoundFiles,
     SourceFile,
+    header_text,
+    is_header_name,
     is_source_name,
     read_source,
     recorded_path,
@@ -54,9 +58,11 @@ def read_git(source: Path, suite: str | None) -> FoundFiles:
         CorpusError: ``git`` is missing, the repository is damaged or has no commit, or no ``.cl`` file.
     """
     name = suite or _suite_of(source.resolve())
-    wanted, skipped = [], []
+    wanted, skipped, headers = [], [], []
     for entry in _entries(source):
-        if is_source_name(entry.path):
+        if is_header_name(entry.path) and entry.mode in _FILE_MODES:
+            headers.append(entry)
+        elif is_source_name(entry.path):
             reason = "" if entry.mode in _FILE_MODES else _REASONS.get(entry.mode, "no file")
             if reason:
                 skipped.append((recorded_path(entry.path), reason))
@@ -67,7 +73,24 @@ def read_git(source: Path, suite: str | None) -> FoundFiles:
         raise CorpusError(
             f"{source} has no {EXTENSION} file at HEAD: name a repository of OpenCL sources"
         )
-    return FoundFiles(files=files, skipped=tuple(skipped))
+    header = _headers(source, [*headers, *wanted])
+    return FoundFiles(files=files, skipped=tuple(skipped), header=header)
+
+
+def _headers(source: Path, entries: Sequence[_Entry]) -> Callable[[str], str | None]:
+    objects = {one.path: one.object_id for one in entries}
+
+    @cache
+    def look_up(name: str) -> str | None:
+        if name not in objects:
+            return None
+        with _start(source, "cat-file", "blob", objects[name]) as process:
+            assert process.stdout is not None
+            raw = process.stdout.read(MAX_INCLUDED_BYTES + 1)
+            _end(process)
+            return header_text(raw) if process.returncode == 0 else None
+
+    return look_up
 
 
 def _suite_of(folder: Path) -> str:

@@ -22,7 +22,7 @@ def collect(
         typer.Option(
             "--corpus",
             metavar="CORPUS",
-            help="A folder of .cl files, one .cl file, or a CORPUS.parquet.",
+            help="A .cl file, a folder, archive or git directory of them, or a CORPUS.parquet.",
         ),
     ],
     out: Annotated[
