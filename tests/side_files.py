@@ -135,7 +135,7 @@ class Verdict(StrEnum):
     WRONG = "wrong"
     """Below the truth somewhere; or validated and not equal, or validated where there is no form."""
     NO_FORM = "no_form"
-    """Neither has a form."""
+    """The side file has none, and the analysis claims none; it may know a bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,10 +331,8 @@ def _judge(
 ) -> tuple[Verdict, str]:
     has_form = found is not None and found.form is not None
     if "reason" in truth:
-        if found is None or not has_form:
-            return Verdict.NO_FORM, truth["reason"]
-        verdict = Verdict.WRONG if found.validated else Verdict.BOUND
-        return verdict, f"no form: {truth['reason']}"
+        claims = found is not None and has_form and found.validated
+        return (Verdict.WRONG if claims else Verdict.NO_FORM), f"no form: {truth['reason']}"
     if found is None or not has_form:
         return Verdict.MISSING, "" if found is None else found.reason
     above = ""

@@ -64,13 +64,9 @@ def test_an_extent_below_the_truth_is_wrong_even_unvalidated() -> None:
     assert judge("saxpy", extent(first, one_less))[0].verdict is Verdict.WRONG
 
 
-def test_a_form_where_the_side_file_has_none_may_only_be_a_bound() -> None:
-    pairs = judge("gather", extent(1, ONLY_N, validated=True), extent(2, ONLY_N))
-    by_name = {one.argument: one.verdict for one in pairs}
-    assert by_name["table"] in {Verdict.WRONG, Verdict.NO_FORM}
-    bitonic = judge("bitonic_step", extent(0, ONLY_N, validated=True))
-    assert bitonic[0].verdict is Verdict.WRONG
-    assert judge("bitonic_step", extent(0, ONLY_N))[0].verdict is Verdict.BOUND
+def test_nothing_may_be_called_validated_where_the_side_file_has_no_form() -> None:
+    assert judge("bitonic_step", extent(0, ONLY_N, validated=True))[0].verdict is Verdict.WRONG
+    assert judge("bitonic_step", extent(0, ONLY_N))[0].verdict is Verdict.NO_FORM
     assert judge("bitonic_step", extent(0, None))[0].verdict is Verdict.NO_FORM
 
 
