@@ -212,9 +212,10 @@ def _read_source(path: Path) -> str:
 def _kernel_of(source: str, path: Path, wanted: str | None) -> tuple[ReadKernel, Signature]:
     from llmperf_common.failures import Failure  # noqa: PLC0415
     from trainer.errors import BadInput  # noqa: PLC0415
-    from workers.front_end import read_kernels  # noqa: PLC0415
+    from workers.parse_pool import parse_sources  # noqa: PLC0415
 
-    found = read_kernels(source)
+    # In a child: there are sources that crash libclang, and such that keep it busy for ever.
+    (found,) = parse_sources([source])
     if isinstance(found, Failure):
         raise BadInput(f"{path}: {found.detail}")
     names = [item.name for item in found]

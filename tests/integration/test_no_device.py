@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmperf.exits import Exit
+from tests.fixtures.table import read_fixtures
 from tests.integration.collecting import KERNELS, llmperf_command
 from tests.integration.conftest import Trained
 
@@ -84,6 +85,17 @@ def test_predict_refuses_a_bad_source_there_too(
     assert done.returncode == Exit.BAD_INPUT, done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_source_that_crashes_the_parser_is_told_not_suffered(
+    no_device: dict[str, str], trained: Trained, tmp_path: Path
+) -> None:
+    fixture = read_fixtures()["long_sum.cl"]
+    (tmp_path / fixture.file).write_bytes(fixture.content)
+    sizes = ("--global-size", "64", "--local-size", "64")
+    done = run(no_device, "predict", tmp_path / fixture.file, "--model", trained.run, *sizes)
+    assert done.returncode == Exit.BAD_INPUT, done.stderr
+    assert "the parser died of signal 11" in done.stderr
 
 
 def test_a_corpus_is_built_there_too(no_device: dict[str, str], tmp_path: Path) -> None:
