@@ -6,7 +6,7 @@ DEMO := runs/demo
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test slow chaos lint format docs clean clean-demo install
+.PHONY: demo test slow chaos fuzz lint format docs clean clean-demo install
 
 demo: install
 	$(BIN)/python -m workers.device.provide
@@ -26,6 +26,10 @@ slow: install
 chaos: install
 	$(BIN)/python -m tests.simulation --schedules 100000 --processes 2 --seed 0
 	$(BIN)/python -m tests.chaos --kills 40
+
+fuzz: install
+	$(BIN)/python -m tests.fuzz --sources 10000 --seed 0
+	$(BIN)/python -m tests.fuzz --sources 2000 --seed 0 --instrument
 
 lint: install
 	$(BIN)/ruff check .
