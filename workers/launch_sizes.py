@@ -83,8 +83,17 @@ class Draws:
 
     def log_uniform(self, low: int, high: int, at: float) -> int:
         """Return the integer at the share ``at`` of the way from low to high, by ratio; both included."""
-        value = math.exp(math.log(low) + at * (math.log(high + 1) - math.log(low)))
-        return min(max(int(value), low), high)
+        return log_uniform(low, high, at)
+
+
+def log_uniform(low: int, high: int, at: float) -> int:
+    """Return the integer at the share ``at`` of the way from low to high, by ratio; both included.
+
+    >>> log_uniform(1, 1000, 0.5)
+    31
+    """
+    value = math.exp(math.log(low) + at * (math.log(high + 1) - math.log(low)))
+    return min(max(int(value), low), high)
 
 
 def local_shapes(

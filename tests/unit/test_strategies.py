@@ -36,10 +36,9 @@ from llmperf_common.records import (
 from tests.unit.test_launch_plan import BUFFER, H200, LOCAL, SCALAR, SMALL_CPU, argument, kernel
 from workers.config import PlanConfig
 from workers.launch_plan import num_configs, plan_configs
-from workers.launch_sizes import Draws
 from workers.strategies.buffers import ELEMENTS_PER_ROW, largest_that
 from workers.strategies.rules import needs_analysis
-from workers.strategies.scalars import LOOP_VALUE, MAX_DRAWN_LOOP, drawn_value, role_value
+from workers.strategies.scalars import DRAWN_LOOP_LIMITS, LOOP_LIMITS, drawn_value, role_value
 
 SIMPLE, BY_ANALYSIS, DECOUPLED = (
     Strategy.SIMPLE,
@@ -47,6 +46,9 @@ SIMPLE, BY_ANALYSIS, DECOUPLED = (
     Strategy.DECOUPLED,
 )
 PREFIX, BOUNDED = ContentsRule.PREFIX, ContentsRule.BOUNDED
+
+
+LOOP_VALUE, MAX_DRAWN_LOOP = LOOP_LIMITS[0], DRAWN_LOOP_LIMITS[0]
 
 
 def form(constant: int = 0, **coefficients: int) -> Polynomial:
@@ -272,9 +274,9 @@ def test_a_guarded_map_gets_what_it_touches():
     ],
 )
 def test_scalars_follow_their_role(size_role, global_size, value):
-    assert role_value(sized(0, size_role), global_size) == value
-    assert role_value(sized(0, size_role, "char"), global_size) == min(value, 127)
-    assert role_value(sized(0, size_role, "float"), global_size) == 1.0
+    assert role_value(sized(0, size_role), global_size, LOOP_VALUE) == value
+    assert role_value(sized(0, size_role, "char"), global_size, LOOP_VALUE) == min(value, 127)
+    assert role_value(sized(0, size_role, "float"), global_size, LOOP_VALUE) == 1.0
 
 
 def test_local_buffers_follow_the_local_size_and_bound_it():
@@ -295,16 +297,34 @@ def test_a_local_buffer_too_large_for_the_usual_shapes_shrinks_the_group():
     assert {launch.local_size for launch in planned} == {(12,)}
 
 
-def test_a_matrix_is_bounded_by_its_real_bytes():
-    one = kernel(argument(0, BUFFER), sized(1, SizeRole.LOOP))
-    rows = Analysis(extents=(extent(0, form(global_size_0__a1=1)),))
-    planned = plan(one, rows)
-    largest = max(launch.global_size[0] for launch in planned)
-    assert 2**31 // 4 // LOOP_VALUE * 0.9 < largest <= 2**31 // 4 // LOOP_VALUE
+MATRIX = kernel(argument(0, BUFFER), sized(1, SizeRole.LOOP))
+ROWS = Analysis(extents=(extent(0, form(global_size_0__a1=1)),))
+
+
+def test_rows_of_a_matrix_get_shorter_where_there_are_many():
+    planned = plan(MATRIX, ROWS)
+    assert max(launch.global_size[0] for launch in planned) > 2**25
     for launch in planned:
-        value = launch.args[1].value
-        assert value == min(launch.global_size[0], LOOP_VALUE)
-        assert launch.args[0].elements == launch.global_size[0] * value
+        rows, length = launch.global_size[0], launch.args[1].value
+        assert launch.args[0].elements == rows * length
+        assert length in {rows, *LOOP_LIMITS}
+        longer = [one for one in LOOP_LIMITS if length < min(one, rows)]
+        assert all(rows * one * 4 > 2**31 - 10_000 for one in longer), "the longest that fit"
+
+
+def test_drawn_rows_get_shorter_too():
+    planned = plan(MATRIX, ROWS, DECOUPLED)
+    assert len(planned) == 68
+    assert max(launch.global_size[0] for launch in planned) > 2**25
+    lengths = {launch.args[1].value for launch in planned if launch.global_size[0] < 2**17}
+    assert max(lengths) > 500
+
+
+def test_a_matrix_without_a_free_scalar_is_bounded_by_its_real_bytes():
+    square = Analysis(extents=(extent(0, form(global_size_0__global_size_0=1)),))
+    planned = plan(kernel(argument(0, BUFFER)), square)
+    largest = max(launch.global_size[0] for launch in planned)
+    assert 0.9 * 23_170 < largest <= 23_170, "2 GiB of floats"
 
 
 def test_what_never_fits_is_not_planned():
@@ -448,12 +468,13 @@ def test_decoupled_scalars_lie_on_both_sides_of_the_global_size():
     ],
 )
 def test_drawn_scalars_keep_their_range_and_use_it(size_role, global_size, low, high):
-    draws = Draws("test")
-    found = [drawn_value(sized(0, size_role), global_size, draws) for _ in range(400)]
+    shares = [number / 400 for number in range(400)]
+    found = [drawn_value(sized(0, size_role), global_size, at, MAX_DRAWN_LOOP) for at in shares]
+    assert found == sorted(found)
     assert low <= min(found) <= low * 1.3 + 1
     assert high * 0.8 <= max(found) <= high
-    assert drawn_value(sized(0, size_role, "float"), global_size, draws) == 1.0
-    assert drawn_value(sized(0, size_role, "char"), global_size, draws) <= 127
+    assert drawn_value(sized(0, size_role, "float"), global_size, 0.5, MAX_DRAWN_LOOP) == 1.0
+    assert drawn_value(sized(0, size_role, "char"), global_size, 0.9, MAX_DRAWN_LOOP) <= 127
 
 
 def test_siblings_have_the_same_scalars():

@@ -6,7 +6,7 @@ one's label, so a kernel is never without configs because its analysis failed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,13 +22,18 @@ from llmperf_common.records import (
 from workers.config import PlanConfig
 from workers.launch_sizes import Draws, Shape
 from workers.strategies.buffers import AnalysedBuffers, simple_elements
+from workers.strategies.room import fits
 from workers.strategies.scalars import (
+    DRAWN_LOOP_LIMITS,
+    LOOP_LIMITS,
     drawn_value,
     integer_scalars,
     role_value,
     scalar_arguments,
     simple_value,
 )
+
+Arguments = tuple[LaunchArgument, ...]
 
 
 class InputRule(Protocol):
@@ -39,7 +44,7 @@ class InputRule(Protocol):
         """The label of its configs."""
         ...
 
-    def arguments(self, global_size: Shape, local_size: Shape) -> tuple[LaunchArgument, ...]:
+    def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
         """Return the arguments of one launch, in position order; a pure function."""
         ...
 
@@ -51,7 +56,7 @@ class SimpleRule:
     signature: Signature
     strategy: Strategy = Strategy.SIMPLE
 
-    def arguments(self, global_size: Shape, local_size: Shape) -> tuple[LaunchArgument, ...]:
+    def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
         """Return g**dims elements for buffers, global size 0 for integers, 1.0 for other numbers."""
         return tuple(
             LaunchArgument(
@@ -69,40 +74,65 @@ class SimpleRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryAnalysisRule:
-    """Scalars by their role, every buffer as large as its extent says."""
+    """Scalars by their role, every buffer as large as its extent says.
+
+    ``has_room``: whether the buffers of a launch can be had.
+    """
 
     buffers: AnalysedBuffers
+    has_room: Callable[[Arguments], bool]
     strategy: Strategy = Strategy.MEMORY_ANALYSIS
 
-    def arguments(self, global_size: Shape, local_size: Shape) -> tuple[LaunchArgument, ...]:
+    def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
         """Return scalars that follow the NDRange, and the buffers that follow from both."""
-        values = {
-            one.position: role_value(one, global_size)
-            for one in scalar_arguments(self.buffers.signature)
-        }
-        return self.buffers.arguments(global_size, local_size, values)
+
+        def with_limit(limit: int) -> Arguments:
+            values = {
+                one.position: role_value(one, global_size, limit)
+                for one in scalar_arguments(self.buffers.signature)
+            }
+            return self.buffers.arguments(global_size, local_size, values)
+
+        return _first_with_room(with_limit, LOOP_LIMITS, self.has_room)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoupledRule:
     """Integer scalars drawn independently of the NDRange; extents follow.
 
-    ``key``: of the draws, with the global size. Two launches of one global size have the same scalars, so
-    that siblings differ in nothing but the local size.
+    ``key``: of the draws, with the global size. Two launches of one global size have the same draws, so that
+    siblings differ in nothing but the local size. ``has_room``: as of ``MemoryAnalysisRule``.
     """
 
     buffers: AnalysedBuffers
+    has_room: Callable[[Arguments], bool]
     key: str
     strategy: Strategy = Strategy.DECOUPLED
 
-    def arguments(self, global_size: Shape, local_size: Shape) -> tuple[LaunchArgument, ...]:
+    def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
         """Return drawn scalars, and the buffers that follow from them and the NDRange."""
         draws = Draws(content_id("decoupled", [self.key, list(global_size)]))
-        values = {
-            one.position: drawn_value(one, global_size, draws)
-            for one in scalar_arguments(self.buffers.signature)
-        }
-        return self.buffers.arguments(global_size, local_size, values)
+        drawn = [(one, draws.unit()) for one in scalar_arguments(self.buffers.signature)]
+
+        def with_limit(limit: int) -> Arguments:
+            values = {one.position: drawn_value(one, global_size, at, limit) for one, at in drawn}
+            return self.buffers.arguments(global_size, local_size, values)
+
+        return _first_with_room(with_limit, DRAWN_LOOP_LIMITS, self.has_room)
+
+
+def _first_with_room(
+    with_limit: Callable[[int], Arguments],
+    limits: Sequence[int],
+    has_room: Callable[[Arguments], bool],
+) -> Arguments:
+    """Return the arguments of the first limit whose buffers can be had, else those of the last."""
+    arguments: Arguments = ()
+    for limit in limits:
+        previous, arguments = arguments, with_limit(limit)
+        if arguments == previous or has_room(arguments):
+            break  # equal: no scalar follows the limit, so no other will help
+    return arguments
 
 
 def rules_for(
@@ -181,7 +211,11 @@ def _rule(
             device_class.max_allocation_bytes,
         ),
     )
+
+    def has_room(arguments: Arguments) -> bool:
+        return fits(signature, arguments, device_class, config)
+
     if strategy is Strategy.MEMORY_ANALYSIS:
-        return MemoryAnalysisRule(buffers=buffers)
+        return MemoryAnalysisRule(buffers=buffers, has_room=has_room)
     key = content_id("launch_values", [kernel.kernel_id, device_class.name, config.seed])
-    return DecoupledRule(buffers=buffers, key=key)
+    return DecoupledRule(buffers=buffers, has_room=has_room, key=key)

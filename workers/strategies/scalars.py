@@ -10,12 +10,14 @@ import math
 
 from llmperf_common.launch_columns import is_integer_scalar
 from llmperf_common.records import Argument, ArgumentKind, Signature, SizeRole
-from workers.launch_sizes import Draws, Shape
+from workers.launch_sizes import Shape, log_uniform
 
-LOOP_VALUE = 1024
+LOOP_LIMITS = (1024, 128, 16, 1)
 """What a scalar gets that bounds a loop or whose role is unknown, at most: work-items of a full device that all
-loop over the global size would run for hours."""
-MAX_DRAWN_LOOP = 4096
+loop over the global size would run for hours. The first of these with which the buffers fit is taken, so that
+rows of a matrix get shorter where there are many of them, and no NDRange is out of reach."""
+DRAWN_LOOP_LIMITS = (4096, 512, 64, 8, 1)
+"""The same for drawn values: the upper end of their range."""
 GUARD_SPREAD = 4
 """A drawn guard lies between the global size divided by this and times this."""
 PITCH_SPREAD = 2
@@ -45,38 +47,42 @@ def simple_value(argument: Argument, global_size: Shape) -> Number:
     return _fitting(argument, global_size[0])
 
 
-def role_value(argument: Argument, global_size: Shape) -> Number:
+def role_value(argument: Argument, global_size: Shape, limit: int) -> Number:
     """Return what the memory-analysis strategy passes.
 
     A guard gets the global size it is compared with, the row length of a matrix (``PITCH``) global size 0.
     In one dimension no row lies along the NDRange: there, and for loops and unknown roles, it is global size 0
-    up to ``LOOP_VALUE``.
+    up to ``limit``, one of ``LOOP_LIMITS``.
     """
     axis = guarded_axis(argument, global_size)
     if axis is not None:
         return _fitting(argument, global_size[axis])
     if is_row_length(argument, global_size):
         return _fitting(argument, global_size[0])
-    return _fitting(argument, min(global_size[0], LOOP_VALUE))
+    return _fitting(argument, min(global_size[0], limit))
 
 
-def drawn_value(argument: Argument, global_size: Shape, draws: Draws) -> Number:
+def drawn_value(argument: Argument, global_size: Shape, at: float, limit: int) -> Number:
     """Return what the decoupled strategy passes: an integer drawn log-uniformly, 1.0 for a floating-point number.
 
     Guards lie within a factor of ``GUARD_SPREAD`` around the global size they are compared with, so that
     both sides of the guard are seen; row lengths between what the row needs and ``PITCH_SPREAD`` times that;
-    loops and unknown roles in [1, ``MAX_DRAWN_LOOP``].
+    loops and unknown roles in [1, ``limit``], one of ``DRAWN_LOOP_LIMITS``.
+
+    Args:
+        argument: passed by value.
+        global_size: of the launch.
+        at: a draw in [0, 1).
+        limit: of loops and unknown roles.
     """
-    if argument.scalar_type in _FLOATS:
-        return 1.0
     axis = guarded_axis(argument, global_size)
-    low, high = 1, MAX_DRAWN_LOOP
+    low, high = 1, limit
     if axis is not None:
         side = global_size[axis]
         low, high = max(1, math.ceil(side / GUARD_SPREAD)), GUARD_SPREAD * side
     elif is_row_length(argument, global_size):
         low, high = global_size[0], PITCH_SPREAD * global_size[0]
-    return _fitting(argument, draws.log_uniform(low, high, at=draws.unit()))
+    return _fitting(argument, log_uniform(low, high, at))
 
 
 def guarded_axis(argument: Argument, global_size: Shape) -> int | None:
