@@ -70,9 +70,6 @@ FORMS = [
     ("struct_members", """typedef struct { int a; float b[4]; } T;
         __kernel void k(__global T *s, __global float *o) { int g = get_global_id(0); o[g] = s[g].b[2] + (s + g + 1)->a; (&s[g])->b[g & 3] = 1; }""",
      {"s": ({(G0,): 1, (): 1}, None)}),
-    ("bit_fields_and_unions", """typedef struct { uint low : 4; uint high : 28; } T;
-        __kernel void k(__global T *s, __global uint *o) { int g = get_global_id(0); o[g] = s[g].high + (s + 2 * g)->low; }""",
-     {"s": ({(G0,): 2, (): -1}, None)}),
     ("lanes", """__kernel void k(__global float4 *a, __global float *o) { int g = get_global_id(0);
         a[g + 1].xy = (float2)(1, 2); o[g] = a[g].s3 + (a + g)->y; }""",
      {"a": ({(G0,): 1, (): 1}, None)}),
@@ -151,6 +148,8 @@ FORMS = [
     ("pointers_in_a_table", """__kernel void k(__global float *a, __global float *b) { __global float *p[2] = {a, b + 1};
         for (int i = 0; i < 2; ++i) p[i][get_global_id(0)] = i; }""",
      {"a": ({(G0,): 1}, None), "b": ({(G0,): 1, (): 1}, None)}),
+    ("division_by_contents", """__kernel void k(__global const int *a, __global int *o, int n) { int g = get_global_id(0);
+        int v = a[g]; v /= a[g] % a[g]; o[g] = n / a[g] + v; }""", {"a": ({(G0,): 1}, None), "o": ({(G0,): 1}, None)}),
     ("untouched", "__kernel void k(__global float *a, __global float *b) { a[get_global_id(0)] = 1; }",
      {"b": ({}, None)}),
     ("far_and_negative_cannot_fault", "__kernel void k(__global float *a) { a[get_global_id(0) * 100000000L + 5] = 1; }",

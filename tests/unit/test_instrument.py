@@ -27,7 +27,9 @@ def test_wrappers_nest_in_the_order_they_were_opened():
     edits.insert(2, "(")
     edits.close(6, ")")
     edits.replace(2, 3, "B")
-    assert edits.applied() == "<a[(B[i])]>"
+    edits.insert(0, "{")
+    edits.close(7, "}")
+    assert edits.applied() == "<{a[(B[i])]}>"
 
 
 def test_offsets_are_bytes():
@@ -91,7 +93,7 @@ def test_every_way_out_of_the_kernel_hands_in_its_record():
     [
         ("__kernel void k(__global float *a) { a[0] = undeclared_thing; }", "undeclared"),
         ("__kernel void other(__global float *a) { a[0] = 1; }", "not there"),
-        ("#if\n__kernel void k(__global float *a) { a[0] = 1; }\n#endif", "expr"),
+        ("#if\n__kernel void k(__global float *a) { a[0] = 1; }\n#endif", "directives"),
     ],
 )
 def test_what_cannot_be_followed_is_refused_with_its_reason(source, why):

@@ -13,6 +13,7 @@ from clang import cindex
 MEMBER, CALL, SUBSCRIPT, UNARY = 102, 103, 113, 112
 UNEXPOSED, PAREN, TYPE_REF, FIRST_ATTRIBUTE = 100, 111, 43, 400
 DEREFERENCE = 6
+_BINARY, _DIVISIONS = frozenset({114, 115}), frozenset({4, 5, 24, 25})
 _POINTER = 101
 _VECTORS = frozenset({113, 176})
 _BARRIERS = frozenset({"barrier", "work_group_barrier"})
@@ -30,6 +31,13 @@ def children_of(cursor: Any) -> list[Any]:
 def operator(cursor: Any) -> int:
     """Return libclang's number of a unary operator."""
     return int(cindex.conf.lib.clang_getCursorUnaryOperatorKind(cursor))
+
+
+def is_division(cursor: Any) -> bool:
+    """Whether it divides, or takes a remainder."""
+    if cursor._kind_id not in _BINARY:
+        return False
+    return int(cindex.conf.lib.clang_getCursorBinaryOperatorKind(cursor)) in _DIVISIONS
 
 
 def is_dereference(cursor: Any) -> bool:

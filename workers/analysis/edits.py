@@ -25,7 +25,7 @@ class Edits:
         self._before.setdefault(offset, []).append(text.encode())
 
     def close(self, offset: int, text: str) -> None:
-        """Insert at the end of something that ends at ``offset``, outside of what was closed there earlier."""
+        """Insert at the end of something that ends at ``offset``, outside of what is closed there later."""
         self._after.setdefault(offset, []).append(text.encode())
 
     def replace(self, start: int, end: int, text: str) -> None:
@@ -40,7 +40,7 @@ class Edits:
             if offset < done:
                 continue  # inside a replaced piece
             pieces.append(self._raw[done:offset])
-            pieces += self._after.get(offset, [])
+            pieces += reversed(self._after.get(offset, []))
             pieces += self._before.get(offset, [])
             done = offset
             if offset in self._replaced:

@@ -18,7 +18,9 @@ from workers.analysis.polynomials import MAX_DEGREE, Basis, Fit, Rows, fit
 
 FEWEST_HELD_OUT = 2
 _FEWEST_ON_A_SIDE = 4
-_MOST_GROUPS = 72
+_MOST_GROUPS, _MOST_POOLED = 72, 36
+_LOOSEST = 64
+"""How many times an extent a bound may be anywhere: a looser one says nothing."""
 Mask = npt.NDArray[np.bool_]
 
 
@@ -139,14 +141,15 @@ class _Search:
         rows, extents = self._seen.rows, self._seen.extents
         options = self._monomial_bounds()
         pool = [*self._candidates, *self._monomials()]
-        for one in self._candidates:
+        for one in pool[:_MOST_POOLED]:
             values = one.values(rows)
-            if (values >= extents).all():
+            if one in self._candidates and (values >= extents).all():
                 options.append((_looseness(values, extents), one, None))
-            for other in pool:
+            for other in pool[:_MOST_POOLED]:
                 others = other.values(rows)
                 smaller = np.minimum(values, others)
-                if other != one and (smaller >= extents).all():
+                is_close = (smaller <= _LOOSEST * np.maximum(extents, 1)).all()
+                if other != one and is_close and (smaller >= extents).all():
                     options.append((_looseness(smaller, extents), one, other))
                 if (np.maximum(values, others) == extents).all():
                     total = _sum(one, other)
@@ -164,7 +167,7 @@ class _Search:
         for one in self._monomials():
             values = one.values(rows)
             # Where it is loosest, it must still be of the extent's order: else it says nothing.
-            if (values >= extents).all() and (values <= 64 * np.maximum(extents, 1)).all():
+            if (values >= extents).all() and (values <= _LOOSEST * np.maximum(extents, 1)).all():
                 found.append((_looseness(values, extents), one, None))
         return found
 

@@ -99,8 +99,13 @@ def expand_macros(source: str, build_options: str = "") -> str:
         elif option == "-U":
             preprocessor.undef(value)
     text = _BoundedText()
-    preprocessor.parse(source, "kernel.cl")
-    preprocessor.write(text)
+    try:
+        preprocessor.parse(source, "kernel.cl")
+        preprocessor.write(text)
+    except ExpansionError:
+        raise
+    except Exception as error:  # pcpp stumbles over malformed directives in ways of its own
+        raise ExpansionError(f"its directives make no sense ({type(error).__name__})") from error
     if preprocessor.errors:
         raise ExpansionError("; ".join(preprocessor.errors[:3]))
     return text.getvalue()

@@ -25,6 +25,7 @@ from workers.analysis.cursors import (
     has_barrier,
     is_bit_field,
     is_dereference,
+    is_division,
     lies_behind_pointer,
     operator,
     text_range,
@@ -118,8 +119,19 @@ class FunctionRewriter:
                 start, end = text_range(cursor)
                 self._edits.insert(start, f"{{ lp_end({CONTEXT}); ")
                 self._edits.close(self._statement_end(cursor, end), " }")
+            if is_division(cursor):
+                self._guard_division(cursor)
             for child in children_of(cursor):
                 self._visit(child, touched=True)
+
+    def _guard_division(self, cursor: Any) -> None:
+        """A division by zero is undefined, and unoptimised on a CPU it ends the process."""
+        divisor = children_of(cursor)[-1]
+        kind = self._type(divisor)
+        if kind.shape is TypeClass.SCALAR and not kind.is_float:
+            start, end = text_range(divisor)
+            self._edits.insert(start, "((")
+            self._edits.close(end, ") ?: 1)")
 
     # -- places ------------------------------------------------------------------------------
 
@@ -150,8 +162,8 @@ class FunctionRewriter:
             if length > 0 and not lies_behind_pointer(array):
                 start, end = text_range(index)
                 self._edits.insert(start, f"lp_clip({CONTEXT}, (ulong)(")
-                self._visit(index, touched=True)
                 self._edits.close(end, f"), {length}ul)")
+                self._visit(index, touched=True)
                 return
         self._visit(index, touched=True)
 
@@ -278,10 +290,9 @@ class FunctionRewriter:
             self._edits.insert(start + 1, f" {hook}")
         else:
             self._edits.insert(start, f"{{ {hook}")
+            self._edits.close(self._statement_end(body, end), " }")
         for child in children:
             self._visit(child, touched=True)
-        if body._kind_id != _COMPOUND:
-            self._edits.close(self._statement_end(body, end), " }")
 
     def _statement_end(self, statement: Any, end: int) -> int:
         """Libclang's range of an expression statement leaves out its semicolon."""
