@@ -53,11 +53,15 @@ def die_with_parent(parent_pid: int) -> None:
         os._exit(1)
 
 
+def bound_memory(num_bytes: int) -> None:
+    """Let allocations beyond so much address space fail, which ends a compiler. Not for GPU drivers: they reserve more."""
+    resource.setrlimit(resource.RLIMIT_AS, (num_bytes, num_bytes))
+
+
 def die_before_parent() -> None:
     """Ask the kernel to take this process first when memory runs out: a compiler or a kernel has eaten it.
 
-    The collector would be an innocent victim; the child's death is a coded row. A bound on address space instead
-    (RLIMIT_AS) is no choice: GPU drivers reserve more of it than any machine has memory.
+    The collector would be an innocent victim; the child's death is a coded row.
     """
     with contextlib.suppress(OSError):  # no /proc, or a sandbox: then it is as it was
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

@@ -7,14 +7,20 @@ import time
 from pathlib import Path
 
 from workers.channel import Channel, Compiled, CompileFailed, CompileJob, CompilerReady
-from workers.child_main import serve
+from workers.child_main import bound_memory, serve
 from workers.device.find import open_compiler
 from workers.device.interface import DeviceFailure, DeviceRef
+
+_MAX_BYTES = 4 * 2**30
+"""Of address space, on CPU devices: a source can make a compiler unfold macros until the machine has no memory left."""
 
 
 def main(channel: Channel, argument: str) -> None:
     """Serve ``CompileJob``s on ``channel`` until it closes; ``argument`` is the DeviceRef as JSON."""
-    compiler = open_compiler(DeviceRef(**json.loads(argument)))
+    ref = DeviceRef(**json.loads(argument))
+    if not ref.selector.startswith("cuda"):
+        bound_memory(_MAX_BYTES)
+    compiler = open_compiler(ref)
     channel.send(CompilerReady())
     while True:
         job = channel.receive()
