@@ -1,7 +1,7 @@
-// Acceleration of each target by at most 32 sources, which the work-group stages in local memory
+// Acceleration of each target by at most 16 sources, which the work-group stages in local memory
 // a tile at a time. In the set beside nbody: the same arithmetic with one global load a work-item
 // and tile, a __local float4 argument and a helper that reads it.
-#define MAX_SOURCES 32
+#define MAX_SOURCES 16
 #define SOFTENING 1e-3f
 
 float4 pull_of_tile(float4 me, __local const float4 *tile, int count)
