@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-ANALYSIS_VERSION = 1
+ANALYSIS_VERSION = 2
 """Raised when equal sources give other extents or roles; part of the plan hash where a plan needs analysis."""
 
 VALUE_LIMIT = "value_limit"
@@ -113,16 +113,31 @@ class Analysis:
 
     ``data_dependent``: an index or the number of turns of a loop follows from buffer contents. ``failure`` says
     why there is nothing to know (then no extent has a form): a probe that hung or ended its process.
+    ``overflowing_local_sizes``: the smallest local sizes at which an array of fixed size (``__local float
+    tile[16][16]``) is indexed beyond its end, which is undefined.
     """
 
     extents: tuple[Extent, ...]
     data_dependent: bool | None = None
     index_roles: tuple[IndexRole, ...] = ()
     failure: str = ""
+    overflowing_local_sizes: tuple[tuple[int, ...], ...] = ()
 
     def extent(self, position: int) -> Extent | None:
         """Return the extent of one argument; None where it is no pointer."""
         return next((one for one in self.extents if one.position == position), None)
+
+    def allows(self, local_size: Sequence[int]) -> bool:
+        """Whether no array of fixed size is too small for this local size.
+
+        >>> tiled = Analysis(extents=(), overflowing_local_sizes=((17, 1), (1, 17)))
+        >>> tiled.allows((16, 16)), tiled.allows((32, 8))
+        (True, False)
+        """
+        return not any(
+            all(side >= least for side, least in zip(local_size, smallest, strict=False))
+            for smallest in self.overflowing_local_sizes
+        )
 
     def index_role(self, position: int) -> IndexRole | None:
         """Return the role of one buffer's values; None for values that steer nothing."""

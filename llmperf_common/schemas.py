@@ -83,6 +83,7 @@ KERNELS = pa.schema(
         _column("data_dependent", _BOOL, "Whether an index or the turns of a loop follow from buffer contents; null where not analysed."),
         _column("index_roles", pa.list_(_struct(("position", _I32), ("rule", _TEXT), ("targets", pa.list_(_struct(("position", _I32), ("constant", _I64), ("terms", _TERMS)))))), "Buffers whose values steer the kernel: how they are made, and the extent of each buffer they index, over value_limit too."),
         _column("analysis_failure", _TEXT, "Why nothing could be found out about the kernel's memory."),
+        _column("overflowing_local_sizes", pa.list_(pa.list_(_I32)), "Smallest local sizes at which an array of fixed size in the kernel is indexed beyond its end; null where not analysed.", unit="work-items"),
         _column("build", _struct(("options", _TEXT), ("log", _TEXT), ("seconds", _F64), ("binary_sha256", _TEXT)), "How it was compiled."),
         _column("static_features", _struct(*((name, _F64) for name in STATIC_FEATURES)), "Counts made from the source, by name; null where it could not be read."),
         _column("registers", _I32, "Registers a work-item, where the device tells."),

@@ -164,7 +164,13 @@ def _sizes(
             key=content_id("launch_plan", key),
             dims=signature.dims,
             sibling_share=config.sibling_share,
-            shapes=shapes_with_room(signature, device_class, needed_bytes, few=few),
+            shapes=shapes_with_room(
+                signature,
+                device_class,
+                needed_bytes,
+                few=few,
+                allows=rule.allows,
+            ),
             compute_units=device_class.compute_units,
             num_wanted=num_wanted,
             max_side=max_simple_side(signature, device_class, config)

@@ -10,6 +10,7 @@ given integer seed is promised never to change.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable
@@ -119,6 +120,21 @@ def local_shapes(
     largest = 1 << (min(max_work_group_size, *max_sides[:1]).bit_length() - 1)
     rest = (1,) * (dims - 1)
     return allowed or tuple(dict.fromkeys([(largest, *rest), (1, *rest)]))
+
+
+def small_shapes(dims: int) -> tuple[Shape, ...]:
+    """Return the local sizes of fewer work-items than any of ``local_shapes``: sides that are powers of two.
+
+    For kernels whose arrays are too small for the usual ones.
+
+    >>> small_shapes(1)
+    ((1,), (2,), (4,), (8,), (16,))
+    """
+    smallest = min(map(math.prod, (_SHAPES_2D, _SHAPES_3D)[dims - 2])) if dims > 1 else _STEP_1D
+    sides = [1 << bit for bit in range(_STEP_1D.bit_length())]
+    return tuple(
+        shape for shape in itertools.product(sides, repeat=dims) if math.prod(shape) < smallest
+    )
 
 
 def draw_sizes(request: SizeRequest) -> tuple[tuple[Shape, Shape], ...]:

@@ -20,7 +20,13 @@ from llmperf_common.analysis import (
     Term,
 )
 
-ANALYSIS_COLUMNS = ("analysis", "data_dependent", "index_roles", "analysis_failure")
+ANALYSIS_COLUMNS = (
+    "analysis",
+    "data_dependent",
+    "index_roles",
+    "analysis_failure",
+    "overflowing_local_sizes",
+)
 """The columns of ``kernels`` that ``analysis_from_row`` reads."""
 
 _INT64 = range(-(2**63), 2**63)
@@ -45,6 +51,7 @@ def analysis_columns(analysis: Analysis | None) -> dict[str, Any]:
             for role in analysis.index_roles
         ],
         "analysis_failure": analysis.failure or None,
+        "overflowing_local_sizes": [list(one) for one in analysis.overflowing_local_sizes],
     }
 
 
@@ -78,6 +85,9 @@ def analysis_from_row(row: Mapping[str, Any]) -> Analysis | None:
             for entry in roles or ()
         ),
         failure=row.get("analysis_failure") or "",
+        overflowing_local_sizes=tuple(
+            tuple(int(side) for side in one) for one in row.get("overflowing_local_sizes") or ()
+        ),
     )
 
 

@@ -258,6 +258,36 @@ def test_what_is_not_certain_is_not_validated_and_says_why(prober, source, reaso
 
 
 @pytest.mark.parametrize(
+    ("source", "smallest"),
+    [
+        ("__kernel void k(__global float *a) { __local float t[256]; t[get_local_id(0)] = a[get_global_id(0)];"
+         " barrier(CLK_LOCAL_MEM_FENCE); a[get_global_id(0)] = t[0]; }", ((257,),)),
+        ("__kernel void k(__global float *a, int n) { __local float t[20]; if (get_global_id(0) < n) t[get_local_id(0)] = 1;"
+         " barrier(CLK_LOCAL_MEM_FENCE); a[get_global_id(0)] = t[0]; }", ((21,),)),
+        ("__kernel void k(__global float *a) { __local float t[16][16]; int x = get_local_id(0), y = get_local_id(1);"
+         " t[y][x] = a[get_global_id(1) * get_global_size(0) + get_global_id(0)]; barrier(CLK_LOCAL_MEM_FENCE);"
+         " a[get_global_id(1) * get_global_size(0) + get_global_id(0)] = t[y][0]; }", ((8, 32), (32, 2), (64, 1))),
+        ("__kernel void k(__global float *a, int n) { float p[4]; for (int i = 0; i < n; i++) p[i] = a[i];"
+         " a[get_local_id(0)] = p[0]; }", ()),
+        ("__kernel void k(__global float *a) { __local float t[1024]; t[get_local_id(0)] = 1; a[get_global_id(0)] = t[0]; }", ()),
+    ],
+    ids=["line", "guarded", "tile", "by_scalar", "large_enough"],
+)  # fmt: skip
+def test_local_sizes_that_an_array_is_too_small_for_are_told(prober, source, smallest):
+    _, found = analysed(prober, source)
+    assert found.overflowing_local_sizes == smallest
+
+
+def test_an_array_of_a_few_elements_does_not_keep_a_kernel_from_being_analysed(prober):
+    kernel, found = analysed(prober, """__kernel void k(__global float *a) { __local float t[4];
+        t[get_local_id(0)] = a[get_global_id(0)]; barrier(CLK_LOCAL_MEM_FENCE); a[get_global_id(0)] = t[0]; }""")  # fmt: skip
+    assert found.overflowing_local_sizes == ((5,),)
+    assert found.extents[0].validated
+    assert formula(found.extents[0]) == ({(G0,): 1}, None)
+    assert kernel.signature is not None
+
+
+@pytest.mark.parametrize(
     "source",
     [
         "__kernel void k(__global float *a) { while (a[0] < 2) a[0] = 1; }",

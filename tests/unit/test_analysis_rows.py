@@ -72,6 +72,9 @@ ANALYSES = st.builds(
         max_size=2,
     ).map(tuple),
     failure=st.text(max_size=5),
+    overflowing_local_sizes=st.lists(
+        st.lists(st.integers(1, 1024), min_size=1, max_size=3).map(tuple), max_size=2
+    ).map(tuple),
 )
 
 
@@ -89,6 +92,7 @@ def test_a_kernel_that_was_not_analysed_has_an_empty_list_and_nulls() -> None:
     (row,) = kernels_table([make_result(make_kernel(), [good_outcome(0, 0)])]).to_pylist()
     assert {name: row[name] for name in ANALYSIS_COLUMNS} == {
         "analysis": [], "data_dependent": None, "index_roles": None, "analysis_failure": None,
+        "overflowing_local_sizes": None,
     }  # fmt: skip
     assert analysis_columns(None) == {"analysis": []}
 

@@ -569,3 +569,26 @@ def test_simple_plans_are_those_of_the_first_release():
         for changes in settings_
     ]
     assert content_id("x", ids) == "c76bcd64b03ba1ce3d61"
+
+
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_no_local_size_overflows_the_arrays_of_a_kernel(strategy):
+    one = kernel(argument(0, BUFFER), dims=2)
+    tiled = Analysis(
+        extents=(extent(0, form(global_size_0=1)),),
+        overflowing_local_sizes=((8, 32), (32, 2), (64, 1)),
+    )
+    plan = plan_configs(one, H200, PlanConfig(strategies=(strategy, BY_ANALYSIS)), tiled)
+    assert {config.local_size for config in plan} == {(8, 8), (16, 4), (4, 16), (16, 8), (8, 16), (16, 16)}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("smallest", "planned"), [((17,), {(16,), (8,)}), ((5,), {(4,), (2,)}), ((2,), {(1,)})]
+)
+def test_arrays_of_a_few_elements_get_groups_of_a_few_work_items(smallest, planned):
+    tiny = Analysis(extents=(extent(0, None),), failure="none", overflowing_local_sizes=(smallest,))
+    plan = plan_configs(
+        kernel(argument(0, BUFFER)), H200, PlanConfig(strategies=(BY_ANALYSIS,)), tiny
+    )
+    assert {config.local_size for config in plan} == planned
+    assert {config.strategies for config in plan} == {(SIMPLE,)}

@@ -7,6 +7,7 @@ Owns the judgement: what is validated, what is a bound, what is not known and wh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from llmperf_common.analysis import Analysis, Extent, Polynomial
 from llmperf_common.records import Access, Argument, Kernel
@@ -113,6 +114,10 @@ class _Judge:
         self._thresholds = straddled(facts)
 
     def analysis(self) -> Analysis:
+        overflowing = self._probing.keep_within_arrays()
+        return replace(self._within_arrays(), overflowing_local_sizes=overflowing)
+
+    def _within_arrays(self) -> Analysis:
         seen = self._probing.designed()
         if len(seen.points) < FEWEST_POINTS:
             return self._too_few(seen)

@@ -13,6 +13,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from workers.launch_sizes import small_shapes
+
 _SHAPES: dict[int, tuple[tuple[int, ...], ...]] = {
     1: ((8,), (32,), (12,), (64,), (160,)),
     2: ((8, 4), (4, 8), (16, 2), (6, 12), (16, 16)),
@@ -45,6 +47,7 @@ _FEWEST_GROUPS = {"below": 1, "above": 2, "mixed": 1, "held-out": 5}
 _SHORT, _NEAR, _LONG = (0.06, 0.75), (1.3, 3.0), (9.0, 18.0)
 """Scalars as shares of the shortest or longest side: ``4 * id + 3 < n`` is open only for long ones."""
 _FLAG_SHARE = 0.6
+_FEWEST_SHAPES = 3
 _MOST_SINGLED_OUT = 4
 _MOST_ITEMS = 2**16
 FURTHEST_THRESHOLD = 2**13
@@ -111,6 +114,29 @@ def local_sizes(
     if dims == 1 and possible:
         shapes = (*shapes, (possible[-1],), (min(possible[-1] + 32, max_items),))
     return tuple(shape for shape in shapes if math.prod(shape) <= max_items)
+
+
+def local_sizes_within(
+    shapes: Sequence[tuple[int, ...]], overflowing: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, ...], ...]:
+    """Return those of ``shapes`` that no array is too small for, and smaller ones where these are few.
+
+    >>> local_sizes_within(((8,), (32,), (160,)), ((21,),))
+    ((8,), (16,), (4,), (2,))
+    """
+
+    def is_safe(shape: tuple[int, ...]) -> bool:
+        return not any(
+            all(side >= least for side, least in zip(shape, one, strict=True))
+            for one in overflowing
+        )
+
+    kept = [one for one in shapes if is_safe(one)]
+    if len(kept) < _FEWEST_SHAPES:
+        smaller = [one for one in small_shapes(len(shapes[0])) if is_safe(one) and one not in kept]
+        smaller.sort(key=lambda one: (-math.prod(one), max(one)))
+        kept += smaller[: _FEWEST_SHAPES + 1 - len(kept)]
+    return tuple(kept) or tuple(shapes)
 
 
 def probe_points(design: Design) -> tuple[Point, ...]:

@@ -15,11 +15,13 @@ import numpy as np
 from llmperf_common.records import Argument, ArgumentKind, Device, Kernel, Signature
 from workers.analysis.facts import KernelFacts
 from workers.analysis.fit import FEWEST_HELD_OUT, Observations
+from workers.analysis.overflows import overflowing_local_sizes
 from workers.analysis.points import (
     FURTHEST_THRESHOLD,
     Design,
     Point,
     local_sizes,
+    local_sizes_within,
     probe_points,
 )
 from workers.analysis.polynomials import Rows
@@ -37,6 +39,7 @@ HEAVY_TURNS = 2**18
 _FITTED_TURNS, _HELD_OUT_TURNS = 2**17, 2**21
 """Turns after which a probe's loops are cut off; the held-out ones must be large."""
 _CHUNK = 16
+_TRIED_SCALARS = (4, 64)
 _CUT_OFF = ProbeRecord(reaches=(), turns=0, trace=0, exceeded=True, overflow=False)
 
 
@@ -117,6 +120,7 @@ class Probing:
             max_items=limits.max_work_group_size,
             thresholds=facts.thresholds,
         )
+        self._max_items = limits.max_work_group_size
         self._has_groups = facts.uses_groups
         self._largest = {
             position: _largest_value(self._signature.arguments[position])
@@ -127,6 +131,38 @@ class Probing:
         self._seed = int(kernel.kernel_id[:12], 16)
         self.names = self._variable_names()
         self.identities = self._identities()
+
+    def keep_within_arrays(self) -> tuple[tuple[int, ...], ...]:
+        """Return the smallest local sizes that overflow an array of fixed size, and probe with none of these."""
+        if not self._has_groups or self._signature.required_local_size is not None:
+            return ()
+        if "lp_clip(lp_c," not in self._instrumented.source:
+            return ()
+        found = overflowing_local_sizes(self._signature.dims, self._max_items, self._overflows)
+        if found:
+            self._local_sizes = local_sizes_within(self._local_sizes, found)
+        return found
+
+    def _overflows(self, shapes: Sequence[tuple[int, ...]]) -> list[bool]:
+        """Whether launches at these local sizes index beyond an array, scalars small, larger, and above the guards."""
+        answers = []
+        for shape in shapes:
+            global_size = (2 * shape[0], *shape[1:])
+            turns = []
+            overflow = False
+            for value in (*_TRIED_SCALARS, 2 * max(shape)):
+                scalars = {position: min(value, most) for position, most in self._largest.items()}
+                point = Point(
+                    tier="local", global_size=global_size, local_size=shape, scalars=scalars
+                )
+                (record,) = self.run([point])
+                turns.append(record.turns if record is not None else 0)
+                overflow = overflow or (record is not None and record.overflow)
+                is_heavy = len(turns) > 1 and turns[-1] ** 2 > HEAVY_TURNS * max(1, turns[-2])
+                if overflow or is_heavy or not scalars:
+                    break
+            answers.append(overflow)
+        return answers
 
     def designed(self) -> Seen:
         """Run the designed points, at a smaller scale where too many loops are cut off."""

@@ -113,6 +113,7 @@ class RecordedAnalysis(Node):
     data_dependent: bool | None = None
     index_roles: tuple[dict[str, Any], ...] = ()
     analysis_failure: str | None = None
+    overflowing_local_sizes: tuple[tuple[int, ...], ...] = ()
 
     @pydantic.model_validator(mode="after")
     def _can_be_read(self) -> RecordedAnalysis:

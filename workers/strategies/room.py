@@ -16,7 +16,7 @@ from llmperf_common.records import (
     Signature,
 )
 from workers.config import PlanConfig
-from workers.launch_sizes import Shape, local_shapes
+from workers.launch_sizes import Shape, local_shapes, small_shapes
 
 GLOBAL_KINDS = frozenset({ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER})
 _GUARD_BYTES = 2 * 4096
@@ -64,19 +64,33 @@ def fits(
 
 
 def shapes_within(
-    signature: Signature, device_class: DeviceClass, *, few: bool
+    signature: Signature,
+    device_class: DeviceClass,
+    *,
+    few: bool,
+    allows: Callable[[Shape], bool],
 ) -> tuple[Shape, ...]:
-    """Return the local sizes that kernel and device allow, local memory left aside."""
+    """Return the local sizes that kernel and device allow, local memory left aside.
+
+    ``allows``: whether the kernel's own arrays are large enough for a local size. Where they are for none of the
+    usual ones: the smaller ones for which they are, of at least half of the work-items of the largest of these.
+    """
     dims = signature.dims
     limits = _side_limits(signature, device_class)
     required = signature.required_local_size
     if required is None:
-        return local_shapes(dims, device_class.max_planned_work_group_size, limits, few=few)
+        usual = local_shapes(dims, device_class.max_planned_work_group_size, limits, few=few)
+        allowed = tuple(shape for shape in usual if allows(shape))
+        if allowed:
+            return allowed
+        allowed = tuple(shape for shape in small_shapes(dims) if allows(shape))
+        most = max(map(math.prod, allowed), default=0)
+        return tuple(shape for shape in allowed if 2 * math.prod(shape) >= most) or usual
     shape = (*required, *(1,) * dims)[:dims]
-    allowed = math.prod(required) <= device_class.max_work_group_size and all(
+    is_possible = math.prod(required) <= device_class.max_work_group_size and all(
         side <= most for side, most in zip(shape, limits, strict=True)
     )
-    return (shape,) if allowed else ()
+    return (shape,) if is_possible else ()
 
 
 def shapes_with_room(
@@ -85,12 +99,15 @@ def shapes_with_room(
     needed_bytes: Callable[[Shape], int],
     *,
     few: bool,
+    allows: Callable[[Shape], bool],
 ) -> tuple[Shape, ...]:
     """Return the local sizes whose local memory (``needed_bytes``, the declared included) fits.
 
+    ``allows``: as of ``shapes_within``.
+
     Where even the smallest of the usual shapes is too large: the longest one-sided one that fits.
     """
-    shapes = shapes_within(signature, device_class, few=few)
+    shapes = shapes_within(signature, device_class, few=few, allows=allows)
     room = device_class.local_memory_bytes
     fitting = tuple(shape for shape in shapes if needed_bytes(shape) <= room)
     if fitting or signature.required_local_size is not None or not shapes:

@@ -44,9 +44,19 @@ class InputRule(Protocol):
         """The label of its configs."""
         ...
 
+    @property
+    def allows(self) -> Callable[[Shape], bool]:
+        """Whether the kernel's own arrays are large enough for a local size."""
+        ...
+
     def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
         """Return the arguments of one launch, in position order; a pure function."""
         ...
+
+
+def any_local_size(_: Shape) -> bool:
+    """Allow every local size: nothing is known of the kernel's arrays."""
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +64,7 @@ class SimpleRule:
     """Everything as large as the NDRange; source: LLMPerf, arXiv 2503.11244."""
 
     signature: Signature
+    allows: Callable[[Shape], bool] = any_local_size
     strategy: Strategy = Strategy.SIMPLE
 
     def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
@@ -83,6 +94,11 @@ class MemoryAnalysisRule:
     has_room: Callable[[Arguments], bool]
     strategy: Strategy = Strategy.MEMORY_ANALYSIS
 
+    @property
+    def allows(self) -> Callable[[Shape], bool]:
+        """Whether the kernel's own arrays are large enough for a local size."""
+        return self.buffers.analysis.allows
+
     def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
         """Return scalars that follow the NDRange, and the buffers that follow from both."""
 
@@ -108,6 +124,11 @@ class DecoupledRule:
     has_room: Callable[[Arguments], bool]
     key: str
     strategy: Strategy = Strategy.DECOUPLED
+
+    @property
+    def allows(self) -> Callable[[Shape], bool]:
+        """Whether the kernel's own arrays are large enough for a local size."""
+        return self.buffers.analysis.allows
 
     def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
         """Return drawn scalars, and the buffers that follow from them and the NDRange."""
@@ -200,7 +221,9 @@ def _rule(
     strategy: Strategy,
 ) -> InputRule:
     if strategy is Strategy.SIMPLE:
-        return SimpleRule(signature=signature)
+        if analysis is None or not needs_analysis(config.strategies):
+            return SimpleRule(signature=signature)
+        return SimpleRule(signature=signature, allows=analysis.allows)
     assert analysis is not None, "only simple plans do without an analysis"
     buffers = AnalysedBuffers(
         signature=signature,

@@ -1,0 +1,71 @@
+"""At which local sizes a kernel indexes an array of fixed size beyond its end.
+
+``__local float tile[16][16]`` is written for one shape of work-group; what a larger one does is undefined, so such
+local sizes are neither probed nor planned. Owns the search; what a launch at a local size says is asked of the
+caller. A local size that is larger in every dimension is taken to overflow, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from workers.launch_sizes import Shape, local_shapes, small_shapes
+
+_LONGEST_SIDE = 1024
+
+Overflows = Callable[[Sequence[Shape]], Sequence[bool]]
+"""Whether a launch at each of some local sizes indexes beyond the end of an array."""
+
+
+def overflowing_local_sizes(dims: int, max_items: int, overflows: Overflows) -> tuple[Shape, ...]:
+    """Return the smallest local sizes that overflow, none of them within another.
+
+    None where no local size does, and where even a single work-item does: then it is not the local size's doing.
+
+    Args:
+        dims: of the NDRange.
+        max_items: most work-items of a work-group.
+        overflows: tries local sizes.
+
+    >>> overflowing_local_sizes(1, 1024, lambda shapes: [shape[0] > 100 for shape in shapes])
+    ((101,),)
+    """
+    if dims == 1:
+        return _along_a_line(min(_LONGEST_SIDE, max_items), overflows)
+    usual = local_shapes(dims, max_items, (_LONGEST_SIDE,) * dims, few=False)
+    largest = [one for one in usual if not any(one != other and _within(one, other) for other in usual)]  # fmt: skip
+    found = _which(largest, overflows)
+    if not found:
+        return ()
+    found += _which([one for one in usual if one not in largest], overflows)
+    if len(found) == len(usual):
+        small = small_shapes(dims)
+        found += _which(small, overflows)
+    single = (1,) * dims
+    return () if single in found else _smallest(found)
+
+
+def _along_a_line(most: int, overflows: Overflows) -> tuple[Shape, ...]:
+    if not overflows([(most,)])[0] or overflows([(1,)])[0]:
+        return ()
+    low, high = 1, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if overflows([(middle,)])[0] else (middle, high)
+    return ((high,),)
+
+
+def _which(shapes: Sequence[Shape], overflows: Overflows) -> list[Shape]:
+    answers = overflows(shapes)
+    return [shape for shape, answer in zip(shapes, answers, strict=True) if answer]
+
+
+def _smallest(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
+    ordered = sorted(set(shapes))
+    return tuple(
+        one for one in ordered if not any(other != one and _within(other, one) for other in ordered)
+    )
+
+
+def _within(shape: Shape, other: Shape) -> bool:
+    return all(side <= most for side, most in zip(shape, other, strict=True))
