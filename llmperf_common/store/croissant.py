@@ -93,8 +93,13 @@ def _record_set(table: str) -> dict[str, Any]:
         "@type": "cr:RecordSet",
         "@id": table,
         "name": table,
-        "field": [_field(table, f) for f in TABLES[table]],
+        "field": [_field(table, f) for f in TABLES[table] if not _is_list_of_lists(f.type)],
     }
+
+
+def _is_list_of_lists(kind: pa.DataType) -> bool:
+    """Whether a column is beyond Croissant 1.0, whose fields repeat once at most; it is left out."""
+    return pa.types.is_list(kind) and pa.types.is_list(kind.value_type)
 
 
 def _field(table: str, field: pa.Field) -> dict[str, Any]:

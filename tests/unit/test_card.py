@@ -121,7 +121,8 @@ def test_croissant_names_every_shard_and_column(path):
     record_sets = {r["@id"]: [f["name"] for f in r["field"]] for r in document["recordSet"]}
     assert record_sets["samples"] == TABLES["samples"].names
     assert record_sets["devices"] == TABLES["devices"].names
-    assert {f.name for f in TABLES["kernels"]} == set(record_sets["kernels"])
+    beyond_croissant = {"overflowing_local_sizes"}  # lists of lists
+    assert {f.name for f in TABLES["kernels"]} - beyond_croissant == set(record_sets["kernels"])
 
 
 def test_a_licence_and_a_name_are_kept_whatever_they_hold(tmp_path):
