@@ -151,3 +151,14 @@ def test_a_macro_of_the_language_is_left_as_it_is():
     """NAN unfolds to a call with a text: following that pointer gave a kernel that did not compile (found by fuzzing)."""
     source = "__kernel void k(__global float *x) { x[get_global_id(0)] = NAN; }"
     assert "= NAN;" in instrument(source, "k").source
+
+
+def test_structures_within_structures_take_no_time():
+    """Libclang shows each twice: a walk that goes into them visits 2^n (found by fuzzing)."""
+    nested = "struct { " * 60 + "int x;" + " } s;" * 60
+    assert "lp_touch" in body(f"kernel void k(global int *a) {{ {nested} a[0] = 1; }}")
+
+
+def test_a_loop_around_a_recursion_ends():
+    source = "int f(int x) { return f(x - 1); } kernel void k(global int *a) { for (int i = 0; i < 4; i++) a[i] = f(i); }"
+    assert "lp_touch" in body(source)

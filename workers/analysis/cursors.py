@@ -16,6 +16,8 @@ DEREFERENCE = 6
 _BINARY, _DIVISIONS = frozenset({114, 115}), frozenset({4, 5, 24, 25})
 _POINTER = 101
 _VECTORS = frozenset({113, 176})
+_TYPES = frozenset({2, 3, 5, TYPE_REF})
+"""Structures, unions, enumerations. Libclang shows each nested one twice: who goes into them visits 2^n."""
 _BARRIERS = frozenset({"barrier", "work_group_barrier"})
 
 
@@ -24,7 +26,7 @@ def children_of(cursor: Any) -> list[Any]:
     return [
         child
         for child in cursor.get_children()
-        if child._kind_id != TYPE_REF and child._kind_id < FIRST_ATTRIBUTE
+        if child._kind_id not in _TYPES and child._kind_id < FIRST_ATTRIBUTE
     ]
 
 
@@ -96,7 +98,7 @@ def _is_vector(operands: list[Any]) -> bool:
 
 def has_barrier(cursor: Any) -> bool:
     """Whether a barrier, or a call of a function that may hold one, is below."""
-    stack = [cursor]
+    stack, seen = [cursor], set()
     while stack:
         one = stack.pop()
         if one._kind_id == CALL:
@@ -104,9 +106,10 @@ def has_barrier(cursor: Any) -> bool:
                 return True
             callee = one.referenced
             definition = callee.get_definition() if callee is not None else None
-            if definition is not None:
+            if definition is not None and definition.hash not in seen:
+                seen.add(definition.hash)  # a function that calls itself
                 stack.append(definition)
-        stack.extend(one.get_children())
+        stack.extend(children_of(one))
     return False
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from clang import cindex
 
+from workers.analysis.cursors import children_of
 from workers.analysis.edits import Edits
 from workers.analysis.preprocess import ExpansionError, expand_macros
 from workers.analysis.rewriter import CONTEXT, FunctionRewriter, Sites, UnresolvedError
@@ -131,7 +132,7 @@ class _File:
                 if name in self._bodies and name not in found:
                     found[name] = None
                     stack += [one for one in self._functions if one.spelling == name]
-            stack.extend(cursor.get_children())
+            stack.extend(children_of(cursor))
         return found
 
     def _refuse_errors(self, reachable: dict[str, None]) -> None:
