@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 from llmperf_common.analysis import Analysis
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.records import Kernel
-from workers.analysing import MAX_ATTEMPTS, death_text, failed_analysis, timeout_text
+from workers.analysing import (
+    analyse_job,
+    death_text,
+    failed_analysis,
+    max_attempts,
+    timeout_text,
+)
 from workers.channel import Analysed, AnalyseJob, FromChild
 from workers.child_pool import ChildPool
 from workers.child_starter import ChildStarter
@@ -46,7 +52,7 @@ class _AheadWork:
 
     def job(self, item: _Item) -> AnalyseJob:
         item.num_attempts += 1
-        return AnalyseJob(kernel=item.kernel)
+        return analyse_job(item.kernel, item.num_attempts)
 
     def take(self, item: _Item, answer: FromChild) -> None:
         assert isinstance(answer, Analysed), answer
@@ -56,7 +62,7 @@ class _AheadWork:
         item.analysis = failed_analysis(item.kernel, timeout_text(after_s))
 
     def died(self, item: _Item, how: str, report: str, seconds: float) -> bool:
-        if not report and item.num_attempts < MAX_ATTEMPTS:
+        if not report and item.num_attempts < max_attempts(item.kernel):
             return True
         item.analysis = failed_analysis(item.kernel, death_text(how, report))
         return False

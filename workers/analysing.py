@@ -7,6 +7,7 @@ the task goes on with simple inputs. Also where kernels are analysed. The childr
 from __future__ import annotations
 
 import logging
+import re
 
 from llmperf_common.analysis import Analysis, Extent
 from llmperf_common.records import Kernel
@@ -19,6 +20,7 @@ _logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
 """A second child for a kernel whose first one died: an earlier kernel may have ruined it."""
+_BARRIER = re.compile(r"\b(?:work_group_)?barrier\b")
 _REPORT_CHARACTERS = 2000
 
 
@@ -36,7 +38,7 @@ class AnalysisWork:
     def job(self, state: TaskState) -> AnalyseJob:
         """Return the job, and count the attempt."""
         state.num_analysis_attempts += 1
-        return AnalyseJob(kernel=state.task.kernel)
+        return analyse_job(state.task.kernel, state.num_analysis_attempts)
 
     def take(self, state: TaskState, answer: FromChild) -> None:
         """Plan the task by what was found out."""
@@ -49,13 +51,27 @@ class AnalysisWork:
 
     def died(self, state: TaskState, how: str, report: str, seconds: float) -> bool:
         """Try once more, or plan the task by nothing."""
-        if not report and state.num_analysis_attempts < MAX_ATTEMPTS:
+        if not report and state.num_analysis_attempts < max_attempts(state.task.kernel):
             return True
         state.plan_by(failed_analysis(state.task.kernel, death_text(how, report)))
         return False
 
     def forget(self, state: TaskState) -> None:
         """Nothing is left behind."""
+
+
+def max_attempts(kernel: Kernel) -> int:
+    """Return how many children may die of one kernel: one more, without barriers, where it has some.
+
+    A barrier in a branch that not all work-items take is undefined, and ends a process on PoCL. Guards of that kind
+    are harmless in their own host program, where all work-items take them; probes lie on both sides.
+    """
+    return MAX_ATTEMPTS + (_BARRIER.search(kernel.source) is not None)
+
+
+def analyse_job(kernel: Kernel, attempt: int) -> AnalyseJob:
+    """Return the job of an attempt; the first is 1."""
+    return AnalyseJob(kernel=kernel, without_barriers=attempt > MAX_ATTEMPTS)
 
 
 def failed_analysis(kernel: Kernel, failure: str) -> Analysis:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 
 from llmperf_common.analysis import Analysis
-from llmperf_common.records import Kernel
 from llmperf_common.store.analysis_rows import storable
 from workers.analysing import failed_analysis
 from workers.channel import Analysed, AnalyseJob, Channel, CompilerReady
@@ -27,7 +26,7 @@ def main(channel: Channel, argument: str) -> None:
         assert isinstance(job, AnalyseJob), job
         sticky = False
         try:
-            analysis = analyse(job.kernel)
+            analysis = analyse(job)
         except DeviceFailure as error:
             analysis, sticky = failed_analysis(job.kernel, error.failure.detail), error.sticky
         channel.send(Analysed(analysis=storable(analysis)))
@@ -35,16 +34,19 @@ def main(channel: Channel, argument: str) -> None:
             return
 
 
-def _open_analyser(ref: DeviceRef) -> Callable[[Kernel], Analysis]:
+def _open_analyser(ref: DeviceRef) -> Callable[[AnalyseJob], Analysis]:
     if ref.selector.startswith(SELECTOR_PREFIX):
-        return ReplayAnalyser(ref).analyse
+        replay = ReplayAnalyser(ref)
+        return lambda job: replay.analyse(job.kernel)
     from workers.analysis.analyse import analyse_kernel  # noqa: PLC0415
     from workers.analysis.probing import probe_limits  # noqa: PLC0415
     from workers.device.find import open_prober  # noqa: PLC0415
 
     prober = open_prober(ref)
     limits = probe_limits(prober.device)
-    return lambda kernel: analyse_kernel(kernel, prober, limits)
+    return lambda job: analyse_kernel(
+        job.kernel, prober, limits, without_barriers=job.without_barriers
+    )
 
 
 if __name__ == "__main__":

@@ -32,9 +32,13 @@ class CompileJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyseJob:
-    """To an analysis child: find out what ``kernel`` touches."""
+    """To an analysis child: find out what ``kernel`` touches.
+
+    ``without_barriers``: by a copy that has none.
+    """
 
     kernel: Kernel
+    without_barriers: bool = False
     analyse: bool = True
 
 

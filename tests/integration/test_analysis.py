@@ -261,9 +261,9 @@ def test_what_is_not_certain_is_not_validated_and_says_why(prober, source, reaso
     ("source", "smallest"),
     [
         ("__kernel void k(__global float *a) { __local float t[256]; t[get_local_id(0)] = a[get_global_id(0)];"
-         " barrier(CLK_LOCAL_MEM_FENCE); a[get_global_id(0)] = t[0]; }", ((257,),)),
+         " barrier(CLK_LOCAL_MEM_FENCE); a[get_global_id(0)] = t[0]; }", ((288,),)),
         ("__kernel void k(__global float *a, int n) { __local float t[20]; if (get_global_id(0) < n) t[get_local_id(0)] = 1;"
-         " barrier(CLK_LOCAL_MEM_FENCE); a[get_global_id(0)] = t[0]; }", ((21,),)),
+         " barrier(CLK_LOCAL_MEM_FENCE); a[get_global_id(0)] = t[0]; }", ((32,),)),
         ("__kernel void k(__global float *a) { __local float t[16][16]; int x = get_local_id(0), y = get_local_id(1);"
          " t[y][x] = a[get_global_id(1) * get_global_size(0) + get_global_id(0)]; barrier(CLK_LOCAL_MEM_FENCE);"
          " a[get_global_id(1) * get_global_size(0) + get_global_id(0)] = t[y][0]; }", ((8, 32), (32, 2), (64, 1))),
@@ -278,10 +278,32 @@ def test_local_sizes_that_an_array_is_too_small_for_are_told(prober, source, sma
     assert found.overflowing_local_sizes == smallest
 
 
+BARRIER_UNDER_GUARD = """__kernel void k(__global const float *v, __global const int *cols, __global const int *rows, int n, int w, __global float *o) {
+    int t = get_local_id(0), id = t & (w - 1); int row = get_group_id(0) * (get_local_size(0) / w) + t / w;
+    __local float part[128]; part[t] = 0;
+    if (row < n) {
+        float s = 0; for (int j = rows[row] + id; j < rows[row + 1]; j += w) s += v[cols[j]];
+        part[t] = s; barrier(CLK_LOCAL_MEM_FENCE);
+        for (int b = w / 2; b > 0; b /= 2) { if (id < b) part[t] += part[t + b]; barrier(CLK_LOCAL_MEM_FENCE); }
+        if (id == 0) o[row] = part[t];
+    } }"""
+
+
+def test_a_barrier_that_not_all_work_items_reach_is_left_out(prober):
+    (kernel,) = kernels_from_source(BARRIER_UNDER_GUARD, path="k.cl", suite="test")
+    limits = probe_limits(prober.device)
+    found = analyse_kernel(kernel, prober, limits, without_barriers=True)
+    assert not any(one.validated for one in found.extents)
+    assert all("without its barriers" in one.reason for one in found.extents)
+    rules = {role.position: role.rule for role in found.index_roles}
+    assert rules == {1: ContentsRule.BOUNDED, 2: ContentsRule.PREFIX}
+    assert found.overflowing_local_sizes
+
+
 def test_an_array_of_a_few_elements_does_not_keep_a_kernel_from_being_analysed(prober):
     kernel, found = analysed(prober, """__kernel void k(__global float *a) { __local float t[4];
         t[get_local_id(0)] = a[get_global_id(0)]; barrier(CLK_LOCAL_MEM_FENCE); a[get_global_id(0)] = t[0]; }""")  # fmt: skip
-    assert found.overflowing_local_sizes == ((5,),)
+    assert found.overflowing_local_sizes == ((8,),)
     assert found.extents[0].validated
     assert formula(found.extents[0]) == ({(G0,): 1}, None)
     assert kernel.signature is not None

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.test_launch_plan import BUFFER, LOCAL, SCALAR, argument, kernel
 from workers import analysing
-from workers.analysing import analysis_device, death_text, failed_analysis, timeout_text
+from workers.analysing import (
+    analyse_job,
+    analysis_device,
+    death_text,
+    failed_analysis,
+    max_attempts,
+    timeout_text,
+)
 from workers.device.find import NoDevice
 from workers.device.interface import DeviceRef
 
@@ -51,3 +60,14 @@ def test_an_exception_of_ours_is_told_from_a_death() -> None:
     assert told.startswith("internal error: ")
     assert told.endswith("KeyError: 'n'")
     assert len(told) < 3000
+
+
+def test_a_kernel_with_barriers_has_a_last_attempt_without_them() -> None:
+    plain = replace(kernel(argument(0, BUFFER)), source="kernel void k(global int *a) {}")
+    meets = replace(plain, source="kernel void k(global int *a) { barrier(1); }")
+    assert (max_attempts(plain), max_attempts(meets)) == (2, 3)
+    assert [analyse_job(meets, number).without_barriers for number in (1, 2, 3)] == [
+        False,
+        False,
+        True,
+    ]

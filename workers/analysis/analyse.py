@@ -33,12 +33,15 @@ from workers.device.interface import DeviceFailure, Instrumented, Prober, ProbeR
 
 __all__ = ["ProbeLimits", "analyse_kernel", "probe_limits", "unknown"]
 
+_NO_BARRIERS = "#define barrier(...)\n#define work_group_barrier(...)\n"
 _MODE_POINTS = 12
 _FARTHEST_COMPARED = 2**31 - 2**16
 """Constants around the largest of a type are sentinels, not sizes."""
 
 
-def analyse_kernel(kernel: Kernel, prober: Prober, limits: ProbeLimits) -> Analysis:
+def analyse_kernel(
+    kernel: Kernel, prober: Prober, limits: ProbeLimits, *, without_barriers: bool = False
+) -> Analysis:
     """Find out what a kernel touches, by probing an instrumented copy of it.
 
     Never guesses: what cannot be followed, or fits no form, has no form and says why and where.
@@ -47,6 +50,8 @@ def analyse_kernel(kernel: Kernel, prober: Prober, limits: ProbeLimits) -> Analy
         kernel: one that can be launched.
         prober: of any device; the answer does not depend on which.
         limits: of its launches.
+        without_barriers: leave its barriers out, for a kernel whose probes end their process with them (in a
+            branch that not all work-items take). Its extents are bounds then.
 
     Returns:
         One extent for each pointer argument. ``failure`` is set where nothing could be probed.
@@ -61,10 +66,13 @@ def analyse_kernel(kernel: Kernel, prober: Prober, limits: ProbeLimits) -> Analy
     try:
         instrumented = instrument(kernel.source, kernel.name, kernel.build_options)
         facts = _facts(kernel, instrumented)
+        if without_barriers:
+            instrumented = replace(instrumented, source=_NO_BARRIERS + instrumented.source)
         probing = Probing(
             kernel=kernel, instrumented=instrumented, facts=facts, prober=prober, limits=limits
         )
-        return _Judge(pointers, instrumented, facts, probing).analysis()
+        found = _Judge(pointers, instrumented, facts, probing).analysis()
+        return _as_bounds(found) if without_barriers else found
     except UnresolvedError as error:
         return unknown(kernel, f"cannot be instrumented: {error}")
     except DeviceFailure as error:
@@ -72,6 +80,18 @@ def analyse_kernel(kernel: Kernel, prober: Prober, limits: ProbeLimits) -> Analy
             raise
         detail = error.failure.detail.strip()[:400]
         return unknown(kernel, f"the probes failed: {error.failure.code}: {detail}")
+
+
+def _as_bounds(analysis: Analysis) -> Analysis:
+    """Return an analysis without barriers: what work-items tell each other was not seen."""
+    why = "probed without its barriers, which not all work-items reach"
+    return replace(
+        analysis,
+        extents=tuple(
+            replace(one, validated=False, reason="; ".join(filter(None, (why, one.reason))))
+            for one in analysis.extents
+        ),
+    )
 
 
 def unknown(kernel: Kernel, why: str) -> Analysis:

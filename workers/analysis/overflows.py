@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from workers.launch_sizes import Shape, local_shapes, small_shapes
 
 _LONGEST_SIDE = 1024
+_STEP, _SMALL = 32, (1, 2, 4, 8, 16)
 
 Overflows = Callable[[Sequence[Shape]], Sequence[bool]]
 """Whether a launch at each of some local sizes indexes beyond the end of an array."""
 
 
 def overflowing_local_sizes(dims: int, max_items: int, overflows: Overflows) -> tuple[Shape, ...]:
-    """Return the smallest local sizes that overflow, none of them within another.
+    """Return the smallest local sizes that overflow, of those that plans draw from; none within another.
 
     None where no local size does, and where even a single work-item does: then it is not the local size's doing.
 
@@ -28,7 +29,7 @@ def overflowing_local_sizes(dims: int, max_items: int, overflows: Overflows) -> 
         overflows: tries local sizes.
 
     >>> overflowing_local_sizes(1, 1024, lambda shapes: [shape[0] > 100 for shape in shapes])
-    ((101,),)
+    ((128,),)
     """
     if dims == 1:
         return _along_a_line(min(_LONGEST_SIDE, max_items), overflows)
@@ -48,11 +49,13 @@ def overflowing_local_sizes(dims: int, max_items: int, overflows: Overflows) -> 
 def _along_a_line(most: int, overflows: Overflows) -> tuple[Shape, ...]:
     if not overflows([(most,)])[0] or overflows([(1,)])[0]:
         return ()
-    low, high = 1, most
+    # Plans take multiples of a step and, below it, powers of two: nothing finer is asked.
+    tried = [*(one for one in _SMALL if one < most), *range(_STEP, most, _STEP), most]
+    low, high = 0, len(tried) - 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if overflows([(middle,)])[0] else (middle, high)
-    return ((high,),)
+        low, high = (low, middle) if overflows([(tried[middle],)])[0] else (middle, high)
+    return ((tried[high],),)
 
 
 def _which(shapes: Sequence[Shape], overflows: Overflows) -> list[Shape]:
