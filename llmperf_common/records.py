@@ -86,6 +86,8 @@ class SizeRole(StrEnum):
     GUARD_2 = "guard_2"
     PITCH = "pitch"
     """Multiplied with an index: the row length of a matrix."""
+    LANES = "lanes"
+    """A local id is divided by it or folded into it: so many work-items of a group work together."""
     LOOP = "loop"
     """Bounds a loop and nothing of the above."""
     NONE = "none"

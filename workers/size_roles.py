@@ -26,6 +26,7 @@ from workers.clang_nodes import (
 _ID_CALLS = frozenset({"get_global_id", "get_local_id", "get_group_id"})
 _LINEAR_ID_CALLS = frozenset({"get_global_linear_id", "get_local_linear_id"})
 _COMPARISONS = frozenset({"<", ">", "<=", ">=", "==", "!="})
+_SPLITTING = frozenset({"/", "%", "&", ">>"})
 _LOGICAL = frozenset({"&&", "||"})
 _CLAMPING_CALLS = frozenset({"min", "max", "clamp"})
 _PRODUCT_CALLS = frozenset({"mul24", "mad24", "mad_hi", "mul_hi", "mad"})
@@ -38,13 +39,16 @@ _GUARDS = (SizeRole.GUARD_0, SizeRole.GUARD_1, SizeRole.GUARD_2)
 # loop, and for each scalar argument three: it is part of a sum, of a product of scalars, or it scaled an id.
 _IDS = 0b111
 _TURN = 0b1000
-_FIRST_SCALAR = 4
+_LOCAL_ID, _OTHER_ID = 0b1_0000, 0b10_0000
+"""Which kind of ids, all dimensions together."""
+_FIRST_SCALAR = 6
 _SUMMED, _MULTIPLIED, _SCALING = 0, 1, 2
 
 
 def size_roles(source: ParsedSource, kernel: Function) -> tuple[SizeRole, ...]:
     """Return the role of each argument; NONE for those that are no integers passed by value.
 
+    ``LANES`` where a local id is divided by it or folded into it (``/ % & >>``), else
     ``GUARD_d`` where it is compared with an index of dimension d (``min``, ``max`` and ``clamp`` compare, too),
     else ``PITCH`` where an index has it times an id or a loop's variable, else ``LOOP`` where it bounds a
     loop. Where an index of several dimensions is compared (a vector of ids), the first scalar met guards the
@@ -80,6 +84,7 @@ class _Found:
     """(scalar, mask of the ids it was compared with), in the order met."""
     pitches: int = 0
     loops: int = 0
+    lanes: int = 0
     visited: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
     returned: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
 
@@ -112,7 +117,9 @@ class _Found:
         axes = self._axes()
         roles = []
         for number in range(self.num_scalars):
-            if number in axes:
+            if self.lanes >> number & 1:
+                roles.append(SizeRole.LANES)
+            elif number in axes:
                 roles.append(_GUARDS[axes[number]])
             elif self.pitches >> number & 1:
                 roles.append(SizeRole.PITCH)
@@ -270,6 +277,9 @@ class _Flow:
             return right
         if node.name == "*" and not node.type.is_float:
             return self._product(left, right)
+        if node.name in _SPLITTING and left & _LOCAL_ID and not left & _OTHER_ID:
+            self._found.lanes |= self._found.scalars(right, _SUMMED, _MULTIPLIED)
+            return left
         return left | right
 
     def _product(self, left: int, right: int) -> int:
@@ -290,9 +300,10 @@ class _Flow:
         if name in _ID_CALLS:
             dimension = arguments[0].value if arguments else 0
             known = dimension is not None and 0 <= dimension < len(_GUARDS)
-            return 1 << (dimension or 0) if known else _IDS
+            which = _LOCAL_ID if name == "get_local_id" else _OTHER_ID
+            return which | (1 << (dimension or 0) if known else _IDS)
         if name in _LINEAR_ID_CALLS:
-            return 1
+            return 1 | (_LOCAL_ID if name == "get_local_linear_id" else _OTHER_ID)
         callee = self._source.functions.get(node.key)
         if callee is not None:
             return self._returned_by(callee, tuple(self._value(one) for one in arguments))

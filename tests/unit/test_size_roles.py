@@ -10,7 +10,7 @@ from workers.signature import read_signatures
 from workers.size_roles import size_roles
 
 GUARD_0, GUARD_1, GUARD_2 = SizeRole.GUARD_0, SizeRole.GUARD_1, SizeRole.GUARD_2
-PITCH, LOOP, NONE = SizeRole.PITCH, SizeRole.LOOP, SizeRole.NONE
+PITCH, LOOP, NONE, LANES = SizeRole.PITCH, SizeRole.LOOP, SizeRole.NONE, SizeRole.LANES
 
 HELPERS = """
 int inside(int index, int limit) { return index < limit; }
@@ -59,6 +59,9 @@ CASES = {
     "int i = get_local_id(0); __local float t[64]; if (i < n) t[i] = a[i];": {"n": GUARD_0},
     "int x = get_global_id(0), y = get_global_id(1); if (x < n && y < n) a[y * n + x] = 1;": {"n": GUARD_0},
     "int i = get_global_id(0); vstore4(1.0f, i * n, a);": {"n": PITCH},
+    """int t = get_local_id(0), lane = t & (n - 1); int row = get_group_id(0) * (get_local_size(0) / n) + t / n;
+       if (row < m) for (int j = lane; j < 99; j += n) a[j] += row;""": {"n": LANES, "m": GUARD_0},
+    "int i = get_global_id(0); int x = i % n, y = i / n; if (y < m) a[y * n + x] = 1;": {"n": PITCH, "m": GUARD_0},
 }  # fmt: skip
 
 

@@ -269,6 +269,7 @@ def test_a_guarded_map_gets_what_it_touches():
         (SizeRole.PITCH, (4096, 512), 4096),
         (SizeRole.PITCH, (4096,), LOOP_VALUE),
         (SizeRole.LOOP, (4096, 512), LOOP_VALUE),
+        (SizeRole.LANES, (4096,), 32),
         (SizeRole.LOOP, (96,), 96),
         (SizeRole.NONE, (4096,), LOOP_VALUE),
     ],
@@ -592,3 +593,9 @@ def test_arrays_of_a_few_elements_get_groups_of_a_few_work_items(smallest, plann
     )
     assert {config.local_size for config in plan} == planned
     assert {config.strategies for config in plan} == {(SIMPLE,)}
+
+
+def test_what_splits_a_group_is_drawn_among_powers_of_two():
+    lanes = sized(0, SizeRole.LANES)
+    found = {drawn_value(lanes, (4096,), number / 100, MAX_DRAWN_LOOP) for number in range(100)}
+    assert found == {1, 2, 4, 8, 16, 32}

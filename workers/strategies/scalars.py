@@ -18,6 +18,9 @@ loop over the global size would run for hours. The first of these with which the
 rows of a matrix get shorter where there are many of them, and no NDRange is out of reach."""
 DRAWN_LOOP_LIMITS = (4096, 512, 64, 8, 1)
 """The same for drawn values: the upper end of their range."""
+MOST_LANES = 32
+"""What a scalar gets that splits a work-group: no more than the shortest 1-D group of a plan, and a power of two, by
+which the parts of a group come out even and their halves meet."""
 GUARD_SPREAD = 4
 """A drawn guard lies between the global size divided by this and times this."""
 PITCH_SPREAD = 2
@@ -51,7 +54,7 @@ def role_value(argument: Argument, global_size: Shape, limit: int) -> Number:
     """Return what the memory-analysis strategy passes.
 
     A guard gets the global size it is compared with, the row length of a matrix (``PITCH``) global size 0.
-    In one dimension no row lies along the NDRange: there, and for loops and unknown roles, it is global size 0
+    What splits a work-group gets ``MOST_LANES``. In one dimension no row lies along the NDRange: there, and for loops and unknown roles, it is global size 0
     up to ``limit``, one of ``LOOP_LIMITS``.
     """
     axis = guarded_axis(argument, global_size)
@@ -59,6 +62,8 @@ def role_value(argument: Argument, global_size: Shape, limit: int) -> Number:
         return _fitting(argument, global_size[axis])
     if is_row_length(argument, global_size):
         return _fitting(argument, global_size[0])
+    if argument.size_role is SizeRole.LANES:
+        return _fitting(argument, MOST_LANES)
     return _fitting(argument, min(global_size[0], limit))
 
 
@@ -67,7 +72,8 @@ def drawn_value(argument: Argument, global_size: Shape, at: float, limit: int) -
 
     Guards lie within a factor of ``GUARD_SPREAD`` around the global size they are compared with, so that
     both sides of the guard are seen; row lengths between what the row needs and ``PITCH_SPREAD`` times that;
-    loops and unknown roles in [1, ``limit``], one of ``DRAWN_LOOP_LIMITS``.
+    what splits a work-group is a power of two up to ``MOST_LANES``; loops and unknown roles in [1, ``limit``], one
+    of ``DRAWN_LOOP_LIMITS``.
 
     Args:
         argument: passed by value.
@@ -76,6 +82,8 @@ def drawn_value(argument: Argument, global_size: Shape, at: float, limit: int) -
         limit: of loops and unknown roles.
     """
     axis = guarded_axis(argument, global_size)
+    if argument.size_role is SizeRole.LANES:
+        return _fitting(argument, 1 << int(at * MOST_LANES.bit_length()))
     low, high = 1, limit
     if axis is not None:
         side = global_size[axis]
