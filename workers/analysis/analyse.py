@@ -35,6 +35,8 @@ __all__ = ["ProbeLimits", "analyse_kernel", "probe_limits", "unknown"]
 
 _NO_BARRIERS = "#define barrier(...)\n#define work_group_barrier(...)\n"
 _MODE_POINTS = 12
+_LIGHT_TURNS = 2**16
+"""Loops with barriers are not cut off; probes of more turns are not repeated with other contents."""
 _FARTHEST_COMPARED = 2**31 - 2**16
 """Constants around the largest of a type are sentinels, not sizes."""
 
@@ -141,7 +143,8 @@ class _Judge:
         seen = self._probing.designed()
         if len(seen.points) < FEWEST_POINTS:
             return self._too_few(seen)
-        chosen = _every_nth(seen, _MODE_POINTS)
+        light = _lighter(seen)
+        chosen = _every_nth(light, _MODE_POINTS)
         by_mode = [self._probing.run(chosen.points, mode) for mode in OTHER_CONTENTS]
         steered = self._steered(chosen, by_mode)
         is_data_dependent = bool(steered) or self._paths_differ(chosen, by_mode)
@@ -149,9 +152,9 @@ class _Judge:
         steering = Steering(by_target={}, roles=())
         if steered:
             steering = find_roles(
-                self._probing, seen.points, self._pointers, steered, self._facts.neighbour_pairs
+                self._probing, light.points, self._pointers, steered, self._facts.neighbour_pairs
             )
-        furthest = self._furthest_of_modes(seen) if steered else seen
+        furthest = self._furthest_of_modes(light) if steered else seen
         extents = []
         for index, argument in enumerate(self._pointers):
             if argument.position in steering.by_target:
@@ -290,6 +293,19 @@ class _Judge:
 
     def _named(self, one: Fit) -> Polynomial:
         return one.named(self._probing.names)
+
+
+def _lighter(seen: Seen) -> Seen:
+    """Return the probes whose loops made few turns: other contents may make them a hundred times longer."""
+    by_turns = sorted(range(len(seen.points)), key=lambda index: (seen.records[index].turns, index))
+    light = [index for index in by_turns if seen.records[index].turns <= _LIGHT_TURNS]
+    kept = sorted(light if len(light) >= FEWEST_POINTS else by_turns[:FEWEST_POINTS])
+    return Seen(
+        points=tuple(seen.points[index] for index in kept),
+        records=tuple(seen.records[index] for index in kept),
+        cut_off_share=seen.cut_off_share,
+        overflow_share=seen.overflow_share,
+    )
 
 
 def _every_nth(seen: Seen, most: int) -> Seen:
