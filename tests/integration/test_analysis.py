@@ -300,6 +300,16 @@ def test_a_barrier_that_not_all_work_items_reach_is_left_out(prober):
     assert found.overflowing_local_sizes
 
 
+def test_loops_with_barriers_that_contents_make_long_are_analysed_in_time(prober):
+    _, found = analysed(prober, """__kernel void k(__global float *a, __global const int *m, int turns) {
+        __local float t[256]; int l = get_local_id(0), n = m[get_group_id(0)];
+        for (int j = 0; j < turns; j++) for (int i = 0; i < n * n; i++) { t[l] = a[i]; barrier(CLK_LOCAL_MEM_FENCE); }
+        a[get_global_id(0)] = t[0]; }""")  # fmt: skip
+    assert not found.failure
+    assert found.data_dependent
+    assert [role.position for role in found.index_roles] == [1]
+
+
 def test_an_array_of_a_few_elements_does_not_keep_a_kernel_from_being_analysed(prober):
     kernel, found = analysed(prober, """__kernel void k(__global float *a) { __local float t[4];
         t[get_local_id(0)] = a[get_global_id(0)]; barrier(CLK_LOCAL_MEM_FENCE); a[get_global_id(0)] = t[0]; }""")  # fmt: skip
