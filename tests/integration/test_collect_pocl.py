@@ -34,7 +34,7 @@ SMALL = (
     "--set", "plan.max_groups_per_unit=21",
     "--set", "store.commit_interval_s=0.5",
     "--set", "store.publish_interval_s=0.5",
-    "--set", "limits.config_timeout_s=2",
+    "--set", "limits.config_timeout_s=4",
 )  # fmt: skip
 
 ADVERSARIAL = {
@@ -85,8 +85,8 @@ class Run:
         return [row["failure_detail"] for row in self.samples[name] if row["status"] == status]
 
 
-def run(corpus: Path, out: Path) -> Run:
-    process = Collect(corpus, out, "cpu", SMALL).start()
+def run(corpus: Path, out: Path, options: tuple[str, ...] = SMALL) -> Run:
+    process = Collect(corpus, out, "cpu", options).start()
     _, err = process.communicate(timeout=110)
     assert process.returncode == 0, err
     dataset = open_dataset(out)
@@ -121,7 +121,8 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Run:
     for name in ("saxpy", "matmul_tiled", "reduce_sum"):
         source = (KERNELS / f"{name}.cl").read_text(encoding="utf-8")
         (folder / "kernels" / f"{name}.cl").write_text(source, encoding="utf-8")
-    return run(folder / "kernels", folder / "data")
+    # A busy machine compiles for seconds inside a launch; nothing here may be taken for a hang.
+    return run(folder / "kernels", folder / "data", (*SMALL, "--set", "limits.config_timeout_s=30"))
 
 
 @pytest.fixture(scope="module")
