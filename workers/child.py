@@ -18,6 +18,8 @@ from pathlib import Path
 
 from workers.channel import Channel, ChannelClosedError, FromChild, ToChild
 
+CACHE_FOLDER = "pocl"
+"""Of a child's scratch folder: where PoCL keeps what it has compiled."""
 _STDERR_TAIL_BYTES = 4096
 
 
@@ -42,7 +44,7 @@ class Child:
         with theirs, self._stderr_path.open("wb") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), argument],
-                env={**os.environ, **environment, "POCL_CACHE_DIR": str(scratch / "pocl")},
+                env={**os.environ, **environment, "POCL_CACHE_DIR": str(scratch / CACHE_FOLDER)},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -10,8 +10,10 @@ import json
 import shutil
 from pathlib import Path
 
-from workers.child import Child
+from workers.child import CACHE_FOLDER, Child
 from workers.device.interface import DeviceRef
+
+_SEED_FOLDER = "cache-seed"
 
 
 class ChildStarter:
@@ -21,12 +23,25 @@ class ChildStarter:
         self._scratch = scratch
         self._started: list[Child] = []
 
+    def keep_cache_of(self, child: Child) -> None:
+        """Give all later children a copy of what ``child``'s runtime has compiled: so far, our own kernels.
+
+        Each would compile them anew: on PoCL that is a second of every task. The copies are apart, so a child
+        that is killed in a build, or gone wild, spoils its own only.
+        """
+        cache, seed = child.scratch / CACHE_FOLDER, self._scratch / _SEED_FOLDER
+        if cache.is_dir() and not seed.exists():
+            shutil.copytree(cache, seed)
+
     def start(self, module: str, name: str, ref: DeviceRef) -> Child:
         """Start ``python -m module`` for the device ``ref``; its folder is called ``name``."""
         # What an ended child has left is of no more use once the next one starts: its end is told by then.
         for ended in [child for child in self._started if child.has_ended]:
             shutil.rmtree(ended.scratch, ignore_errors=True)
             self._started.remove(ended)
+        seed = self._scratch / _SEED_FOLDER
+        if seed.is_dir():
+            shutil.copytree(seed, self._scratch / name / CACHE_FOLDER)
         reference = json.dumps(dataclasses.asdict(ref))
         child = Child(module, reference, environment=ref.environment, scratch=self._scratch / name)
         self._started.append(child)

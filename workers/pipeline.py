@@ -93,10 +93,18 @@ class DevicePipeline:
     def use(self, plan: Plan, device: Device) -> None:
         """Say which plan the tasks come from and which device record their rows name."""
         self._plan, self._device_id = plan, device.device_id
+        for child in self._slot.children():  # the one that has opened the device
+            self._starter.keep_cache_of(child)
         self._slot.use_device(device)
 
     def num_wanted(self) -> int:
-        """How many more tasks it would take now."""
+        """How many more tasks it would take now.
+
+        Where nothing may run beside the timing, tasks are prepared together and then timed one after the
+        other: one at a time would leave all but one of the compilers idle.
+        """
+        if self._quiet and (self._compiled or self._slot.state is not None):
+            return 0
         return max(0, self._config.ledger.claim_ahead - len(self.leases()))
 
     def submit(self, task: Task, lease: Lease) -> None:

@@ -99,7 +99,7 @@ def _record_set(table: str) -> dict[str, Any]:
 
 def _is_list_of_lists(kind: pa.DataType) -> bool:
     """Whether a column is beyond Croissant 1.0, whose fields repeat once at most; it is left out."""
-    return pa.types.is_list(kind) and pa.types.is_list(kind.value_type)
+    return bool(pa.types.is_list(kind) and pa.types.is_list(kind.value_type))
 
 
 def _field(table: str, field: pa.Field) -> dict[str, Any]:
