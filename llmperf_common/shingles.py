@@ -100,7 +100,9 @@ def _word(token: str) -> int:
         return _NAME_WORD
     else:
         meaning = token
-    return int.from_bytes(hashlib.blake2b(meaning.encode("utf-8", "replace"), digest_size=8).digest())
+    return int.from_bytes(
+        hashlib.blake2b(meaning.encode("utf-8", "replace"), digest_size=8).digest()
+    )
 
 
 def _mixed(values: NDArray[np.int64] | Hashes) -> Hashes:
