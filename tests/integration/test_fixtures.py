@@ -36,8 +36,9 @@ RUNS: dict[str, tuple[tuple[str, ...], Strategy]] = {
     "all, memory_analysis": (tuple(FIXTURES), Strategy.MEMORY_ANALYSIS),
 }
 GOOD = ("saxpy", "stencil1d_3", "transpose_naive")
-CORPUS_BUDGET_S = 100.0
-"""Finding the device, its peaks, and reading all sources; the macro bomb takes 30 s of it."""
+CORPUS_BUDGET_S = 180.0
+"""Finding the device, its peaks, and reading all sources. The macro bomb gets 30 s of the parser's CPU time for it, which
+may be 90 s of a busy machine's."""
 GOOD_TASK_S = 5.0
 """What a good kernel takes at most on a machine that is not overloaded; budgets are for such a one."""
 MARK = "LLMPERF_TEST_MARK"
