@@ -54,7 +54,7 @@ _FILLABLE = frozenset(
 )
 _QUALIFIERS = re.compile(
     r"\b(?:__global|__constant|__local|__private|__generic|global|constant|local|private|const|volatile|restrict"
-    r"|__restrict|__read_only|__write_only|__read_write|read_only|write_only|read_write|struct|union|enum)\b"
+    r"|__restrict|__read_only|__write_only|__read_write|read_only|write_only|read_write)\b"
 )
 _UNSIGNED = {
     "unsigned char": "uchar",

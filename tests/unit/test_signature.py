@@ -58,7 +58,7 @@ def test_arguments_have_types_sizes_and_kinds():
         ("read_only pipe int p", "'p'.*pipe"),
         ("global float **rows", "'rows'.*float"),
         ("struct S s", "'s'.*structure"),
-        ("global struct P *s", "'s'.*'P\\*'.*structure"),
+        ("global struct P *s", "'s'.*'struct P\\*'.*structure"),
         ("global struct U *s", "'s'.*structure.*overlapping"),
         ("global struct K *s", "'s'.*structure.*packed"),
         ("global struct B *s", "'s'.*structure"),
