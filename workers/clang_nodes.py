@@ -164,13 +164,13 @@ class ParsedSource:
     """One parsed file.
 
     ``functions`` by declaration key, in source order; ``globals`` are file-scope variables by key;
-    ``errors`` are the parser's messages, ``line: text``; ``fatal``: it gave up before the end.
+    ``errors`` are the parser's messages, ``line: text``; ``missing_files``: what it includes and nobody has.
     """
 
     functions: dict[str, Function]
     globals: dict[str, Node]
     errors: tuple[str, ...]
-    fatal: bool
+    missing_files: tuple[str, ...] = ()
     prototypes: tuple[Prototype, ...] = ()
 
     @property

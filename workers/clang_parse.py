@@ -7,27 +7,35 @@ calls this in a child process (``parse_pool.py``).
 
 from __future__ import annotations
 
-import shlex
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from clang import cindex
 
+from workers.build_options import parser_options
 from workers.clang_cursor import CursorReader, deep_recursion, register_functions
 from workers.clang_nodes import Function, Node, ParsedSource, Prototype
 
-PRELUDE = Path(__file__).with_name("prelude.h")
-FILE_NAME = "llmperf_kernel.cl"
-"""The text is parsed under this name, in no folder: a kernel never sees files of this machine."""
+FILE_NAME = "/nonexistent/llmperf/llmperf_kernel.cl"
+"""The text is parsed under this name, in a folder that no machine has."""
+_PRELUDE_NAME = "/nonexistent/llmperf/llmperf_prelude.h"
+_PRELUDE = Path(__file__).with_name("prelude.h")
+_NO_FILES = Path(__file__).with_name("no_files.yaml")
+"""A file system with nothing in it. The folder alone is not enough: libclang takes ``x/../..`` for ``..``, and
+looks for ``<stdio.h>`` in the machine's own folders."""
 
 DEFAULT_STANDARD = "CL2.0"
 FALLBACK_STANDARD = "CL1.2"
 _TARGET = (
     "-target", "spir64-unknown-unknown", "-ferror-limit=0", "-w", "-fbracket-depth=1024",
-    "-cl-no-stdinc", "-Xclang", "-fdeclare-opencl-builtins", "-include", str(PRELUDE),
+    "-cl-no-stdinc", "-nostdinc", "-Xclang", "-fdeclare-opencl-builtins", "-include", _PRELUDE_NAME,
 )  # fmt: skip
-_ERROR, _FATAL = 3, 4
+_KEEP_GOING = 0x200
+"""Of libclang's flags: after a header that is not there the types it would declare are errors, not guessed."""
+_ERROR = 3
+_MISSING_FILE = re.compile(r"'(.*)' file not found")
 _FUNCTION_DECL, _VAR_DECL = 8, 9
 
 
@@ -73,36 +81,37 @@ def _best_unit(source: str, build_options: str) -> Any:
     return older if len(_problems(older)) < num_errors else newer
 
 
-def parser_options(build_options: str) -> tuple[str, ...]:
-    """Keep what the parser needs of a device compiler's options: macros, include folders, the standard.
-
-    >>> parser_options("-DN=4 -D M -cl-fast-relaxed-math -cl-std=CL1.2")
-    ('-DN=4', '-D', 'M', '-cl-std=CL1.2')
-    """
-    kept: list[str] = []
-    words = iter(shlex.split(build_options))
-    for word in words:
-        if word in {"-D", "-U", "-I"}:
-            value = next(words, None)
-            kept += [word, value] if value is not None else []
-        elif word.startswith(("-D", "-U", "-I", "-cl-std=")):
-            kept.append(word)
-    return tuple(kept)
-
-
 @cache
 def _index() -> Any:
     register_functions()
     return cindex.Index.create()
 
 
+@cache
+def _prelude() -> str:
+    return _PRELUDE.read_text(encoding="utf-8")
+
+
 def translate(source: str, options: tuple[str, ...]) -> Any:
-    """Return libclang's translation unit of a text that is parsed as ``FILE_NAME``. Raises ParserCrashError."""
+    """Return libclang's translation unit of a text that is parsed as ``FILE_NAME``.
+
+    No file of this machine is seen, unless ``options`` name a folder to include from.
+
+    Raises:
+        ParserCrashError: libclang failed inside.
+    """
     arguments = ["-x", "cl", *_TARGET, *options]
+    if not any(option.startswith("-I") for option in options):
+        arguments += ["-ivfsoverlay", str(_NO_FILES)]
     # NUL bytes would end the text early inside libclang; they are errors to every compiler.
     text = source.replace("\0", " ")
     try:
-        return _index().parse(FILE_NAME, args=arguments, unsaved_files=[(FILE_NAME, text)])
+        return _index().parse(
+            FILE_NAME,
+            args=arguments,
+            unsaved_files=[(FILE_NAME, text), (_PRELUDE_NAME, _prelude())],
+            options=_KEEP_GOING,
+        )
     except cindex.TranslationUnitLoadError:
         raise ParserCrashError("libclang gave up on this source (it crashed inside)") from None
 
@@ -136,7 +145,11 @@ def _read(unit: Any) -> ParsedSource:
         functions=functions,
         globals=variables,
         errors=_messages(problems),
-        fatal=any(one.severity >= _FATAL for one in problems),
+        missing_files=tuple(
+            dict.fromkeys(
+                match[1] for one in problems if (match := _MISSING_FILE.fullmatch(one.spelling))
+            )
+        ),
         prototypes=tuple(prototypes),
     )
 

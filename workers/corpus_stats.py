@@ -5,13 +5,13 @@ Owns the statistics of ``llmperf corpus stats``. Does not draw them: ``llmperf/r
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from llmperf_common.families import family_sizes
 from llmperf_common.records import Kernel
+from workers.build_options import option_words
 from workers.corpus_parquet import Corpus
 
 _PERCENTILES = (0, 10, 50, 90, 99, 100)
@@ -80,7 +80,7 @@ def corpus_stats(corpus: Corpus) -> CorpusStats:
 
 def defined_macros(kernel: Kernel) -> tuple[str, ...]:
     """Return what a kernel's build options define, as ``NAME`` or ``NAME=VALUE``."""
-    words = shlex.split(kernel.build_options)
+    words = option_words(kernel.build_options)
     return tuple(word.removeprefix("-D") for word in words if len(word) > 2 and word[:2] == "-D")
 
 

@@ -31,7 +31,7 @@ _HUGE_NUMBERS = (
 )  # fmt: skip
 _LINES = (
     "#if 0", "#if 1", "#endif", "#else", "#elif", "#ifdef N", "#ifndef cl_khr_fp64", "#error no", "#warning yes",
-    "#line 1 \"llmperf_kernel.cl\"", "#line 2147483647", "#include <stdio.h>", "#include __FILE__", "#include \"\"",
+    "#line 1 \"/nonexistent/llmperf/llmperf_kernel.cl\"", "#line 2147483647", "#include <stdio.h>", "#include __FILE__", "#include \"\"",
     "#include \"/etc/passwd\"", "#include \"/dev/zero\"", "#pragma OPENCL EXTENSION cl_khr_fp64 : disable",
     "#pragma OPENCL EXTENSION all : require", "#pragma unroll 1000000", "#pragma pack(1)", "#pragma clang system_header",
     "#define kernel", "#define __kernel kernel", "#define void int", "#define float double", "#define global local",

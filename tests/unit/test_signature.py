@@ -4,7 +4,7 @@ import pytest
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Access, ArgumentKind, Signature
-from workers.clang_parse import parser_options
+from workers.build_options import parser_options
 from workers.signature import mentions_kernel, read_signatures
 
 

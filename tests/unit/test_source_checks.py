@@ -1,8 +1,13 @@
 """What no parser may see, and what is not mistaken for it."""
 
+from pathlib import Path
+
 import pytest
 
 from llmperf_common.failures import FailureCode
+from workers.analysis.preprocess import expand_macros
+from workers.build_options import parser_options
+from workers.clang_parse import diagnose, parse
 from workers.front_end import read_kernels
 from workers.signature import read_signatures
 from workers.source_checks import refused
@@ -70,3 +75,44 @@ def test_a_sum_of_thousands_is_refused_not_cut_off():
     assert not isinstance(found, tuple)
     assert found.code is FailureCode.UNSUPPORTED
     assert "nested too deeply" in found.detail
+
+
+@pytest.mark.parametrize(
+    "include",
+    [
+        '"mine.h"',
+        '"../../{folder}/mine.h"',
+        '"../../../../../../../../{folder}/mine.h"',
+        '"/{folder}/mine.h"',
+        "MACRO",
+        "<stdio.h>",
+        "<linux/version.h>",
+    ],
+)
+def test_a_result_does_not_depend_on_what_lies_around(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, include: str
+):
+    (tmp_path / "mine.h").write_text("#define MINE 1\n#define ALSO 2")
+    folder = str(tmp_path).lstrip("/")
+    text = f'#define MACRO "/{folder}/mine.h"\n#include {include.format(folder=folder)}\nint a = MINE;\n'
+    monkeypatch.chdir(tmp_path)
+    errors = diagnose(text + KERNEL)
+    assert errors[0].startswith("2: ")
+    assert errors[0].endswith("file not found")
+    assert errors[1:] == ("3: use of undeclared identifier 'MINE'",)
+    assert parse(text).missing_files
+    assert "MINE" in expand_macros(text)
+
+
+def test_whether_a_file_is_there_cannot_be_asked():
+    asks = '#if __has_include("/etc/passwd") || __has_include(<stdio.h>)\n#error seen\n#endif'
+    assert diagnose(asks + KERNEL) == ()
+
+
+def test_a_folder_that_the_options_name_is_seen(tmp_path: Path):
+    (tmp_path / "mine.h").write_text("#define MINE 1\n")
+    assert diagnose(f'#include "mine.h"\nint a = MINE;{KERNEL}', f"-I{tmp_path}") == ()
+
+
+def test_options_with_an_open_quote_are_words():
+    assert parser_options("-DA='1 -DB=2") == ("-DA='1", "-DB=2")

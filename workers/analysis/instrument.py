@@ -17,7 +17,8 @@ from workers.analysis.cursors import children_of
 from workers.analysis.edits import Edits
 from workers.analysis.preprocess import ExpansionError, expand_macros
 from workers.analysis.rewriter import CONTEXT, FunctionRewriter, Sites, UnresolvedError
-from workers.clang_parse import FILE_NAME, ParserCrashError, parser_options, translate
+from workers.build_options import parser_options
+from workers.clang_parse import FILE_NAME, ParserCrashError, translate
 from workers.clang_types import TypeReader
 from workers.device.interface import Instrumented
 

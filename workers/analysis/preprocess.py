@@ -11,7 +11,7 @@ from typing import Any
 
 from pcpp import Action, OutputDirective, Preprocessor
 
-from workers.clang_parse import parser_options
+from workers.build_options import parser_options
 
 MAX_EXPANDED_CHARACTERS = 4 * 2**20
 MAX_EXPANDED_TOKENS = 2**16
@@ -41,7 +41,7 @@ class ExpansionError(Exception):
 
 
 class _Preprocessor(Preprocessor):  # type: ignore[misc]
-    """Keeps ``#line`` directives (places are told in the file's own lines) and drops unknown includes."""
+    """Keeps ``#line`` directives (places are told in the file's own lines), opens no file and drops includes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,6 +57,9 @@ class _Preprocessor(Preprocessor):  # type: ignore[misc]
     def on_error(self, file: str, line: int, message: str) -> None:
         del file
         self.errors.append(f"line {line}: {message}")
+
+    def on_file_open(self, _is_system_include: bool, include_path: str) -> Any:
+        raise FileNotFoundError(include_path)  # asked for whatever lies in the working directory
 
     def on_include_not_found(self, *_arguments: Any) -> None:
         raise OutputDirective(Action.IgnoreAndRemove)
