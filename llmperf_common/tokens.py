@@ -1,17 +1,25 @@
-"""The tokens of an OpenCL C source, and its normal form without the names somebody chose.
+"""The tokens of an OpenCL C source, and what of them somebody chose.
 
-Owns what counts as a token, a name and a class of numbers. Used to compare sources (``shingles.py``) and to count
-(``workers/static_features.py``); imports nothing, since parsing children load it.
+Owns what counts as a comment, a text, a token, a name and a class of numbers. Used to compare sources
+(``shingles.py``), to count (``workers/static_features.py``) and to look at code without its comments; imports nothing,
+since parsing children load it.
 """
 
 from __future__ import annotations
 
 import re
 
+_COMMENT = r"//(?:\\\r?\n|[^\n])*+|/\*.*?(?:\*/|\Z)"
+_TEXT = r"""\"(?:\\(?:\r?\n|.)|[^\"\\\n])*+\"?|'(?:\\(?:\r?\n|.)|[^'\\\n])*+'?"""
+"""One that is not closed reaches to the end of its line, as in a compiler; to look for its end again at each of its
+characters would take the square of its length."""
+COMMENT_OR_TEXT = f"{_COMMENT}|{_TEXT}"
+"""To be compiled with ``re.DOTALL``."""
+_COMMENT_OR_TEXT = re.compile(COMMENT_OR_TEXT, re.DOTALL)
 _TOKEN = re.compile(
-    r"""
-    (?P<comment>//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z))
-  | (?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
+    rf"""
+    (?P<comment>{_COMMENT})
+  | (?P<text>{_TEXT})
   | (?P<number>\.?\d(?:[eEpP][+-]|[\w.])*)
   | (?P<word>[A-Za-z_]\w*)
   | (?P<sign><<=|>>=|\.\.\.|->|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|\#\#|[^\s\w])
@@ -58,6 +66,30 @@ _BUILTIN_SHAPES = re.compile(
 _FLOAT_NUMBER = re.compile(r"(?i)(?!0x)(?:[\d.]*\.[\d.]*|\d+e[+-]?\d+)|0x[\da-f.]*p|\d+f\Z")
 
 
+def without_comments(source: str) -> str:
+    r"""Return a source with each comment as a blank; lines keep their numbers.
+
+    >>> without_comments("a/* 1\n2 */b // c\n'//'")
+    "a \nb  \n'//'"
+    """
+    return _COMMENT_OR_TEXT.sub(
+        lambda match: match[0] if match[0][0] in "\"'" else _blank(match), source
+    )
+
+
+def without_texts(source: str) -> str:
+    r"""Return a source with each comment and each text as a blank; lines keep their numbers.
+
+    >>> without_texts("f(\"a kernel\"); // kernel")
+    'f( );  '
+    """
+    return _COMMENT_OR_TEXT.sub(_blank, source)
+
+
+def _blank(match: re.Match[str]) -> str:
+    return " " + "\n" * match[0].count("\n")
+
+
 def tokenize(source: str) -> list[str]:
     """Return the tokens of a source: comments and white space left out, everything else as written.
 
@@ -66,30 +98,6 @@ def tokenize(source: str) -> list[str]:
     """
     text = source.replace("\\\r\n", " ").replace("\\\n", " ")
     return [match.group() for match in _TOKEN.finditer(text) if match.lastgroup != "comment"]
-
-
-def normalize(source: str) -> list[str]:
-    """Return the tokens with names and numbers replaced by what stays the same in a copy.
-
-    Names that are neither keywords nor OpenCL built-ins become ``v0``, ``v1``, ... by first appearance;
-    numbers become their class (``0``, ``1``, ``int``, ``float``), texts become ``text``.
-
-    >>> normalize("float sum = x[gid] * 2;") == normalize("float acc = y[id] * 3;")
-    True
-    """
-    names: dict[str, str] = {}
-    found = []
-    for token in tokenize(source):
-        first = token[0]
-        if first.isdigit() or (first == "." and len(token) > 1 and token[1].isdigit()):
-            found.append(number_class(token))
-        elif first in "\"'":
-            found.append("text")
-        elif (first.isalpha() or first == "_") and not is_builtin(token):
-            found.append(names.setdefault(token, f"v{len(names)}"))
-        else:
-            found.append(token)
-    return found
 
 
 def is_builtin(word: str) -> bool:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from llmperf_common.tokens import COMMENT_OR_TEXT
 from workers.clang_nodes import Function, NodeKind, ParsedSource, reachable, walk
 
-_COMMENTS_AND_TEXTS = re.compile(
-    rb"//(?:\\\r?\n|[^\n])*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL
-)
+_COMMENTS_AND_TEXTS = re.compile(COMMENT_OR_TEXT.encode(), re.DOTALL)
 _DIRECTIVE = re.compile(rb"^[ \t]*#[ \t]*(\w*)([^\n]*)", re.MULTILINE)
 _OPENING = frozenset({b"if", b"ifdef", b"ifndef"})
 _TO_LINE_END = re.compile(rb"[ \t]*;?[ \t]*(?:\r?\n(?:[ \t]*\r?\n)*|\Z)")

@@ -2,8 +2,8 @@
 
 Owns two refusals. A kernel never sees files of this machine: ``#include "/etc/passwd"`` would quote it in a
 dataset's failure_detail, ``"/dev/zero"`` fills the memory, ``"/dev/stdin"`` waits for ever. And half of a character
-(a lone surrogate) has no bytes. An include path that a macro makes up gets past this; the parse child's limits
-bound what that costs.
+(a lone surrogate) has no bytes. An include path that a macro makes up gets past this: the parser sees no file
+(``clang_parse.py``), the device's compiler runs in a child.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from __future__ import annotations
 import re
 
 from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.tokens import COMMENT_OR_TEXT
 
-_COMMENT_OR_TEXT = re.compile(
-    r"//[^\n]*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL
-)
+_COMMENT_OR_TEXT = re.compile(COMMENT_OR_TEXT, re.DOTALL)
 _ABSOLUTE_INCLUDE = re.compile(
     r"^[ \t\f\v]*(?:#|%:|\?\?=)[ \t\f\v]*(?:include|include_next|import|__include_macros)[ \t\f\v]*([\"<][ \t]*/[^\n]*)",
     re.MULTILINE,

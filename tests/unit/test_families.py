@@ -3,14 +3,15 @@
 import itertools
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llmperf_common import families
 from llmperf_common.families import MIN_JACCARD, assign_families
-from llmperf_common.shingles import jaccard, views_of
-from llmperf_common.tokens import normalize, tokenize
+from llmperf_common.shingles import Hashes, jaccard, views_of
+from llmperf_common.tokens import tokenize
 
 SAXPY = """
 __kernel void saxpy(float a, __global const float *x, __global float *y, int n) {
@@ -37,19 +38,12 @@ def test_tokens_leave_out_comments_and_white_space():
     assert tokenize("/* never closed") == []
 
 
-def test_normal_form_keeps_keywords_builtins_and_number_classes():
-    assert normalize("float4 v = convert_float4(x) * 0x1F + 2.5f + 0 + 1 + 1e3;") == [
-        "float4", "v0", "=", "convert_float4", "(", "v1", ")", "*", "int", "+", "float", "+", "0", "+", "1", "+",
-        "float", ";",
-    ]  # fmt: skip
-
-
 def test_a_renamed_copy_is_family_and_another_kernel_is_not():
     found = assign_families([("b", SAXPY, "x"), ("a", RENAMED, "y"), ("c", OTHER, "z")])
     assert found == {"b": "a", "a": "a", "c": "c"}
 
 
-def test_kernels_of_one_file_are_one_family_and_empty_sources_are_none():
+def test_kernels_of_one_text_are_one_family_and_empty_sources_are_none():
     found = assign_families([("1", SAXPY, "x"), ("0", SAXPY, "y"), ("2", "", "p"), ("3", " ", "q")])
     assert found == {"0": "0", "1": "0", "2": "2", "3": "3"}
 
@@ -92,16 +86,69 @@ def test_every_family_id_is_its_smallest_member():
         assert min(kernel for kernel, one in found.items() if one == family) == family
 
 
+def overlap(first: str, second: str) -> float:
+    return max(jaccard(x, y) for x, y in zip(views_of(first), views_of(second), strict=True))
+
+
 def test_components_are_transitive():
-    found = assign_families(variants(12))
-    neighbours = variants(12)
-    for (first, a, _), (second, b, _) in itertools.pairwise(neighbours):
-        if any(jaccard(x, y) >= MIN_JACCARD for x, y in zip(views_of(a), views_of(b), strict=True)):
-            assert found[first] == found[second]
+    chain = variants(12)[1:12]
+    texts = [text for _, text, _ in chain]
+    assert all(overlap(one, after) >= MIN_JACCARD for one, after in itertools.pairwise(texts))
+    assert overlap(texts[0], texts[-1]) < MIN_JACCARD
+    assert set(assign_families(chain).values()) == {"s001"}
 
 
 def test_candidates_by_sketch_find_what_all_pairs_find(monkeypatch: pytest.MonkeyPatch):
     kernels = variants(20)
     expected = assign_families(kernels)
     monkeypatch.setattr(families, "_MAX_ALL_PAIRS", 0)
+    assert assign_families(kernels) == expected
+
+
+def pairs_of(overlap: float, count: int) -> list[Hashes]:
+    """Sets of random hashes, two by two with just this overlap."""
+    random_hashes = np.random.default_rng(5)
+    num_common = int(np.ceil(2 * 200 * overlap / (1 + overlap)))
+    sets = []
+    for _ in range(count):
+        base = random_hashes.integers(0, 2**63, size=400 - num_common, dtype=np.uint64)
+        sets += [np.sort(base[:200]), np.sort(np.r_[base[:num_common], base[200:]])]
+    return sets
+
+
+def test_candidates_miss_hardly_a_pair_just_above_the_threshold():
+    sets = pairs_of(0.86, 250)
+    assert jaccard(sets[0], sets[1]) == pytest.approx(0.86, abs=0.005)
+    found = set(families._sketched_pairs(sets))
+    assert sum((2 * pair, 2 * pair + 1) in found for pair in range(250)) >= 249
+    assert len(found) <= 255
+
+
+def test_a_large_family_is_not_compared_pair_by_pair(monkeypatch: pytest.MonkeyPatch):
+    body = "".join(f"y[i + {n}] = a * x[i * {n}] + y[{n}];\n" for n in range(40))
+    calls = ["sin", "cos", "tan", "exp", "log", "sqrt", "fabs", "floor", "ceil", "rint"]
+    kernels = [
+        (
+            f"{3 * number:04d}",
+            SAXPY.replace("if (i < n)", f"{body} {first}({second}(n)); if (i < n)"),
+            "k",
+        )
+        for number, (first, second) in enumerate(itertools.product(calls, calls))
+    ]
+    compared = []
+
+    def counted(first: Hashes, second: Hashes) -> float:
+        compared.append(1)
+        return jaccard(first, second)
+
+    monkeypatch.setattr(families, "jaccard", counted)
+    assert set(assign_families(kernels).values()) == {"0000"}
+    assert len(compared) < 3 * len(kernels)
+
+
+def test_a_long_source_is_sketched_in_parts(monkeypatch: pytest.MonkeyPatch):
+    kernels = variants(20)
+    monkeypatch.setattr(families, "_MAX_ALL_PAIRS", 0)
+    expected = assign_families(kernels)
+    monkeypatch.setattr(families, "_SHINGLES_AT_ONCE", 7)
     assert assign_families(kernels) == expected
