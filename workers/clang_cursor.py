@@ -148,8 +148,12 @@ class CursorReader:
             required_local_size=tuple(map(int, required.groups())) if required else None,
             start=start,
             end=end,
-            num_errors=sum(start <= offset <= end for offset in self._error_offsets),
+            num_errors=self._errors_between(start, end),
+            num_header_errors=self._errors_between(start, bodies[-1].extent.start.offset),
         )
+
+    def _errors_between(self, start: int, end: int) -> int:
+        return sum(start <= offset <= end for offset in self._error_offsets)
 
     def prototype(self, cursor: Any) -> Prototype:
         """Read the declaration of a function that has no body there."""

@@ -148,6 +148,8 @@ class Function:
     end: int
     num_errors: int
     """Errors of the parser inside it: statements may be missing from ``body``."""
+    num_header_errors: int
+    """Those before its body: the type of a parameter may be the parser's ``int`` for one that it does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

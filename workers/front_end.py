@@ -1,29 +1,28 @@
 """From one text to its kernels, each with the source it needs and the macros it is built with.
 
-Owns the order of the steps: macros that the host would define (``macro_inference.py``), signatures
-(``signature.py``), pruning (``prune_source.py``), and the rule that a step which does not help is undone. Needs no
-device; runs in the parse child.
+Owns the order of the steps: macros that the host would define (``macro_inference.py``), kernels that ``#if`` holds shut,
+signatures (``signature.py``), pruning (``prune_source.py``); and the rule that a step which does not help is undone. No
+kernel that the text defines is lost: one that cannot be read has a failure. Needs no device; runs in the parse child.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from llmperf_common.failures import Failure
+from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Signature
-from workers.clang_nodes import ParsedSource
+from workers.build_options import option_words
+from workers.clang_nodes import Function, ParsedSource
 from workers.clang_parse import ParserCrashError, parse
-from workers.macro_inference import infer_macros, open_kernels
+from workers.kernel_headers import KernelHeader, kernel_headers, mentions_kernel
+from workers.macro_inference import ParseBudget, infer_macros
+from workers.preprocessor_guards import opening
 from workers.prune_source import prune
-from workers.signature import (
-    NamedSignature,
-    mentions_kernel,
-    parser_failure,
-    signature_of,
-    signatures_of,
-)
+from workers.signature import NamedSignature, signature_of
 from workers.source_checks import refused
 
 MAX_PRUNED_BYTES = 2**20
@@ -45,7 +44,7 @@ class ReadKernel:
 
 
 def read_kernels(source: str, build_options: str = "") -> tuple[ReadKernel, ...] | Failure:
-    """Read every kernel of one text, in the order they are defined.
+    """Read every kernel of one text, in the order they are defined; those behind ``#if`` come last.
 
     Args:
         source: OpenCL C text.
@@ -65,8 +64,19 @@ def read_kernels(source: str, build_options: str = "") -> tuple[ReadKernel, ...]
         return refusal
     try:
         return _Reading(source, build_options).kernels()
-    except (RecursionError, ParserCrashError) as error:
-        return parser_failure(error)
+    except RecursionError:
+        what = "an expression is nested too deeply to be analysed"
+        return _failure(FailureCode.UNSUPPORTED, what)
+    except ParserCrashError as error:
+        return _failure(FailureCode.COMPILER_CRASH, str(error))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """The text as it is with some definitions."""
+
+    parsed: ParsedSource
+    inferred: tuple[str, ...] = ()
 
 
 class _Reading:
@@ -75,57 +85,141 @@ class _Reading:
     def __init__(self, source: str, build_options: str) -> None:
         self._source = source
         self._given = build_options
-        self._inferred: tuple[str, ...] = ()
+        self._budget = ParseBudget()
         self._pruned_bytes = 0
 
     def kernels(self) -> tuple[ReadKernel, ...] | Failure:
-        parsed = self._parsed()
-        found = signatures_of(parsed, self._source)
-        if isinstance(found, Failure):
-            return found
-        return tuple(self._kernel(parsed, one) for one in found)
+        views = self._views(())
+        found = self._read(views)
+        left = [one for one in kernel_headers(self._source) if one.name not in found]
+        for openers, names in _by_openers(left):
+            found.update(self._opened([*views[0].inferred, *openers], openers, names))
+        for header in left:
+            failure = self._loss(views[0], header) if header.name not in found else None
+            if failure is not None:
+                found[header.name] = self._whole(views[0], header.name, failure=failure)
+        return tuple(found.values()) or _nothing(views[0].parsed)
 
-    def _parsed(self) -> ParsedSource:
-        plain = parse(self._source, self._given)
-        if plain.errors:
-            self._inferred = infer_macros(self._source, self._given)
-        elif not plain.kernels:
-            self._inferred = open_kernels(self._source)
-        if not self._inferred:
-            return plain
-        parsed = parse(self._source, self._options(self._inferred))
-        if len(parsed.kernels) < len(plain.kernels) or (not plain.errors and not parsed.kernels):
-            self._inferred = ()
-            return plain
-        return parsed
+    def _views(self, inferred: tuple[str, ...]) -> tuple[_View, ...]:
+        """Return the text as it is with these definitions; before it, with the macros that its errors ask for."""
+        view = _View(parsed=parse(self._source, self._options(inferred)), inferred=inferred)
+        if not view.parsed.errors:
+            return (view,)
+        more = infer_macros(self._source, self._options(inferred), self._budget)
+        if not more:
+            return (view,)
+        every = _merged(inferred, more)
+        return (_View(parsed=parse(self._source, self._options(every)), inferred=every), view)
+
+    def _read(self, views: Sequence[_View], names: Set[str] | None = None) -> dict[str, ReadKernel]:
+        """Read the kernels of these names, or all, each in the first view that has it."""
+        found: dict[str, ReadKernel] = {}
+        for view in views:  # a macro that helps one kernel can shut the branch of another
+            for one in view.parsed.kernels:
+                if one.name not in found and (names is None or one.name in names):
+                    found[one.name] = self._kernel(view, one)
+        return found
+
+    def _opened(
+        self, definitions: Sequence[str], openers: Sequence[str], names: Set[str]
+    ) -> dict[str, ReadKernel]:
+        """Read kernels of these names with the definitions that open their branch."""
+        if {_name(one) for one in openers} & _defined(self._given):
+            return {}  # somebody chose another branch
+        if not self._budget.allows(self._source):
+            return {}
+        return self._read(self._views(_merged(definitions)), names)
 
     def _options(self, inferred: tuple[str, ...]) -> str:
         return " ".join([self._given, *inferred] if self._given else inferred)
 
-    def _kernel(self, parsed: ParsedSource, one: NamedSignature) -> ReadKernel:
-        whole = ReadKernel(
-            name=one.name,
+    def _whole(
+        self,
+        view: _View,
+        name: str,
+        *,
+        signature: Signature | None = None,
+        failure: Failure | None = None,
+    ) -> ReadKernel:
+        return ReadKernel(
+            name=name,
             source=self._source,
-            build_options=self._options(self._inferred),
-            signature=one.signature,
-            failure=one.failure,
+            build_options=self._options(view.inferred),
+            signature=signature,
+            failure=failure,
         )
-        text = self._source.encode("utf-8", "replace")
-        function = next((k for k in parsed.kernels if k.name == one.name), None)
-        shorter = prune(text, parsed, function) if function is not None else None
+
+    def _kernel(self, view: _View, function: Function) -> ReadKernel:
+        parsed = view.parsed
+        one = signature_of(parsed, self._source, function)
+        missing = _missing(parsed)
+        # What a type is that the missing file would declare, nobody knows; the parser says int.
+        is_known = missing is None or not function.num_header_errors
+        whole = self._whole(
+            view,
+            one.name,
+            signature=one.signature if is_known else None,
+            failure=missing or one.failure,
+        )
+        shorter = prune(self._source.encode("utf-8", "replace"), parsed, function)
         if shorter is None or self._pruned_bytes + len(shorter) > MAX_PRUNED_BYTES:
             return whole
         self._pruned_bytes += len(shorter)
         pruned = shorter.decode("utf-8", "replace")
-        options = self._options(tuple(word for word in self._inferred if _is_named(word, pruned)))
+        options = self._options(tuple(word for word in view.inferred if _is_named(word, pruned)))
         if not _means_the_same(parsed, one, pruned, options):
             return whole
         return replace(whole, source=pruned, build_options=options)
 
+    def _loss(self, view: _View, header: KernelHeader) -> Failure | None:
+        """Say why a kernel that the text defines was not read; None for a name that is a macro."""
+        if view.parsed.errors:
+            detail = "the parser could not make sense of this kernel\n" + "\n".join(
+                view.parsed.errors
+            )
+        elif not header.branches or self._is_macro(view, header.name):
+            return None
+        else:
+            detail = (
+                "#if holds this kernel shut and no guess opens it; pass the macros it needs (-D...)"
+            )
+        return _failure(FailureCode.BUILD_ERROR, detail)
+
+    def _is_macro(self, view: _View, name: str) -> bool:
+        defined = re.search(rf"#[ \t]*define[ \t]+{name}\b", self._source) is not None
+        return defined or name in _defined(self._options(view.inferred))
+
+
+def _by_openers(headers: Iterable[KernelHeader]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
+    """Yield what would open some kernels, and which; a kernel of several branches by the first that can be opened."""
+    groups: dict[tuple[str, ...], set[str]] = {}
+    seen: set[str] = set()
+    for header in headers:
+        openers = tuple(f"-D{one}" for one in opening(header.branches))
+        if openers and header.name not in seen:
+            seen.add(header.name)
+            groups.setdefault(openers, set()).add(header.name)
+    yield from groups.items()
+
+
+def _merged(*definitions: Sequence[str]) -> tuple[str, ...]:
+    """Return definitions by name; the later one of a name counts."""
+    by_name = {_name(word): word for part in definitions for word in part}
+    return tuple(by_name[name] for name in sorted(by_name))
+
+
+def _name(definition: str) -> str:
+    return definition.removeprefix("-D").partition("=")[0]
+
+
+def _defined(build_options: str) -> set[str]:
+    words = option_words(build_options)
+    apart = {_name(word) for before, word in pairwise(words) if before == "-D"}
+    return apart | {_name(word) for word in words if word.startswith("-D")}
+
 
 def _is_named(definition: str, text: str) -> bool:
-    name = definition.removeprefix("-D").partition("=")[0]
-    return re.search(rf"\b{re.escape(name)}\b", text) is not None
+    return re.search(rf"\b{re.escape(_name(definition))}\b", text) is not None
 
 
 def _means_the_same(parsed: ParsedSource, one: NamedSignature, pruned: str, options: str) -> bool:
@@ -141,3 +235,23 @@ def _means_the_same(parsed: ParsedSource, one: NamedSignature, pruned: str, opti
 
 def _without_lines(errors: tuple[str, ...]) -> Counter[str]:
     return Counter(error.partition(": ")[2] for error in errors)
+
+
+def _missing(parsed: ParsedSource) -> Failure | None:
+    """Return the failure of every kernel of a text that includes what is not there: no compiler can build it."""
+    if not parsed.missing_files:
+        return None
+    names = ", ".join(parsed.missing_files)
+    detail = f"it includes {names}: not found beside the file nor in a folder above it"
+    return _failure(FailureCode.BUILD_ERROR, detail)
+
+
+def _nothing(parsed: ParsedSource) -> Failure:
+    reasons = parsed.errors or (
+        "no __kernel function with a body is left after preprocessing; pass the macros it needs (-D...)",
+    )
+    return _failure(FailureCode.BUILD_ERROR, "no kernel found\n" + "\n".join(reasons))
+
+
+def _failure(code: FailureCode, detail: str) -> Failure:
+    return Failure(code=code, stage=Stage.SIGNATURE, detail=detail)

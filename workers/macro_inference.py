@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import assert_never
 
+from llmperf_common.tokens import without_comments
 from workers.clang_parse import diagnose
 from workers.macro_values import (
     Role,
+    directives_apart,
     function_for,
     qualifier_for,
     role_of,
     type_for,
     value_for,
-    without_comments,
 )
 from workers.preprocessor_guards import escapes_of, openers_of
 
@@ -27,6 +30,10 @@ MAX_ROUNDS = 6
 MAX_MACROS = 64
 MAX_SOURCE_BYTES = 256 * 1024
 """A larger source with errors would be parsed for minutes."""
+MAX_PARSED_CHARS = 2 * 2**20
+"""Of one file, all its parses together: some six seconds, so that the kernels can still be read in their time."""
+_CHARS_PER_PARSE = 4096
+"""What a parse costs at least, as text."""
 
 _NAMED_BY_ERROR = re.compile(
     r"(unknown type name|use of undeclared identifier|call to undeclared function|implicit declaration of function)"
@@ -39,18 +46,38 @@ _LANGUAGE_NAME = re.compile(
 """OpenCL's own, whether the parser knows it or not: a device's compiler does, and a macro would hide it."""
 _CONSTANT_NAME = re.compile(r"_*[A-Z][A-Z0-9_]*")
 _SCALAR_MEMBER = re.compile(r"member reference base type '[^']*\bfloat'")
-_KERNEL_LINE = re.compile(r"\b(?:__kernel|kernel)\b")
+
+_OTHER_ROLE = {Role.TYPE: Role.VALUE, Role.VALUE: Role.TYPE, Role.QUALIFIER: Role.VALUE}
 
 Macros = Mapping[str, str]
 """Name to value; an empty value defines a name as nothing, ``None`` never occurs."""
 
 
-def infer_macros(source: str, build_options: str = "") -> tuple[str, ...]:
+class ParseBudget:
+    """How much of one file may still be parsed: counted, so that a result does not depend on the machine's speed."""
+
+    def __init__(self, num_chars: int = MAX_PARSED_CHARS) -> None:
+        self._left = num_chars
+
+    def allows(self, source: str) -> bool:
+        """Take one parse of ``source`` from what is left; False if there is not enough."""
+        self._left -= len(source) + _CHARS_PER_PARSE
+        return self._left >= 0
+
+
+class _SpentError(Exception):
+    """The budget does not allow another parse."""
+
+
+def infer_macros(
+    source: str, build_options: str = "", budget: ParseBudget | None = None
+) -> tuple[str, ...]:
     """Return the definitions (``-DNAME=VALUE``, by name) with which a source has fewer errors, or none.
 
     Args:
         source: OpenCL C text.
         build_options: what is defined already.
+        budget: of the file's parses; when it is spent the search ends with what it has found.
 
     Raises:
         ParserCrashError: libclang failed inside.
@@ -60,17 +87,7 @@ def infer_macros(source: str, build_options: str = "") -> tuple[str, ...]:
     """
     if len(source.encode("utf-8", "replace")) > MAX_SOURCE_BYTES:
         return ()
-    search = _Search(source, build_options)
-    return search.run()
-
-
-def open_kernels(source: str) -> tuple[str, ...]:
-    r"""Return the definitions that open the ``#if`` around a kernel, for a source that has none without them.
-
-    >>> open_kernels("#ifdef GPU\nkernel void f(global int *x) {}\n#endif")
-    ('-DGPU',)
-    """
-    return definitions(_by_name(openers_of(without_comments(source), _KERNEL_LINE)))
+    return _Search(source, build_options, budget or ParseBudget()).run()
 
 
 def definitions(macros: Macros) -> tuple[str, ...]:
@@ -84,15 +101,25 @@ def definitions(macros: Macros) -> tuple[str, ...]:
 class _Search:
     """The search for one source: what was tried, and the best found."""
 
-    def __init__(self, source: str, build_options: str) -> None:
+    def __init__(self, source: str, build_options: str, budget: ParseBudget) -> None:
         self._source = source
-        self._code = without_comments(source)
+        self._plain = without_comments(source)
+        self._lines = self._plain.split("\n")
+        self._code = directives_apart(self._plain)
         self._options = build_options
+        self._budget = budget
         self._tried: set[str] = set()
+        self._roles: dict[str, Role] = {}
+        self._best: tuple[int, Macros] = (0, {})
 
     def run(self) -> tuple[str, ...]:
+        with suppress(_SpentError):
+            self._search()
+        return definitions(self._needed(*self._best))
+
+    def _search(self) -> None:
         errors = self._errors({})
-        best: tuple[int, Macros] = (len(errors), {})
+        self._best = (len(errors), {})
         macros: Macros = {}
         for _ in range(MAX_ROUNDS):
             if not errors or any(_MISSING_FILE.search(one) for one in errors):
@@ -101,13 +128,20 @@ class _Search:
             if not fresh or len(macros) + len(fresh) > MAX_MACROS:
                 break
             macros = {**macros, **fresh}
-            errors = self._errors(macros)
+            errors = self._noted(macros)
             macros, errors = self._widened(macros, errors)
-            if len(errors) < best[0]:
-                best = (len(errors), macros)
-        return definitions(self._needed(best[1], best[0]))
+            macros, errors = self._turned(fresh, macros, errors)
+
+    def _noted(self, macros: Macros) -> tuple[str, ...]:
+        """Return the errors that are left with some macros; remember the macros if there were never fewer."""
+        errors = self._errors(macros)
+        if len(errors) < self._best[0]:
+            self._best = (len(errors), macros)
+        return errors
 
     def _errors(self, macros: Macros) -> tuple[str, ...]:
+        if not self._budget.allows(self._source):
+            raise _SpentError
         return diagnose(self._source, " ".join([self._options, *definitions(macros)]))
 
     def _candidates(self, errors: Sequence[str]) -> dict[str, str]:
@@ -123,7 +157,7 @@ class _Search:
             # An #error is met: some branch above it wants to be chosen.
             for error in errors:
                 line, _, _ = error.partition(":")
-                found.update(self._untried(escapes_of(self._source, int(line))))
+                found.update(self._untried(escapes_of(self._plain, int(line))))
         return found
 
     def _untried(self, openers: Sequence[str]) -> dict[str, str]:
@@ -134,20 +168,51 @@ class _Search:
     def _meaning(self, name: str, complaint: str) -> dict[str, str]:
         """Return the definitions that may give ``name`` a meaning: a guard's, or its own."""
         defined_in_a_branch = re.compile(
-            rf"#[ \t]*define[ \t]+{name}\b|\btypedef\b[^;]*\b{name}\s*;"
+            rf"#[ \t]*define[ \t]+{name}\b|\btypedef\b[^;]{{0,500}}\b{name}\s*;"
         )
-        openers = self._untried(openers_of(self._source, defined_in_a_branch))
+        openers = self._untried(openers_of(self._plain, defined_in_a_branch))
         if openers:
             return openers
         role = role_of(name, self._code, is_type_by_parser=complaint == "unknown type name")
-        if role is Role.QUALIFIER:
-            return {name: qualifier_for(name)}
-        if role is Role.TYPE:
-            return {name: type_for(name)}
-        if role is Role.FUNCTION:
-            builtin = function_for(name)
-            return {name: builtin} if builtin else {}
-        return {name: value_for(name, self._code)} if _CONSTANT_NAME.fullmatch(name) else {}
+        self._roles[name] = role
+        value = self._value(name, role)
+        return {} if value is None else {name: value}
+
+    def _value(self, name: str, role: Role) -> str | None:
+        match role:
+            case Role.QUALIFIER:
+                return qualifier_for(name)
+            case Role.TYPE:
+                return type_for(name)
+            case Role.FUNCTION:
+                return function_for(name)
+            case Role.VALUE:
+                return value_for(name, self._code) if _CONSTANT_NAME.fullmatch(name) else None
+            case _:
+                assert_never(role)
+
+    def _turned(
+        self, fresh: Macros, macros: Macros, errors: tuple[str, ...]
+    ) -> tuple[Macros, tuple[str, ...]]:
+        """Take a type for a value, or the other way round, where an error is left on a line that names it."""
+        for name in fresh:
+            other = _OTHER_ROLE.get(self._roles.get(name, Role.FUNCTION))
+            value = self._value(name, other) if other is not None else None
+            if value is None or not self._is_on_a_line_of(errors, name):
+                continue
+            turned = {**macros, name: value}
+            then = self._noted(turned)
+            if len(then) < len(errors):
+                macros, errors = turned, then
+        return macros, errors
+
+    def _is_on_a_line_of(self, errors: Sequence[str], name: str) -> bool:
+        """Whether an error that does not name its own cause stands on a line with ``name``."""
+        word = re.compile(rf"\b{name}\b")
+        numbers = {int(one.partition(":")[0]) for one in errors if not _NAMED_BY_ERROR.search(one)}
+        return any(
+            word.search(self._lines[number - 1]) for number in numbers if number <= len(self._lines)
+        )
 
     def _widened(self, macros: Macros, errors: tuple[str, ...]) -> tuple[Macros, tuple[str, ...]]:
         """Make a type a vector of four where its members are asked for."""
@@ -155,17 +220,18 @@ class _Search:
             if value != "float" or not any(_SCALAR_MEMBER.search(one) for one in errors):
                 continue
             wider = {**macros, name: "float4"}
-            then = self._errors(wider)
+            then = self._noted(wider)
             if len(then) < len(errors):
                 macros, errors = wider, then
         return macros, errors
 
-    def _needed(self, macros: Macros, num_errors: int) -> Macros:
+    def _needed(self, num_errors: int, macros: Macros) -> Macros:
         """Drop what does not help: with it gone there are no more errors than before."""
-        for name in sorted(macros):
-            fewer = {k: v for k, v in macros.items() if k != name}
-            if len(self._errors(fewer)) <= num_errors:
-                macros = fewer
+        with suppress(_SpentError):
+            for name in sorted(macros):
+                fewer = {k: v for k, v in macros.items() if k != name}
+                if len(self._errors(fewer)) <= num_errors:
+                    macros = fewer
         return macros
 
 

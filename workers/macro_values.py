@@ -7,7 +7,9 @@ its usual shape; ``macro_inference.py`` keeps a guess only where it takes errors
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from enum import Enum
+from itertools import islice
 
 DEFAULT_VALUE = "16"
 """A tile side: two of them make a work-group of 256, which every device allows."""
@@ -15,7 +17,14 @@ FLAT_GROUP_VALUE = "256"
 """Of a work-group's size where it is the length of a one-dimensional local array."""
 _SHIFT_VALUE = "4"
 
-_CODE_COMMENTS = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\r?\n|[^\n])*", re.MULTILINE)
+_WORD_BEFORE = re.compile(r"(\w+)\s*\Z")
+_BEFORE_A_CAST = frozenset({"return", "case", "else", "do"})
+_LOCAL_WORD = re.compile(r"\b(?:__)?local\b")
+_MAX_USES = 200
+"""Of a name, that are looked at for its value."""
+_NEARBY_CHARS = 400
+"""Around a use; a declaration is shorter."""
 _TYPE_WORDS = (
     r"(?:const|volatile|restrict|unsigned|signed|static|inline|struct|void|bool|kernel|__kernel|global|__global"
     r"|local|__local|constant|__constant|private|__private"
@@ -52,13 +61,23 @@ class Role(Enum):
     FUNCTION = "function"
 
 
-def without_comments(source: str) -> str:
-    """Return the source with each comment as one blank."""
-    return _CODE_COMMENTS.sub(" ", source)
+def directives_apart(code: str) -> str:
+    r"""Return ``code`` with a mark after each directive, so that it is not read together with the next line.
+
+    >>> directives_apart("#define TILE TILE_SIZE\n__kernel void f() {}").split("\n")
+    ['#define TILE TILE_SIZE #', '__kernel void f() {}']
+    """
+    return _DIRECTIVE.sub(r"\g<0> #", code)
 
 
 def role_of(name: str, code: str, *, is_type_by_parser: bool) -> Role:
-    """Say how ``code`` (without comments) uses a name; the parser may know that it stands for a type."""
+    """Say how a name is used; the parser may know that it stands for a type.
+
+    Args:
+        name: what nobody declares.
+        code: without comments, directives apart.
+        is_type_by_parser: the parser's complaint says so.
+    """
     word = re.escape(name)
     if re.search(rf"\b{word}\s+{_TYPE_WORDS}", code):
         return Role.QUALIFIER
@@ -70,10 +89,18 @@ def role_of(name: str, code: str, *, is_type_by_parser: bool) -> Role:
         rf"\b{word}\s+[A-Za-z_]\w*\s*[;=,\[)(]"
         rf"|(?:[;{{}}]|{_TYPE_WORDS})\s*{word}\s*\*+\s*[A-Za-z_]\w*\s*[;=,\[)]"
     )
-    casts = rf"\(\s*{word}\s*\**\s*\)\s*[A-Za-z_0-9(]"
-    if is_type_by_parser or re.search(declares, code) or re.search(casts, code):
+    if is_type_by_parser or re.search(declares, code) or _is_cast(word, code):
         return Role.TYPE
     return Role.VALUE
+
+
+def _is_cast(word: str, code: str) -> bool:
+    """Whether a name stands alone in parentheses before an operand; ``if (NAME) x = 1;`` is no cast."""
+    for match in re.finditer(rf"\(\s*{word}[\s*]*\)\s*[A-Za-z_0-9(]", code):
+        before = _WORD_BEFORE.search(code[max(0, match.start() - 32) : match.start()])
+        if before is None or before[1] in _BEFORE_A_CAST:
+            return True
+    return False
 
 
 def type_for(name: str) -> str:
@@ -144,17 +171,34 @@ def value_for(name: str, code: str) -> str:
     ('16', '256', '4')
     """
     word = re.escape(name)
-    compared = re.search(rf"#\s*(?:el)?if\s*\(?\s*{word}\s*==\s*(\d+)", code)
+    compared = re.search(rf"#\s*(?:el)?if[ \t(]*{word}\s*==\s*(\d+)", code)
     if compared:
         return compared.group(1)
     if name in _CONSTANTS:
         return _CONSTANTS[name]
     if re.search(r"LOG|SHIFT|BITS", name) or re.search(rf"(?:<<|>>)=?\s*{word}\b", code):
         return _SHIFT_VALUE
-    required = re.search(rf"reqd_work_group_size\s*\(([^()]*\b{word}\b[^()]*)\)", code)
-    if required:
-        return DEFAULT_VALUE if len(re.findall(rf"\b{word}\b", required[1])) > 1 else "64"
-    in_plane = re.search(rf"\]\s*\[[^\]]*\b{word}\b|\[[^\]]*\b{word}\b[^\]]*\]\s*\[", code)
-    squared = re.search(rf"\b{word}\s*\*\s*{word}\b|get_local_id\s*\(\s*1\s*\)", code)
-    in_row = re.search(rf"\b(?:__)?local\b[^;{{}}()]*\[[^\]]*\b{word}\b", code)
-    return FLAT_GROUP_VALUE if in_row and not in_plane and not squared else DEFAULT_VALUE
+    for required in re.finditer(r"reqd_work_group_size\s*\(([^()]*)\)", code):
+        if num_sides := len(re.findall(rf"\b{word}\b", required[1])):
+            return DEFAULT_VALUE if num_sides > 1 else "64"
+    if re.search(rf"\b{word}\s*\*\s*{word}\b|get_local_id\s*\(\s*1\s*\)", code):
+        return DEFAULT_VALUE
+    lengths = list(_lengths(word, code))
+    in_row = any(is_local for is_local, _ in lengths)
+    in_plane = any(has_more_sides for _, has_more_sides in lengths)
+    return FLAT_GROUP_VALUE if in_row and not in_plane else DEFAULT_VALUE
+
+
+def _lengths(word: str, code: str) -> Iterator[tuple[bool, bool]]:
+    """Yield for each use in brackets: whether a local array is declared there, and whether it has more sides."""
+    for match in islice(re.finditer(rf"\b{word}\b", code), _MAX_USES):
+        # What is close is enough; to look through the whole text at each use would take its square.
+        before = code[max(0, match.start() - _NEARBY_CHARS) : match.start()].rpartition("]")
+        after = code[match.end() : match.end() + _NEARBY_CHARS]
+        opening = before[2].find("[")
+        if opening == -1:
+            continue
+        declared = re.split(r"[;{}()]", "".join(before[:2]) + before[2][:opening])[-1]
+        is_second = before[1] == "]" and not before[2][:opening].strip()
+        has_second = re.match(r"[^\]]*\]\s*\[", after) is not None
+        yield _LOCAL_WORD.search(declared) is not None, is_second or has_second

@@ -25,18 +25,23 @@ class Branch:
     """One open branch of a conditional.
 
     ``opens`` is the definition (``NAME`` or ``NAME=VALUE``) that would take it, empty where none is known;
-    ``before`` those of the branches before it in the same conditional.
+    ``before`` those of the branches before it in the same conditional; ``condition`` what ``#if`` or ``#elif`` asks.
     """
 
     opens: str
     before: tuple[str, ...] = ()
+    condition: str = ""
+    otherwise: str = ""
+    """Of ``#ifndef``: what opens its ``#else``."""
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def branches_by_line(source: str) -> list[tuple[Branch, ...]]:
     r"""Return the open branches of every line, outermost first; index 0 is line 1. A line ends at a newline only.
 
-    Remembered for the last source: it is asked for each of its errors, of which there can be thousands.
+    A directive in a comment would count: take comments out first, lines kept (``tokens.without_comments``).
+
+    Remembered for the last texts: it is asked for each error, of which there can be thousands.
 
     >>> branches_by_line("#ifdef A\nint x;\n#endif")[1][0].opens
     'A'
@@ -47,13 +52,17 @@ def branches_by_line(source: str) -> list[tuple[Branch, ...]]:
         match = _DIRECTIVE.match(line)
         word = match.group(1) if match else ""
         if match and word in {"if", "ifdef"}:
-            stack.append(Branch(opens=_opening(match.group(2), plain=word == "ifdef")))
-        elif word == "ifndef":
-            stack.append(Branch(opens=""))
+            opens = _opening(match.group(2), plain=word == "ifdef")
+            stack.append(Branch(opens=opens, condition=match.group(2)))
+        elif match and word == "ifndef":
+            stack.append(Branch(opens="", otherwise=_opening(match.group(2), plain=True)))
         elif match and word in {"elif", "else"} and stack:
             last = stack.pop()
-            opens = _opening(match.group(2), plain=False) if word == "elif" else ""
-            stack.append(Branch(opens=opens, before=(*last.before, last.opens)))
+            condition = match.group(2) if word == "elif" else ""
+            opens = _opening(condition, plain=False) if condition else last.otherwise
+            stack.append(
+                Branch(opens=opens, before=(*last.before, last.opens), condition=condition)
+            )
         elif word == "endif" and stack:
             stack.pop()
         found.append(tuple(stack))
@@ -68,10 +77,15 @@ def openers_of(source: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
     choices = []
     for line, branches in zip(source.split("\n"), branches_by_line(source), strict=True):
         if branches and pattern.search(line):
-            openers = tuple(dict.fromkeys(one.opens for one in branches if one.opens))
+            openers = opening(branches)
             if openers:
                 choices.append(openers)
     return min(choices, key=_reluctance, default=())
+
+
+def opening(branches: Sequence[Branch]) -> tuple[str, ...]:
+    """Return what to define so that all of some branches are taken, as far as that is known."""
+    return tuple(dict.fromkeys(one.opens for one in branches if one.opens))
 
 
 def escapes_of(source: str, line_number: int) -> tuple[str, ...]:

@@ -25,9 +25,7 @@ from workers.clang_nodes import (
     reachable,
     walk,
 )
-from workers.clang_parse import ParserCrashError, parse
 from workers.size_roles import size_roles
-from workers.source_checks import refused
 from workers.static_features import static_features
 
 MAX_DIMS = 3
@@ -64,15 +62,6 @@ _UNSIGNED = {
     "unsigned": "uint",
     "signed char": "char",
 }
-_COMMENTS_AND_TEXTS = re.compile(
-    r"//(?:\\\n|[^\n])*|/\*.*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL
-)
-_KERNEL_WORD = re.compile(r"\b(?:__kernel|kernel)\b")
-_KERNEL_HEADER = re.compile(
-    r"\b(?:__kernel|kernel)\b(?:\s|\bvoid\b|\b(?:static|inline)\b|__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\))*?"
-    r"\bvoid\b(?:\s|__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\))*([A-Za-z_]\w*)\s*\("
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedSignature:
@@ -86,81 +75,18 @@ class NamedSignature:
     failure: Failure | None = None
 
 
-def mentions_kernel(source: str) -> bool:
-    """Whether the word ``kernel`` or ``__kernel`` stands in the code, comments and texts aside."""
-    return _KERNEL_WORD.search(_COMMENTS_AND_TEXTS.sub(" ", source)) is not None
-
-
-def read_signatures(source: str, build_options: str = "") -> tuple[NamedSignature, ...] | Failure:
-    """Read every kernel of one source, in the order they are defined.
-
-    Args:
-        source: OpenCL C text.
-        build_options: as for the device's compiler; macros, include folders and the standard are used.
-
-    Returns:
-        One entry a ``__kernel`` function with a body; none if the text never says ``kernel``. A Failure
-        (``build_error``) if it does, but nothing could be made of it.
-
-    >>> read_signatures("__kernel void f(__global float *a) { a[get_global_id(0)] = 1; }")[0].name
-    'f'
-    """
-    if not mentions_kernel(source):
-        return ()
-    if (refusal := refused(source)) is not None:
-        return refusal
-    try:
-        return signatures_of(parse(source, build_options), source)
-    except (RecursionError, ParserCrashError) as error:
-        return parser_failure(error)
-
-
-def parser_failure(error: RecursionError | ParserCrashError) -> Failure:
-    """Return what it means for a source that the parser gave up on it."""
-    if isinstance(error, RecursionError):
-        return _failure(
-            FailureCode.UNSUPPORTED, "an expression is nested too deeply to be analysed"
-        )
-    return _failure(FailureCode.COMPILER_CRASH, str(error))
-
-
-def signatures_of(parsed: ParsedSource, source: str) -> tuple[NamedSignature, ...] | Failure:
-    """Judge every kernel of a parsed file; ``read_signatures`` without the parsing.
+def signatures_of(parsed: ParsedSource, source: str) -> tuple[NamedSignature, ...]:
+    """Judge every kernel of a parsed file, in the order they are defined.
 
     Raises:
         RecursionError: An expression is nested too deeply to be walked.
+
+    >>> from workers.clang_parse import parse
+    >>> text = "__kernel void f(__global float *a) { a[get_global_id(0)] = 1; }"
+    >>> signatures_of(parse(text), text)[0].name
+    'f'
     """
-    found = {one.name: signature_of(parsed, source, one) for one in parsed.kernels}
-    for name in _lost_kernels(source, parsed, found):
-        detail = "the parser could not make sense of this kernel\n" + "\n".join(parsed.errors)
-        found[name] = NamedSignature(name=name, failure=_failure(FailureCode.BUILD_ERROR, detail))
-    if not found:
-        reasons = parsed.errors or (
-            "no __kernel function with a body is left after preprocessing; pass the macros it needs (-D...)",
-        )
-        return _failure(FailureCode.BUILD_ERROR, "no kernel found\n" + "\n".join(reasons))
-    return tuple(found.values())
-
-
-def _lost_kernels(source: str, parsed: ParsedSource, found: dict[str, NamedSignature]) -> list[str]:
-    """Name the kernels that the text defines and an erroneous parse dropped: no silent skips."""
-    if not parsed.errors:
-        return []
-    text = _COMMENTS_AND_TEXTS.sub(" ", source)
-    names = dict.fromkeys(
-        match.group(1) for match in _KERNEL_HEADER.finditer(text) if _has_body(text, match.end())
-    )
-    return [name for name in names if name not in found]
-
-
-def _has_body(text: str, after_parenthesis: int) -> bool:
-    depth = 1
-    for position in range(after_parenthesis, len(text)):
-        if text[position] in "()":
-            depth += 1 if text[position] == "(" else -1
-            if depth == 0:
-                return text[position + 1 :].lstrip().startswith("{")
-    return False
+    return tuple(signature_of(parsed, source, one) for one in parsed.kernels)
 
 
 def signature_of(parsed: ParsedSource, source: str, kernel: Function) -> NamedSignature:
@@ -184,7 +110,11 @@ def signature_of(parsed: ParsedSource, source: str, kernel: Function) -> NamedSi
     refused = [one for one in arguments if one.kind not in _FILLABLE]
     failure = None
     if refused:
-        failure = _failure(FailureCode.UNSUPPORTED, "\n".join(_refusal(one) for one in refused))
+        failure = Failure(
+            code=FailureCode.UNSUPPORTED,
+            stage=Stage.SIGNATURE,
+            detail="\n".join(_refusal(one) for one in refused),
+        )
     return NamedSignature(
         name=kernel.name,
         signature=Signature(
@@ -269,7 +199,3 @@ def _refusal(argument: Argument) -> str:
     return (
         f"argument {argument.position} ({argument.name!r}) of type {argument.type_name!r} {reason}"
     )
-
-
-def _failure(code: FailureCode, detail: str) -> Failure:
-    return Failure(code=code, stage=Stage.SIGNATURE, detail=detail)

@@ -31,12 +31,12 @@ from llmperf_common.records import (
     Strategy,
     Timing,
 )
+from tests.reading import read_signatures
 from workers.config import TimingConfig
 from workers.device.find import choose, open_compiler, open_session
 from workers.device.interface import DeviceFailure, DeviceRef, Program, Session
 from workers.device.opencl_launch import OpenclLoadedKernel
 from workers.inputs import SCALAR_TYPES, FillKind, fill_spec, reference_bytes, reference_fill
-from workers.signature import read_signatures
 from workers.timing import time_config
 
 GLOBAL, CONSTANT = ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from llmperf_common.records import Access, Argument, ArgumentKind, Signature
+from tests.reading import read_signatures
 from workers.device.find import choose
 from workers.device.interface import DeviceRef
-from workers.signature import read_signatures
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 EXTRA = """

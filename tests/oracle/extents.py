@@ -13,11 +13,10 @@ from functools import cache
 from pathlib import Path
 
 from llmperf_common.analysis import Analysis
-from llmperf_common.failures import Failure
 from llmperf_common.records import Signature
 from tests.oracle.oclgrind import Program, out_of_bounds
+from tests.reading import read_signatures
 from tests.side_files import RUN_RANGES, Launch, SideKernel, extent_elements, random_launches
-from workers.signature import read_signatures
 
 _SPARE_ELEMENTS = 64
 _MOST_ELEMENTS = 40_000
@@ -70,8 +69,6 @@ def of_analyses(analyses: Mapping[str, Analysis], *, validated_only: bool = True
 @cache
 def _signatures(source: Path) -> dict[str, Signature]:
     found = read_signatures(source.read_text(encoding="utf-8"))
-    if isinstance(found, Failure):
-        raise ValueError(f"{source.name}: {found.detail}")
     signatures: dict[str, Signature] = {}
     for one in found:
         if one.signature is None:

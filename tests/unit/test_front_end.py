@@ -11,7 +11,7 @@ from workers.clang_parse import diagnose
 from workers.corpus import read_sources
 from workers.front_end import ReadKernel, read_kernels
 from workers.macro_inference import infer_macros
-from workers.macro_values import value_for
+from workers.macro_values import Role, role_of, value_for
 
 
 def kernels(source: str, build_options: str = "") -> dict[str, ReadKernel]:
@@ -200,3 +200,44 @@ def test_a_text_without_kernels_and_one_without_sense():
     assert read_kernels("int f(void) { return 1; }") == ()
     assert isinstance(read_kernels("kernel )("), Failure)
     assert isinstance(read_kernels("kernel void k(global int *x);"), Failure)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("#define TILE TILE_SIZE\n__kernel void k(__global int *x) { x[0] = TILE - 1; }", "-DTILE_SIZE=16"),
+        ("#define SIZE N\nint f(int x) { return x % SIZE; } kernel void k(global int *x) { x[0] = f(1); }", "-DN=16"),
+        ("INLINE\nint f(int x) { return x; } kernel void k(global int *x) { x[0] = f(1); }", "-DINLINE="),
+        ("#define HEAD INLINE int\nHEAD f(int x) { return x; } kernel void k(global int *x) { x[0] = f(1); }", "-DINLINE="),
+        ("kernel void k(global int *x) { if (USE_BIAS) x[0] = 2; }", "-DUSE_BIAS=16"),
+        ("kernel void k(global int *x) { while (LOOPS) x[0] = 2; }", "-DLOOPS=16"),
+        ("float f(float x) { return (FPTYPE)(x); } kernel void k(global float *x) { x[0] = f(1); }", "-DFPTYPE=float"),
+        # Read as a type at first; it takes no error away, a number does.
+        ("#define MORE(a) (COUNT) + a\nkernel void k(global int *x) { x[MORE(1)] = 1; x[COUNT] = 2; }", "-DCOUNT=16"),
+    ],
+)  # fmt: skip
+def test_a_role_is_read_from_the_code_not_across_lines(source: str, expected: str):
+    found = kernels(source)["k"]
+    assert found.build_options == expected
+    assert diagnose(found.source, found.build_options) == ()
+
+
+def test_a_wrong_role_is_turned():
+    source = "kernel void k(global int *x) { x[0] = (COUNT) x[1] ; x[COUNT] = 2; }".replace(
+        "(COUNT) x[1]", "1"
+    )
+    cast = "#if 0\nint a = (COUNT) b;\n#endif\n"
+    assert role_of("COUNT", cast + source, is_type_by_parser=False) is Role.TYPE
+    assert kernels(cast + source)["k"].build_options == "-DCOUNT=16"
+
+
+def test_a_header_that_is_not_there_fails_and_nothing_is_guessed():
+    source = '#include "t.h"\nkernel void f(global REAL *x) {}\nkernel void g(global int *x) { x[0] = LEN; }'
+    found = kernels(source)
+    for one in found.values():
+        assert one.failure is not None
+        assert one.failure.code is FailureCode.BUILD_ERROR
+        assert "t.h" in one.failure.detail
+        assert one.build_options == ""
+    assert found["f"].signature is None
+    assert found["g"].signature is not None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llmperf_common.records import SizeRole
+from tests.reading import read_signatures
 from workers.clang_parse import parse
-from workers.signature import read_signatures
 from workers.size_roles import size_roles
 
 GUARD_0, GUARD_1, GUARD_2 = SizeRole.GUARD_0, SizeRole.GUARD_1, SizeRole.GUARD_2

@@ -4,8 +4,8 @@ import pytest
 
 from llmperf_common.records import Signature
 from llmperf_common.static_feature_names import STATIC_FEATURES
+from tests.reading import read_signatures
 from workers.loop_trips import count_trips
-from workers.signature import read_signatures
 
 
 def features(body: str, parameters: str = "", before: str = "") -> dict[str, float]:
