@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
-    from llmperf_common.records import Signature
+    from llmperf_common.records import Kernel, Signature
     from llmperf_common.store.reader import Dataset
     from trainer.evaluate import EvaluationSummary
     from trainer.train import RunSummary
     from workers.collect import CollectSummary, Control, RunStart
     from workers.config import CollectConfig
     from workers.device.interface import DeviceRef
-    from workers.front_end import ReadKernel
     from workers.loop import LoopObserver
 
 
@@ -170,13 +169,11 @@ def predict(
     Raises:
         BadInput: What is wrong, where, and what to do.
     """
-    from llmperf_common.ids import kernel_id  # noqa: PLC0415
     from trainer.launch import PredictRequest  # noqa: PLC0415
     from trainer.predict import predict as predict_  # noqa: PLC0415
     from trainer.run_folder import load_run, resolve_run  # noqa: PLC0415
 
-    source = _read_source(Path(file))
-    chosen, signature = _kernel_of(source, Path(file), kernel)
+    chosen, signature = _kernel_of(Path(file), kernel)
     run = load_run(resolve_run(model) if model is not None else _only_run())
     request = PredictRequest(
         kernel=chosen.name,
@@ -186,48 +183,32 @@ def predict(
         args=dict(args or {}),
         device=device,
         sweep=sweep,
-        kernel_id=kernel_id(
-            name=chosen.name, source=chosen.source, build_options=chosen.build_options
-        ),
+        kernel_id=chosen.kernel_id,
         source=chosen.source,
     )
     return predict_(run, request)
 
 
-def _read_source(path: Path) -> str:
+def _kernel_of(path: Path, wanted: str | None) -> tuple[Kernel, Signature]:
     from trainer.errors import BadInput  # noqa: PLC0415
+    from workers.corpus import CorpusError, read_sources  # noqa: PLC0415
 
+    if not path.is_file():
+        what = "Is a directory" if path.is_dir() else "No such file"
+        raise BadInput(f"{path}: {what}: name a readable OpenCL source file")
     try:
-        return path.read_bytes().decode("utf-8-sig")  # as the corpus reads it, newlines untouched
-    except UnicodeDecodeError as error:
-        raise BadInput(
-            f"{path}: not UTF-8 ({error.reason} at byte {error.start}): convert it"
-        ) from None
-    except OSError as error:
-        raise BadInput(
-            f"{path}: {error.strerror or error}: name a readable OpenCL source file"
-        ) from None
-
-
-def _kernel_of(source: str, path: Path, wanted: str | None) -> tuple[ReadKernel, Signature]:
-    from llmperf_common.failures import Failure  # noqa: PLC0415
-    from trainer.errors import BadInput  # noqa: PLC0415
-    from workers.parse_pool import parse_sources  # noqa: PLC0415
-
-    # In a child: there are sources that crash libclang, and such that keep it busy for ever.
-    (found,) = parse_sources([source])
-    if isinstance(found, Failure):
-        raise BadInput(f"{path}: {found.detail}")
-    names = [item.name for item in found]
-    if not names:
-        raise BadInput(f"{path}: no __kernel function in it: name an OpenCL source with one")
+        # As a corpus reads it, headers and all: what was trained on must be known again.
+        found = {one.name: one for one in read_sources([path]).kernels}
+    except CorpusError as error:
+        raise BadInput(str(error)) from None
+    names = sorted(found)
     if wanted is None and len(names) > 1:
         raise BadInput(
             f"{path} has {len(names)} kernels: choose one with --kernel: {', '.join(names)}"
         )
-    if wanted is not None and wanted not in names:
+    if wanted is not None and wanted not in found:
         raise BadInput(f"{path} has no kernel {wanted!r}: it has {', '.join(names)}")
-    chosen = found[0 if wanted is None else names.index(wanted)]
+    chosen = found[wanted if wanted is not None else names[0]]
     if chosen.signature is None or chosen.failure is not None:
         why = chosen.failure.detail if chosen.failure else "its arguments cannot be read"
         raise BadInput(f"{path}: kernel {chosen.name}: {why}")

@@ -19,14 +19,13 @@ from llmperf_common.records import Kernel
 from workers.corpus_files import CorpusError, SourceFile
 from workers.corpus_parquet import Corpus, is_corpus_file, read_corpus, write_corpus
 from workers.corpus_sources import find_sources
-from workers.front_end import ReadKernel, read_kernels
+from workers.front_end import ReadKernel
 from workers.parse_pool import Parsed, parse_sources
 
 __all__ = [
     "Corpus",
     "CorpusError",
     "corpus_sha256",
-    "kernels_from_source",
     "read_corpus",
     "read_sources",
     "write_corpus",
@@ -78,18 +77,6 @@ def read_sources(
     return _corpus(kernels, skipped)
 
 
-def kernels_from_source(
-    source: str, *, path: str, suite: str, build_options: str = ""
-) -> tuple[Kernel, ...]:
-    """Read the kernels of one text in this process, each its own family.
-
-    For a single file that its user wants an answer about: no child, so a crash of libclang is a crash.
-    """
-    raw = source.encode("utf-8", "replace")
-    file = SourceFile(path=path, suite=suite, sha256=sha256_hex(raw), text=source, problem="")
-    return tuple(_kernels_of(file, read_kernels(source, build_options), build_options))
-
-
 def corpus_sha256(kernels: Iterable[Kernel]) -> str:
     """Return the identity of a set of kernels: where they were read from and in what order is no part."""
     return sha256_hex("\n".join(sorted(kernel.kernel_id for kernel in kernels)).encode())
@@ -98,7 +85,9 @@ def corpus_sha256(kernels: Iterable[Kernel]) -> str:
 def _corpus(kernels: Sequence[Kernel], skipped: Sequence[tuple[str, str]]) -> Corpus:
     kept: dict[str, Kernel] = {}
     for kernel in sorted(kernels, key=lambda one: (one.kernel_id, one.suite, one.path)):
-        kept.setdefault(kernel.kernel_id, kernel)
+        known = kept.setdefault(kernel.kernel_id, kernel)
+        if known.analysis is None and kernel.analysis is not None:
+            kept[kernel.kernel_id] = replace(known, analysis=kernel.analysis)
     families = assign_families([(one.kernel_id, one.source, one.name) for one in kept.values()])
     return Corpus(
         kernels=tuple(replace(one, family_id=families[one.kernel_id]) for one in kept.values()),
@@ -109,16 +98,21 @@ def _corpus(kernels: Sequence[Kernel], skipped: Sequence[tuple[str, str]]) -> Co
 
 def _kernels_of(file: SourceFile, parsed: Parsed, build_options: str) -> list[Kernel]:
     if isinstance(parsed, Failure):
-        # The bytes of a file that is no text still tell it from others.
         whole = ReadKernel(
             name=Path(file.path).stem,
             source=file.text if file.text is not None else "",
             build_options=build_options,
             failure=parsed,
         )
-        identity = whole.source if file.text is not None else f"sha256:{file.sha256}"
-        return [_kernel(file, whole, identity)]
+        return [_kernel(file, whole, whole.source if file.text is not None else _identity(file))]
     return [_kernel(file, one, one.source) for one in parsed]
+
+
+def _identity(file: SourceFile) -> str:
+    """Return what tells a file that is no text from others: its bytes, or its place if nothing could be read."""
+    if file.sha256 == sha256_hex(b""):
+        return f"path:{file.suite}/{file.path}"
+    return f"sha256:{file.sha256}"
 
 
 def _kernel(file: SourceFile, one: ReadKernel, identity: str) -> Kernel:

@@ -258,7 +258,11 @@ def _kernel(one: dict[str, Any], source: str) -> ReadKernel:
 
 def _death(status: int) -> str:
     if status < 0:
-        return f"the parser died of signal {-status} ({signal.Signals(-status).name})"
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = "a real-time signal"  # between the first and the last of them none has a name
+        return f"the parser died of signal {-status} ({name})"
     return f"the parser's process ended with status {status}"
 
 

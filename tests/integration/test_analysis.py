@@ -8,8 +8,8 @@ import pytest
 
 from llmperf_common.analysis import Analysis, ContentsRule, Extent, launch_sizes
 from llmperf_common.records import Kernel
+from tests.reading import kernels_from_source
 from workers.analysis.analyse import analyse_kernel, probe_limits
-from workers.corpus import kernels_from_source
 from workers.device.find import choose, open_prober
 from workers.device.interface import DeviceRef, Prober
 
@@ -26,9 +26,7 @@ def prober() -> Iterator[Prober]:
 
 
 def analysed(prober: Prober, source: str) -> tuple[Kernel, Analysis]:
-    (kernel,) = [
-        one for one in kernels_from_source(source, path="k.cl", suite="test") if one.name == "k"
-    ]
+    (kernel,) = [one for one in kernels_from_source(source) if one.name == "k"]
     assert kernel.failure is None, kernel.failure
     return kernel, analyse_kernel(kernel, prober, probe_limits(prober.device))
 
@@ -290,7 +288,7 @@ BARRIER_UNDER_GUARD = """__kernel void k(__global const float *v, __global const
 
 
 def test_a_barrier_that_not_all_work_items_reach_is_left_out(prober):
-    (kernel,) = kernels_from_source(BARRIER_UNDER_GUARD, path="k.cl", suite="test")
+    (kernel,) = kernels_from_source(BARRIER_UNDER_GUARD)
     limits = probe_limits(prober.device)
     found = analyse_kernel(kernel, prober, limits, without_barriers=True)
     assert not any(one.validated for one in found.extents)

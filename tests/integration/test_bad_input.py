@@ -344,9 +344,9 @@ def predict(
     ("content", "words"),
     [
         (None, ("No such file", "name a readable OpenCL source")),
-        (b"// caf\xe9\n" + GOOD.encode(), ("not UTF-8", "convert it")),
-        (b"int f(int x) { return x; }", ("no __kernel function", "name an OpenCL source")),
-        (b"", ("no __kernel function", "name an OpenCL source")),
+        (b"// caf\xe9\n" + GOOD.encode(), ("not UTF-8", "name an OpenCL source")),
+        (b"int f(int x) { return x; }", ("no __kernel function", "name a file")),
+        (b"", ("empty file", "name a file")),
         (TWO.encode(), ("2 kernels", "--kernel", "good, other")),
         (IMAGE.encode(), ("kernel im", "image")),
     ],

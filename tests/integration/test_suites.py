@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.suites import Verdict, staying_shares, summary
-from workers.corpus import kernels_from_source
+from tests.reading import kernels_from_source
 from workers.device.find import choose
 from workers.device.interface import DeviceRef
 
@@ -31,7 +31,7 @@ def test_the_share_of_work_items_that_stay(body, share):
     ref = choose("cpu")
     assert isinstance(ref, DeviceRef), ref
     source = f"__kernel void k(__global float *a, __global const float *b, int n) {{ int i = get_global_id(0); {body} }}"
-    (kernel,) = kernels_from_source(source, path="k.cl", suite="test")
+    (kernel,) = kernels_from_source(source)
     row = {
         "status": "ok", "global_size": [256], "local_size": [32], "seed": 1,
         "args": [

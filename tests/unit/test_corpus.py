@@ -19,14 +19,15 @@ from llmperf_common.analysis import (
     Term,
 )
 from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.ids import sha256_hex
 from workers.corpus import (
     Corpus,
     CorpusError,
-    kernels_from_source,
     read_corpus,
     read_sources,
     write_corpus,
 )
+from workers.corpus_files import FoundFiles, SourceFile
 from workers.corpus_stats import corpus_stats
 from workers.parse_pool import parse_sources
 
@@ -71,8 +72,8 @@ def test_the_same_kernels_in_another_place_are_the_same_corpus(folder: Path, tmp
     assert read_sources([moved], build_options="-DX").sha256 != first.sha256
 
 
-def test_ids_are_stable():
-    (kernel,) = kernels_from_source(VADD, path="k.cl", suite="s")
+def test_ids_are_stable(folder: Path):
+    (kernel,) = read_sources([folder / "vadd.cl"]).kernels
     assert kernel.kernel_id == "4f3b888b41797c61dfc7"
     assert kernel.family_id == kernel.kernel_id
 
@@ -106,12 +107,11 @@ def test_a_bad_file_among_good_ones_is_one_failed_kernel(folder: Path):
     (folder / "latin.cl").write_bytes(b"// caf\xe9\n" + VADD.encode())
     (folder / "binary.cl").write_bytes(b"kernel\0void")
     (folder / "broken.cl").write_text("__kernel )(")
-    (folder / "gone.cl").symlink_to("nowhere.cl")
     (folder / "helper.cl").write_text("int f(void) { return 1; }")
     (folder / "blank.cl").write_text(" \n")
     corpus = read_sources([folder])
     failed = {kernel.name: kernel for kernel in corpus.kernels if kernel.failure}
-    assert sorted(failed) == ["binary", "broken", "gone", "latin"]
+    assert sorted(failed) == ["binary", "broken", "latin"]
     assert {kernel.failure.code for kernel in failed.values() if kernel.failure} == {
         FailureCode.BUILD_ERROR
     }
@@ -184,6 +184,34 @@ def test_an_analysis_is_kept_and_corpora_without_the_column_load(folder: Path, t
     )
     pq.write_table(older, path)
     assert read_corpus(path) == corpus
+
+
+def test_an_analysis_is_kept_whichever_corpus_has_it(folder: Path, tmp_path: Path):
+    corpus = read_sources([folder], suite="b")
+    analysis = Analysis(extents=(), data_dependent=False)
+    analysed = [dataclasses.replace(one, analysis=analysis) for one in corpus.kernels]
+    for suite in ("a", "c"):
+        with_analysis = [dataclasses.replace(one, suite=suite) for one in analysed]
+        write_corpus(tmp_path / "plain.parquet", corpus)
+        write_corpus(
+            tmp_path / "known.parquet", dataclasses.replace(corpus, kernels=tuple(with_analysis))
+        )
+        union = read_sources([tmp_path / "plain.parquet", tmp_path / "known.parquet"])
+        assert [one.analysis for one in union.kernels] == [analysis] * 3
+        assert {one.suite for one in union.kernels} == {min("b", suite)}
+
+
+def test_files_that_cannot_be_read_are_a_kernel_each(monkeypatch: pytest.MonkeyPatch):
+    files = tuple(
+        SourceFile(path=path, suite=suite, sha256=sha256_hex(b""), text=None, problem="locked")
+        for path, suite in (("a/k.cl", "s"), ("b/k.cl", "s"), ("b/k.cl", "t"))
+    )
+    monkeypatch.setattr(
+        "workers.corpus.find_sources", lambda *_: FoundFiles(files=files, skipped=())
+    )
+    corpus = read_sources(["anything"])
+    assert [one.name for one in corpus.kernels] == ["k"] * 3
+    assert {one.failure.detail for one in corpus.kernels if one.failure} == {"locked"}
 
 
 def test_families_are_those_of_all_sources_together(folder: Path, tmp_path: Path):
@@ -298,21 +326,24 @@ for line in sys.stdin:
     source = json.loads(line)["source"]
     if source == "crash": os.kill(os.getpid(), signal.SIGSEGV)
     if source == "leave": sys.exit(3)
+    if source == "real time": os.kill(os.getpid(), 35)
     if source == "hang": time.sleep(60)
     print(json.dumps({"kernels": []}), flush=True)
 """
 
 
 def test_a_crashing_or_hanging_parser_costs_one_source_each():
-    sources = ["", "crash", "", "hang", "leave", "", ""]
+    sources = ["", "crash", "", "hang", "leave", "", "", "real time"]
     found = parse_sources(
         sources, num_children=2, timeout_s=1.0, command=(sys.executable, "-c", STUBBORN)
     )
     codes = [one.code if isinstance(one, Failure) else one for one in found]
     crash, timeout = FailureCode.COMPILER_CRASH, FailureCode.BUILD_TIMEOUT
-    assert codes == [(), crash, (), timeout, crash, (), ()]
+    assert codes == [(), crash, (), timeout, crash, (), (), crash]
     assert isinstance(found[1], Failure)
     assert isinstance(found[4], Failure)
+    assert isinstance(found[7], Failure)
+    assert "signal 35" in found[7].detail
     assert "SIGSEGV" in found[1].detail
     assert "status 3" in found[4].detail
     assert found[1].stage is Stage.SIGNATURE

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
+from tests.reading import kernels_from_source
 from workers.analysis.edits import Edits
 from workers.analysis.facts import kernel_facts
 from workers.analysis.instrument import instrument
 from workers.analysis.preprocess import ExpansionError, expand_macros
 from workers.analysis.rewriter import UnresolvedError
 from workers.clang_parse import parse
-from workers.corpus import kernels_from_source
 
 
 def body(source: str, name: str = "k") -> str:
@@ -115,7 +115,7 @@ def test_a_macro_bomb_is_refused():
 
 
 def facts_of(source: str):
-    (kernel,) = kernels_from_source(source, path="k.cl", suite="test")
+    (kernel,) = kernels_from_source(source)
     parsed = parse(source)
     return kernel_facts(parsed, parsed.kernels[0], kernel.signature)
 
