@@ -42,6 +42,9 @@ SCHEMA = pa.schema(
         *(pa.field(name, pa.string()) for name in (*_OPTIONAL_TEXTS, *_LATER_TEXTS)),
     ]
 )
+_SKIPPED: pydantic.TypeAdapter[tuple[tuple[str, str], ...]] = pydantic.TypeAdapter(
+    tuple[tuple[str, str], ...]
+)
 _ANALYSIS: pydantic.TypeAdapter[Analysis] = pydantic.TypeAdapter(Analysis)
 _MAGIC = b"PAR1"
 
@@ -69,6 +72,14 @@ def is_corpus_file(path: Path) -> bool:
         with path.open("rb") as stream:
             return stream.read(len(_MAGIC)) == _MAGIC
     except OSError:
+        return False
+
+
+def is_corpus(path: Path) -> bool:
+    """Whether ``path`` is a file that ``write_corpus`` wrote, of any version."""
+    try:
+        return _VERSION_KEY in (pq.read_schema(path).metadata or {})
+    except (OSError, pa.ArrowException):
         return False
 
 
@@ -120,12 +131,14 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
     _check_header(where, table.schema, metadata)
     try:
         kernels = tuple(_kernel(row) for row in table.to_pylist())
-        skipped = tuple((str(a), str(b)) for a, b in json.loads(metadata.get(_SKIPPED_KEY, b"[]")))
-    except ValueError as error:
-        raise CorpusError(f"{where} has a row that cannot be read: {error}") from None
+        skipped = _SKIPPED.validate_json(metadata.get(_SKIPPED_KEY, b"[]"))
+    except (ValueError, RecursionError) as error:
+        raise CorpusError(
+            f"{where} has a row that cannot be read: {error}: build it again"
+        ) from None
     ids = [kernel.kernel_id for kernel in kernels]
     sha256 = sha256_hex("\n".join(ids).encode())
-    if ids != sorted(set(ids)) or sha256 != metadata[_SHA256_KEY].decode():
+    if ids != sorted(set(ids)) or sha256.encode() != metadata[_SHA256_KEY]:
         raise CorpusError(f"{where}: its kernels do not match its hash: build it again")
     if not kernels:
         raise CorpusError(f"{where} has no kernel in it: build it from other sources")
@@ -166,6 +179,9 @@ def _row(kernel: Kernel) -> dict[str, str | None]:
 
 
 def _kernel(row: dict[str, Any]) -> Kernel:
+    empty = [name for name in _REQUIRED_TEXTS if row[name] is None]
+    if empty:
+        raise ValueError(f"kernel {row['kernel_id']}: has no {', '.join(empty)}")
     failure = None
     if row["failure_code"] is not None:
         failure = Failure(

@@ -13,6 +13,8 @@ from llmperf.cli.console import answer_json, answer_table, say
 from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from workers.corpus_parquet import Corpus
 
 app = typer.Typer(
@@ -22,7 +24,7 @@ app = typer.Typer(
 
 _PROGRESS_INTERVAL_S = 30.0
 _MAX_LINES = 20
-"""Of one group of counts in the table; ``--json`` has them all."""
+"""Of skipped files, and of one group of counts in the table, of which ``--json`` has them all."""
 
 
 @app.command()
@@ -64,6 +66,7 @@ def build(
 
     if device is not None and not analyse:
         raise CommandError(Exit.USAGE, "--device says where --analyse works: give both")
+    _check_out(out, sources)
     corpus = read_sources(sources, suite=suite)
     if analyse:
         corpus = _analysed(corpus, device or "cpu")
@@ -72,8 +75,24 @@ def build(
     say(
         f"{out}: {len(corpus.kernels):,} kernels ({failed:,} that cannot run), sha256 {corpus.sha256[:20]}"
     )
-    for path, reason in corpus.skipped[:20]:
+    for path, reason in corpus.skipped[:_MAX_LINES]:
         say(f"skipped {path}: {reason}")
+    if len(corpus.skipped) > _MAX_LINES:
+        say(f"skipped {len(corpus.skipped) - _MAX_LINES:,} more")
+
+
+def _check_out(out: Path, sources: Sequence[Path]) -> None:
+    """Refuse to write over what is no corpus, before the work and not after it."""
+    from workers.corpus_parquet import is_corpus  # noqa: PLC0415
+
+    if out.resolve() in [source.resolve() for source in sources]:
+        raise CommandError(
+            Exit.USAGE, f"--out {out} is one of the sources: name another file to write"
+        )
+    if out.exists() and not is_corpus(out):
+        raise CommandError(
+            Exit.USAGE, f"--out {out} exists and is no corpus: name another file to write"
+        )
 
 
 def _analysed(corpus: Corpus, device: str) -> Corpus:
