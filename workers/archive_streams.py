@@ -1,7 +1,7 @@
 """Streams that stop a compressed file from unfolding without end.
 
-Owns the bounds on decompression: total bytes, ratio, memory of the xz decoder. Which files are read:
-``corpus_archives.py``.
+Owns the bounds on decompression: total bytes, ratio, a tar header's length, memory of the xz decoder. Which files
+are read: ``corpus_archives.py``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ MAX_RATIO = 300
 """Sources shrink to a tenth; near duplicates to a fiftieth. A bomb reaches a thousand and more."""
 RATIO_FREE_BYTES = 32 * 2**20
 """Up to so much is harmless at any ratio: padding, a few empty files."""
+MAX_HEADER_BYTES = 2**20
+"""Of one tar member: names and extended headers, which a reader must hold."""
 MAX_XZ_MEMORY_BYTES = 256 * 2**20
 """`xz -9` needs 65 MiB; a header may ask for 4 GiB."""
 _READ_BYTES = 1 << 16
@@ -31,24 +33,37 @@ class StreamLimitError(Exception):
     """An archive goes over a limit; the message says which."""
 
 
-class BoundedStream:
-    """A readable stream that raises StreamLimitError instead of going on for ever.
+class UnpackedBytes:
+    """Counts what one archive unfolds to, over all its members.
 
     Args:
-        inner: what is read.
-        num_compressed: bytes of the compressed file or member, for the ratio.
+        num_compressed: bytes of the archive's file, for the ratio.
     """
 
-    def __init__(self, inner: Readable, *, num_compressed: int) -> None:
-        self._inner = inner
+    def __init__(self, num_compressed: int) -> None:
         ratio_bytes = max(RATIO_FREE_BYTES, MAX_RATIO * num_compressed)
         self._most = min(MAX_UNPACKED_BYTES, ratio_bytes)
-        self._until: int | None = None
-        self.num_read = 0
+        self._num_bytes = 0
 
-    def allow_until(self, position: int | None) -> None:
-        """Refuse to read beyond ``position`` (plus a buffer); None lifts that."""
-        self._until = None if position is None else position + 2 * _READ_BYTES
+    def count(self, num_bytes: int) -> None:
+        """Count some more.
+
+        Raises:
+            StreamLimitError: It is too much.
+        """
+        self._num_bytes += num_bytes
+        if self._num_bytes > self._most:
+            raise StreamLimitError(
+                f"it unfolds to more than {self._most} bytes, as a decompression bomb does"
+            )
+
+
+class BoundedStream:
+    """A readable stream that raises StreamLimitError instead of going on for ever."""
+
+    def __init__(self, inner: Readable, unpacked: UnpackedBytes) -> None:
+        self._inner = inner
+        self._unpacked = unpacked
 
     def read(self, size: int) -> bytes:
         """Return up to ``size`` next bytes.
@@ -57,13 +72,40 @@ class BoundedStream:
             StreamLimitError: A limit is passed.
         """
         piece = self._inner.read(size)
-        self.num_read += len(piece)
-        if self.num_read > self._most:
-            raise StreamLimitError(
-                f"it unfolds to more than {self._most} bytes, as a decompression bomb does"
-            )
-        if self._until is not None and self.num_read > self._until:
-            raise StreamLimitError("a member's header is longer than any path needs")
+        self._unpacked.count(len(piece))
+        return piece
+
+
+class TarBytes(BoundedStream):
+    """The bytes of a tar file, whose reader takes any size that a header claims for true."""
+
+    def __init__(self, inner: Readable, unpacked: UnpackedBytes) -> None:
+        super().__init__(inner, unpacked)
+        self._num_read = 0
+        self._header_at: int | None = None
+
+    def expect_header(self, position: int) -> None:
+        """Say that a member's header is read next, after the content before it."""
+        self._header_at = position
+
+    def expect_content(self) -> None:
+        """Say that the content of a member is read next."""
+        self._header_at = None
+
+    def read(self, size: int) -> bytes:
+        """Return up to ``size`` next bytes.
+
+        Raises:
+            StreamLimitError: A limit is passed, a header's too.
+            EOFError: The file ends before a member does; the reader would go on reading nothing.
+        """
+        piece = super().read(size)
+        self._num_read += len(piece)
+        if self._header_at is not None:
+            if not piece and self._num_read < self._header_at:
+                raise EOFError("the file ends in the middle of a member")
+            if self._num_read > self._header_at + MAX_HEADER_BYTES + 2 * _READ_BYTES:
+                raise StreamLimitError("a member's header is longer than any path needs")
         return piece
 
 

@@ -1,28 +1,38 @@
-"""Find the ``.cl`` files of a folder and read them, whatever is wrong with them.
+"""What a source file is: which names count, how its bytes become text, and how much of it is held.
 
-Owns what a source file is, its decoding, and the walk over folders. Archives: ``corpus_archives.py``; git:
-``corpus_git.py``; which of them a path is: ``corpus_sources.py``. Does not own what a text means: ``signature.py``.
+One rule for folders (``corpus_folders.py``), archives (``corpus_archives.py``) and git directories
+(``corpus_git.py``), so that the same tree gives the same kernels from each. Does not own what a text means:
+``signature.py``.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 EXTENSION = ".cl"
+ARCHIVE_SUFFIXES = (
+    ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tbz", ".zip",
+)  # fmt: skip
 MAX_SOURCE_BYTES = 8 * 2**20
 """A larger file is no kernel anybody wrote; parsing it would take minutes."""
 MAX_MEMBERS = 200_000
 """Files of any kind in one archive or git tree: more is an attack, or not a corpus."""
 MAX_TEXT_BYTES = 512 * 2**20
-"""Source text taken from one archive or git tree: all of it is held in memory."""
+"""Memory for the sources of one folder, archive or git tree: all of them are held."""
+MAX_HEADER_TEXT_BYTES = 128 * 2**20
+"""Memory for the headers of one source. An archive is read once, so all of its headers are held to the end."""
+MAX_PATH_CHARS = 4096
+"""Of a path inside an archive or git tree: no folder could hold a longer one."""
 MAX_INCLUDED_BYTES = 256 * 1024
 """Of one header; a longer one is not included."""
-_HEADER_SUFFIXES = frozenset({".h", ".hh", ".hpp", ".clh", ".hcl", ".inc", ".def"})
+LINK = "a link: not followed"
+LONG_PATH = f"its path has more than {MAX_PATH_CHARS} characters"
+NESTED = "an archive inside another source: name it as a source of its own"
+_HEADER_SUFFIXES = frozenset({".h", ".hh", ".hpp", ".hxx", ".clh", ".hcl", ".inc", ".inl", ".def"})
 _CHUNK_BYTES = 1 << 20
 
 
@@ -32,7 +42,7 @@ class CorpusError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """One file as found. ``text`` is None, with the ``problem``, where it is no UTF-8 text."""
+    """One file as found. ``text`` is None, with the ``problem``, where there is none to parse."""
 
     path: str
     suite: str
@@ -43,14 +53,31 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundFiles:
-    """What one SRC holds: its files, and entries that were not read with the reason.
-
-    ``header`` returns the text of another file in it, by path, that a source includes; None where there is none.
-    """
+    """What one SRC holds: its files, and entries that were not read with the reason."""
 
     files: tuple[SourceFile, ...]
     skipped: tuple[tuple[str, str], ...]
-    header: Callable[[str], str | None]
+
+
+class MemoryBudget:
+    """Counts the memory that the texts of one source take."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._left = num_bytes
+
+    def take(self, num_bytes: int) -> bool:
+        """Count some more; False where there is no room left."""
+        self._left -= num_bytes
+        return self._left >= 0
+
+
+def held_bytes(text: str | None) -> int:
+    """Return the memory of a text: one odd character makes every other take four bytes.
+
+    >>> held_bytes("a" * 1000) < 1100 < 4000 < held_bytes("a" * 999 + "\N{SNOWMAN}" + "\N{WORLD MAP}")
+    True
+    """
+    return 0 if text is None else sys.getsizeof(text)
 
 
 def is_source_name(name: str) -> bool:
@@ -59,20 +86,36 @@ def is_source_name(name: str) -> bool:
     >>> [is_source_name(name) for name in ("a/b.cl", "./a.CL", ".git/a.cl", "a.h")]
     [True, True, False, False]
     """
-    path = PurePosixPath(name)
-    hidden = any(part.startswith(".") and part != ".." for part in path.parts)
-    return path.suffix.lower() == EXTENSION and not hidden
+    return PurePosixPath(name).suffix.lower() == EXTENSION and not is_hidden(name)
 
 
 def is_header_name(name: str) -> bool:
-    """Whether a path inside an archive or repository names what sources include, other sources aside."""
-    return PurePosixPath(name).suffix.lower() in _HEADER_SUFFIXES
+    """Whether a path inside a source names what sources include, other sources aside.
+
+    >>> [is_header_name(name) for name in ("a/b.h", ".env", ".x/b.h", "a.cfg")]
+    [True, False, False, False]
+    """
+    return PurePosixPath(name).suffix.lower() in _HEADER_SUFFIXES and not is_hidden(name)
+
+
+def is_archive_name(name: str) -> bool:
+    """Whether a file's name says that it is an archive that can be read."""
+    return name.lower().endswith(ARCHIVE_SUFFIXES)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a path inside a source, or a folder on it, begins with a dot."""
+    return any(part.startswith(".") and part != ".." for part in PurePosixPath(name).parts)
 
 
 def recorded_path(name: str) -> str:
     """Return a path as it is stored: normal, and valid Unicode whatever its bytes were."""
-    plain = PurePosixPath(name).as_posix()
-    return plain.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return recorded_name(PurePosixPath(name).as_posix())
+
+
+def recorded_name(name: str) -> str:
+    """Return a name as it is stored: valid Unicode whatever its bytes were."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def read_source(read: Callable[[int], bytes], *, path: str, suite: str) -> SourceFile:
@@ -95,110 +138,16 @@ def read_source(read: Callable[[int], bytes], *, path: str, suite: str) -> Sourc
         text, problem = None, f"the file has {num_bytes} bytes, more than {MAX_SOURCE_BYTES}"
     return SourceFile(
         path=recorded_path(path),
-        suite=suite,
+        suite=recorded_name(suite),
         sha256=digest.hexdigest(),
         text=text,
         problem=problem,
     )
 
 
-def read_alone(source: Path, suite: str | None) -> FoundFiles:
-    """Read a file that was named itself: here a file that is no text is an error.
-
-    Raises:
-        CorpusError: It cannot be read, or is no text.
-    """
-    try:
-        with source.open("rb") as stream:
-            found = read_source(
-                stream.read, path=source.name, suite=suite or source.resolve().parent.name
-            )
-    except OSError as error:
-        raise CorpusError(f"{source}: cannot be read: {error.strerror}") from None
-    if found.text is None:
-        raise CorpusError(
-            f"{source}: {found.problem}: name an OpenCL source, a folder or archive of them, or a corpus"
-        )
-    return FoundFiles(files=(found,), skipped=(), header=_headers_below(source.parent))
-
-
-def read_folder(source: Path, suite: str | None) -> FoundFiles:
-    """Read every ``.cl`` file below a folder.
-
-    Symbolic links are followed, each folder once; names that begin with a dot are left out.
-
-    Raises:
-        CorpusError: It cannot be listed, or has no ``.cl`` file.
-    """
-    name = suite or source.resolve().name
-    try:
-        paths = sorted(_walk(source, set()))
-    except OSError as error:
-        raise CorpusError(f"{source}: cannot list the folder: {error.strerror}") from None
-    files, skipped = [], []
-    for path in paths:
-        relative = path.relative_to(source).as_posix()
-        if path.exists() and not path.is_file():
-            skipped.append((recorded_path(relative), "neither a file nor a folder"))
-        else:
-            files.append(_read_one(path, relative, name))
-    if not paths:
-        raise CorpusError(
-            f"{source} has no {EXTENSION} file in it or below it: name a folder of OpenCL sources"
-        )
-    return FoundFiles(files=tuple(files), skipped=tuple(skipped), header=_headers_below(source))
-
-
-def _headers_below(folder: Path) -> Callable[[str], str | None]:
-    """Return a look-up of headers by path below ``folder``; a link out of it finds nothing."""
-    root = folder.resolve()
-
-    @cache
-    def look_up(name: str) -> str | None:
-        try:
-            path = (root / name).resolve()
-            if not path.is_relative_to(root) or not path.is_file():
-                return None
-            with path.open("rb") as stream:
-                return header_text(stream.read(MAX_INCLUDED_BYTES + 1))
-        except (OSError, ValueError):
-            return None
-
-    return look_up
-
-
 def header_text(raw: bytes) -> str | None:
     """Return the text of a header; None if it is too long or no text."""
     return _decode(raw)[0] if len(raw) <= MAX_INCLUDED_BYTES else None
-
-
-def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
-    status = folder.stat()
-    if (status.st_dev, status.st_ino) in seen:
-        return
-    seen.add((status.st_dev, status.st_ino))
-    for entry in sorted(os.scandir(folder), key=lambda one: one.name):
-        if entry.name.startswith("."):
-            continue
-        path = folder / entry.name
-        if path.is_dir():
-            yield from _walk(path, seen)
-        elif path.suffix.lower() == EXTENSION:
-            yield path
-
-
-def _read_one(path: Path, relative: str, suite: str) -> SourceFile:
-    try:
-        with path.open("rb") as stream:
-            return read_source(stream.read, path=relative, suite=suite)
-    except OSError as error:
-        return SourceFile(
-            path=recorded_path(relative),
-            suite=suite,
-            sha256=hashlib.sha256(b"").hexdigest(),
-            text=None,
-            problem=f"the file cannot be read: {error.strerror}",
-        )
 
 
 def _decode(raw: bytes) -> tuple[str | None, str]:

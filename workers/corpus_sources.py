@@ -5,13 +5,14 @@ Owns that decision and nothing else.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
-from workers.corpus_archives import is_archive_name, read_archive
-from workers.corpus_files import CorpusError, FoundFiles, read_alone, read_folder
-from workers.corpus_git import is_git_directory, read_git
-from workers.corpus_includes import with_includes
+from workers.corpus_archives import read_archive
+from workers.corpus_files import CorpusError, FoundFiles, is_archive_name
+from workers.corpus_folders import read_alone, read_folder
+from workers.corpus_git import read_git
+from workers.git_directory import is_git_directory, linked_git_directory
 
 
 def find_sources(source: Path, suite: str | None) -> FoundFiles:
@@ -25,14 +26,17 @@ def find_sources(source: Path, suite: str | None) -> FoundFiles:
     Raises:
         CorpusError: It is missing, unreadable, damaged, or has no ``.cl`` file.
     """
+    return _reader_of(source)(source, suite)
+
+
+def _reader_of(source: Path) -> Callable[[Path, str | None], FoundFiles]:
+    if source.is_dir():
+        return read_git if is_git_directory(source) else read_folder
     if source.is_file():
-        reader = read_archive if is_archive_name(source.name) else read_alone
-    elif source.is_dir():
-        reader = read_git if is_git_directory(source) else read_folder
-    else:
-        what = "is neither a file nor a folder" if source.exists() else "does not exist"
-        raise CorpusError(
-            f"{source} {what}: name an OpenCL source, a folder or archive of them, or a corpus"
-        )
-    found = reader(source, suite)
-    return replace(found, files=with_includes(found.files, found.header))
+        if is_archive_name(source.name):
+            return read_archive
+        return read_alone if linked_git_directory(source) is None else read_git
+    what = "is neither a file nor a folder" if source.exists() else "does not exist"
+    raise CorpusError(
+        f"{source} {what}: name an OpenCL source, a folder or archive of them, or a corpus"
+    )

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import io
 import lzma
-import os
+import random
 import stat
+import struct
 import tarfile
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
 
-from workers import archive_streams, corpus_archives
+from workers import archive_files, archive_streams, archive_tar, archive_zip
 from workers.corpus import read_sources
 from workers.corpus_archives import read_archive
-from workers.corpus_files import MAX_SOURCE_BYTES, CorpusError, FoundFiles
-from workers.corpus_sources import find_sources
+from workers.corpus_files import MAX_SOURCE_BYTES, NESTED, CorpusError, FoundFiles, held_bytes
 
 VADD = b"__kernel void vadd(__global float *a) { a[get_global_id(0)] += 1; }\n"
 
@@ -88,13 +90,16 @@ def test_links_special_files_and_paths_out_of_the_archive_are_skipped(tmp_path: 
             member("/etc/absolute.cl"),
             member("C:\\windows.cl"),
             member("good.cl"),
+            member("from\\windows.cl"),
+            member("a" * 5000 + ".cl"),
         ),
     )
-    assert [one.path for one in found.files] == ["good.cl"]
+    assert [one.path for one in found.files] == ["good.cl", "from/windows.cl"]
+    assert found.skipped[-1][1] == "its path has more than 4096 characters"
     link, out = "a link: not followed", "its path leads out of the archive"
-    assert dict(found.skipped) == {
+    assert dict(found.skipped[:-1]) == {
         "soft.cl": link, "hard.cl": link, "pipe.cl": "a special file", "device.cl": "a special file",
-        "folder.cl": "a special file", "../up.cl": out, "a/../../up.cl": out, "/etc/absolute.cl": out,
+        "../up.cl": out, "a/../../up.cl": out, "/etc/absolute.cl": out,
         "C:\\windows.cl": out,
     }  # fmt: skip
     assert sorted(one.name for one in tmp_path.iterdir()) == ["secret.cl", "x.tar"]
@@ -133,11 +138,11 @@ def test_a_decompression_bomb_is_refused_early(
 def test_too_much_of_anything_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     raw = tar_bytes(*(member(f"{i}.cl") for i in range(10)))
     with monkeypatch.context() as patch:
-        patch.setattr(corpus_archives, "MAX_MEMBERS", 9)
+        patch.setattr(archive_tar, "MAX_MEMBERS", 9)
         with pytest.raises(CorpusError, match="9 members or more"):
             read(tmp_path / "x.tar", raw)
     with monkeypatch.context() as patch:
-        patch.setattr(corpus_archives, "MAX_TEXT_BYTES", 9 * len(VADD))
+        patch.setattr(archive_files, "MAX_TEXT_BYTES", 9 * held_bytes(VADD.decode()))
         with pytest.raises(CorpusError, match="bytes of sources"):
             read(tmp_path / "x.tar", raw)
     with monkeypatch.context() as patch:
@@ -164,6 +169,73 @@ def test_xz_streams_one_after_another(tmp_path: Path):
     raw = tar_bytes(member("a.cl"), member("b.cl"))
     parts = lzma.compress(raw[:700]) + bytes(8) + lzma.compress(raw[700:])
     assert len(read(tmp_path / "x.tar.xz", parts).files) == 2
+
+
+def claiming(num_bytes: int, name: bytes = b"data.bin") -> bytes:
+    """Return a tar file with one member that says it is so large, and nothing of it."""
+    info = tarfile.TarInfo(name.decode())
+    info.size = num_bytes
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
+@pytest.mark.parametrize("name", [b"data.bin", b"k.cl", b"k.h"])
+def test_a_member_that_says_it_is_enormous_ends(tmp_path: Path, pack, name: bytes):
+    raw = tar_bytes(member("a.cl"))[:1024] + claiming(2**60, name)
+    for padding in (0, 100, 1024):
+        with pytest.raises(CorpusError, match="damaged or no archive"):
+            read(tmp_path / "x.tar", pack(raw + bytes(padding)))
+
+
+@pytest.mark.timeout(60)
+def test_no_cut_or_flipped_tar_hangs_or_escapes(tmp_path: Path):
+    seeds = random.Random(7)
+    whole = tar_bytes(member("a.cl"), member("k" * 120 + ".cl"), member("b.h"))
+    for round_number in range(300):
+        raw = bytearray(whole)
+        if round_number % 2:
+            del raw[seeds.randrange(len(raw)) :]
+        for _ in range(seeds.randrange(4)):
+            if raw:
+                raw[seeds.randrange(len(raw))] = seeds.randrange(256)
+        with contextlib.suppress(CorpusError):
+            read(tmp_path / "x.tar", bytes(raw))
+
+
+def test_the_map_of_a_sparse_member_is_cut_off(tmp_path: Path):
+    info = tarfile.TarInfo("sparse.cl")
+    info.type = tarfile.GNUTYPE_SPARSE
+    raw = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    raw[482] = 1  # the map goes on in another block
+    raw[148:156] = b" " * 8
+    raw[148:156] = b"%06o\0 " % sum(raw)
+    with pytest.raises(CorpusError, match="damaged or no archive"):
+        read(tmp_path / "x.tar", tar_bytes(member("a.cl"))[:1024] + raw)
+
+
+def test_archives_inside_an_archive_are_said_to_be_left_out(tmp_path: Path):
+    raw = tar_bytes(member("a.cl"), member("in/more.zip", b"PK"), member(".git/x.tar", b""))
+    assert read(tmp_path / "x.tar", raw).skipped == (("in/more.zip", NESTED),)
+
+
+def test_headers_without_end_leave_room_for_the_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(archive_files, "MAX_HEADER_TEXT_BYTES", 2500)
+    headers = [member(f"{i}.h", b"//" + b" " * 1000 + b"%d" % i) for i in range(4)]
+    found = read(tmp_path / "x.tar", tar_bytes(*headers, member("a.cl", b'#include "0.h"\n')))
+    assert [path for path, _ in found.skipped] == ["2.h", "3.h"]
+    assert "bytes of headers" in found.skipped[0][1]
+    assert (found.files[0].text or "").startswith("//  ")
+
+
+def test_one_odd_character_makes_a_text_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(archive_files, "MAX_TEXT_BYTES", 20_000)
+    plain, odd = b"//" + b"x" * 10_000, "\N{WORLD MAP}".encode() + b"x" * 10_000
+    assert read(tmp_path / "x.tar", tar_bytes(member("a.cl", plain))).files
+    with pytest.raises(CorpusError, match="bytes of sources"):
+        read(tmp_path / "x.tar", tar_bytes(member("a.cl", odd)))
 
 
 def damaged_archives() -> dict[str, bytes]:
@@ -230,9 +302,59 @@ def test_a_zip_bomb_and_a_damaged_entry(tmp_path: Path, monkeypatch: pytest.Monk
         read(tmp_path / "y.zip", zip_bytes({"a.cl": bytes(16 << 20)}))
 
 
-def test_a_fifo_named_like_a_source_is_not_waited_for(tmp_path: Path):
-    os.mkfifo(tmp_path / "pipe.cl")
-    (tmp_path / "a.cl").write_bytes(VADD)
-    found = find_sources(tmp_path, None)
-    assert [one.path for one in found.files] == ["a.cl"]
-    assert found.skipped == (("pipe.cl", "neither a file nor a folder"),)
+def entry_of(name: bytes, data: bytes, num_unpacked: int, crc: int, offset: int) -> bytes:
+    fields = (20, 20, 0, 8, 0, 0, crc, len(data), num_unpacked, len(name), 0, 0, 0, 0, 0, offset)
+    return b"PK\1\2" + struct.pack("<HHHHHHIIIHHHHHII", *fields) + name
+
+
+def overlapping_zip(num_entries: int, *, name: bytes = b"k.cl") -> bytes:
+    """Return an archive whose directory lists one member so many times."""
+    packer, content = zlib.compressobj(9, zlib.DEFLATED, -15), b" " * 2**20
+    data, crc = packer.compress(content) + packer.flush(), zlib.crc32(content)
+    fields = (20, 0, 8, 0, 0, crc, len(data), len(content), len(name), 0)
+    local = b"PK\3\4" + struct.pack("<HHHHHIIIHH", *fields) + name + data
+    directory = entry_of(name, data, len(content), crc, 0) * num_entries
+    end = (0, 0, num_entries % 2**16, num_entries % 2**16, len(directory), len(local), 0)
+    return local + directory + b"PK\5\6" + struct.pack("<HHHHIIH", *end)
+
+
+def test_entries_of_a_zip_that_share_their_bytes_are_refused(tmp_path: Path):
+    assert [one.path for one in read(tmp_path / "x.zip", overlapping_zip(1)).files] == ["k.cl"]
+    with pytest.raises(CorpusError, match="share their bytes"):
+        read(tmp_path / "x.zip", overlapping_zip(2))
+
+
+def test_many_members_of_a_zip_are_one_bomb_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(archive_streams, "RATIO_FREE_BYTES", 1 << 20)
+    members = {f"{i}.cl": b" " * 2**19 for i in range(12)}
+    raw = zip_bytes(members)
+    assert 300 * len(raw) < 12 * 2**19
+    with pytest.raises(CorpusError, match="unfolds to more than"):
+        read(tmp_path / "x.zip", raw)
+
+
+def test_an_entry_of_a_zip_without_a_name_is_nothing(tmp_path: Path):
+    with pytest.raises(CorpusError, match=r"no \.cl file"):
+        read(tmp_path / "x.zip", overlapping_zip(1, name=b""))
+
+
+def test_a_directory_without_end_is_refused_before_it_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    raw = zip_bytes({f"{i}.cl": VADD for i in range(10)})
+    with monkeypatch.context() as patch:
+        patch.setattr(archive_zip, "MAX_MEMBERS", 9)
+        with pytest.raises(CorpusError, match="more than 9 members"):
+            read(tmp_path / "x.zip", raw)
+    monkeypatch.setattr(archive_zip, "MAX_DIRECTORY_BYTES", 200)
+    with pytest.raises(CorpusError, match="list of members has more than 200 bytes"):
+        read(tmp_path / "x.zip", raw)
+
+
+def test_a_zip_of_windows(tmp_path: Path):
+    raw = zip_bytes({"top/a.cl": b'#include "t.h"\n', "top/t.h": b"// t\n", "folder.cl/": b""})
+    found = read(tmp_path / "x.zip", raw.replace(b"top/", b"top\\").replace(b"r.cl/", b"r.cl\\"))
+    assert [(one.path, one.text) for one in found.files] == [("top/a.cl", "// t\n\n")]
+    assert found.skipped == ()

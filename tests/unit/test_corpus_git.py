@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from workers import corpus_git
+from workers import git_directory
 from workers.corpus import read_sources
 from workers.corpus_files import CorpusError
 from workers.corpus_sources import find_sources
@@ -59,7 +59,7 @@ def test_a_bare_repository_and_a_git_folder_give_the_commit(tree: Path):
             ("deep/b b.cl", "suite-1"),
         ]
         assert found.files[0].text == VADD
-        assert found.skipped == (("link.cl", "a symbolic link: not followed"),)
+        assert found.skipped == (("link.cl", "a link: not followed"),)
     assert read_sources([tree / ".git"]).sha256 == read_sources([tree]).sha256
 
 
@@ -140,6 +140,62 @@ def test_a_repository_without_sources_and_a_missing_git_say_so(
 
 
 def test_a_tree_with_too_many_files_is_refused(tree: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(corpus_git, "MAX_MEMBERS", 3)
+    monkeypatch.setattr(git_directory, "MAX_MEMBERS", 3)
     with pytest.raises(CorpusError, match="more than 3 files"):
+        find_sources(tree / ".git", None)
+
+
+def test_the_git_file_of_a_worktree_names_its_directory(tree: Path):
+    git(tree, "worktree", "add", "-q", "-b", "more", "../linked")
+    linked = tree.with_name("linked")
+    (linked / "c.cl").write_text(VADD.replace("vadd", "third"))
+    git(linked, "add", "c.cl")
+    git(linked, "commit", "-q", "-m", "two")
+    found = find_sources(linked / ".git", None)
+    assert [(one.path, one.suite) for one in found.files] == [
+        ("a.cl", "linked"),
+        ("c.cl", "linked"),
+        ("deep/b b.cl", "linked"),
+    ]
+    shutil.rmtree(tree / ".git")
+    with pytest.raises(CorpusError, match="which is no git directory"):
+        find_sources(linked / ".git", None)
+
+
+def test_submodules_and_archives_are_said_to_be_left_out(tree: Path):
+    git(tree, "clone", "-q", "--bare", str(tree), str(tree.with_name("other.git")))
+    (tree / "more.tar.gz").write_bytes(b"")
+    allowed = ("-c", "protocol.file.allow=always")
+    git(tree, *allowed, "submodule", "--quiet", "add", str(tree.with_name("other.git")), "lib")
+    git(tree, "add", ".")
+    git(tree, "commit", "-q", "-m", "two")
+    assert dict(find_sources(tree / ".git", None).skipped) == {
+        "lib": "a submodule: name it as a source of its own",
+        "link.cl": "a link: not followed",
+        "more.tar.gz": "an archive inside another source: name it as a source of its own",
+    }
+
+
+def test_one_process_gives_every_file_and_header(tree: Path, monkeypatch: pytest.MonkeyPatch):
+    for number in range(40):
+        (tree / f"{number}.h").write_text(f"#define N {number}\n")
+        (tree / f"{number}.cl").write_text(f'#include "{number}.h"\n{VADD}')
+    (tree / "large.h").write_text("//" + " " * 2**19)  # too long to be put in; what follows is read
+    (tree / "0.cl").write_text('#include "large.h"\n#include "1.h"\n')
+    git(tree, "add", ".")
+    git(tree, "commit", "-q", "-m", "two")
+    commands = []
+    start = git_directory._start
+    monkeypatch.setattr(
+        git_directory, "_start", lambda *words: commands.append(words[1]) or start(*words)
+    )
+    texts = {one.path: one.text for one in find_sources(tree / ".git", None).files}
+    assert texts["39.cl"] == f"#define N 39\n\n{VADD}"
+    assert texts["0.cl"] == '#include "large.h"\n#define N 1\n\n'
+    assert commands == ["ls-tree", "cat-file"]
+
+
+def test_a_repository_that_unfolds_too_far_is_refused(tree: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(git_directory, "MAX_UNPACKED_BYTES", len(VADD))
+    with pytest.raises(CorpusError, match="unfold to more than"):
         find_sources(tree / ".git", None)
