@@ -181,7 +181,7 @@ class _Reading:
             return None
         else:
             detail = (
-                "#if holds this kernel shut and no guess opens it; pass the macros it needs (-D...)"
+                "#if holds this kernel shut and it was not opened; pass the macros it needs (-D...)"
             )
         return _failure(FailureCode.BUILD_ERROR, detail)
 
