@@ -63,6 +63,7 @@ _UNSIGNED = {
     "signed char": "char",
 }
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedSignature:
     """One kernel of a source: its arguments where they can be read, and why it cannot be launched.
