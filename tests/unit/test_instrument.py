@@ -61,6 +61,14 @@ def test_arrays_of_fixed_size_are_clipped():
     assert ", 5ul)]" in text
 
 
+def test_an_index_that_is_a_lane_is_no_vector():
+    """``a[v.x].y`` was taken for a lane of ``v``, and not wrapped: the tag was followed (a corpus kernel died of it)."""
+    text = body(
+        "typedef struct { int y; } T; __kernel void k(__global T *a, int2 v) { a[v.x].y = 1; }"
+    )
+    assert "lp_touch(lp_c, 1, (ulong)&(a[v.x].y)" in text
+
+
 def test_other_kernels_and_unused_helpers_are_dropped():
     source = """float unused(float x) { return x; }
     float used(__global float *p) { return p[1]; }

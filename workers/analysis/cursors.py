@@ -93,7 +93,8 @@ def lies_behind_pointer(cursor: Any) -> bool:
 
 
 def _is_vector(operands: list[Any]) -> bool:
-    return any(strip(one).type.get_canonical()._kind_id in _VECTORS for one in operands)
+    # Not below implicit casts: a lane of a vector may be the index of an array.
+    return any(one.type.get_canonical()._kind_id in _VECTORS for one in operands)
 
 
 def has_barrier(cursor: Any) -> bool:
