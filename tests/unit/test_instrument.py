@@ -12,7 +12,7 @@ from workers.analysis.facts import kernel_facts
 from workers.analysis.instrument import instrument
 from workers.analysis.preprocess import ExpansionError, expand_macros
 from workers.analysis.rewriter import UnresolvedError
-from workers.clang_parse import parse
+from workers.clang_parse import diagnose, parse
 
 
 def body(source: str, name: str = "k") -> str:
@@ -61,6 +61,49 @@ def test_arrays_of_fixed_size_are_clipped():
     assert ", 5ul)]" in text
 
 
+@pytest.mark.parametrize(
+    ("statement", "tag"),
+    [
+        ("p = t;", "p = (*(__typeof__(t) *)lp_named(lp_c, 0, (ulong)&t, sizeof(t)));"),
+        ("p = &t[a[0]];", "[(*(__global int *)lp_touch("),
+        ("p = &t[7];", "sizeof(t)))[7];"),
+        ("*(t + 3) = 1;", "lp_touch(lp_c, 1, (ulong)&(*((*(__typeof__(t) *)lp_named("),
+        ("p = m.v;", "(*(__typeof__(m) *)lp_named(lp_c, 0, (ulong)&m, sizeof(m))).v;"),
+        ("both(&x);", "both(lp_c, &(*(__typeof__(x) *)lp_named("),
+        ("both(y); ", "both(lp_c, (*(__typeof__(y) *)lp_named("),
+    ],
+)
+def test_a_variable_that_becomes_a_pointer_becomes_a_tag(statement, tag):
+    source = f"""void both(int *n) {{ *n = n[1]; }}
+    __kernel void k(__global int *a) {{ __local int t[7]; __local struct {{ int v[3]; }} m; __local int *p; int x, y[2]; {statement} }}"""
+    made = instrument(source, "k")
+    assert tag in made.source
+    assert "lp_clip(lp_c, (ulong)" not in made.source
+    assert made.has_arrays == (statement != "both(&x);")
+    assert diagnose(made.source) == ()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["t[1] = *t;", "m[1].v[2] = m->v[1];", "x = sizeof(t);", "f = fract(f, &f);", "v->x = v[1].y;",
+     "atomic_inc(&t[x]);", "atomic_inc(t);", 'printf("%d", x);', "event_t e[2]; wait_group_events(2, e);"],
+)  # fmt: skip
+def test_a_variable_that_is_used_directly_stays_what_it_is(statement):
+    source = f"""__kernel void k(__global int *a) {{
+    __local int t[7]; struct {{ int v[3]; }} m[2]; float4 v[2]; int x = 1; float f = 1; {statement} }}"""
+    text = body(source)
+    assert "lp_named" not in text
+    assert "lp_touch" not in text
+
+
+def test_a_parameter_that_is_written_as_an_array_is_a_pointer():
+    text = body("""void put(int p[4], __local int q[4]) { q[p[1]] = *p; q = &q[2]; }
+    __kernel void k(__global int *a) { int p[4]; __local int q[4]; put(p, q); }""")
+    assert text.count("lp_touch") == 3
+    assert "lp_clip" not in text
+    assert "q = &q[2];" in text
+
+
 def test_an_index_that_is_a_lane_is_no_vector():
     """``a[v.x].y`` was taken for a lane of ``v``, and not wrapped: the tag was followed (a corpus kernel died of it)."""
     text = body(
@@ -101,6 +144,15 @@ def test_every_way_out_of_the_kernel_hands_in_its_record():
     [
         ("__kernel void k(__global float *a) { a[0] = undeclared_thing; }", "undeclared"),
         ("__kernel void other(__global float *a) { a[0] = 1; }", "not there"),
+        (
+            "__constant int T[2] = {1, 2}; __constant int *__constant P[2] = {T, T + 1};\n"
+            "__kernel void k(__global int *a) { a[0] = P[0][1]; }",
+            "line 2: constant pointers",
+        ),
+        (
+            "#pragma OPENCL EXTENSION all : enable\n__kernel void k(__global int *a) { __private int x[2]; int *p = x; atomic_int i; p[1] = atomic_load(&i); }",
+            "line 2: a pointer into the generic address space",
+        ),
         ("#if\n__kernel void k(__global float *a) { a[0] = 1; }\n#endif", "directives"),
     ],
 )

@@ -16,7 +16,7 @@ _COPIES = {"async_work_group_copy": 0, "async_work_group_strided_copy": 1}
 
 
 def stand_in(
-    name: str, function: str, pointers: tuple[str, ...], value_type: str, touch: tuple[str, ...]
+    name: str, function: str, pointers: tuple[str, ...], value_type: str, touch: str
 ) -> str | None:
     """Return the definition of ``function``, which stands in for calls of ``name``; None if it needs none.
 
@@ -25,10 +25,10 @@ def stand_in(
         function: what the stand-in is called; it takes the context and the site first.
         pointers: pointee types of the pointer arguments, in order.
         value_type: of the stored value, for stores.
-        touch: the hook for each pointer, ``lp_touch`` or ``lp_pass``.
+        touch: the hook of the pointer of a load or store, ``lp_touch`` or ``lp_pass``.
     """
     if name in _COPIES:
-        return _copy(name, function, pointers, touch)
+        return _copy(name, function, pointers)
     match = _VECTOR_ACCESS.fullmatch(name)
     if match is None:
         return None
@@ -37,9 +37,7 @@ def stand_in(
     stride = 4 if lanes == 3 and match["verb"].endswith("a") else lanes
     size = 2 if scalar == "half" else f"sizeof({scalar})"
     width = match["lanes"] or ""
-    real = (
-        f"({pointers[0]} *){touch[0]}(c, site, (ulong)p + i * {stride} * {size}, {lanes} * {size})"
-    )
+    real = f"({pointers[0]} *){touch}(c, site, (ulong)p + i * {stride} * {size}, {lanes} * {size})"
     if match["verb"].startswith("vload"):
         result = ("float" if match["half"] else scalar) + width
         return (
@@ -52,7 +50,7 @@ def stand_in(
     )
 
 
-def _copy(name: str, function: str, pointers: tuple[str, ...], touch: tuple[str, ...]) -> str:
+def _copy(name: str, function: str, pointers: tuple[str, ...]) -> str:
     to, source = pointers
     strided = _COPIES[name]
     stride = ", ulong stride" if strided else ""
@@ -67,8 +65,8 @@ def _copy(name: str, function: str, pointers: tuple[str, ...], touch: tuple[str,
         "    if (n == 0)\n"
         "        return e;\n"
         "    ulong z = sizeof(*s);\n"
-        f"    ulong dd = {touch[0]}(c, site, (ulong)d, ({spans[0]}) * z);\n"
-        f"    ulong ss = {touch[1]}(c, site, (ulong)s, ({spans[1]}) * z);\n"
+        f"    ulong dd = lp_span(c, site, (ulong)d, ({spans[0]}) * z);\n"
+        f"    ulong ss = lp_span(c, site, (ulong)s, ({spans[1]}) * z);\n"
         "    ulong m = min(lp_room(c, (ulong)d, n * z), lp_room(c, (ulong)s, n * z)) / z;\n"
         # A stride of 1 copies as many elements and stays inside the real buffers.
         f"    return async_work_group_copy(({to} *)dd, ({source} *)ss, m, e);\n"

@@ -11,10 +11,12 @@ from typing import Any
 from clang import cindex
 
 MEMBER, CALL, SUBSCRIPT, UNARY = 102, 103, 113, 112
+VARIABLE, PARAMETER, REFERENCE = 9, 10, 101
 UNEXPOSED, PAREN, TYPE_REF, FIRST_ATTRIBUTE = 100, 111, 43, 400
-DEREFERENCE = 6
+_ADDRESS_OF, _DEREFERENCE = 5, 6
 _BINARY, _DIVISIONS = frozenset({114, 115}), frozenset({4, 5, 24, 25})
 _POINTER = 101
+_ARRAYS = frozenset({112, 114, 115, 116})
 _VECTORS = frozenset({113, 176})
 _TYPES = frozenset({2, 3, 5, TYPE_REF})
 """Structures, unions, enumerations. Libclang shows each nested one twice: who goes into them visits 2^n."""
@@ -44,7 +46,12 @@ def is_division(cursor: Any) -> bool:
 
 def is_dereference(cursor: Any) -> bool:
     """Whether it is ``*pointer``."""
-    return bool(cursor._kind_id == UNARY and operator(cursor) == DEREFERENCE)
+    return bool(cursor._kind_id == UNARY and operator(cursor) == _DEREFERENCE)
+
+
+def is_address(cursor: Any) -> bool:
+    """Whether it is ``&place``."""
+    return bool(cursor._kind_id == UNARY and operator(cursor) == _ADDRESS_OF)
 
 
 def is_bit_field(cursor: Any) -> bool:
@@ -66,7 +73,14 @@ def strip(cursor: Any) -> Any:
 def decayed_array(cursor: Any) -> Any | None:
     """Return the array that a pointer operand decays from; None for a pointer."""
     inner = strip(cursor)
-    return inner if inner.type.get_canonical().get_array_size() >= 0 else None
+    if inner.type.get_canonical().get_array_size() < 0 or _is_parameter(inner):
+        return None
+    return inner
+
+
+def _is_parameter(cursor: Any) -> bool:
+    """Whether it names a parameter: of one written ``x[8]`` libclang tells that type, but it is a pointer."""
+    return bool(cursor._kind_id == REFERENCE and cursor.referenced._kind_id == PARAMETER)
 
 
 def lies_behind_pointer(cursor: Any) -> bool:
@@ -85,11 +99,30 @@ def lies_behind_pointer(cursor: Any) -> bool:
             cursor = arrays[0]
         elif kind == MEMBER and children:
             base = strip(children[0])
-            if base.type.get_canonical()._kind_id == _POINTER:
+            kind = base.type.get_canonical()
+            if kind._kind_id == _POINTER or (kind._kind_id in _ARRAYS and _is_parameter(base)):
                 return True
             cursor = base
         else:
             return False
+
+
+def named_place(pointer: Any) -> Any | None:
+    """Return the part of a variable that a pointer is the address of, as ``&x[i]`` and ``x`` are; None otherwise."""
+    inner = strip(pointer)
+    place = children_of(inner)[0] if is_address(inner) else decayed_array(inner)
+    return None if place is None or lies_behind_pointer(place) else place
+
+
+def holds_addresses(variable: Any) -> bool:
+    """Whether the initialiser of a variable names another variable."""
+    stack = children_of(variable)
+    while stack:
+        one = stack.pop()
+        if one._kind_id == REFERENCE and one.referenced._kind_id == VARIABLE:
+            return True
+        stack.extend(children_of(one))
+    return False
 
 
 def _is_vector(operands: list[Any]) -> bool:

@@ -1,7 +1,7 @@
 """Make the instrumented copy of a kernel: the same code, recording how far it reaches.
 
 Owns the file as a whole: which functions stay, the kernel's parameters, the context that is handed down. The
-rewriting of a body is ``rewriter.py``'s, the hooks are ``hooks.cl``.
+rewriting of a body is ``walk.py``'s, the hooks are ``hooks.cl``.
 """
 
 from __future__ import annotations
@@ -16,17 +16,25 @@ from clang import cindex
 from workers.analysis.cursors import children_of
 from workers.analysis.edits import Edits
 from workers.analysis.preprocess import ExpansionError, expand_macros
-from workers.analysis.rewriter import CONTEXT, FunctionRewriter, Sites, UnresolvedError
+from workers.analysis.rewriter import (
+    CONSTANT_BYTES,
+    CONTEXT,
+    GLOBAL_BYTES,
+    LOCAL_BYTES,
+    WIDEST_PLAIN_BYTES,
+    Rewriter,
+    Sites,
+    UnresolvedError,
+)
+from workers.analysis.walk import FunctionWalk
 from workers.build_options import parser_options
 from workers.clang_parse import FILE_NAME, ParserCrashError, translate
 from workers.clang_types import TypeReader
 from workers.device.interface import Instrumented
 
 KERNEL_NAME = "lp_instrumented"
-GLOBAL_BYTES, CONSTANT_BYTES, LOCAL_BYTES = 2**18, 2**13, 2**10
-"""Room behind each pointer in a probe, powers of two; accesses beyond are folded back into it."""
 SLACK_BYTES = 256
-"""Behind that room, so that a wide access at its end stays inside."""
+"""Behind the room of each pointer argument, so that a wide access at its end stays inside."""
 HEAD_WORDS = 3
 """Words of a launch's record before those of its pointers: turns, flags, trace."""
 _FUNCTION_DECL, _PARAMETER, _COMPOUND, _CALL = 8, 10, 202, 103
@@ -86,13 +94,10 @@ class _File:
         reachable = self._reachable(kernel)
         self._refuse_errors(reachable)
         positions = self._kernel_header(kernel)
-        rewriter = FunctionRewriter(
-            edits=self._edits,
-            sites=self._sites,
-            types=self._types,
-            is_defined=self._bodies.__contains__,
-            line_of=line_of,
+        rewriter = Rewriter(
+            edits=self._edits, sites=self._sites, types=self._types, line_of=line_of
         )
+        walk = FunctionWalk(rewriter, self._bodies.__contains__)
         for cursor in self._functions:
             start, end = _offsets(cursor.extent)
             if cursor.spelling not in reachable:
@@ -104,23 +109,41 @@ class _File:
                 self._helper_header(cursor)
         for cursor in self._functions:
             if cursor.is_definition() and cursor.spelling in reachable:
-                rewriter.rewrite(_body(cursor), is_kernel=cursor.spelling == self._name)
+                walk.rewrite(_body(cursor), is_kernel=cursor.spelling == self._name)
         hooks = resources.files("workers.analysis").joinpath("hooks.cl").read_text()
         if len(self._sites.sites) >= 2**16:
             raise UnresolvedError("more than 65,535 accesses")
-        head = (
-            f"#define LP_BUFFERS {len(positions) + 1}\n#define LP_SPARE {len(positions)}\n"
-            f"#define LP_HEAD {HEAD_WORDS}\n"
-            f"#define LP_GLOBAL_MASK {GLOBAL_BYTES - 1}ul\n#define LP_CONSTANT_MASK {CONSTANT_BYTES - 1}ul\n"
-            f"#define LP_LOCAL_MASK {LOCAL_BYTES - 1}ul\n#define LP_TABLE_BYTES {8 * row_words(len(positions))}\n"
+        source = (
+            self._head(len(positions))
+            + hooks
+            + "".join(self._sites.definitions)
+            + self._edits.applied()
         )
-        source = head + hooks + "".join(self._sites.definitions) + self._edits.applied()
         return Instrumented(
             source=source,
             expanded=self._text,
             sites=tuple(self._sites.sites),
             positions=positions,
+            has_arrays=self._sites.has_arrays,
         )
+
+    def _head(self, num_pointers: int) -> str:
+        sites = self._sites
+        sizes = {
+            "BUFFERS": f"{num_pointers + 1}",
+            "SPARE": f"{num_pointers}",
+            "TAGS": f"{num_pointers + 1 + len(sites.variables)}",
+            "HEAD": f"{HEAD_WORDS}",
+            "GLOBAL_MASK": f"{GLOBAL_BYTES - 1}ul",
+            "CONSTANT_MASK": f"{CONSTANT_BYTES - 1}ul",
+            "LOCAL_MASK": f"{LOCAL_BYTES - 1}ul",
+            "TABLE_BYTES": f"{8 * row_words(num_pointers)}",
+            "SLACK_BYTES": f"{SLACK_BYTES}ul",
+            "WIDEST": f"{-(-sites.widest_bytes // WIDEST_PLAIN_BYTES)}",
+        }
+        # By this text probing.py knows that arrays of fixed size are indexed, be it through pointers only.
+        arrays = "// lp_clip(lp_c, ...)\n" if sites.has_arrays else ""
+        return arrays + "".join(f"#define LP_{name} {value}\n" for name, value in sizes.items())
 
     def _reachable(self, kernel: Any) -> dict[str, None]:
         """Return the names of all functions that are called; overloads of one name stay together."""
@@ -152,7 +175,7 @@ class _File:
         """Rename kernel and pointers, add the table, and open the body with the context and the tags."""
         positions: list[int] = []
         lines = [
-            f" lp_ctx lp_own; lp_ctx *{CONTEXT} = &lp_own; lp_own.table = lp_table; lp_own.most_turns = lp_most_turns; lp_own.turns = 0; lp_own.trace = 0;"
+            f" lp_ctx lp_own; lp_ctx *{CONTEXT} = &lp_own; lp_own.table = lp_table; lp_own.most_turns = lp_most_turns; lp_own.turns = 0; lp_own.trace = 0; lp_begin({CONTEXT});"
         ]
         parameters = [c for c in kernel.get_children() if c._kind_id == _PARAMETER]
         masks = {1: "LP_GLOBAL_MASK", 3: "LP_CONSTANT_MASK", 2: "LP_LOCAL_MASK"}

@@ -211,13 +211,15 @@ class Instrumented:
 
     ``source`` has one kernel, ``lp_instrumented``, with the arguments of the original and after them the table
     (``__global ulong *``) that it records into and where in it. ``expanded`` is the text it was made from.
-    ``positions`` are the pointer arguments in the order of the table's rows.
+    ``positions`` are the pointer arguments in the order of the table's rows. ``has_arrays``: it indexes variables of
+    fixed size, so that a launch can go beyond their end.
     """
 
     source: str
     expanded: str
     sites: tuple[Site, ...]
     positions: tuple[int, ...]
+    has_arrays: bool
 
 
 class Prober(Protocol):

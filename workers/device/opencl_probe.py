@@ -15,15 +15,8 @@ import pyopencl as cl  # noqa: TID251
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Argument, ArgumentKind, Device, Kernel
-from workers.analysis.instrument import (
-    CONSTANT_BYTES,
-    GLOBAL_BYTES,
-    HEAD_WORDS,
-    KERNEL_NAME,
-    LOCAL_BYTES,
-    SLACK_BYTES,
-    row_words,
-)
+from workers.analysis.instrument import HEAD_WORDS, KERNEL_NAME, SLACK_BYTES, row_words
+from workers.analysis.rewriter import CONSTANT_BYTES, GLOBAL_BYTES, LOCAL_BYTES
 from workers.device.interface import (
     DeviceFailure,
     DeviceRef,
@@ -185,7 +178,7 @@ class _LoadedProbe:
     def _record(self, row: npt.NDArray[np.uint64]) -> ProbeRecord:
         flags = int(row[1])
         if flags & _LOST:
-            detail = "an access through a pointer that comes from no argument"
+            detail = "an access through a pointer that comes from no argument and no variable"
             raise DeviceFailure(
                 Failure(code=FailureCode.UNSUPPORTED, stage=Stage.PROBE, detail=detail)
             )
