@@ -92,16 +92,24 @@ def test_a_variable_that_is_used_directly_stays_what_it_is(statement):
     source = f"""__kernel void k(__global int *a) {{
     __local int t[7]; struct {{ int v[3]; }} m[2]; float4 v[2]; int x = 1; float f = 1; {statement} }}"""
     text = body(source)
-    assert "lp_named" not in text
-    assert "lp_touch" not in text
+    assert not any(hook in text for hook in ("lp_named", "lp_touch", "lp_private"))
 
 
 def test_a_parameter_that_is_written_as_an_array_is_a_pointer():
     text = body("""void put(int p[4], __local int q[4]) { q[p[1]] = *p; q = &q[2]; }
     __kernel void k(__global int *a) { int p[4]; __local int q[4]; put(p, q); }""")
-    assert text.count("lp_touch") == 3
+    assert (text.count("lp_private"), text.count("lp_touch")) == (2, 1)
     assert "lp_clip" not in text
     assert "q = &q[2];" in text
+
+
+def test_arrays_within_what_a_pointer_leads_to_are_clipped_unless_a_buffer_holds_them():
+    text = body("""typedef struct { int v[3]; } T;
+    void put(__local int t[4][5], T *s, __global T *g, int i) { t[i][i] = s->v[i] = g->v[i]; }
+    __kernel void k(__global T *g, int i) { __local int t[4][5]; T s; put(t, &s, g, i); }""")
+    assert "(t[i][lp_clip(lp_c, (ulong)(i), 5ul)])" in text
+    assert "(s->v[lp_clip(lp_c, (ulong)(i), 3ul)])" in text
+    assert "(g->v[i])" in text
 
 
 def test_an_index_that_is_a_lane_is_no_vector():

@@ -94,6 +94,15 @@ ulong lp_touch(lp_ctx *c, uint site, ulong address, ulong bytes)
     return k < LP_TAGS && bytes > c->mask[k] ? (ulong)c->spare : real;
 }
 
+// Through a pointer to private memory, mostly to all of a variable: a result that a function returns.
+ulong lp_private(lp_ctx *c, ulong address, ulong bytes)
+{
+    uint k = (uint)((address >> 44) & 0x3fffful);
+    if (k >= LP_BUFFERS && k < LP_TAGS && c->mask[k] == bytes && address == LP_TAG(k))
+        return c->base[k];
+    return lp_touch(c, 0, address, bytes);
+}
+
 // Through a pointer that may also point to a text.
 ulong lp_pass(lp_ctx *c, uint site, ulong address, ulong bytes)
 {

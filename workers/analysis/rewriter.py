@@ -112,10 +112,9 @@ class Rewriter:
     ) -> None:
         start, end = text_range(cursor)
         # What is private is no argument, and no record names its site.
-        site = 0 if kind.space is Space.PRIVATE else self.site(cursor)
-        self.edits.insert(
-            start, f"{cast}{hook_of(kind.space)}({CONTEXT}, {site}, (ulong){address_of}("
-        )
+        hook = "lp_private" if kind.space is Space.PRIVATE else hook_of(kind.space)
+        site = "" if kind.space is Space.PRIVATE else f" {self.site(cursor)},"
+        self.edits.insert(start, f"{cast}{hook}({CONTEXT},{site} (ulong){address_of}(")
         self.edits.close(end, f"), {size}))")
 
     def _is_hooked(self, cursor: Any, kind: TypeFacts) -> bool:

@@ -39,6 +39,7 @@ _COMPOUND, _IF, _WHILE, _DO, _FOR = 202, 205, 207, 208, 209
 _LABEL, _CASE, _DEFAULT, _SWITCH, _DECL_STMT = 201, 203, 204, 206, 231
 _SIZEOF, _RETURN = 136, 214
 _NESTING = frozenset({_IF, _WHILE, _FOR, _LABEL, _CASE, _DEFAULT, _SWITCH})
+_OWN = frozenset({Space.LOCAL, Space.PRIVATE})
 
 
 class _Use(Enum):
@@ -152,7 +153,7 @@ class FunctionWalk:
             self._visit(array, use)
             length = array.type.get_canonical().element_count
             # Of an address nothing is touched yet: it may well be that of the end.
-            if length > 0 and use is not _Use.ADDRESS and not lies_behind_pointer(array):
+            if length > 0 and use is not _Use.ADDRESS and self._is_own(array):
                 self._rewriter.index(index, length)
         self._visit(index)
 
@@ -223,6 +224,10 @@ class FunctionWalk:
         return shape is TypeClass.POINTER or (
             shape is TypeClass.ARRAY and decayed_array(cursor) is None
         )
+
+    def _is_own(self, array: Any) -> bool:
+        """Whether an array has its length from the kernel; behind a buffer's pointer, more may follow."""
+        return not lies_behind_pointer(array) or self._type(array).space in _OWN
 
     def _is_indexed(self, cursor: Any) -> bool:
         return self._type(cursor).shape in {
