@@ -18,10 +18,10 @@ from llmperf_common.records import Kernel
 from workers.analysing import (
     analyse_job,
     death_text,
-    failed_analysis,
     max_attempts,
     timeout_text,
 )
+from workers.analysis.unknown import unknown_analysis
 from workers.channel import Analysed, AnalyseJob, FromChild
 from workers.child_pool import ChildPool
 from workers.child_starter import ChildStarter
@@ -59,12 +59,12 @@ class _AheadWork:
         item.analysis = answer.analysis
 
     def timed_out(self, item: _Item, after_s: float) -> None:
-        item.analysis = failed_analysis(item.kernel, timeout_text(after_s))
+        item.analysis = unknown_analysis(item.kernel, timeout_text(after_s))
 
     def died(self, item: _Item, how: str, report: str, seconds: float) -> bool:
         if not report and item.num_attempts < max_attempts(item.kernel):
             return True
-        item.analysis = failed_analysis(item.kernel, death_text(how, report))
+        item.analysis = unknown_analysis(item.kernel, death_text(how, report))
         return False
 
     def forget(self, item: _Item) -> None:

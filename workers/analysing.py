@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import re
 
-from llmperf_common.analysis import Analysis, Extent
 from llmperf_common.records import Kernel
+from workers.analysis.unknown import unknown_analysis
 from workers.channel import Analysed, AnalyseJob, FromChild
 from workers.device.find import NoDevice, choose
 from workers.device.interface import DeviceRef
@@ -47,13 +47,13 @@ class AnalysisWork:
 
     def timed_out(self, state: TaskState, after_s: float) -> None:
         """Plan the task by nothing."""
-        state.plan_by(failed_analysis(state.task.kernel, timeout_text(after_s)))
+        state.plan_by(unknown_analysis(state.task.kernel, timeout_text(after_s)))
 
     def died(self, state: TaskState, how: str, report: str, seconds: float) -> bool:
         """Try once more, or plan the task by nothing."""
         if not report and state.num_analysis_attempts < max_attempts(state.task.kernel):
             return True
-        state.plan_by(failed_analysis(state.task.kernel, death_text(how, report)))
+        state.plan_by(unknown_analysis(state.task.kernel, death_text(how, report)))
         return False
 
     def forget(self, state: TaskState) -> None:
@@ -72,19 +72,6 @@ def max_attempts(kernel: Kernel) -> int:
 def analyse_job(kernel: Kernel, attempt: int) -> AnalyseJob:
     """Return the job of an attempt; the first is 1."""
     return AnalyseJob(kernel=kernel, without_barriers=attempt > MAX_ATTEMPTS)
-
-
-def failed_analysis(kernel: Kernel, failure: str) -> Analysis:
-    """Return an analysis that knows nothing but why."""
-    arguments = kernel.signature.arguments if kernel.signature else ()
-    return Analysis(
-        extents=tuple(
-            Extent(position=one.position, form=None, reason=failure)
-            for one in arguments
-            if one.kind.is_buffer
-        ),
-        failure=failure,
-    )
 
 
 def timeout_text(after_s: float) -> str:

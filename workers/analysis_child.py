@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.store.analysis_rows import storable
-from workers.analysing import failed_analysis
+from workers.analysis.unknown import unknown_analysis
 from workers.channel import Analysed, AnalyseJob, Channel, CompilerReady
 from workers.child_main import serve
 from workers.device.interface import DeviceFailure, DeviceRef
@@ -28,7 +28,7 @@ def main(channel: Channel, argument: str) -> None:
         try:
             analysis = analyse(job)
         except DeviceFailure as error:
-            analysis, sticky = failed_analysis(job.kernel, error.failure.detail), error.sticky
+            analysis, sticky = unknown_analysis(job.kernel, error.failure.detail), error.sticky
         channel.send(Analysed(analysis=storable(analysis)))
         if sticky:
             return

@@ -12,10 +12,10 @@ from workers.analysing import (
     analyse_job,
     analysis_device,
     death_text,
-    failed_analysis,
     max_attempts,
     timeout_text,
 )
+from workers.analysis.unknown import unknown_analysis
 from workers.device.find import NoDevice
 from workers.device.interface import DeviceRef
 
@@ -46,7 +46,7 @@ def test_kernels_of_a_gpu_are_analysed_on_a_cpu_where_one_is_usable(
 
 def test_a_failed_analysis_lists_every_pointer_without_a_form() -> None:
     one = kernel(argument(0, BUFFER), argument(1, SCALAR), argument(2, LOCAL))
-    found = failed_analysis(one, timeout_text(60))
+    found = unknown_analysis(one, timeout_text(60))
     assert [extent.position for extent in found.extents] == [0, 2]
     assert all(extent.form is None for extent in found.extents)
     assert {extent.reason for extent in found.extents} == {found.failure}

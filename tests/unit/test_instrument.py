@@ -199,7 +199,8 @@ def test_facts_name_what_a_size_is_compared_with():
             for (int j = 0; j < 999; ++j) a[j] = 1; }"""
     )
     assert set(facts.thresholds) == {512, 40, 24, 77}
-    assert facts.folds == (96,)
+    assert facts.folds == (40, 96)
+    assert facts.tested == (2, 24, 40, 77, 512, 999)
     assert facts.scalars == (1, 2)
     assert facts.flags == {2: (2, 3)}
     assert not facts.uses_groups

@@ -1,7 +1,7 @@
 """What the text of a kernel says that its probes need to know.
 
-Owns: which sizes can matter at all, the constants that a size is compared with (probes must lie on both sides
-of each), and the buffers of which neighbouring values are read. Pure; from the plain tree of ``clang_nodes``.
+Owns: which sizes can matter at all, the constants that a size is compared with, divided by or folded by (probes must lie
+on both sides of each), and the buffers of which neighbouring values are read. Pure; from the plain tree of ``clang_nodes``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from workers.clang_nodes import (
     Node,
     NodeKind,
     ParsedSource,
+    Space,
     TypeClass,
     reachable,
     walk,
@@ -24,18 +25,29 @@ from workers.clang_values import UNIFORM, Source
 
 _GROUP_CALLS = frozenset(
     {
+        "barrier",
         "get_local_id",
         "get_local_size",
         "get_group_id",
         "get_num_groups",
         "get_enqueued_local_size",
+        "get_enqueued_num_sub_groups",
         "get_local_linear_id",
+        "get_max_sub_group_size",
+        "get_num_sub_groups",
+        "prefetch",
+        "wait_group_events",
     }
 )
+_GROUP_PREFIXES = ("async_work_group_", "get_sub_group_", "sub_group_", "work_group_")
 _COMPARISONS = frozenset({"<", ">", "<=", ">=", "==", "!="})
-_FOLDING = frozenset({"%", "&"})
+_FOLDING = frozenset({"%", "&", "|", "^", "/", ">>"})
 _SHIFTS = frozenset({"<<", ">>"})
+_FOLDING_CALLS = frozenset({"mul_hi", "mad_hi", "rotate"})
+_FOLDED_BY_CALLS = 2**32
 _MOST_SHIFTED = 24
+_WIDEST_SHIFT = 64
+_OPERATIONS = frozenset({NodeKind.BINARY, NodeKind.COMPOUND_ASSIGN})
 _CLAMPING = frozenset({"min", "max", "clamp"})
 _SMALLEST_THRESHOLD = 5
 """Below it, every probe lies on the same side: no size is that small."""
@@ -46,9 +58,11 @@ _SIZES = Source.SCALAR | Source.NDRANGE
 class KernelFacts:
     """What the probes of one kernel depend on.
 
-    ``uses_groups``: it asks for local ids, sizes or groups, so the local size can matter. ``scalars``: integer
-    scalars that the code mentions. ``thresholds``: constants that an expression of sizes is compared with;
-    ``folds``: those by which it is taken modulo or masked. ``flags``: by position of a scalar, the small values
+    ``uses_groups``: it asks for local ids, sizes or groups, or has local memory, so the local size can matter.
+    ``scalars``: integer scalars that the code mentions, vectors of integers among them (all their lanes are equal).
+    ``thresholds``: constants that an expression of sizes is compared with; ``folds``: those by which it is divided,
+    taken modulo or masked. ``tested``: all constants that anything is compared with, in the kernel or a helper: a
+    scalar may be that value. ``literals``: numbers handed to helpers or held by constants of the file. ``flags``: by position of a scalar, the small values
     that it is tested for, 0 among them where its truth is. ``neighbour_pairs``: positions of buffers read at some ``e`` and at ``e + 1``.
     """
 
@@ -56,6 +70,8 @@ class KernelFacts:
     scalars: tuple[int, ...]
     thresholds: tuple[int, ...]
     folds: tuple[int, ...]
+    tested: tuple[int, ...]
+    literals: tuple[int, ...]
     flags: Mapping[int, tuple[int, ...]]
     neighbour_pairs: tuple[int, ...]
 
@@ -73,17 +89,55 @@ def kernel_facts(source: ParsedSource, kernel: Function, signature: Signature) -
         if argument.kind is ArgumentKind.SCALAR
         and parameter.key in mentioned
         and argument.scalar_type not in {"half", "float", "double", "bool"}
-        and argument.vector_width == 1
     )
-    pairs = {position for one in functions for position in _neighbour_pairs(source, kernel, one)}
+    pairs = {position for one in functions for position in _neighbour_pairs(kernel, one)}
     return KernelFacts(
-        uses_groups=bool(calls & _GROUP_CALLS),
+        uses_groups=bool(calls & _GROUP_CALLS)
+        or any(name.startswith(_GROUP_PREFIXES) for name in calls)
+        or _has_local_memory(functions, signature),
         scalars=integers,
         thresholds=_constants(source, functions, _compared),
         folds=_constants(source, functions, _folded),
+        tested=_tested_constants(source, functions),
+        literals=_literals(source, functions),
         flags=_flags(kernel, integers),
         neighbour_pairs=tuple(sorted(pairs)),
     )
+
+
+def _has_local_memory(functions: Iterable[Function], signature: Signature) -> bool:
+    """Whether work-items of a group share memory: then its size can matter without a call that asks for it."""
+    if any(one.kind is ArgumentKind.LOCAL_BUFFER for one in signature.arguments):
+        return True
+    return any(
+        node.kind is NodeKind.VARIABLE and node.type.space is Space.LOCAL
+        for one in functions
+        for node in walk(one.body)
+    )
+
+
+def _tested_constants(source: ParsedSource, functions: Iterable[Function]) -> tuple[int, ...]:
+    """Return the constants that anything is compared with: operands of comparisons, cases of switches."""
+    found: set[int] = set()
+    for function in functions:
+        values = Activation(source, function, (UNIFORM,) * len(function.parameters))
+        for node in walk(function.body):
+            operands = _compared(node)
+            if node.kind is NodeKind.CASE:
+                operands = node.children[:1]
+            found |= {one for operand in operands for one in _constants_in(operand, values)}
+    return tuple(sorted(one for one in found if one > 0))
+
+
+def _literals(source: ParsedSource, functions: Iterable[Function]) -> tuple[int, ...]:
+    """Return the numbers that reach a comparison on a way that is not followed: through helpers, through the file's constants."""
+    nodes = list(source.globals.values())
+    for function in functions:
+        for node in walk(function.body):
+            if node.kind is NodeKind.CALL and node.key in source.functions:
+                nodes += node.children
+    found = {abs(one.value) for node in nodes for one in walk(node) if one.value is not None}
+    return tuple(sorted(found))
 
 
 def _constants(
@@ -103,6 +157,7 @@ def _constants(
             others = [one for one in operands if values.value(one).constant is None]
             if any(_depends_on_sizes(one, values, parameters) for one in others):
                 found |= {one for operand in operands for one in _constants_in(operand, values)}
+                found |= _scales_of(node, values)
     return tuple(sorted(one for one in found if one >= _SMALLEST_THRESHOLD))
 
 
@@ -116,6 +171,21 @@ def _constants_in(operand: Node, values: Activation) -> Iterator[int]:
             by = values.value(node.children[1]).constant
             if by is not None and 0 <= by < _MOST_SHIFTED:
                 yield 1 << by
+
+
+def _scales_of(node: Node, values: Activation) -> set[int]:
+    """Return how large a size must be for `size >> by` not to be zero, and for calls that keep high bits."""
+    if node.kind is NodeKind.CALL and node.name in _FOLDING_CALLS:
+        return {_FOLDED_BY_CALLS}
+    if (
+        node.kind in _OPERATIONS
+        and node.name.removesuffix("=") in _SHIFTS
+        and len(node.children) == 2
+    ):
+        by = values.value(node.children[1]).constant
+        if by is not None and 0 <= by < _WIDEST_SHIFT:
+            return {1 << by}
+    return set()
 
 
 def _flags(kernel: Function, scalars: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
@@ -158,7 +228,10 @@ def _compared(node: Node) -> tuple[Node, ...]:
 
 
 def _folded(node: Node) -> tuple[Node, ...]:
-    return node.children if node.kind is NodeKind.BINARY and node.name in _FOLDING else ()
+    if node.kind is NodeKind.CALL and node.name in _FOLDING_CALLS:
+        return node.children
+    is_operation = node.kind in _OPERATIONS
+    return node.children if is_operation and node.name.removesuffix("=") in _FOLDING else ()
 
 
 def _depends_on_sizes(node: Node, values: Activation, parameters: frozenset[str]) -> bool:
@@ -185,9 +258,8 @@ def _follows_from(key: str, values: Activation, parameters: frozenset[str], dept
     return False
 
 
-def _neighbour_pairs(source: ParsedSource, kernel: Function, function: Function) -> set[int]:
+def _neighbour_pairs(kernel: Function, function: Function) -> set[int]:
     """Return the kernel's buffers of which ``function`` reads two neighbours, under the kernel's names."""
-    del source
     names = {one.name: position for position, one in enumerate(kernel.parameters)}
     indices: dict[int, list[Node]] = {}
     for node in walk(function.body):

@@ -155,6 +155,8 @@ class _Search:
                     total = _sum(one, other)
                     options.append((_looseness(total.values(rows), extents), total, None))
         if not options:
+            options = self._sums_of_monomials()
+        if not options:
             return None
         _, form, cap = min(options, key=lambda one: (round(one[0], 3), one[2] is not None))
         if cap is None:
@@ -164,11 +166,28 @@ class _Search:
     def _monomial_bounds(self) -> list[tuple[float, Fit, Fit | None]]:
         found: list[tuple[float, Fit, Fit | None]] = []
         rows, extents = self._seen.rows, self._seen.extents
-        for one in self._monomials():
+        for one in (Fit(constant=1, terms=()), *self._monomials()):
             values = one.values(rows)
+            factor = int(np.max(-(-extents // np.maximum(values, 1))))
+            values = values * factor
             # Where it is loosest, it must still be of the extent's order: else it says nothing.
             if (values >= extents).all() and (values <= _LOOSEST * np.maximum(extents, 1)).all():
-                found.append((_looseness(values, extents), one, None))
+                scaled = Fit(
+                    constant=one.constant * factor,
+                    terms=tuple((monomial, by * factor) for monomial, by in one.terms),
+                )
+                found.append((_looseness(values, extents), scaled, None))
+        return found
+
+    def _sums_of_monomials(self) -> list[tuple[float, Fit, Fit | None]]:
+        """Return sums of two single sizes or products that lie above every probe: ``a[i + (far ? n : 0)]``."""
+        extents = self._seen.extents
+        found: list[tuple[float, Fit, Fit | None]] = []
+        for one, other in itertools.combinations(self._monomials()[:_MOST_POOLED], 2):
+            total = _sum(one, other)
+            values = total.values(self._seen.rows)
+            if (values >= extents).all() and (values <= _LOOSEST * np.maximum(extents, 1)).all():
+                found.append((_looseness(values, extents), total, None))
         return found
 
     def _monomials(self) -> list[Fit]:

@@ -141,9 +141,7 @@ class _File:
             "SLACK_BYTES": f"{SLACK_BYTES}ul",
             "WIDEST": f"{-(-sites.widest_bytes // WIDEST_PLAIN_BYTES)}",
         }
-        # By this text probing.py knows that arrays of fixed size are indexed, be it through pointers only.
-        arrays = "// lp_clip(lp_c, ...)\n" if sites.has_arrays else ""
-        return arrays + "".join(f"#define LP_{name} {value}\n" for name, value in sizes.items())
+        return "".join(f"#define LP_{name} {value}\n" for name, value in sizes.items())
 
     def _reachable(self, kernel: Any) -> dict[str, None]:
         """Return the names of all functions that are called; overloads of one name stay together."""

@@ -47,9 +47,12 @@ _FEWEST_GROUPS = {"below": 1, "above": 2, "mixed": 1, "held-out": 5}
 _SHORT, _NEAR, _LONG = (0.06, 0.75), (1.3, 3.0), (9.0, 18.0)
 """Scalars as shares of the shortest or longest side: ``4 * id + 3 < n`` is open only for long ones."""
 _FLAG_SHARE = 0.6
+_TINY = 4
 _FEWEST_SHAPES = 3
 _MOST_SINGLED_OUT = 4
 _MOST_ITEMS = 2**16
+CHALLENGES = ("value", "between", "planned")
+"""Tiers of held-out points that look for what the design cannot know of: ``challenges.py``."""
 FURTHEST_THRESHOLD = 2**13
 """Constants beyond cannot be straddled by a launch that is cheap."""
 
@@ -69,9 +72,14 @@ class Point:
         return math.prod(self.global_size) * (1 + max(self.scalars.values(), default=0))
 
     @property
+    def is_tiny(self) -> bool:
+        """Whether it is a challenge with a scalar of 4 or less."""
+        return self.tier in CHALLENGES and min(self.scalars.values(), default=_TINY + 1) <= _TINY
+
+    @property
     def is_held_out(self) -> bool:
         """Whether it is for validation only."""
-        return self.tier == "held-out"
+        return self.tier in {"held-out", *CHALLENGES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +124,13 @@ def local_sizes(
     return tuple(shape for shape in shapes if math.prod(shape) <= max_items)
 
 
+def is_safe(shape: tuple[int, ...], overflowing: Sequence[tuple[int, ...]]) -> bool:
+    """Whether no array is too small for a local size."""
+    return not any(
+        all(side >= least for side, least in zip(shape, one, strict=True)) for one in overflowing
+    )
+
+
 def local_sizes_within(
     shapes: Sequence[tuple[int, ...]], overflowing: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], ...]:
@@ -124,16 +139,10 @@ def local_sizes_within(
     >>> local_sizes_within(((8,), (32,), (160,)), ((21,),))
     ((8,), (16,), (4,), (2,))
     """
-
-    def is_safe(shape: tuple[int, ...]) -> bool:
-        return not any(
-            all(side >= least for side, least in zip(shape, one, strict=True))
-            for one in overflowing
-        )
-
-    kept = [one for one in shapes if is_safe(one)]
+    kept = [one for one in shapes if is_safe(one, overflowing)]
     if len(kept) < _FEWEST_SHAPES:
-        smaller = [one for one in small_shapes(len(shapes[0])) if is_safe(one) and one not in kept]
+        small = small_shapes(len(shapes[0]))
+        smaller = [one for one in small if is_safe(one, overflowing) and one not in kept]
         smaller.sort(key=lambda one: (-math.prod(one), max(one)))
         kept += smaller[: _FEWEST_SHAPES + 1 - len(kept)]
     return tuple(kept) or tuple(shapes)
@@ -152,16 +161,16 @@ def _points(design: Design) -> Iterator[Point]:
     draws = random.Random(design.seed)  # noqa: S311  (no secret)
     for tier, count in _counts(design).items():
         for number in range(count):
-            yield _drawn(design, draws, tier, number)
+            yield drawn_point(design, draws, tier, number)
     for tier in ("below", "above"):
-        yield from _one_at_a_time(design, _drawn(design, draws, tier, 0))
+        yield from _one_at_a_time(design, drawn_point(design, draws, tier, 0))
     for threshold in design.thresholds:
         for number in range(10 * (design.dims + len(design.largest))):
             yield _straddling(design, draws, threshold, number)
     for number in range(4 if design.largest else 0):
-        yield _equal(design, _drawn(design, draws, "mixed", number), number)
+        yield _equal(design, drawn_point(design, draws, "mixed", number), number)
     for number in range(6):
-        yield _drawn(design, draws, "held-out", number)
+        yield drawn_point(design, draws, "held-out", number)
 
 
 def _counts(design: Design) -> dict[str, int]:
@@ -179,7 +188,8 @@ def _counts(design: Design) -> dict[str, int]:
     return counts
 
 
-def _drawn(design: Design, draws: random.Random, tier: str, number: int) -> Point:
+def drawn_point(design: Design, draws: random.Random, tier: str, number: int) -> Point:
+    """Draw one point of a tier; ``number`` chooses its local size."""
     local = design.local_sizes[number % len(design.local_sizes)]
     span = {"few-groups": "above", "in-group": "mixed"}.get(tier, tier)
     span = span if span in _SPANS else "below"
@@ -271,7 +281,7 @@ def _one_at_a_time(design: Design, base: Point) -> Iterator[Point]:
 
 def _straddling(design: Design, draws: random.Random, threshold: int, number: int) -> Point:
     """Return sizes of which one is clearly below or clearly above a constant, the others small."""
-    base = _drawn(design, draws, "below", number)
+    base = drawn_point(design, draws, "below", number)
     factor = draws.uniform(1.15, 2.4) if number % 2 else draws.uniform(0.2, 0.85)
     value = max(2, round(threshold * factor))
     which = (number // 2) % (design.dims + len(design.largest))
@@ -284,20 +294,21 @@ def _straddling(design: Design, draws: random.Random, threshold: int, number: in
         ]
     elif which < design.dims:
         sides[which] = value
-        if math.prod(_whole_groups(sides, base.local_size)) > _MOST_ITEMS:
+        if math.prod(whole_groups(sides, base.local_size)) > _MOST_ITEMS:
             sides = [value if axis == which else 2 for axis in range(design.dims)]
     else:
         position = list(scalars)[which - design.dims]
         scalars[position] = min(max(3, value), design.largest[position])
     return Point(
         tier=f"around-{threshold}",
-        global_size=_whole_groups(sides, base.local_size),
+        global_size=whole_groups(sides, base.local_size),
         local_size=base.local_size,
         scalars=scalars,
     )
 
 
-def _whole_groups(sides: Sequence[int], local: Sequence[int]) -> tuple[int, ...]:
+def whole_groups(sides: Sequence[int], local: Sequence[int]) -> tuple[int, ...]:
+    """Return the global size nearest to ``sides`` that whole work-groups fill."""
     return tuple(
         max(1, round(side / group)) * group for side, group in zip(sides, local, strict=True)
     )

@@ -7,6 +7,8 @@ preprocessor in Python) does the work; libclang offers no preprocessed text.
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from pcpp import Action, OutputDirective, Preprocessor
@@ -34,6 +36,26 @@ _PREDEFINED = (
     "cl_khr_int64_base_atomics 1",
     "cl_khr_int64_extended_atomics 1",
 )
+_ANOTHER_DEVICE = (
+    "__OPENCL_VERSION__ 300",
+    "__OPENCL_C_VERSION__ 300",
+    "CL_VERSION_2_0 200",
+    "CL_VERSION_3_0 300",
+    "__IMAGE_SUPPORT__ 1",
+    "__FAST_RELAXED_MATH__ 1",
+    "__clang__ 1",
+    "__GPU__ 1",
+    "cl_khr_3d_image_writes 1",
+    "cl_khr_fp16 1",
+    "cl_khr_subgroups 1",
+    "cl_nv_compiler_options 1",
+    "cl_nv_pragma_unroll 1",
+)
+"""Macros that some devices have, or have other values for."""
+_DEVICE_MACRO = re.compile(
+    r"\b(?:__OPENCL_\w+|CL_VERSION_\w+|__IMAGE_SUPPORT__|__FAST_\w+|__clang__|__GPU__|cl_(?:khr|nv)_\w+)"
+)
+_DIRECTIVE_LINE = re.compile(r"^[ \t]*#.*$|\s+", re.MULTILINE)
 
 
 class ExpansionError(Exception):
@@ -75,7 +97,24 @@ class _BoundedText(io.StringIO):
         return super().write(text)
 
 
-def expand_macros(source: str, build_options: str = "") -> str:
+def varies_by_device(source: str, build_options: str = "") -> bool:
+    r"""Whether another device's macros leave other code: what is found on one device is then not true of all.
+
+    >>> varies_by_device("#if __OPENCL_VERSION__ >= 200\nint twice;\n#endif\nint one;")
+    True
+    >>> varies_by_device("#ifdef cl_khr_fp16\n#pragma OPENCL EXTENSION cl_khr_fp16 : enable\n#endif\nint one;")
+    False
+    """
+    if _DEVICE_MACRO.search(source) is None:
+        return False
+    here, there = (
+        _DIRECTIVE_LINE.sub(" ", expand_macros(source, build_options, more)).split()
+        for more in ((), _ANOTHER_DEVICE)
+    )
+    return here != there
+
+
+def expand_macros(source: str, build_options: str = "", predefined: Sequence[str] = ()) -> str:
     r"""Return the text with every macro expanded, comments removed and conditional parts chosen.
 
     ``#pragma`` lines stay; lines of the original are told by ``#line`` directives.
@@ -83,6 +122,7 @@ def expand_macros(source: str, build_options: str = "") -> str:
     Args:
         source: OpenCL C text.
         build_options: as for the device's compiler; its ``-D`` and ``-U`` are used.
+        predefined: macros of a device beyond the usual ones, ``name value`` each.
 
     Raises:
         ExpansionError: A directive is malformed, or the expansion is enormous.
@@ -91,7 +131,7 @@ def expand_macros(source: str, build_options: str = "") -> str:
     ' return a[(1) * 4]; }\n'
     """
     preprocessor = _Preprocessor()
-    for macro in _PREDEFINED:
+    for macro in (*_PREDEFINED, *predefined):
         preprocessor.define(macro)
     words = iter(parser_options(build_options))
     for word in words:

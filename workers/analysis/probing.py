@@ -1,18 +1,27 @@
 """Run the probes of one kernel and keep what they saw as numbers.
 
 Owns the order of probing: the designed points first, smaller ones where loops run too long, then a few points
-again with other buffer contents. What follows from it: ``analyse.py``.
+again with other buffer contents, and the challenges. What follows from it: ``analyse.py``.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from llmperf_common.failures import FailureCode
 from llmperf_common.records import Argument, ArgumentKind, Device, Kernel, Signature
+from workers.analysis.challenges import (
+    Challenge,
+    larger_local_sizes,
+    planned_points,
+    value_points,
+)
+from workers.analysis.content_modes import DEFAULT_MODE, ContentMode
 from workers.analysis.facts import KernelFacts
 from workers.analysis.fit import FEWEST_HELD_OUT, Observations
 from workers.analysis.overflows import overflowing_local_sizes
@@ -20,12 +29,14 @@ from workers.analysis.points import (
     FURTHEST_THRESHOLD,
     Design,
     Point,
+    is_safe,
     local_sizes,
     local_sizes_within,
     probe_points,
 )
 from workers.analysis.polynomials import Rows
-from workers.device.interface import Instrumented, ProbeLaunch, Prober, ProbeRecord
+from workers.analysis.seen import Seen
+from workers.device.interface import DeviceFailure, Instrumented, ProbeLaunch, Prober, ProbeRecord
 from workers.inputs import SCALAR_TYPES
 
 _LARGEST_SCALAR = 2**20
@@ -33,12 +44,18 @@ _MOST_THRESHOLDS = 5
 _SCALES = (1.0, 0.5, 0.25)
 _MOST_CUT_OFF = 0.15
 """Share of probes whose loops were cut off, beyond which smaller sizes are tried."""
-FEWEST_POINTS = 12
 HEAVY_TURNS = 2**18
 """Loops with barriers are not cut off; points heavier than one of so many turns are left out."""
 _FITTED_TURNS, _HELD_OUT_TURNS = 2**17, 2**21
 """Turns after which a probe's loops are cut off; the held-out ones must be large."""
+_MOST_TURNS = {"held-out": _HELD_OUT_TURNS, "planned": _HELD_OUT_TURNS}
 _CHUNK = 16
+_LARGEST_CHUNK = 2
+_MOST_UNCUT_WORK = 2**23
+_FARTHEST_BYTES = 2**38
+_MOST_ACCESSES = 2**22
+"""Work-items times accesses in the text: a large probe of more is left out."""
+_UNCUT_LOOP = "lp_count(lp_c)"
 _TRIED_SCALARS = (4, 64)
 _CUT_OFF = ProbeRecord(reaches=(), turns=0, trace=0, exceeded=True, overflow=False)
 
@@ -53,39 +70,6 @@ class ProbeLimits:
 def probe_limits(device: Device) -> ProbeLimits:
     """Return the limits of a device's probe launches."""
     return ProbeLimits(max_work_group_size=device.max_work_group_size)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContentMode:
-    """How the buffers of some probes are filled; the default is that of the designed points."""
-
-    seed: int = 0
-    limit: int = 16
-    spread: float = 1.0
-    floats: float = 1.0
-    """Value of the floating-point scalars."""
-
-
-DEFAULT_MODE = ContentMode()
-OTHER_CONTENTS = (
-    ContentMode(limit=1, spread=0.0),
-    ContentMode(seed=1),
-    ContentMode(seed=2, limit=100, spread=50.0),
-    ContentMode(seed=3, limit=2, spread=0.01),
-    ContentMode(seed=4, limit=-16, spread=-1.0),
-)
-"""Contents that change nothing where sizes alone decide: zeros, others, larger, mostly ones, negative."""
-OTHER_FLOATS = ContentMode(floats=2.5)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """The probes that count, their points beside them."""
-
-    points: tuple[Point, ...]
-    records: tuple[ProbeRecord, ...]
-    cut_off_share: float
-    overflow_share: float
 
 
 class Probing:
@@ -110,20 +94,30 @@ class Probing:
     ) -> None:
         assert kernel.signature is not None, "only kernels with a signature are probed"
         self._kernel = kernel
-        self._signature: Signature = kernel.signature
+        self.signature: Signature = kernel.signature
         self._instrumented = instrumented
         self._prober = prober
+        self.has_uncut_loops = _UNCUT_LOOP in instrumented.source
+        """Whether work-items meet at a barrier in a loop: such loops are not cut off, however long contents make them."""
         self._local_sizes = local_sizes(
-            self._signature.dims,
+            self.signature.dims,
             uses_groups=facts.uses_groups,
-            required=self._signature.required_local_size,
+            required=self.signature.required_local_size,
             max_items=limits.max_work_group_size,
             thresholds=facts.thresholds,
         )
+        self._larger_local_sizes = larger_local_sizes(
+            self.signature.dims,
+            uses_groups=facts.uses_groups,
+            required=self.signature.required_local_size,
+            max_items=limits.max_work_group_size,
+            tested=facts.tested,
+        )
+        self._tested = facts.tested
         self._max_items = limits.max_work_group_size
         self._has_groups = facts.uses_groups
         self._largest = {
-            position: _largest_value(self._signature.arguments[position])
+            position: _largest_value(self.signature.arguments[position])
             for position in facts.scalars
         }
         self._thresholds = straddled(facts)
@@ -134,13 +128,15 @@ class Probing:
 
     def keep_within_arrays(self) -> tuple[tuple[int, ...], ...]:
         """Return the smallest local sizes that overflow an array of fixed size, and probe with none of these."""
-        if not self._has_groups or self._signature.required_local_size is not None:
+        if not self._has_groups or self.signature.required_local_size is not None:
             return ()
-        if "lp_clip(lp_c," not in self._instrumented.source:
+        if not self._instrumented.has_arrays:
             return ()
-        found = overflowing_local_sizes(self._signature.dims, self._max_items, self._overflows)
+        found = overflowing_local_sizes(self.signature.dims, self._max_items, self._overflows)
         if found:
             self._local_sizes = local_sizes_within(self._local_sizes, found)
+            larger = self._larger_local_sizes
+            self._larger_local_sizes = tuple(one for one in larger if is_safe(one, found))
         return found
 
     def _overflows(self, shapes: Sequence[tuple[int, ...]]) -> list[bool]:
@@ -174,35 +170,90 @@ class Probing:
         return seen
 
     def _at_scale(self, scale: float) -> Seen:
-        points = probe_points(
-            Design(
-                dims=self._signature.dims,
-                local_sizes=self._local_sizes,
-                largest=self._largest,
-                thresholds=self._thresholds,
-                flags=self._flags,
-                seed=self._seed,
-                scale=scale,
-            )
-        )
-        return self._counted(points, self._ascending(points))
+        points = probe_points(self._design(scale))
+        fitted = [one for one in points if not one.is_held_out]
+        held_out = [one for one in points if one.is_held_out]
+        records = self._ascending(fitted, _CHUNK, HEAVY_TURNS)
+        records += self._ascending(held_out, FEWEST_HELD_OUT, HEAVY_TURNS)
+        return self._counted([*fitted, *held_out], records)
 
-    def _ascending(self, points: Sequence[Point]) -> list[ProbeRecord | None]:
+    def challenged(self) -> Seen:
+        """Run points that no form was fitted to: odd values of scalars, and the sizes that plans ask for."""
+        values, planned = value_points(self._challenge()), self.planned_points()
+        if self.has_uncut_loops:
+            values = tuple(one for one in values if one.work <= _MOST_UNCUT_WORK)
+        heaviest = HEAVY_TURNS if self.has_uncut_loops else _HELD_OUT_TURNS
+        records = self._ascending(values, _CHUNK, HEAVY_TURNS, is_challenge=True)
+        records += self._ascending(planned, _LARGEST_CHUNK, heaviest, is_challenge=True)
+        return self._counted([*values, *planned], records)
+
+    def _run_followed(self, points: Sequence[Point]) -> tuple[ProbeRecord | None, ...]:
+        """Launch at ``points``, None where an index is so large that it leaves its buffer's range of tags."""
+        try:
+            return self.run(points)
+        except DeviceFailure as error:
+            if error.sticky or error.failure.code is not FailureCode.UNSUPPORTED:
+                raise
+            if len(points) == 1:
+                return (None,)
+        return tuple(record for one in points for record in self._run_followed([one]))
+
+    def planned_points(self) -> tuple[Point, ...]:
+        """Return launches as plans have them, those left out that would make too many accesses."""
+        most_items = _MOST_ACCESSES // max(1, len(self._instrumented.sites))
+        return tuple(
+            one
+            for one in planned_points(self._challenge())
+            if math.prod(one.global_size) <= most_items
+            and (one.work <= _MOST_UNCUT_WORK or not self.has_uncut_loops)
+        )
+
+    def _challenge(self) -> Challenge:
+        return Challenge(
+            design=self._design(1.0),
+            scalars=[self.signature.arguments[position] for position in self._largest],
+            tested=self._tested,
+            local_sizes=(*self._larger_local_sizes, *self._local_sizes[:1]),
+        )
+
+    def _design(self, scale: float) -> Design:
+        return Design(
+            dims=self.signature.dims,
+            local_sizes=self._local_sizes,
+            largest=self._largest,
+            thresholds=self._thresholds,
+            flags=self._flags,
+            seed=self._seed,
+            scale=scale,
+        )
+
+    def _ascending(
+        self,
+        points: Sequence[Point],
+        at_once: int,
+        heaviest: int,
+        *,
+        is_challenge: bool = False,
+    ) -> list[ProbeRecord | None]:
         """Run the lighter points first and stop where one was too heavy; it and the rest are cut off.
+
+        Challenges also stop where indices come near the end of what a tag holds.
 
         Decided by turns and not by time: every machine must come to the same answer.
         """
         records: list[ProbeRecord | None] = [_CUT_OFF] * len(points)
-        for is_held_out, at_once in ((False, _CHUNK), (True, FEWEST_HELD_OUT)):
-            group = [index for index, one in enumerate(points) if one.is_held_out is is_held_out]
-            order = sorted(group, key=lambda index: (points[index].work, index))
-            for start in range(0, len(order), at_once):
-                chunk = order[start : start + at_once]
-                done = self.run([points[index] for index in chunk])
-                for index, record in zip(chunk, done, strict=True):
-                    records[index] = record
-                if any(one is not None and one.turns > HEAVY_TURNS for one in done):
-                    break
+        order = sorted(range(len(points)), key=lambda index: (points[index].work, index))
+        for start in range(0, len(order), at_once):
+            chunk = order[start : start + at_once]
+            run = self._run_followed if is_challenge else self.run
+            done = run([points[index] for index in chunk])
+            for index, record in zip(chunk, done, strict=True):
+                records[index] = record
+            known = [one for one in done if one is not None]
+            if any(one.turns > heaviest for one in known):
+                break
+            if is_challenge and any(_is_far(one) for one in known):
+                break
         return records
 
     def run(
@@ -216,12 +267,12 @@ class Probing:
             ProbeLaunch(
                 global_size=point.global_size,
                 local_size=point.local_size,
-                scalars={**self._float_scalars(mode), **point.scalars},
+                scalars={**self.float_scalars(mode), **point.scalars},
                 seed=mode.seed,
                 default_limit=mode.limit,
                 limits=limits[number] if limits else {},
                 spread=mode.spread,
-                max_turns=_HELD_OUT_TURNS if point.is_held_out else _FITTED_TURNS,
+                max_turns=_MOST_TURNS.get(point.tier, _FITTED_TURNS),
             )
             for number, point in enumerate(points)
         ]
@@ -249,7 +300,7 @@ class Probing:
         """
         if not self._has_groups or len(self._local_sizes) > 1:
             return [frozenset()]
-        dims = self._signature.dims
+        dims = self.signature.dims
         return [
             frozenset(2 * dims + axis if keeps else axis for axis, keeps in enumerate(kept))
             for kept in itertools.product((True, False), repeat=dims)
@@ -263,24 +314,25 @@ class Probing:
         return row + [point.scalars[position] for position in self._largest]
 
     def _variable_names(self) -> tuple[str, ...]:
-        dims = range(self._signature.dims)
+        dims = range(self.signature.dims)
         names = [f"global_size_{axis}" for axis in dims]
         if self._has_groups:
             names += [f"local_size_{axis}" for axis in dims]
             names += [f"num_groups_{axis}" for axis in dims]
-        return (*names, *(self._signature.arguments[one].name for one in self._largest))
+        return (*names, *(self.signature.arguments[one].name for one in self._largest))
 
     def _identities(self) -> frozenset[tuple[int, int]]:
         """Local size times groups is the global size: the products are no monomials of their own."""
-        dims = self._signature.dims
+        dims = self.signature.dims
         if not self._has_groups:
             return frozenset()
         return frozenset((dims + axis, 2 * dims + axis) for axis in range(dims))
 
-    def _float_scalars(self, mode: ContentMode) -> dict[int, float]:
+    def float_scalars(self, mode: ContentMode) -> dict[int, float]:
+        """Return the floating-point scalars by position."""
         return {
             one.position: mode.floats
-            for one in self._signature.arguments
+            for one in self.signature.arguments
             if one.kind is ArgumentKind.SCALAR and SCALAR_TYPES[one.scalar_type].dtype.kind == "f"
         }
 
@@ -294,6 +346,12 @@ class Probing:
             cut_off_share=sum(record.exceeded for _, record in done) / num_done,
             overflow_share=sum(record.overflow for _, record in done) / num_done,
         )
+
+
+def _is_far(record: ProbeRecord) -> bool:
+    return any(
+        max(abs(one.start_bytes), abs(one.end_bytes)) > _FARTHEST_BYTES for one in record.reaches
+    )
 
 
 def straddled(facts: KernelFacts) -> tuple[int, ...]:

@@ -14,10 +14,11 @@ import numpy as np
 
 from llmperf_common.analysis import VALUE_LIMIT, ContentsRule, IndexRole, IndexTarget
 from llmperf_common.records import Access, Argument, ArgumentKind
+from workers.analysis.content_modes import DEFAULT_MODE
 from workers.analysis.fit import Explained, Observations, explain
 from workers.analysis.points import Point
 from workers.analysis.polynomials import Fit
-from workers.analysis.probing import DEFAULT_MODE, Probing
+from workers.analysis.probing import Probing
 from workers.device.interface import ProbeRecord
 from workers.inputs import SCALAR_TYPES
 
@@ -54,20 +55,43 @@ def find_roles(
         neighbour_pairs: buffers read at ``e`` and ``e + 1``.
     """
     by_target: dict[int, set[int]] = {}
-    roles: list[IndexRole] = []
+    targets_of: dict[int, tuple[IndexTarget, ...]] = {}
     for source in _sources(pointers)[:_MOST_SOURCES]:
         reached = _reached(probing, points, pointers, source) & steered
-        targets = _targets(probing, points, pointers, source, reached) if reached else ()
+        targets = _targets(probing, points, pointers, (source,), reached) if reached else ()
         for target in targets:
             by_target.setdefault(target.position, set()).add(source.position)
         if targets:
-            is_prefix = source.position in neighbour_pairs
-            rule = ContentsRule.PREFIX if is_prefix else ContentsRule.BOUNDED
-            roles.append(IndexRole(position=source.position, rule=rule, targets=targets))
+            targets_of[source.position] = targets
+    together = _reached_together(probing, points, pointers, by_target)
+    roles = []
+    for position, targets in targets_of.items():
+        rule = ContentsRule.PREFIX if position in neighbour_pairs else ContentsRule.BOUNDED
+        joint = tuple(together.get(one.position, one) for one in targets)
+        roles.append(IndexRole(position=position, rule=rule, targets=joint))
     return Steering(
         by_target={position: frozenset(found) for position, found in by_target.items()},
         roles=tuple(roles),
     )
+
+
+def _reached_together(
+    probing: Probing,
+    points: Sequence[Point],
+    pointers: Sequence[Argument],
+    by_target: Mapping[int, set[int]],
+) -> dict[int, IndexTarget]:
+    """Return the buffers that several others index, with how far these reach when all have one limit.
+
+    ``a[b[i] + c[i]]``: what the values of ``b`` reach depends on those of ``c``; plans know one limit for each.
+    """
+    found: dict[int, IndexTarget] = {}
+    for position, sources in by_target.items():
+        if len(sources) > 1:
+            moved = tuple(one for one in pointers if one.position in sources)
+            targets = _targets(probing, points, pointers, moved, frozenset({position}))
+            found |= {one.position: one for one in targets}
+    return found
 
 
 def _sources(pointers: Sequence[Argument]) -> list[Argument]:
@@ -108,13 +132,15 @@ def _targets(
     probing: Probing,
     points: Sequence[Point],
     pointers: Sequence[Argument],
-    source: Argument,
+    sources: Sequence[Argument],
     reached: frozenset[int],
 ) -> tuple[IndexTarget, ...]:
-    draws = random.Random(source.position)  # noqa: S311  (no secret)
+    """Return how far ``reached`` buffers are reached, by the one limit that all ``sources`` are given."""
+    draws = random.Random(sources[0].position)  # noqa: S311  (no secret)
     chosen = [points[draws.randrange(len(points))] for _ in range(_FITTED_POINTS)]
     limits = [draws.randint(*_LIMITS) for _ in chosen]
-    records = probing.run(chosen, DEFAULT_MODE, [{source.position: one} for one in limits])
+    moved = [dict.fromkeys((one.position for one in sources), limit) for limit in limits]
+    records = probing.run(chosen, DEFAULT_MODE, moved)
     found = []
     for index, argument in enumerate(pointers):
         if argument.position not in reached:

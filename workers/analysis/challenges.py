@@ -1,0 +1,197 @@
+"""At which sizes what was fitted must prove itself: odd ones, and those that plans will ask for.
+
+A design (``points.py``) straddles what it knows of. These points look for what it cannot know: a helper that tests a
+scalar for 7, a division that gives 0 for all small ids, a guard that closes between two sides of the NDRange. They
+are never fitted, only met. Pure and seeded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from llmperf_common.records import Argument
+from workers.analysis.points import Design, Point, drawn_point, whole_groups
+from workers.strategies.scalars import LOOP_LIMITS, drawn_value, role_value
+
+LARGEST_SIDE = 2**17
+"""Of a probe's NDRange in one dimension: what is computed by dividing ids by more is not seen."""
+
+_USUAL_VALUES = (
+    1,
+    2,
+    3,
+    4,
+    8,
+    15,
+    16,
+    17,
+    31,
+    32,
+    33,
+    63,
+    64,
+    100,
+    127,
+    128,
+    255,
+    256,
+    512,
+    1000,
+    1024,
+    4096,
+)
+_MOST_TESTED, _MOST_PAIRS, _MOST_POINTS = 24, 12, 480
+_SIDES: dict[int, tuple[tuple[int, ...], ...]] = {
+    1: ((128,), (1056,), (8160,), (33_000,), (LARGEST_SIDE,)),
+    2: ((64, 1), (128, 2), (8, 32), (1056, 96), (96, 1056), (360, 364), (2**16, 2), (2, 2**16)),
+    3: (
+        (4, 4, 4), (64, 2, 1), (2, 64, 2), (1, 2, 64), (48, 52, 40), (2**14, 2, 2), (2, 2**14, 2), (2, 2, 2**14)
+    ),
+}  # fmt: skip
+_LARGER_LOCAL: dict[int, tuple[tuple[int, ...], ...]] = {
+    1: ((256,), (1024,)),
+    2: ((64, 4), (8, 32), (128, 2)),
+    3: ((32, 4, 2), (8, 8, 8)),
+}
+"""Local sizes of plans that the design does not use: each costs a compilation on some devices, so few."""
+_LOCAL_STEP = 32
+_MOST_LOCAL_TESTED = 3
+_MOST_FLAT = 2
+"""No NDRange is longer than this many of the longest in all other dimensions together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """What challenges are a function of.
+
+    ``design``: of the points that were fitted. ``scalars``: the arguments that ``design.largest`` has the positions
+    of. ``tested``: constants that anything is compared with. ``local_sizes``: those to launch the large NDRanges with.
+    """
+
+    design: Design
+    scalars: Sequence[Argument]
+    tested: tuple[int, ...]
+    local_sizes: tuple[tuple[int, ...], ...]
+
+
+def larger_local_sizes(
+    dims: int,
+    *,
+    uses_groups: bool,
+    required: tuple[int, ...] | None,
+    max_items: int,
+    tested: Sequence[int],
+) -> tuple[tuple[int, ...], ...]:
+    """Return local sizes that plans use and designs do not; those that the text compares something with among them.
+
+    >>> larger_local_sizes(1, uses_groups=True, required=None, max_items=512, tested=(7, 96))
+    ((256,), (96,))
+    """
+    if required is not None or not uses_groups:
+        return ()
+    shapes = list(_LARGER_LOCAL[dims])
+    if dims == 1:
+        wanted = [one for one in tested if one % _LOCAL_STEP == 0 and (one,) not in shapes]
+        shapes += [(one,) for one in wanted if one <= max_items][:_MOST_LOCAL_TESTED]
+    return tuple(one for one in shapes if math.prod(one) <= max_items)
+
+
+def value_points(challenge: Challenge) -> tuple[Point, ...]:
+    """Return small NDRanges at which scalars have odd values, or lie between two sides of the NDRange."""
+    points: dict[tuple[object, ...], Point] = {}
+    for point in itertools.islice(_valued(challenge), _MOST_POINTS):
+        key = (point.global_size, point.local_size, *sorted(point.scalars.items()))
+        points.setdefault(key, point)
+    return tuple(points.values())
+
+
+def planned_points(challenge: Challenge) -> tuple[Point, ...]:
+    """Return NDRanges as plans have them, up to ``LARGEST_SIDE`` work-items, scalars by their role or drawn."""
+    draws = random.Random(challenge.design.seed + 2)  # noqa: S311  (no secret)
+    points: dict[tuple[object, ...], Point] = {}
+    for number, sides in enumerate(_SIDES[challenge.design.dims]):
+        for turn in range(3):
+            local = challenge.local_sizes[(number + turn) % len(challenge.local_sizes)]
+            global_size = whole_groups(sides, local)
+            limit = LOOP_LIMITS[(number + turn) % len(LOOP_LIMITS)]
+            scalars = _planned_scalars(challenge, global_size, limit, draws if turn else None)
+            point = Point(
+                tier="planned", global_size=global_size, local_size=local, scalars=scalars
+            )
+            if math.prod(global_size) <= _MOST_FLAT * LARGEST_SIDE:
+                points.setdefault((global_size, local, *sorted(scalars.items())), point)
+    return tuple(points.values())
+
+
+def _planned_scalars(
+    challenge: Challenge, global_size: tuple[int, ...], limit: int, draws: random.Random | None
+) -> Mapping[int, int]:
+    """Return the scalars of the memory-analysis strategy or, with ``draws``, of the decoupled one."""
+    found = {}
+    for argument in challenge.scalars:
+        value = role_value(argument, global_size, limit)
+        if draws is not None:
+            value = drawn_value(argument, global_size, draws.random(), 4 * limit)
+        found[argument.position] = min(int(value), challenge.design.largest[argument.position])
+    return found
+
+
+def _valued(challenge: Challenge) -> Iterator[Point]:
+    design = challenge.design
+    if not design.largest:
+        return
+    draws = random.Random(design.seed + 1)  # noqa: S311  (no secret)
+    for number in range(4 * (design.dims + len(design.largest))):
+        yield _between(design, draws, number)
+    tested = {near for one in challenge.tested[:_MOST_TESTED] for near in (one, one - 1, one + 1)}
+    values = sorted({*_USUAL_VALUES, *(one for one in tested if one > 0)})
+    for number, value in enumerate(values):
+        base = drawn_point(design, draws, "mixed", number)
+        yield _with(design, base, dict.fromkeys(base.scalars, value))
+    for number, (first, second) in enumerate(itertools.permutations(design.largest, 2)):
+        if number == _MOST_PAIRS:
+            break
+        base = drawn_point(design, draws, "mixed", number)
+        for value in (2 * base.scalars[second], base.scalars[second] + 1):
+            yield _with(design, base, {**base.scalars, first: value})
+    for position in design.largest:
+        for number, value in enumerate(values):
+            for tier in ("below", "above"):
+                base = drawn_point(design, draws, tier, number)
+                yield _with(design, base, {**base.scalars, position: value})
+
+
+def _between(design: Design, draws: random.Random, number: int) -> Point:
+    """Return a point at which each scalar lies between two of the sizes it may be compared with."""
+    base = drawn_point(design, draws, "mixed", number)
+    sides = list(base.global_size)
+    stretched = number % design.dims
+    sides[stretched] *= 2 + number % 3
+    global_size = whole_groups(sides, base.local_size)
+    counts = [n // m for n, m in zip(global_size, base.local_size, strict=True)]
+    limits = sorted({2, *global_size, *counts, *base.local_size})
+    scalars = {}
+    for position in base.scalars:
+        at = draws.randrange(len(limits))
+        low, high = limits[max(0, at - 1)], limits[at]
+        scalars[position] = draws.randint(low, high)
+    if number % 2:  # the commonest square guard has one scalar for all sides
+        low, high = min(global_size), max(global_size)
+        scalars = dict.fromkeys(scalars, draws.randint(low, high))
+    point = Point(
+        tier="between", global_size=global_size, local_size=base.local_size, scalars=scalars
+    )
+    return _with(design, point, scalars, tier="between")
+
+
+def _with(design: Design, base: Point, scalars: Mapping[int, int], tier: str = "value") -> Point:
+    fitting = {
+        position: min(value, design.largest[position]) for position, value in scalars.items()
+    }
+    return Point(
+        tier=tier, global_size=base.global_size, local_size=base.local_size, scalars=fitting
+    )

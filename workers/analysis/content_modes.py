@@ -1,0 +1,28 @@
+"""How the buffers and floating-point scalars of probes are filled: what sizes alone decide, no mode changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentMode:
+    """How the buffers of some probes are filled; the default is that of the designed points."""
+
+    seed: int = 0
+    limit: int = 16
+    spread: float = 1.0
+    floats: float = 1.0
+    """Value of the floating-point scalars."""
+
+
+DEFAULT_MODE = ContentMode()
+OTHER_CONTENTS = (
+    ContentMode(limit=1, spread=0.0),
+    ContentMode(seed=1),
+    ContentMode(seed=2, limit=100, spread=50.0),
+    ContentMode(seed=3, limit=2, spread=0.01),
+    ContentMode(seed=4, limit=-16, spread=-1.0),
+)
+"""Contents that change nothing where sizes alone decide: zeros, others, larger, mostly ones, negative."""
+OTHER_FLOATS = ContentMode(floats=2.5)

@@ -1,0 +1,68 @@
+"""The probes that count, and choices among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from workers.analysis.points import Point
+from workers.device.interface import ProbeRecord
+
+FEWEST_POINTS = 12
+_LIGHT_TURNS = 2**16
+"""Loops with barriers are not cut off; probes of more turns are not repeated with other contents."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The probes that count, their points beside them."""
+
+    points: tuple[Point, ...]
+    records: tuple[ProbeRecord, ...]
+    cut_off_share: float
+    overflow_share: float
+
+
+def lighter(seen: Seen) -> Seen:
+    """Return the probes whose loops made few turns: other contents may make them a hundred times longer."""
+    by_turns = sorted(range(len(seen.points)), key=lambda index: (seen.records[index].turns, index))
+    light = [index for index in by_turns if seen.records[index].turns <= _LIGHT_TURNS]
+    kept = sorted(light if len(light) >= FEWEST_POINTS else by_turns[:FEWEST_POINTS])
+    return Seen(
+        points=tuple(seen.points[index] for index in kept),
+        records=tuple(seen.records[index] for index in kept),
+        cut_off_share=seen.cut_off_share,
+        overflow_share=seen.overflow_share,
+    )
+
+
+def together(one: Seen, other: Seen) -> Seen:
+    """Return the probes of both."""
+    return replace(one, points=(*one.points, *other.points), records=(*one.records, *other.records))
+
+
+def every_nth(seen: Seen, most: int) -> Seen:
+    """Return about ``most`` of the probes, evenly spread."""
+    step = max(1, len(seen.points) // most)
+    return Seen(
+        points=seen.points[::step],
+        records=seen.records[::step],
+        cut_off_share=seen.cut_off_share,
+        overflow_share=seen.overflow_share,
+    )
+
+
+def furthest(records: Sequence[ProbeRecord]) -> ProbeRecord:
+    """Return the first record with each buffer's furthest reach of all."""
+    reaches = tuple(
+        max(column, key=lambda one: one.end_bytes)
+        for column in zip(*(one.reaches for one in records), strict=True)
+    )
+    first = records[0]
+    return ProbeRecord(
+        reaches=reaches,
+        turns=first.turns,
+        trace=first.trace,
+        exceeded=first.exceeded,
+        overflow=first.overflow,
+    )
