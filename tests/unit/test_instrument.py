@@ -206,6 +206,52 @@ def test_facts_name_what_a_size_is_compared_with():
     assert not facts.uses_groups
 
 
+@pytest.mark.parametrize(
+    ("body", "folds"),
+    [
+        ("a[i / 256] = 1;", {256}),
+        ("a[i >> 16] = 1;", {16, 2**16}),
+        ("a[mul_hi((uint)i, 9u)] = 1;", {9, 2**32}),
+        ("int j = i; j >>= 20; a[j] = 1;", {20, 2**20}),
+        ("a[i & 0x40000] = 1;", {2**18}),
+    ],
+)
+def test_facts_name_what_a_size_is_divided_and_folded_by(body, folds):
+    facts = facts_of(f"__kernel void k(__global float *a) {{ int i = get_global_id(0); {body} }}")
+    assert set(facts.folds) == folds
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "__kernel void k(__global float *a) { __local int c; a[c] = 1; }",
+        "__kernel void k(__global float *a, __local float *t) { a[0] = t[0]; }",
+        "__kernel void k(__global float *a) { barrier(CLK_LOCAL_MEM_FENCE); a[0] = 1; }",
+        "void h(__global float *a) { a[get_local_size(0)] = 1; } __kernel void k(__global float *a) { h(a); }",
+    ],
+    ids=["local variable", "local argument", "barrier", "in a helper"],
+)
+def test_facts_say_where_the_local_size_can_matter(source):
+    assert facts_of(source).uses_groups
+
+
+def test_facts_name_what_helpers_and_switches_test_and_what_constants_of_the_file_hold():
+    facts = facts_of(
+        """enum { FWD = 9 };
+        __constant int LIMIT = 20000;
+        int below(int i, int most) { switch (i) { case 10: return 1; } return i < most; }
+        __kernel void k(__global float *a, int dir) {
+            if (dir == FWD) a[1] = 1;
+            if (below(get_global_id(0), 70000)) a[0] = LIMIT; }"""
+    )
+    assert set(facts.tested) >= {9, 10}
+    assert set(facts.literals) >= {20000, 70000}
+
+
+def test_a_vector_of_integers_is_one_size():
+    assert facts_of("__kernel void k(__global float *a, int4 d) { a[d.x] = 1; }").scalars == (1,)
+
+
 def test_facts_name_neighbours():
     facts = facts_of(
         """__kernel void k(__global int *p, __global int *q, __global int *r, __global float *o) {
