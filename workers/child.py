@@ -21,6 +21,8 @@ from workers.channel import Channel, ChannelClosedError, FromChild, ToChild
 CACHE_FOLDER = "pocl"
 """Of a child's scratch folder: where PoCL keeps what it has compiled."""
 _STDERR_TAIL_BYTES = 4096
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""Children are many, and their matrices small: threads of a linear-algebra library cost four times the work."""
 
 
 class Child:
@@ -44,7 +46,12 @@ class Child:
         with theirs, self._stderr_path.open("wb") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), argument],
-                env={**os.environ, **environment, "POCL_CACHE_DIR": str(scratch / CACHE_FOLDER)},
+                env={
+                    **os.environ,
+                    **_ONE_THREAD,
+                    **environment,
+                    "POCL_CACHE_DIR": str(scratch / CACHE_FOLDER),
+                },
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from workers.analysis.points import CHALLENGES
 from workers.analysis.polynomials import MAX_DEGREE, Basis, Fit, Rows, fit
 
 FEWEST_HELD_OUT = 2
@@ -38,6 +39,11 @@ class Observations:
     tiers: npt.NDArray[np.str_]
     held_out: Mask
     identities: frozenset[tuple[int, int]] = frozenset()
+
+    @property
+    def challenges(self) -> Mask:
+        """Which of the held-out probes are challenges."""
+        return np.isin(self.tiers, CHALLENGES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +131,8 @@ class _Search:
             if self._meets(one.values(self._seen.rows)):
                 return Explained(form=one, cap=None, is_exact=True)
             self._candidates.append(one)
+            if self._meets(one.values(self._seen.rows), but=self._seen.challenges):
+                return None  # what was fitted says nothing else: only the challenges refute it
         for one in tuple(self._candidates):
             rest = self._unexplained(one)
             other = self._fitted(rest) if rest is not None else None
@@ -132,21 +140,23 @@ class _Search:
                 continue
             if other not in self._candidates:
                 self._candidates.append(other)
-            if self._meets(self._smaller(one, other)):
+            values = self._smaller(one, other)
+            if self._meets(values):
                 return self._pair(one, other, is_exact=True)
+            if self._meets(values, but=self._seen.challenges):
+                return None
         return None
 
     def bound(self) -> Explained | None:
         """Return a form that lies above every probe: of candidates, of their sums, of single monomials."""
         rows, extents = self._seen.rows, self._seen.extents
         options = self._monomial_bounds()
-        pool = [*self._candidates, *self._monomials()]
-        for one in pool[:_MOST_POOLED]:
-            values = one.values(rows)
+        pool = [*self._candidates, *self._monomials()][:_MOST_POOLED]
+        evaluated = [(one, one.values(rows)) for one in pool]
+        for one, values in evaluated:
             if one in self._candidates and (values >= extents).all():
                 options.append((_looseness(values, extents), one, None))
-            for other in pool[:_MOST_POOLED]:
-                others = other.values(rows)
+            for other, others in evaluated:
                 smaller = np.minimum(values, others)
                 is_close = (smaller <= _LOOSEST * np.maximum(extents, 1)).all()
                 if other != one and is_close and (smaller >= extents).all():
@@ -181,13 +191,14 @@ class _Search:
 
     def _sums_of_monomials(self) -> list[tuple[float, Fit, Fit | None]]:
         """Return sums of two single sizes or products that lie above every probe: ``a[i + (far ? n : 0)]``."""
-        extents = self._seen.extents
+        rows, extents = self._seen.rows, self._seen.extents
+        most = _LOOSEST * np.maximum(extents, 1)
         found: list[tuple[float, Fit, Fit | None]] = []
-        for one, other in itertools.combinations(self._monomials()[:_MOST_POOLED], 2):
-            total = _sum(one, other)
-            values = total.values(self._seen.rows)
-            if (values >= extents).all() and (values <= _LOOSEST * np.maximum(extents, 1)).all():
-                found.append((_looseness(values, extents), total, None))
+        evaluated = [(one, one.values(rows)) for one in self._monomials()[:_MOST_POOLED]]
+        for (one, values), (other, others) in itertools.combinations(evaluated, 2):
+            total = values + others
+            if (total >= extents).all() and (total <= most).all():
+                found.append((_looseness(total, extents), _sum(one, other), None))
         return found
 
     def _monomials(self) -> list[Fit]:
@@ -246,8 +257,9 @@ class _Search:
         rows = self._seen.rows
         return np.minimum(one.values(rows), other.values(rows))
 
-    def _meets(self, values: Rows) -> bool:
-        return bool((np.maximum(values, 0) == self._seen.extents).all())
+    def _meets(self, values: Rows, but: Mask | None = None) -> bool:
+        met = np.maximum(values, 0) == self._seen.extents
+        return bool((met if but is None else met | but).all())
 
     def _pair(self, one: Fit, other: Fit, *, is_exact: bool) -> Explained:
         """The form speaks of the NDRange, the cap of scalars and constants."""
