@@ -16,7 +16,7 @@ from typing import Any
 from clang import cindex
 
 from workers.clang_nodes import Function, Node, NodeKind, Parameter, Prototype, TypeFacts
-from workers.clang_types import NO_TYPE, TypeReader
+from workers.clang_types import NO_TYPE, TypeReader, as_parameter
 
 _TERSE_OUTPUT = 17
 _VISIT_CONTINUE = 1
@@ -140,7 +140,11 @@ class CursorReader:
             key=self._key(cursor),
             is_kernel=_KERNEL_WORD.search(header) is not None,
             parameters=tuple(
-                Parameter(name=part.spelling, key=self._key(part), type=self._types.read(part.type))
+                Parameter(
+                    name=part.spelling,
+                    key=self._key(part),
+                    type=as_parameter(self._types.read(part.type)),
+                )
                 for part in parts
                 if part._kind_id == _PARM_DECL
             ),

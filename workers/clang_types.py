@@ -68,6 +68,34 @@ class _UnknownLayoutError(Exception):
     """A structure that cannot be filled member by member."""
 
 
+_SPACE_WORDS = {
+    "__global": Space.GLOBAL,
+    "__constant": Space.CONSTANT,
+    "__local": Space.LOCAL,
+}
+
+
+def as_parameter(kind: TypeFacts) -> TypeFacts:
+    """Return a parameter's type: ``float a[]`` and ``float a[8]`` are ``float *a`` (C99 6.7.5.3)."""
+    if kind.shape is not TypeClass.ARRAY or kind.pointee is None:
+        return kind
+    # libclang tells the address space of such an array by its spelling only.
+    words = kind.spelling.split()
+    space = next((_SPACE_WORDS[one] for one in words if one in _SPACE_WORDS), kind.pointee.space)
+    pointee = replace(kind.pointee, space=space, is_const=kind.pointee.is_const or "const" in words)
+    if pointee.shape is not TypeClass.ARRAY:
+        pointee = replace(pointee, spelling=kind.spelling.partition("[")[0].strip())
+    return replace(
+        kind,
+        shape=TypeClass.POINTER,
+        pointee=pointee,
+        space=Space.PRIVATE,
+        is_const=False,
+        has_pointer_leaf=True,
+        leaves=(),
+    )
+
+
 class TypeReader:
     """Reads types of one translation unit and remembers them by spelling."""
 

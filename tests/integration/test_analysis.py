@@ -44,6 +44,9 @@ def formula(extent: Extent) -> tuple[dict[tuple[str, ...], int], dict[tuple[str,
 FORMS = [
     ("deref_of_sum", "__kernel void k(__global float *a) { int i = get_global_id(0); *(a + i) = 1; }",
      {"a": ({(G0,): 1}, None)}),
+    ("written_as_arrays", """__kernel void k(__global float a[], __local int t[64], __constant float c[4]) {
+        t[get_local_id(0)] = 1; a[2 * get_global_id(0) + 1] = c[3]; }""",
+     {"a": ({(G0,): 2}, None), "t": ({(L0,): 1}, None), "c": ({(): 4}, None)}),
     ("moving_pointer", """__kernel void k(__global const float *a, __global float *o) {
         __global const float *p = a + 3 * get_global_id(0); float s = *p++; s += *p++; s += *p; o[get_global_id(0)] = s; }""",
      {"a": ({(G0,): 3}, None), "o": ({(G0,): 1}, None)}),

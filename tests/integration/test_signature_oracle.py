@@ -18,6 +18,8 @@ typedef struct { float x, y; } pair;
 __kernel void typedefs(__global const index_t *restrict i, __constant pair *p, __local uchar4 *t, const unsigned int n,
                        index_t m, unsigned long big, volatile __global int *v) {}
 __kernel __attribute__((reqd_work_group_size(8, 4, 2))) void required(__global double3 *d, float16 w, char c) {}
+__kernel void arrays(__global float a[], __global const int b[8], __local char t[4], __constant float4 w[2]) {}
+__kernel void nothing(void) {}
 __kernel void more(__global unsigned char *bytes, __constant short8 *s, __local int *a, long l, uchar2 u) {}
 """
 

@@ -15,8 +15,8 @@ VARIABLE, PARAMETER, REFERENCE = 9, 10, 101
 UNEXPOSED, PAREN, TYPE_REF, FIRST_ATTRIBUTE = 100, 111, 43, 400
 _ADDRESS_OF, _DEREFERENCE = 5, 6
 _BINARY, _DIVISIONS = frozenset({114, 115}), frozenset({4, 5, 24, 25})
-_POINTER = 101
-_ARRAYS = frozenset({112, 114, 115, 116})
+POINTER = 101
+ARRAYS = frozenset({112, 114, 115, 116})
 _VECTORS = frozenset({113, 176})
 _TYPES = frozenset({2, 3, 5, TYPE_REF})
 """Structures, unions, enumerations. Libclang shows each nested one twice: who goes into them visits 2^n."""
@@ -100,7 +100,7 @@ def lies_behind_pointer(cursor: Any) -> bool:
         elif kind == MEMBER and children:
             base = strip(children[0])
             kind = base.type.get_canonical()
-            if kind._kind_id == _POINTER or (kind._kind_id in _ARRAYS and _is_parameter(base)):
+            if kind._kind_id == POINTER or (kind._kind_id in ARRAYS and _is_parameter(base)):
                 return True
             cursor = base
         else:

@@ -13,7 +13,7 @@ from typing import Any
 
 from clang import cindex
 
-from workers.analysis.cursors import children_of
+from workers.analysis.cursors import ARRAYS, POINTER, children_of
 from workers.analysis.edits import Edits
 from workers.analysis.preprocess import ExpansionError, expand_macros
 from workers.analysis.rewriter import (
@@ -39,6 +39,9 @@ HEAD_WORDS = 3
 """Words of a launch's record before those of its pointers: turns, flags, trace."""
 _FUNCTION_DECL, _PARAMETER, _COMPOUND, _CALL = 8, 10, 202, 103
 _ERROR = 3
+_GLOBAL_MASK, _CONSTANT_MASK, _LOCAL_MASK = "LP_GLOBAL_MASK", "LP_CONSTANT_MASK", "LP_LOCAL_MASK"
+_MASKS = {1: _GLOBAL_MASK, 2: _LOCAL_MASK, 3: _CONSTANT_MASK}
+"""By libclang's number of the address space."""
 
 
 def instrument(source: str, name: str, build_options: str = "") -> Instrumented:
@@ -176,19 +179,24 @@ class _File:
             f" lp_ctx lp_own; lp_ctx *{CONTEXT} = &lp_own; lp_own.table = lp_table; lp_own.most_turns = lp_most_turns; lp_own.turns = 0; lp_own.trace = 0; lp_begin({CONTEXT});"
         ]
         parameters = [c for c in kernel.get_children() if c._kind_id == _PARAMETER]
-        masks = {1: "LP_GLOBAL_MASK", 3: "LP_CONSTANT_MASK", 2: "LP_LOCAL_MASK"}
         for position, parameter in enumerate(parameters):
             canonical = parameter.type.get_canonical()
-            if canonical._kind_id != 101 or not parameter.spelling:
+            is_array = canonical._kind_id in ARRAYS  # written `float a[]`: a pointer, too
+            if not (is_array or canonical._kind_id == POINTER) or not parameter.spelling:
                 continue
             row = len(positions)
             positions.append(position)
-            space = cindex.conf.lib.clang_getAddressSpace(canonical.get_pointee())
+            mask = _LOCAL_MASK if "__local" in parameter.type.spelling.split() else _GLOBAL_MASK
+            if not is_array:
+                space = cindex.conf.lib.clang_getAddressSpace(canonical.get_pointee())
+                mask = _MASKS.get(space, _GLOBAL_MASK)
+            elif "__constant" in parameter.type.spelling.split():
+                mask = _CONSTANT_MASK
             at = _offset(parameter.location)
             self._edits.replace(at, at + len(parameter.spelling), f"lp_a{position}")
             lines.append(
                 f" lp_own.base[{row}] = (ulong)lp_a{position};"
-                f" lp_own.mask[{row}] = {masks.get(space, 'LP_GLOBAL_MASK')};"
+                f" lp_own.mask[{row}] = {mask};"
                 f" __typeof__(lp_a{position}) {parameter.spelling} ="
                 f" (__typeof__(lp_a{position}))LP_TAG({row});"
             )
@@ -202,7 +210,10 @@ class _File:
         body_start, _ = _offsets(_body(kernel).extent)
         closing = self._edits.raw.rindex(b")", 0, self._parameters_end(kernel) + 1)
         extra = "__global ulong *lp_table, ulong lp_slot, ulong lp_most_turns"
-        self._edits.insert(closing, f", {extra}" if parameters else extra)
+        if parameters:
+            self._edits.insert(closing, f", {extra}")
+        else:  # `k()` or `k(void)`
+            self._edits.replace(self._edits.raw.index(b"(", name_at) + 1, closing, extra)
         self._edits.insert(body_start + 1, "".join(lines))
         return tuple(positions)
 
