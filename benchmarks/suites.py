@@ -56,7 +56,11 @@ _MOST_TURNS = 2**24
 _JUDGE_TIMEOUT_S = 240.0
 _IMAGES = ("image", "sampler")
 _COUNTING = (
-    ("c->trace += lp_mixed(address);", "c->trace += 1ul;"),
+    (
+        "atom_max(&row[1], low);\n    c->trace += lp_mixed(address);",
+        "atom_max(&row[1], low);\n    c->trace += 1ul;",
+    ),
+    ("size = c->mask[k];\n    c->trace += lp_mixed(address);", "size = c->mask[k];"),
     ("c->trace += lp_mixed(index);", ""),
     ("atom_add(&c->table[2], c->trace);", "atom_add(&c->table[2], (ulong)(c->trace >= %dul));"),
 )

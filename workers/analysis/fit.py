@@ -22,6 +22,8 @@ _FEWEST_ON_A_SIDE = 4
 _MOST_GROUPS, _MOST_POOLED = 72, 36
 _LOOSEST = 64
 """How many times an extent a bound may be anywhere: a looser one says nothing."""
+_LARGEST_BOUND = 2**36
+"""Elements: whatever reaches further at small sizes is no buffer's size, but a fault."""
 Mask = npt.NDArray[np.bool_]
 
 
@@ -150,6 +152,8 @@ class _Search:
     def bound(self) -> Explained | None:
         """Return a form that lies above every probe: of candidates, of their sums, of single monomials."""
         rows, extents = self._seen.rows, self._seen.extents
+        if extents.max() > _LARGEST_BOUND:
+            return None
         options = self._monomial_bounds()
         pool = [*self._candidates, *self._monomials()][:_MOST_POOLED]
         evaluated = [(one, one.values(rows)) for one in pool]
