@@ -18,10 +18,10 @@ demo: install
 	$(BIN)/python -m llmperf.demo $(DEMO)
 
 test: install
-	$(BIN)/python -m workers.device.provide $(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m workers.device.provide $(BIN)/python -m pytest -m "not slow and not gpu" --durations 15
 
 slow: install
-	$(BIN)/python -m workers.device.provide $(BIN)/python -m pytest -m slow --timeout 1800
+	$(BIN)/python -m workers.device.provide $(BIN)/python -m pytest -m slow --timeout 1800 --durations 15
 
 chaos: install
 	$(BIN)/python -m tests.simulation --schedules 100000 --processes 2 --seed 0
