@@ -97,8 +97,8 @@ def test_a_kernel_without_scalars_is_challenged_by_its_ndrange_only():
 @pytest.mark.parametrize(
     ("uses_groups", "required", "max_items", "expected"),
     [
-        (True, None, 1024, ((256,), (1024,), (96,))),
-        (True, None, 256, ((256,), (96,))),
+        (True, None, 1024, ((256,), (1024,), (224,), (96,))),
+        (True, None, 256, ((256,), (224,), (96,))),
         (False, None, 1024, ()),
         (True, (64,), 1024, ()),
     ],

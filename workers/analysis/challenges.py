@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from llmperf_common.records import Argument
 from workers.analysis.points import Design, Point, drawn_point, whole_groups
+from workers.launch_sizes import local_shapes
 from workers.strategies.scalars import LOOP_LIMITS, drawn_value, role_value
 
 LARGEST_SIDE = 2**17
@@ -44,7 +45,7 @@ _USUAL_VALUES = (
     1024,
     4096,
 )
-_MOST_TESTED, _MOST_PAIRS, _MOST_POINTS = 24, 12, 480
+_MOST_TESTED, _MOST_SQUARED, _MOST_PAIRS, _MOST_POINTS = 24, 4, 12, 480
 _SIDES: dict[int, tuple[tuple[int, ...], ...]] = {
     1: ((128,), (1056,), (8160,), (33_000,), (LARGEST_SIDE,)),
     2: ((64, 1), (128, 2), (8, 32), (1056, 96), (96, 1056), (360, 364), (2**16, 2), (2, 2**16)),
@@ -89,14 +90,23 @@ def larger_local_sizes(
     """Return local sizes that plans use and designs do not; those that the text compares something with among them.
 
     >>> larger_local_sizes(1, uses_groups=True, required=None, max_items=512, tested=(7, 96))
-    ((256,), (96,))
+    ((256,), (224,), (96,))
     """
     if required is not None or not uses_groups:
         return ()
     shapes = list(_LARGER_LOCAL[dims])
+    tested_sides = {side for side in tested if side > 1}
     if dims == 1:
-        wanted = [one for one in tested if one % _LOCAL_STEP == 0 and (one,) not in shapes]
-        shapes += [(one,) for one in wanted if one <= max_items][:_MOST_LOCAL_TESTED]
+        # A constant may be compared with the local size itself, or with its number of warps.
+        wanted = [side for one in tested for side in (one, one * _LOCAL_STEP)]
+        wanted = [side for side in wanted if side % _LOCAL_STEP == 0 and (side,) not in shapes]
+        shapes += [(side,) for side in dict.fromkeys(wanted) if side <= max_items][
+            :_MOST_LOCAL_TESTED
+        ]
+    else:
+        planned = local_shapes(dims, max_items, (max_items,) * dims, few=False)
+        named = [one for one in planned if one not in shapes and not tested_sides.isdisjoint(one)]
+        shapes += named[:_MOST_LOCAL_TESTED]
     return tuple(one for one in shapes if math.prod(one) <= max_items)
 
 
@@ -147,7 +157,9 @@ def _valued(challenge: Challenge) -> Iterator[Point]:
     draws = random.Random(design.seed + 1)  # noqa: S311  (no secret)
     for number in range(4 * (design.dims + len(design.largest))):
         yield _between(design, draws, number)
-    tested = {near for one in challenge.tested[:_MOST_TESTED] for near in (one, one - 1, one + 1)}
+    named = challenge.tested[:_MOST_TESTED]
+    tested = {near for one in named for near in (one - 1, one, one + 1)}
+    tested |= {one * other for one in named[:_MOST_SQUARED] for other in named[:_MOST_SQUARED]}
     values = sorted({*_USUAL_VALUES, *(one for one in tested if one > 0)})
     for number, value in enumerate(values):
         base = drawn_point(design, draws, "mixed", number)

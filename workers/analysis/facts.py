@@ -43,7 +43,7 @@ _GROUP_PREFIXES = ("async_work_group_", "get_sub_group_", "sub_group_", "work_gr
 _COMPARISONS = frozenset({"<", ">", "<=", ">=", "==", "!="})
 _FOLDING = frozenset({"%", "&", "|", "^", "/", ">>"})
 _SHIFTS = frozenset({"<<", ">>"})
-_FOLDING_CALLS = frozenset({"mul_hi", "mad_hi", "rotate"})
+_FOLDING_CALLS = frozenset({"mul_hi", "mad_hi", "rotate", "clz", "ctz", "popcount"})
 _FOLDED_BY_CALLS = 2**32
 _MOST_SHIFTED = 24
 _WIDEST_SHIFT = 64
@@ -152,7 +152,7 @@ def _constants(
         parameters = frozenset(one.key for one in function.parameters)
         for node in walk(function.body):
             operands = operands_of(node)
-            if len(operands) < 2:
+            if not operands:
                 continue
             others = [one for one in operands if values.value(one).constant is None]
             if any(_depends_on_sizes(one, values, parameters) for one in others):
@@ -174,18 +174,25 @@ def _constants_in(operand: Node, values: Activation) -> Iterator[int]:
 
 
 def _scales_of(node: Node, values: Activation) -> set[int]:
-    """Return how large a size must be for `size >> by` not to be zero, and for calls that keep high bits."""
+    """Return how large a size must be for a shift or a chain of divisions not to give zero.
+
+    ``size >> by`` needs 2**by, ``size / 512 / 512`` the product; calls that keep high bits need all of an integer's.
+    """
     if node.kind is NodeKind.CALL and node.name in _FOLDING_CALLS:
         return {_FOLDED_BY_CALLS}
-    if (
-        node.kind in _OPERATIONS
-        and node.name.removesuffix("=") in _SHIFTS
-        and len(node.children) == 2
-    ):
-        by = values.value(node.children[1]).constant
-        if by is not None and 0 <= by < _WIDEST_SHIFT:
-            return {1 << by}
-    return set()
+    scale = 1
+    inner: Node | None = node
+    while inner is not None and inner.kind in _OPERATIONS and len(inner.children) == 2:
+        by = values.value(inner.children[1]).constant
+        operator = inner.name.removesuffix("=")
+        if operator in _SHIFTS and by is not None and 0 <= by < _WIDEST_SHIFT:
+            scale <<= by
+        elif operator == "/" and by:
+            scale *= abs(by)
+        else:
+            break
+        inner = inner.children[0] if inner.kind is NodeKind.BINARY else None
+    return {scale} if scale > 1 else set()
 
 
 def _flags(kernel: Function, scalars: tuple[int, ...]) -> dict[int, tuple[int, ...]]:

@@ -180,7 +180,7 @@ class _Search:
     def _monomial_bounds(self) -> list[tuple[float, Fit, Fit | None]]:
         found: list[tuple[float, Fit, Fit | None]] = []
         rows, extents = self._seen.rows, self._seen.extents
-        for one in (Fit(constant=1, terms=()), *self._monomials()):
+        for one in (Fit(constant=1, terms=()), *self._monomials(MAX_DEGREE)):
             values = one.values(rows)
             factor = int(np.max(-(-extents // np.maximum(values, 1))))
             values = values * factor
@@ -205,8 +205,8 @@ class _Search:
                 found.append((_looseness(total, extents), _sum(one, other), None))
         return found
 
-    def _monomials(self) -> list[Fit]:
-        found = self._basis.monomials(self._active, MAX_DEGREE - 1, powers=True)
+    def _monomials(self, degree: int = MAX_DEGREE - 1) -> list[Fit]:
+        found = self._basis.monomials(self._active, degree, powers=True)
         return [Fit(constant=0, terms=((one, 1),)) for one in found]
 
     def _groups(self) -> Iterator[Mask]:
