@@ -295,4 +295,4 @@ def _sum(one: Fit, other: Fit) -> Fit:
 
 
 def _looseness(values: Rows, extents: Rows) -> float:
-    return float(np.mean(np.log((values + 1.0) / (extents + 1.0))))
+    return float(np.mean(np.log((np.maximum(values, 0) + 1.0) / (extents + 1.0))))
