@@ -35,9 +35,9 @@ FEWEST = (
 )  # fmt: skip
 
 
-def watched(folder: Path, num_tasks: int, device: str) -> Watched:
+def watched(folder: Path, num_tasks: int, device: str, *more: str) -> Watched:
     corpus = write_kernels(folder / "kernels", [f"k{number:03d}" for number in range(num_tasks)])
-    process = Collect(corpus, folder / "data", device, FEWEST).start()
+    process = Collect(corpus, folder / "data", device, (*FEWEST, *more)).start()
     found = Watched()
     watch(process, folder / "data" / "events", every_s=0.05, into=found)
     _, err = process.communicate()
@@ -75,10 +75,13 @@ def test_memory_is_flat_on_a_cpu_device(tmp_path: Path) -> None:
         pytest.skip(
             f"no CPU OpenCL device: its children's memory is NOT tested: {chosen.message()}"
         )
-    found = watched(tmp_path, NUM_CPU_TASKS, "cpu")
+    # A commit leaves a shard in the collector's list, and a task takes seconds here: few commits, or they are measured.
+    slow_commits = ("--set", "store.commit_interval_s=10", "--set", "store.publish_interval_s=10")
+    found = watched(tmp_path, NUM_CPU_TASKS, "cpu", *slow_commits)
     print(*tell(found, 10, 40), sep="\n")
     roles = {role: readings for role, _, readings in found.lived_long(num_tasks=40)}
-    assert bytes_a_task(roles["collector"], warm_up=10) < 32 * KIB
+    # Sixty tasks are few: an allocator's step of 4 MiB is 70 KiB a task. The five hundred above are the bar.
+    assert bytes_a_task(roles["collector"], warm_up=10) < 128 * KIB
     # PoCL keeps something of every program that it has built: measured 17 KiB.
     assert bytes_a_task(roles["workers.compile_child"], warm_up=10) < 128 * KIB
     # Run children live for one task here: later ones are no larger than earlier ones.
