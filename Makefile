@@ -18,7 +18,7 @@ demo: install
 	$(BIN)/python -m llmperf.demo $(DEMO)
 
 test: install
-	$(BIN)/python -m workers.device.provide $(BIN)/python -m pytest -m "not slow and not gpu" --durations 15
+	$(BIN)/python -m workers.device.provide $(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses 2 --dist loadfile --durations 15
 
 slow: install
 	$(BIN)/python -m workers.device.provide $(BIN)/python -m pytest -m slow --timeout 1800 --durations 15
