@@ -199,7 +199,8 @@ def resolve_run(name: str | Path, search: tuple[Path, ...] = RUNS_FOLDERS) -> Pa
         if (candidate / CONFIG_FILE).is_file() and (candidate / SPLIT_FILE).is_file():
             return candidate
     known = ", ".join(map(str, known_runs(search)))
-    there = f"runs here: {known}" if known else "none is here: make one with `llmperf train`"
+    there = f"runs here: {known}" if known else "none is here"
+    there += "; `llmperf train` makes one"
     raise BadInput(f"--model {name}: no trained run; {there}")
 
 

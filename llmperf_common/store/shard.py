@@ -139,9 +139,10 @@ def decode(data: bytes, name: str) -> tuple[pa.Table, Footer]:
     try:
         table = pq.read_table(pa.BufferReader(data))
         footer = _parse_footer((table.schema.metadata or {})[_FOOTER_KEY])
+        # A damaged name of a column is decoded when it is looked at, not when the table is read.
+        problems = missing_or_changed_columns(name.split("/", 1)[0], table.schema)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
         raise ShardError(f"{name} is damaged: {type(error).__name__}: {error}") from None
-    problems = missing_or_changed_columns(name.split("/", 1)[0], table.schema)
     if problems:
         raise ShardError(f"{name}: {'; '.join(problems)}")
     return table, footer

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from llmperf_common.schemas import KERNELS, SAMPLES
@@ -88,6 +88,7 @@ def test_a_shard_cut_short_is_damaged(length):
 
 @settings(max_examples=60, deadline=None)
 @given(position=st.integers(0, len(WHOLE.data) - 1), bits=st.integers(1, 255))
+@example(position=4583, bits=128)  # the name of a nested column
 def test_a_flipped_byte_never_is_anything_but_a_shard_error(position, bits):
     data = bytearray(WHOLE.data)
     data[position] ^= bits
