@@ -10,7 +10,7 @@ from tests.reading import kernels_from_source
 from workers.analysis.edits import Edits
 from workers.analysis.facts import kernel_facts
 from workers.analysis.instrument import instrument
-from workers.analysis.preprocess import ExpansionError, expand_macros
+from workers.analysis.preprocess import ExpansionError, expand_macros, varies_by_device
 from workers.analysis.rewriter import UnresolvedError
 from workers.clang_parse import diagnose, parse
 
@@ -250,6 +250,19 @@ def test_facts_name_what_helpers_and_switches_test_and_what_constants_of_the_fil
 
 def test_a_vector_of_integers_is_one_size():
     assert facts_of("__kernel void k(__global float *a, int4 d) { a[d.x] = 1; }").scalars == (1,)
+
+
+@pytest.mark.parametrize(
+    ("source", "varies"),
+    [
+        ("#ifdef __GPU__\n#if (\n#endif\n#endif\nint one;", True),
+        ("#if __OPENCL_VERSION__ > 120\n#error it does not run there\n#endif\nint one;", False),
+        ("#ifdef __IMAGE_SUPPORT__\nint image;\n#endif\nint one;", True),
+        ("#if __OPENCL_VERSION__ >= 110\nint one;\n#endif", False),
+    ],
+)
+def test_a_text_that_another_device_reads_otherwise_is_told(source, varies):
+    assert varies_by_device(source) is varies
 
 
 def test_facts_name_neighbours():

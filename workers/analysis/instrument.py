@@ -128,6 +128,7 @@ class _File:
             sites=tuple(self._sites.sites),
             positions=positions,
             has_arrays=self._sites.has_arrays,
+            has_uncut_loops=self._sites.has_uncut_loops,
         )
 
     def _head(self, num_pointers: int) -> str:

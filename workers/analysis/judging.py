@@ -126,7 +126,7 @@ class Judge:
         """Repeat probes with indices as large as plans have them: they may pass thresholds that small ones do not."""
         positions = [role.position for role in steering.roles]
         return [
-            self._probing.run(
+            self._probing.run_far(
                 seen.points, DEFAULT_MODE, [dict.fromkeys(positions, limit)] * len(seen.points)
             )
             for limit in (() if self._probing.has_uncut_loops or not positions else _FAR_INDICES)

@@ -107,10 +107,13 @@ def varies_by_device(source: str, build_options: str = "") -> bool:
     """
     if _DEVICE_MACRO.search(source) is None:
         return False
-    here, there = (
-        _DIRECTIVE_LINE.sub(" ", expand_macros(source, build_options, more)).split()
-        for more in ((), _ANOTHER_DEVICE)
-    )
+    try:
+        here, there = (
+            _DIRECTIVE_LINE.sub(" ", expand_macros(source, build_options, more)).split()
+            for more in ((), _ANOTHER_DEVICE)
+        )
+    except ExpansionError:  # malformed for one of them
+        return True
     return here != there
 
 

@@ -1,7 +1,7 @@
 """Run the probes of one kernel and keep what they saw as numbers.
 
 Owns the order of probing: the designed points first, smaller ones where loops run too long, then a few points
-again with other buffer contents, and the challenges. What follows from it: ``analyse.py``.
+again with other buffer contents, and the challenges. What follows from it: ``judging.py``.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ _MOST_TURNS = {"held-out": _HELD_OUT_TURNS, "planned": _HELD_OUT_TURNS}
 _CHUNK = 16
 _LARGEST_CHUNK = 2
 _MOST_UNCUT_WORK = 2**23
+"""Work of a challenge to a kernel whose loops are not cut off."""
 _FARTHEST_BYTES = 2**38
+"""A reach after which no larger challenge is tried: a tag holds offsets below 2**43."""
 _MOST_ACCESSES = 2**22
 """Work-items times accesses in the text: a large probe of more is left out."""
-_UNCUT_LOOP = "lp_count(lp_c)"
 _TRIED_SCALARS = (4, 64)
 _CUT_OFF = ProbeRecord(reaches=(), turns=0, trace=0, exceeded=True, overflow=False)
 
@@ -97,8 +98,7 @@ class Probing:
         self.signature: Signature = kernel.signature
         self._instrumented = instrumented
         self._prober = prober
-        self.has_uncut_loops = _UNCUT_LOOP in instrumented.source
-        """Whether work-items meet at a barrier in a loop: such loops are not cut off, however long contents make them."""
+        self.has_uncut_loops = instrumented.has_uncut_loops
         self._local_sizes = local_sizes(
             self.signature.dims,
             uses_groups=facts.uses_groups,
@@ -187,16 +187,25 @@ class Probing:
         records += self._ascending(planned, _LARGEST_CHUNK, heaviest, is_challenge=True)
         return self._counted([*values, *planned], records)
 
-    def _run_followed(self, points: Sequence[Point]) -> tuple[ProbeRecord | None, ...]:
-        """Launch at ``points``, None where an index is so large that it leaves its buffer's range of tags."""
+    def run_far(
+        self,
+        points: Sequence[Point],
+        mode: ContentMode = DEFAULT_MODE,
+        limits: Sequence[Mapping[int, int]] = (),
+    ) -> tuple[ProbeRecord | None, ...]:
+        """Launch as ``run`` does; None where an index is so large that it leaves its buffer's range of tags."""
         try:
-            return self.run(points)
+            return self.run(points, mode, limits)
         except DeviceFailure as error:
             if error.sticky or error.failure.code is not FailureCode.UNSUPPORTED:
                 raise
             if len(points) == 1:
                 return (None,)
-        return tuple(record for one in points for record in self._run_followed([one]))
+        return tuple(
+            record
+            for number, one in enumerate(points)
+            for record in self.run_far([one], mode, limits[number : number + 1])
+        )
 
     def planned_points(self) -> tuple[Point, ...]:
         """Return launches as plans have them, those left out that would make too many accesses."""
@@ -245,7 +254,7 @@ class Probing:
         order = sorted(range(len(points)), key=lambda index: (points[index].work, index))
         for start in range(0, len(order), at_once):
             chunk = order[start : start + at_once]
-            run = self._run_followed if is_challenge else self.run
+            run = self.run_far if is_challenge else self.run
             done = run([points[index] for index in chunk])
             for index, record in zip(chunk, done, strict=True):
                 records[index] = record

@@ -63,7 +63,7 @@ def _left_behind(
             {one.position: one.elements for one in arguments if one.elements is not None}
         )
         limits.append({one.position: one.contents.limit for one in arguments if one.contents})
-    records = probing.run(points, DEFAULT_MODE, limits)
+    records = probing.run_far(points, DEFAULT_MODE, limits)
     return frozenset(
         argument.position
         for index, argument in enumerate(pointers)

@@ -36,7 +36,8 @@ class Sites:
     """The accesses, variables and stand-ins of one instrumented file, numbered as they are met.
 
     ``variables``: numbers of those that pointers are made into, by where they are declared. ``has_arrays``: an array
-    of fixed size is indexed. ``widest_bytes``: of an access to one of the variables.
+    of fixed size is indexed. ``has_uncut_loops``: a loop has a barrier in it. ``widest_bytes``: of an access to one
+    of the variables.
     """
 
     def __init__(self) -> None:
@@ -45,6 +46,7 @@ class Sites:
         self.definitions: list[str] = []
         self.variables: dict[int, int] = {}
         self.has_arrays = False
+        self.has_uncut_loops = False
         self.widest_bytes = WIDEST_PLAIN_BYTES
 
     def add(self, line: int, text: str) -> int:

@@ -61,6 +61,7 @@ class FunctionWalk:
     def __init__(self, rewriter: Rewriter, is_defined: Callable[[str], bool]) -> None:
         self._rewriter = rewriter
         self._edits = rewriter.edits
+        self._sites = rewriter.sites
         self._type = rewriter.type
         self._calls = CallRewriter(rewriter, is_defined)
         self._is_kernel = False
@@ -198,7 +199,10 @@ class FunctionWalk:
         children = children_of(cursor)
         body = children[0] if cursor._kind_id == _DO else children[-1]
         # Leaving a loop early where work-items meet at a barrier would leave the others waiting.
-        hook = f"lp_count({CONTEXT}); " if has_barrier(body) else f"if (lp_turn({CONTEXT})) break; "
+        hook = f"if (lp_turn({CONTEXT})) break; "
+        if has_barrier(body):
+            hook = f"lp_count({CONTEXT}); "
+            self._sites.has_uncut_loops = True
         start, end = text_range(body)
         if body._kind_id == _COMPOUND:
             self._edits.insert(start + 1, f" {hook}")

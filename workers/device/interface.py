@@ -212,7 +212,8 @@ class Instrumented:
     ``source`` has one kernel, ``lp_instrumented``, with the arguments of the original and after them the table
     (``__global ulong *``) that it records into and where in it. ``expanded`` is the text it was made from.
     ``positions`` are the pointer arguments in the order of the table's rows. ``has_arrays``: it indexes variables of
-    fixed size, so that a launch can go beyond their end.
+    fixed size, so that a launch can go beyond their end. ``has_uncut_loops``: work-items meet at a barrier in a loop,
+    and such loops are not cut off, however long contents make them.
     """
 
     source: str
@@ -220,6 +221,7 @@ class Instrumented:
     sites: tuple[Site, ...]
     positions: tuple[int, ...]
     has_arrays: bool
+    has_uncut_loops: bool
 
 
 class Prober(Protocol):
