@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.analysis_share CORPUS.parquet --kernels 1500 --seed 0 --out FILE.csv``
 
-CORPUS is one that ``llmperf corpus build SRC… --analyse`` wrote; of its kernels that can run and have a pointer argument,
-so many random ones are judged. One row a buffer goes to FILE, without any source.
+Of CORPUS' kernels that can run and have a pointer argument, so many random ones are judged: of those that ``llmperf corpus
+build SRC… --analyse`` has analysed or, with ``--analyse``, of all, analysed here and now on the CPU device. One row a
+buffer goes to FILE, without any source.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from llmperf_common.analysis import Analysis, Extent
 from llmperf_common.records import Kernel
-from workers.corpus_parquet import read_corpus
+from workers.analyse_ahead import analyse_corpus
+from workers.corpus_parquet import Corpus, read_corpus
+from workers.device.find import NoDevice, choose
 
 _COLUMNS = ("kernel_id", "position", "data_dependent", "kind", "reason")
 _REASON_CHARACTERS = 120
@@ -31,8 +35,12 @@ def main() -> int:
     parser.add_argument("--kernels", type=int, default=1500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--analyse", action="store_true", help="draw from all, and analyse")
     arguments = parser.parse_args()
-    chosen = _chosen(read_corpus(arguments.corpus).kernels, arguments.kernels, arguments.seed)
+    kernels: Sequence[Kernel] = read_corpus(arguments.corpus).kernels
+    if arguments.analyse:
+        kernels = _analysed(kernels, arguments.kernels, arguments.seed)
+    chosen = _chosen(kernels, arguments.kernels, arguments.seed)
     rows = [row for kernel, analysis in chosen for row in _rows(kernel, analysis)]
     with arguments.out.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, _COLUMNS)
@@ -40,6 +48,22 @@ def main() -> int:
         writer.writerows(rows)
     sys.stdout.write(_summary(chosen, rows))
     return 0
+
+
+def _analysed(kernels: Sequence[Kernel], count: int, seed: int) -> Sequence[Kernel]:
+    usable = [
+        one
+        for one in kernels
+        if one.failure is None
+        and one.signature is not None
+        and any(argument.kind.is_buffer for argument in one.signature.arguments)
+    ]
+    drawn = random.Random(seed).sample(usable, min(count, len(usable)))  # noqa: S311  (no secret)
+    ref = choose("cpu")
+    if isinstance(ref, NoDevice):
+        sys.exit(ref.message())
+    fresh = tuple(replace(one, analysis=None) for one in drawn)
+    return analyse_corpus(Corpus(kernels=fresh, sha256=""), ref).kernels
 
 
 def _chosen(kernels: Sequence[Kernel], count: int, seed: int) -> list[tuple[Kernel, Analysis]]:
