@@ -15,7 +15,14 @@ import psutil
 import pytest
 
 from tests.integration.collecting import KERNELS, Collect, replay_file, write_kernels
-from tests.integration.process_memory import Reading, Watched, bytes_a_task, watch
+from tests.integration.process_memory import (
+    Reading,
+    Watched,
+    bytes_a_task,
+    descriptors_gained,
+    steady,
+    watch,
+)
 from workers.device.find import NoDevice, choose
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -50,7 +57,7 @@ def tell(found: Watched, warm_up: int, least: int) -> Iterator[str]:
     for role, pid, readings in found.lived_long(num_tasks=least):
         slope = bytes_a_task(readings, warm_up=warm_up)
         peak = max(one.rss_bytes for one in readings) / MIB
-        descriptors = {one.num_descriptors for one in readings[len(readings) // 2 :]}
+        descriptors = {one.num_descriptors for one in steady(readings, warm_up=warm_up)}
         yield (
             f"{role} {pid}: {slope / KIB:.2f} KiB a task, peak {peak:.0f} MiB, "
             f"{min(descriptors)}-{max(descriptors)} descriptors"
@@ -64,8 +71,7 @@ def test_memory_is_flat_over_500_tasks_on_the_replay_device(tmp_path: Path) -> N
     for role, _, readings in found.lived_long(num_tasks=300):
         seen.add(role)
         assert bytes_a_task(readings, warm_up=100) < 8 * KIB, role
-        late = [one.num_descriptors for one in readings[len(readings) // 2 :]]
-        assert max(late) - min(late) <= 8, f"{role} leaks descriptors"
+        assert descriptors_gained(readings, warm_up=100) <= 1, f"{role} leaks descriptors"
     assert {"collector", "workers.run_child", "workers.compile_child"} <= seen
 
 
