@@ -82,10 +82,11 @@ class PeaksJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunJob:
-    """To a run child: load the program and time ``configs`` in order, reporting each.
+    """To a run child: load the program, wait for the device, time the open configs, reporting each.
 
-    ``first_index`` numbers the first of them within the task; ``check_indices`` get payload checks;
-    ``device`` carries the measured peaks.
+    ``configs`` are all of the task, ``open_indices`` those to time; ``launch_ns`` says of the others how long they
+    took, where that is known (``run_order.HUNG_NS``: they hung). ``check_indices`` get payload checks; ``device`` carries the measured peaks.
+    ``turn_path`` is the lock file of the device, None where nobody else waits for it.
     """
 
     kernel: Kernel
@@ -93,10 +94,12 @@ class RunJob:
     binary_path: str
     options: str
     configs: tuple[LaunchConfig, ...]
-    first_index: int
+    open_indices: tuple[int, ...]
+    launch_ns: tuple[float | None, ...]
     check_indices: tuple[int, ...]
     timing: TimingConfig
     sentinel: bool
+    turn_path: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,23 @@ class ChildReady:
     """From a run child: the context is open; also the answer to a ``PeaksJob``."""
 
     device: Device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLoaded:
+    """From a run child: the kernel is loaded; from here to ``TurnBegan`` it waits for the device."""
+
+    run_loaded: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnBegan:
+    """From a run child: it has the device to itself.
+
+    ``sentinel_ns``: the sentinel kernel's time, taken where the process that had the device before has died.
+    """
+
+    sentinel_ns: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +135,18 @@ class ConfigStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFinished:
-    """From a run child: the outcome of one config. With ``sticky`` the child is of no further use."""
+    """From a run child: the outcome of one config. With ``sticky`` the child is of no further use.
+
+    ``launch_ns``: how long a launch took, also where that was too long. ``began_s`` and ``ended_s``: monotonic, the
+    same clock in all processes; None where it was not launched.
+    """
 
     finished_index: int
     outcome: Timing | Failure
     sticky: bool
+    launch_ns: float | None = None
+    began_s: float | None = None
+    ended_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +180,8 @@ FromChild = (
     | Compiled
     | CompileFailed
     | ChildReady
+    | RunLoaded
+    | TurnBegan
     | ConfigStarted
     | ConfigFinished
     | LoadFailed
@@ -172,6 +201,8 @@ _MESSAGES: dict[str, type] = {
         Compiled,
         CompileFailed,
         ChildReady,
+        RunLoaded,
+        TurnBegan,
         ConfigStarted,
         ConfigFinished,
         LoadFailed,
@@ -193,12 +224,15 @@ class Channel:
         self.socket = end
         self._received = bytearray()
 
-    def send(self, message: ToChild | FromChild) -> None:
-        """Send one message whole. Raises ChannelClosedError."""
-        kind = type(message).__name__
-        body = kind.encode() + b"\n" + _adapter(kind).dump_json(message)
+    def send(self, *messages: ToChild | FromChild) -> None:
+        """Send messages whole, in one piece: a system call costs as much as a short launch. Raises ChannelClosedError."""
+        data = bytearray()
+        for message in messages:
+            kind = type(message).__name__
+            body = kind.encode() + b"\n" + _adapter(kind).dump_json(message)
+            data += _HEADER.pack(len(body)) + body
         try:
-            self.socket.sendall(_HEADER.pack(len(body)) + body)
+            self.socket.sendall(data)
         except OSError as error:
             raise ChannelClosedError(str(error)) from error
 

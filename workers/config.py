@@ -125,11 +125,11 @@ class LimitsConfig(Node):
         "auto",
         description="Analyse kernels of a GPU on a CPU OpenCL device where there is one, or on the GPU itself.",
     )
-    config_timeout_s: float = Field(
-        30.0,
+    config_timeout_s: float | None = Field(
+        None,
         gt=0,
         le=3600,
-        description="Kill a run child that gives no answer for one config after this long.",
+        description="Kill a run child that gives no answer for one config after this long; unset: 4 s on a GPU, 30 s elsewhere.",
     )
     task_timeout_s: float = Field(
         600.0,
@@ -140,7 +140,18 @@ class LimitsConfig(Node):
     deaths_to_quarantine: int = Field(
         2, ge=1, le=10, description="Deaths of run children after which a kernel is given up."
     )
-    compile_children: int = Field(1, ge=1, le=256, description="Compile processes at once.")
+    faults_to_end_strategy: int | None = Field(
+        None,
+        ge=1,
+        le=10,
+        description="Device faults of a kernel after which its other configs of the same input strategy are given up; unset: 1 on a GPU, deaths_to_quarantine elsewhere.",
+    )
+    compile_children: int | None = Field(
+        None,
+        ge=1,
+        le=256,
+        description="Compile processes at once, and as many that analyse; unset: on a GPU half as many as processors (at most 8), 1 elsewhere.",
+    )
     max_time_s: float | None = Field(
         None, gt=0, description="Stop taking new tasks after this long."
     )
@@ -172,8 +183,11 @@ class LedgerConfig(Node):
     lease_ttl_s: float = Field(
         60.0, ge=1, le=3600, description="A lease not renewed for this long is free again."
     )
-    claim_ahead: int = Field(
-        3, ge=1, le=1000, description="Tasks a worker holds at once: one runs, the others compile."
+    claim_ahead: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="Tasks a worker holds at once: one runs, the others are analysed, compiled and loaded; unset: 3, and 2 more for each process that analyses or compiles beyond the first.",
     )
 
 

@@ -57,6 +57,18 @@ class FillKind(StrEnum):
     BOOL = "bool"
 
 
+_SCALAR_BYTES = {
+    FillKind.FLOAT32: 4,
+    FillKind.FLOAT64: 8,
+    FillKind.FLOAT16: 2,
+    FillKind.INT8: 1,
+    FillKind.INT16: 2,
+    FillKind.INT32: 4,
+    FillKind.INT64: 8,
+    FillKind.BOOL: 1,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarType:
     """One OpenCL scalar type: its fill kind and the numpy type of the same bits."""
@@ -116,6 +128,11 @@ class FillSpec:
         """The kernel of fill.cl that does it."""
         rule = self.contents.rule.value if self.contents else "fill"
         return f"{rule}_{self.kind}" + ("_leaf" if self.place else "")
+
+    @property
+    def scalar_bytes(self) -> int:
+        """Size of one scalar."""
+        return _SCALAR_BYTES[self.kind]
 
 
 def is_fillable(scalar_type: str) -> bool:

@@ -24,6 +24,7 @@ from workers.compiling import CompileWork
 from workers.config import CollectConfig
 from workers.device.interface import DeviceRef
 from workers.executor import FinishedTask
+from workers.limits import limits_on
 from workers.plan import Plan, Task
 from workers.running import RunSlot
 from workers.scratch import check_space
@@ -58,6 +59,7 @@ class DevicePipeline:
     ) -> None:
         self._ref = ref
         self._config = config
+        self._limits = limits_on(config, gpu=ref.selector.startswith("cuda"), shared=not quiet)
         self._scratch = scratch
         self._worker_id = worker_id
         self._quiet = quiet
@@ -70,20 +72,22 @@ class DevicePipeline:
         self._analysers: ChildPool[TaskState] = ChildPool(
             start_child=self._analysis_child,
             name="analyse",
-            work=AnalysisWork(timeout_s=config.limits.analysis_timeout_s),
-            num_children=config.limits.compile_children,
+            work=AnalysisWork(timeout_s=self._limits.analysis_timeout_s),
+            num_children=self._limits.num_compile_children,
         )
-        self._compile_work = CompileWork(scratch=scratch, timeout_s=config.limits.build_timeout_s)
+        self._compile_work = CompileWork(scratch=scratch, timeout_s=self._limits.build_timeout_s)
         self._compilers: ChildPool[TaskState] = ChildPool(
             start_child=lambda name: self._starter.start("workers.compile_child", name, ref),
             name="compile",
             work=self._compile_work,
-            num_children=config.limits.compile_children,
+            num_children=self._limits.num_compile_children,
         )
         self._slot = RunSlot(
             start_child=lambda name: self._starter.start("workers.run_child", name, ref),
-            config=config,
+            limits=self._limits,
+            timing=config.timing,
             child_per_task=quiet,
+            turn_path=scratch / "turn",
         )
 
     def open_device(self, *, measure_peaks: bool) -> Device:
@@ -103,9 +107,9 @@ class DevicePipeline:
         Where nothing may run beside the timing, tasks are prepared together and then timed one after the
         other: one at a time would leave all but one of the compilers idle.
         """
-        if self._quiet and (self._compiled or self._slot.state is not None):
+        if self._quiet and (self._compiled or self._slot.states):
             return 0
-        return max(0, self._config.ledger.claim_ahead - len(self.leases()))
+        return max(0, self._limits.claim_ahead - len(self.leases()))
 
     def submit(self, task: Task, lease: Lease) -> None:
         """Take a task; one that failed before any device was needed is finished at once."""
@@ -162,8 +166,7 @@ class DevicePipeline:
                 self._compile_work.forget(state)
         self._compiled = deque(s for s in self._compiled if s.lease.task not in lost)
         self._finished = [s for s in self._finished if s.lease.task not in lost]
-        if self._slot.state is not None and self._slot.state.lease.task in lost:
-            self._slot.drop()
+        self._slot.drop(lost)
 
     def abandon_waiting(self) -> list[Lease]:
         """Drop the tasks not yet begun and return their leases; the one in hand goes on."""
@@ -179,12 +182,11 @@ class DevicePipeline:
         self._slot.close()
 
     def _start_work(self) -> None:
-        busy = self._slot.state is not None
-        if not (self._quiet and busy):
+        if not (self._quiet and self._slot.states):
             self._analysers.start_waiting()
             self._compilers.start_waiting()
         is_calm = self._analysers.is_idle and self._compilers.is_idle
-        if not busy and self._compiled and (is_calm or not self._quiet):
+        while self._slot.has_room and self._compiled and (is_calm or not self._quiet):
             state = self._compiled.popleft()
             self._slot.run(state, self._compile_work.binary_path(state))
 
@@ -212,12 +214,11 @@ class DevicePipeline:
         return [FinishedTask(lease=state.lease, result=state.result()) for state in finished]
 
     def _states(self) -> list[TaskState]:
-        running = [self._slot.state] if self._slot.state is not None else []
         return [
             *self._analysers.items(),
             *self._compilers.items(),
             *self._compiled,
-            *running,
+            *self._slot.states,
             *self._finished,
         ]
 

@@ -1,6 +1,7 @@
 """The run child: owns the device context and times launch configs; its parent kills it when one hangs.
 
-Every config is announced before it starts, so that a death has an owner.
+Every config is announced before it starts, so that a death has an owner. Several run children load kernels side by
+side; only the one whose turn it is launches.
 """
 
 from __future__ import annotations
@@ -15,15 +16,23 @@ from workers.channel import (
     ChildReady,
     ConfigFinished,
     ConfigStarted,
+    FromChild,
     LoadFailed,
     PeaksJob,
     RunDone,
     RunJob,
+    RunLoaded,
+    TurnBegan,
 )
 from workers.child_main import serve
 from workers.device.find import open_session
 from workers.device.interface import DeviceFailure, DeviceRef, LoadedKernel, Program, Session
+from workers.run_order import RunOrder
 from workers.timing import time_config
+from workers.turns import device_turn
+
+_COOLS_AFTER_S = 0.1
+"""A device that has been idle for longer is kept busy before it is timed: its clocks may have fallen."""
 
 
 def main(channel: Channel, argument: str) -> None:
@@ -44,42 +53,78 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
         binary=Path(job.binary_path).read_bytes(), options=job.options, log="", seconds=0.0
     )
     try:
-        session.spin_up(job.timing.spin_up_ms)
         loaded = session.load(job.kernel, program)
     except DeviceFailure as error:
         channel.send(LoadFailed(load_failure=error.failure, sticky=error.sticky))
         return
-    if not _run_configs(channel, loaded, job):
-        return
+    channel.send(RunLoaded())
+    with device_turn(Path(job.turn_path) if job.turn_path else None) as handover:
+        if handover.idle_s is None or handover.idle_s > _COOLS_AFTER_S:
+            session.spin_up(job.timing.spin_up_ms)
+        health_ns = session.sentinel_ns() if handover.after_death else None
+        channel.send(TurnBegan(sentinel_ns=health_ns))
+        last_message = _run_turn(channel, session, loaded, job)
+    channel.send(last_message)
+
+
+def _run_turn(
+    channel: Channel, session: Session, loaded: LoadedKernel, job: RunJob
+) -> ConfigFinished | RunDone:
+    """Time the job's configs and free its buffers; return the message that ends the job."""
+    last_index, sticky = _run_configs(channel, loaded, job)
+    if sticky is not None:
+        return sticky
     try:
         loaded.release()
         sentinel_ns = session.sentinel_ns() if job.sentinel else None
     except DeviceFailure as error:
-        last = job.first_index + len(job.configs) - 1
-        channel.send(ConfigFinished(finished_index=last, outcome=error.failure, sticky=True))
-        return
-    channel.send(RunDone(sentinel_ns=sentinel_ns))
+        return ConfigFinished(finished_index=last_index, outcome=error.failure, sticky=True)
+    return RunDone(sentinel_ns=sentinel_ns)
 
 
-def _run_configs(channel: Channel, loaded: LoadedKernel, job: RunJob) -> bool:
-    """Time the job's configs; False when a sticky failure ends the child's usefulness."""
-    for index, config in enumerate(job.configs, start=job.first_index):
-        channel.send(ConfigStarted(started_index=index))
+def _run_configs(
+    channel: Channel, loaded: LoadedKernel, job: RunJob
+) -> tuple[int, ConfigFinished | None]:
+    """Time the job's configs; return the last one's index and, where it ended the child's usefulness, its report."""
+    order = RunOrder(
+        job.configs, job.launch_ns, job.open_indices, max_launch_ns=job.timing.max_launch_ms * 1e6
+    )
+    waiting: list[FromChild] = _give_up(order)
+    last_index = job.open_indices[-1]
+    for last_index in order:
+        began_s = time.monotonic()
+        channel.send(*waiting, ConfigStarted(started_index=last_index))
         timed = time_config(
             loaded,
-            config,
+            job.configs[last_index],
             job.timing,
             job.device,
-            check_payload=index in job.check_indices,
+            check_payload=last_index in job.check_indices,
             clock=time.monotonic,
         )
-        channel.send(
-            ConfigFinished(finished_index=index, outcome=timed.outcome, sticky=timed.sticky)
+        order.note(last_index, timed.launch_ns)
+        report = ConfigFinished(
+            finished_index=last_index,
+            outcome=timed.outcome,
+            sticky=timed.sticky,
+            launch_ns=timed.launch_ns,
+            began_s=began_s,
+            ended_s=time.monotonic(),
         )
         if timed.sticky:
             assert isinstance(timed.outcome, Failure), "only failures are sticky"
-            return False
-    return True
+            return last_index, report
+        waiting = [*_give_up(order), report]
+    if waiting:
+        channel.send(*waiting)
+    return last_index, None
+
+
+def _give_up(order: RunOrder) -> list[FromChild]:
+    return [
+        ConfigFinished(finished_index=index, outcome=failure, sticky=False)
+        for index, failure in order.take_hopeless()
+    ]
 
 
 if __name__ == "__main__":

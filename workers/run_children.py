@@ -1,7 +1,6 @@
-"""The process that owns the device context, and a warm spare that takes over when it dies.
+"""The process that owns a device context: starting it, starting it again, and when the device counts as lost.
 
-Owns starting, promoting and ending run children, and when a device counts as lost. Does not know what they
-are asked to run: ``running.py``.
+Does not know what it is asked to run: ``run_lane.py``.
 """
 
 from __future__ import annotations
@@ -25,64 +24,33 @@ class DeviceLostError(Exception):
     """The device cannot be opened any more; the message says how the last child ended."""
 
 
-class RunChildren:
-    """At most two run children: the current one and its spare.
+class RunChild:
+    """One run child at a time, and its successors.
 
     Args:
         start_child: starts a run child whose scratch folder has the given name.
-        keep_spare: have the next child ready before it is needed.
+        name: of the folders, before their numbers.
     """
 
-    def __init__(self, start_child: Callable[[str], Child], *, keep_spare: bool) -> None:
+    def __init__(self, start_child: Callable[[str], Child], *, name: str) -> None:
         self._start_child = start_child
-        self._keep_spare = keep_spare
-        self._names = itertools.count()
-        self._spare: Child | None = None
-        self._spare_is_ready = False
+        self._names = (f"{name}-{number}" for number in itertools.count())
         self._failed_starts = 0
         self.current: Child | None = None
         """The child that runs what there is to run."""
         self.is_ready = False
         """Whether the current child has opened its device."""
 
-    def all(self) -> list[Child]:
-        """The children to watch for messages."""
-        return [child for child in (self.current, self._spare) if child is not None]
-
     def ensure(self) -> bool:
-        """Have a current child: the spare or a new one; returns whether it is ready for a job."""
+        """Have a current child; returns whether it is ready for a job."""
         if self.current is None:
-            if self._spare is not None:
-                self.current, self.is_ready = self._spare, self._spare_is_ready
-                self._spare = None
-            else:
-                self.current, self.is_ready = self._start(), False
-            if self.is_ready:
-                self.start_spare()
+            self.current, self.is_ready = self._start_child(next(self._names)), False
         return self.is_ready
 
     def note_ready(self) -> None:
         """The current child has opened its device."""
         self.is_ready = True
         self._failed_starts = 0
-        self.start_spare()
-
-    def start_spare(self) -> None:
-        """Have a spare under way, where one is kept."""
-        if self._keep_spare and self._spare is None:
-            self._spare = self._start()
-            self._spare_is_ready = False
-
-    def hear_spare(self, child: Child) -> bool:
-        """Take in what ``child`` has sent if it is the spare; returns whether it was."""
-        if child is not self._spare:
-            return False
-        messages, hung_up = child.receive()
-        self._spare_is_ready |= any(isinstance(message, ChildReady) for message in messages)
-        if hung_up or any(isinstance(message, ChildCrashed) for message in messages):
-            child.kill()
-            self._spare = None
-        return True
 
     def drop(self) -> None:
         """Kill the current child."""
@@ -111,13 +79,6 @@ class RunChildren:
         clean = child.close(_EXIT_TIMEOUT_S)
         self.current, self.is_ready = None, False
         return None if clean else child.describe_end()
-
-    def close(self) -> None:
-        """Kill every child."""
-        self.drop()
-        if self._spare is not None:
-            self._spare.kill()
-            self._spare = None
 
     def open_device(self) -> Device:
         """Wait for a fresh current child to open its device, trying again where that fails.
@@ -167,9 +128,6 @@ class RunChildren:
                 raise DeviceLostError(_lost(child.describe_end()))
         self.drop()
         raise DeviceLostError(_lost(f"no answer from the device within {START_TIMEOUT_S:g} s"))
-
-    def _start(self) -> Child:
-        return self._start_child(f"run-{next(self._names)}")
 
 
 def _lost(why: str) -> str:

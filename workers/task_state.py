@@ -6,6 +6,7 @@ one it is given.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -19,6 +20,7 @@ from llmperf_common.records import (
     Outcome,
     Sample,
     SentinelReading,
+    Strategy,
     TaskResult,
     Timing,
     empty_config,
@@ -41,6 +43,8 @@ class TaskState:
     now_us: Callable[[], int]
     configs: tuple[LaunchConfig, ...] = field(init=False, default=())
     outcomes: list[tuple[Outcome, int] | None] = field(init=False, default_factory=list)
+    launch_ns: list[float | None] = field(init=False, default_factory=list)
+    """By config, how long a launch took at least, also where that was too long."""
     analysis: Analysis | None = field(init=False)
     build: Build | None = None
     num_deaths: int = 0
@@ -48,6 +52,7 @@ class TaskState:
     num_compile_attempts: int = 0
     started_s: float | None = None
     sentinel: tuple[SentinelReading, ...] = ()
+    _faults: Counter[Strategy] = field(init=False, default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.analysis = self.task.kernel.analysis
@@ -70,9 +75,14 @@ class TaskState:
         self._set_configs(self.plan.configs(self.task, analysis))
 
     @property
-    def next_index(self) -> int:
-        """Index of the first config without an outcome."""
-        return self.outcomes.index(None)
+    def open_indices(self) -> tuple[int, ...]:
+        """The configs without an outcome."""
+        return tuple(index for index, outcome in enumerate(self.outcomes) if outcome is None)
+
+    @property
+    def has_outcomes(self) -> bool:
+        """Whether any config has an outcome."""
+        return any(self.outcomes)
 
     @property
     def check_indices(self) -> tuple[int, ...]:
@@ -87,15 +97,38 @@ class TaskState:
         )
         return tuple(sorted({by_size[0], by_size[-1]}))
 
-    def record(self, index: int, outcome: Outcome) -> None:
+    def record(self, index: int, outcome: Outcome, launch_ns: float | None = None) -> None:
         """Set the outcome of one config; a later one replaces it (a death after the result)."""
         self.outcomes[index] = (outcome, self.now_us())
+        self.launch_ns[index] = launch_ns
 
     def record_rest(self, failure: Failure) -> None:
         """Give every config that has no outcome yet this failure."""
         for index, outcome in enumerate(self.outcomes):
             if outcome is None:
                 self.record(index, failure)
+
+    def is_fault(self, index: int) -> bool:
+        """Whether a config has ended its process by a fault."""
+        recorded = self.outcomes[index]
+        return (
+            recorded is not None
+            and isinstance(recorded[0], Failure)
+            and recorded[0].code is FailureCode.DEVICE_FAULT
+        )
+
+    def give_up_strategies_of(self, index: int, limit: int) -> None:
+        """A config has ended its process: if ``limit`` have, those that only its input strategies ask for are given up."""
+        self._faults.update(self.configs[index].strategies)
+        given_up = {one for one, count in self._faults.items() if count >= limit}
+        failure = Failure(
+            code=FailureCode.QUARANTINED,
+            stage=Stage.LAUNCH,
+            detail=f"not tried: launch configs of the same input strategy have faulted ({limit})",
+        )
+        for other in self.open_indices:
+            if given_up.issuperset(self.configs[other].strategies):
+                self.record(other, failure)
 
     def fail_whole(self, failure: Failure) -> None:
         """The kernel failed before any config ran: the task becomes its one row."""
@@ -152,6 +185,7 @@ class TaskState:
     def _set_configs(self, configs: tuple[LaunchConfig, ...]) -> None:
         self.configs = configs
         self.outcomes = [None] * len(configs)
+        self.launch_ns = [None] * len(configs)
 
     def _judged(self, outcome: Outcome) -> Outcome:
         """Add to a timing's checks what the analysis says about the kernel as a whole."""

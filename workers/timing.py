@@ -32,10 +32,15 @@ wall clock has gone on for this many sample budgets."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedOutcome:
-    """What timing one config gave; ``sticky``: the device context is lost, the child must go."""
+    """What timing one config gave.
+
+    ``sticky``: the device context is lost, the child must go. ``launch_ns``: how long a launch took, also where that
+    was too long; None where none ended.
+    """
 
     outcome: Outcome
     sticky: bool = False
+    launch_ns: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,14 @@ class _Warmup:
 
     first_ns: float
     estimate_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TooLong:
+    """A launch that took more than ``timing.max_launch_ms``."""
+
+    what: str
+    launch_ns: float
 
 
 def time_config(
@@ -67,12 +80,15 @@ def time_config(
     """
     try:
         launcher = loaded.prepare(config)
-        outcome = _time_launcher(launcher, config, rule, device, clock)
-        if check_payload and rule.payload_checks and isinstance(outcome, Timing):
-            outcome = _with_payload_checks(launcher, config, outcome)
+        timed = _time_launcher(launcher, config, rule, device, clock)
+        if isinstance(timed, _TooLong):
+            return TimedOutcome(outcome=_over_budget(timed, rule), launch_ns=timed.launch_ns)
+        launch_ns = statistics.median(timed.time_ns)
+        if check_payload and rule.payload_checks:
+            timed = _with_payload_checks(launcher, config, timed)
     except DeviceFailure as error:
         return TimedOutcome(outcome=error.failure, sticky=error.sticky)
-    return TimedOutcome(outcome=outcome)
+    return TimedOutcome(outcome=timed, launch_ns=launch_ns)
 
 
 def stop_reason(
@@ -131,10 +147,12 @@ def relative_standard_error(readings: Sequence[float]) -> float:
     """
     if len(readings) < 2:
         return math.inf
-    mean = statistics.fmean(readings)
+    # Not statistics.stdev: its exact fractions take longer than a short launch does.
+    mean = math.fsum(readings) / len(readings)
     if mean <= 0:
         return math.inf
-    return statistics.stdev(readings) / math.sqrt(len(readings)) / mean
+    variance = math.fsum((one - mean) ** 2 for one in readings) / (len(readings) - 1)
+    return math.sqrt(variance / len(readings)) / mean
 
 
 def launches_per_reading(
@@ -159,9 +177,9 @@ def _time_launcher(
     rule: TimingConfig,
     device: Device,
     clock: Callable[[], float],
-) -> Outcome:
+) -> Timing | _TooLong:
     warm = _warm_up(launcher, config, rule)
-    if isinstance(warm, Failure):
+    if isinstance(warm, _TooLong):
         return warm
     count = launches_per_reading(
         warm.estimate_ns, rule,
@@ -175,7 +193,7 @@ def _time_launcher(
         reason = stop_reason(readings, rule, launches_per_reading=count, wall_s=clock() - start_s)
     median_ns = statistics.median(readings)
     if median_ns > rule.max_launch_ms * 1e6:
-        return _over_budget("median", median_ns, rule)
+        return _TooLong(what="median", launch_ns=median_ns)
     cold = _cold_readings(launcher, config, rule)
     checks = Checks(
         stationary=is_stationary(readings, timer_step_ns=device.timer_step_ns),
@@ -191,7 +209,7 @@ def _time_launcher(
     )
 
 
-def _warm_up(launcher: Launcher, config: LaunchConfig, rule: TimingConfig) -> _Warmup | Failure:
+def _warm_up(launcher: Launcher, config: LaunchConfig, rule: TimingConfig) -> _Warmup | _TooLong:
     """Launch before the first reading. The first launch's inputs are fresh from ``prepare``.
 
     The first launch of a (kernel, local size) compiles inside the launch on PoCL (40-100 ms of wall,
@@ -204,7 +222,7 @@ def _warm_up(launcher: Launcher, config: LaunchConfig, rule: TimingConfig) -> _W
             break
         estimate_ns = _launch_on_fresh_input(launcher, config, 1)
     if estimate_ns > rule.max_launch_ms * 1e6:
-        return _over_budget("first launch", estimate_ns, rule)
+        return _TooLong(what="first launch", launch_ns=estimate_ns)
     return _Warmup(first_ns=first_ns, estimate_ns=estimate_ns)
 
 
@@ -227,7 +245,7 @@ def _launch_on_fresh_input(launcher: Launcher, config: LaunchConfig, count: int)
     return launcher.launch(count)
 
 
-def _with_payload_checks(launcher: Launcher, config: LaunchConfig, timing: Timing) -> Outcome:
+def _with_payload_checks(launcher: Launcher, config: LaunchConfig, timing: Timing) -> Timing:
     try:
         payload = payload_checks(launcher, seed=config.seed)
     except DeviceFailure as error:
@@ -243,9 +261,9 @@ def _with_payload_checks(launcher: Launcher, config: LaunchConfig, timing: Timin
     return dataclasses.replace(timing, checks=checks)
 
 
-def _over_budget(what: str, time_ns: float, rule: TimingConfig) -> Failure:
+def _over_budget(found: _TooLong, rule: TimingConfig) -> Failure:
     return Failure(
         code=FailureCode.OVER_TIME_BUDGET,
         stage=Stage.LAUNCH,
-        detail=f"{what} {time_ns / 1e6:.3f} ms, timing.max_launch_ms is {rule.max_launch_ms:g}",
+        detail=f"{found.what} {found.launch_ns / 1e6:.3f} ms, timing.max_launch_ms is {rule.max_launch_ms:g}",
     )

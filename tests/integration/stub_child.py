@@ -19,6 +19,8 @@ from workers.channel import (
     ConfigStarted,
     RunDone,
     RunJob,
+    RunLoaded,
+    TurnBegan,
 )
 from workers.child_main import serve
 
@@ -45,9 +47,14 @@ def main(channel: Channel, where: str) -> None:
         if where == "load" or (where == "first load" and not mark.exists()):
             mark.touch()
             die()
-        for index in range(job.first_index, job.first_index + len(job.configs)):
+        channel.send(RunLoaded(), TurnBegan())
+        for index in job.open_indices:
             channel.send(ConfigStarted(started_index=index))
-            channel.send(ConfigFinished(finished_index=index, outcome=OUTCOME, sticky=False))
+            channel.send(
+                ConfigFinished(
+                    finished_index=index, outcome=OUTCOME, sticky=False, began_s=1.0, ended_s=2.0
+                )
+            )
         if where == "release":
             die()
         channel.send(RunDone(sentinel_ns=None))

@@ -96,7 +96,7 @@ def test_every_misbehaviour_costs_one_kernel_and_gets_its_code(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     counts = statuses(tmp_path / "data")
     assert counts["good"] == {"ok": 6}
-    assert counts["hangs"] == {"hang": 2, "quarantined": 4}
+    assert counts["hangs"] == {"hang": 1, "quarantined": 5}
     assert counts["exits"] == {"device_fault": 2, "quarantined": 4}
     assert counts["refused"] == {"launch_error": 6}
     assert counts["badbuild"] == {"build_error": 1}

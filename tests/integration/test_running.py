@@ -6,7 +6,7 @@ import os
 import select
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from workers.child import Child
 from workers.config import CollectConfig, PlanConfig
 from workers.corpus import read_sources
 from workers.joining import device_class_of
+from workers.limits import limits_on
 from workers.plan import Plan
 from workers.run_children import DeviceLostError
 from workers.running import RunSlot
@@ -37,12 +38,25 @@ def slot(folder: Path, where: str, *, child_per_task: bool = False) -> Iterator[
         module = "tests.integration.stub_child"
         return Child(module, where, environment=environment, scratch=folder / name)
 
-    made = RunSlot(start_child=start, config=CollectConfig(), child_per_task=child_per_task)
+    made = run_slot(start, folder, child_per_task=child_per_task)
     try:
         made.use_device(made.open_device(measure_peaks=False))
         yield made
     finally:
         made.close()
+
+
+def run_slot(
+    start: Callable[[str], Child], folder: Path, *, child_per_task: bool = False
+) -> RunSlot:
+    config = CollectConfig()
+    return RunSlot(
+        start_child=start,
+        limits=limits_on(config, gpu=False, shared=not child_per_task),
+        timing=config.timing,
+        child_per_task=child_per_task,
+        turn_path=folder / "turn",
+    )
 
 
 @pytest.fixture
@@ -88,24 +102,15 @@ def test_a_task_and_the_next(tmp_path: Path, plan: Plan) -> None:
         assert run(made, plan, 1, tmp_path) == {"launch_error": 3}
 
 
-def test_a_death_while_loading_is_tried_again_in_the_spare(tmp_path: Path, plan: Plan) -> None:
-    """With the spare ready, the job was never sent again and the run stood still."""
+def test_a_death_while_loading_is_tried_again(tmp_path: Path, plan: Plan) -> None:
     with slot(tmp_path, "first load") as made:
-        wait_for_the_spare(made)
         assert run(made, plan, 0, tmp_path) == {"launch_error": 3}
 
 
 def test_a_kernel_that_always_dies_loading_is_one_row(tmp_path: Path, plan: Plan) -> None:
     with slot(tmp_path, "load") as made:
-        wait_for_the_spare(made)
         assert run(made, plan, 0, tmp_path) == {"compiler_crash": 1}
         assert run(made, plan, 1, tmp_path) == {"compiler_crash": 1}
-
-
-def wait_for_the_spare(made: RunSlot) -> None:
-    (_, spare) = made.children()
-    assert select.select([spare], [], [], 30)[0]
-    made.handle(spare)
 
 
 @pytest.mark.parametrize("child_per_task", [False, True])
@@ -128,7 +133,7 @@ def test_a_device_that_cannot_be_opened_is_lost_with_the_childs_words(tmp_path: 
             "tests.integration.no_such_module", "", environment={}, scratch=tmp_path / name
         )
 
-    made = RunSlot(start_child=start, config=CollectConfig(), child_per_task=False)
+    made = run_slot(start, tmp_path)
     with pytest.raises(DeviceLostError, match="no_such_module"):
         made.open_device(measure_peaks=False)
     assert made.children() == []

@@ -18,14 +18,17 @@ uint hashed(ulong i, uint key)
 // Where scalar i of a structure's member lies: `count` of them in every `stride`, from `offset`.
 #define LEAF_PLACE (i / count * stride + offset + i % count)
 
-// NAME fills n scalars in a row, NAME_leaf those of one member of n / count structures.
+// NAME fills n scalars in a row and `zeros` more with 0, NAME_leaf those of one member of n / count structures.
 #define FILL_AS(NAME, TYPE, EXPRESSION)                                         \
-    __kernel void NAME(__global TYPE *out, ulong n, uint key, ulong limit)      \
+    __kernel void NAME(__global TYPE *out, ulong n, uint key, ulong limit,      \
+                       ulong zeros)                                             \
     {                                                                           \
         ulong i = get_global_id(0);                                             \
         if (i < n) {                                                            \
             uint bits = hashed(i, key);                                         \
             out[i] = EXPRESSION;                                                \
+        } else if (i < n + zeros) {                                             \
+            out[i] = 0;                                                         \
         }                                                                       \
     }                                                                           \
     __kernel void NAME##_leaf(__global TYPE *out, ulong n, uint key,            \
@@ -60,11 +63,13 @@ FILL_INTEGERS(int32, uint)
 FILL_INTEGERS(int64, ulong)
 
 // vstore_half needs no cl_khr_fp16; the 11 bits fit a half's significand, so no rounding.
-__kernel void fill_float16(__global half *out, ulong n, uint key, ulong limit)
+__kernel void fill_float16(__global half *out, ulong n, uint key, ulong limit, ulong zeros)
 {
     ulong i = get_global_id(0);
     if (i < n)
         vstore_half((float)(hashed(i, key) >> 21) * 0x1.0p-11f, i, out);
+    else if (i < n + zeros)
+        vstore_half(0.0f, i, out);
 }
 
 __kernel void fill_float16_leaf(__global half *out, ulong n, uint key, ulong limit,

@@ -24,8 +24,8 @@ from llmperf_common.records import (
     LaunchConfig,
 )
 from workers.device.interface import DeviceFailure
-from workers.device.opencl_errors import cl_errors, launch_error, out_of_memory
-from workers.device.opencl_queue import DeviceQueue
+from workers.device.opencl_errors import cl_errors, failure_of, launch_error, out_of_memory
+from workers.device.opencl_queue import DeviceQueue, OwnLaunch
 from workers.inputs import fill_specs, is_fillable, pack_scalar
 
 _logger = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ GUARD_BYTES = 4096
 """Zeroed room behind every buffer: a kernel that reaches a little too far reads zeros, not its neighbour."""
 
 _WRITTEN = (Access.WRITE, Access.READ_WRITE)
+_START, _END = cl.profiling_info.START, cl.profiling_info.END
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ class PlacedBuffer:
     buffer: cl.Buffer
     elements: int
     num_bytes: int
+    guard_bytes: int
     contents: Contents | None
 
 
@@ -141,14 +143,12 @@ class OpenclLoadedKernel:
             self._buffers[argument.position] = held
         with cl_errors(Stage.LAUNCH):
             self.cl_kernel.set_arg(argument.position, held)
-            guard = min(GUARD_BYTES, held.size - num_bytes)
-            if guard > 0:  # a buffer that shrank would still hold the larger config's inputs there
-                self.queue.fill_bytes(held, 0, start=num_bytes, num_bytes=guard)
         return PlacedBuffer(
             argument=argument,
             buffer=held,
             elements=elements,
             num_bytes=num_bytes,
+            guard_bytes=max(0, min(GUARD_BYTES, held.size - num_bytes)),
             contents=given.contents,
         )
 
@@ -212,6 +212,8 @@ class OpenclLauncher:
         self._config = config
         self._buffers = buffers
         self._written = [item for item in buffers if item.argument.access in _WRITTEN]
+        self._fills: dict[int, tuple[OwnLaunch, ...]] = {}
+        self._fill_seed: int | None = None
 
     @property
     def footprint_bytes(self) -> int:
@@ -224,15 +226,43 @@ class OpenclLauncher:
         return any(item.argument.access is Access.READ_WRITE for item in self._buffers)
 
     def refill(self, *, seed: int, everything: bool = False) -> None:
-        """Restore the written buffers (all with ``everything``) to the inputs of ``seed``; untimed."""
+        """Restore the written buffers (all with ``everything``) to the inputs of ``seed``; untimed.
+
+        The zeros behind a buffer are restored, too (those behind structures only with the first inputs of a
+        config): one that shrank would still hold a larger config's inputs.
+        """
         self._require_current()
+        if seed != self._fill_seed:
+            with cl_errors(Stage.LAUNCH):
+                self._fills = {
+                    item.argument.position: self._prepare_fills(item, seed)
+                    for item in self._buffers
+                }
+            self._fill_seed = seed
         with cl_errors(Stage.LAUNCH):
             for item in self._buffers if everything else self._written:
-                specs = fill_specs(
-                    item.argument, elements=item.elements, seed=seed, contents=item.contents
+                for launch in self._fills[item.argument.position]:
+                    launch.enqueue()
+
+    def _prepare_fills(self, item: PlacedBuffer, seed: int) -> tuple[OwnLaunch, ...]:
+        argument = item.argument
+        specs = fill_specs(argument, elements=item.elements, seed=seed, contents=item.contents)
+        launches = []
+        for number, spec in enumerate(specs):
+            num_zeros = 0
+            if spec.place is None:
+                num_zeros = item.guard_bytes // spec.scalar_bytes
+            elif number == 0 and item.guard_bytes:
+                self._queue.fill_bytes(
+                    item.buffer, 0, start=item.num_bytes, num_bytes=item.guard_bytes
                 )
-                for spec in specs:
-                    self._queue.fill_by(item.buffer, spec)
+            if spec.num_scalars + num_zeros:
+                launches.append(
+                    self._queue.prepared_fill(
+                        item.buffer, spec, slot=(argument.position, number), num_zeros=num_zeros
+                    )
+                )
+        return tuple(launches)
 
     def launch(self, count: int = 1) -> float:
         """Launch ``count`` times back to back and return the mean device time of one launch, ns.
@@ -241,16 +271,19 @@ class OpenclLauncher:
         """
         self._require_current()
         config, queue, kernel = self._config, self._queue.queue, self._owner.cl_kernel
-        with cl_errors(Stage.LAUNCH, waiting=True):
+        global_size, local_size = config.global_size, config.local_size
+        is_waiting = True
+        try:
             self._queue.settle()
-        with cl_errors(Stage.LAUNCH):
-            events = [
-                cl.enqueue_nd_range_kernel(queue, kernel, config.global_size, config.local_size)
-                for _ in range(count)
-            ]
-        with cl_errors(Stage.LAUNCH, waiting=True):
-            events[-1].wait()
-            return float(events[-1].profile.end - events[0].profile.start) / count
+            is_waiting = False
+            first = last = cl.enqueue_nd_range_kernel(queue, kernel, global_size, local_size)
+            for _ in range(count - 1):
+                last = cl.enqueue_nd_range_kernel(queue, kernel, global_size, local_size)
+            is_waiting = True
+            last.wait()
+            return (_stamp_ns(last, _END) - _stamp_ns(first, _START)) / count
+        except cl.Error as error:
+            raise failure_of(error, stage=Stage.LAUNCH, waiting=is_waiting) from error
 
     def flush_cache(self) -> None:
         """Write twice the last-level cache so that the next launch starts cold."""
@@ -278,6 +311,12 @@ class OpenclLauncher:
             raise RuntimeError(
                 "a launcher was used after its kernel was prepared for another config"
             )
+
+
+def _stamp_ns(event: cl.Event, which: cl.profiling_info) -> int:
+    stamp = event.get_profiling_info(which)
+    assert isinstance(stamp, int), "an event's stamps are whole nanoseconds"
+    return stamp
 
 
 def _padded(num_bytes: int) -> int:

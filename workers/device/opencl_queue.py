@@ -23,6 +23,21 @@ _logger = logging.getLogger(__name__)
 _DIGEST_ITEMS_PER_UNIT = 1024
 
 
+class OwnLaunch:
+    """One of our kernels with its arguments in place, to be launched as often as needed."""
+
+    __slots__ = ("_kernel", "_num_items", "_queue")
+
+    def __init__(self, queue: DeviceQueue, kernel: cl.Kernel, num_items: int) -> None:
+        self._queue = queue
+        self._kernel = kernel
+        self._num_items = num_items
+
+    def enqueue(self) -> cl.Event:
+        """Enqueue it once."""
+        return self._queue.enqueue_own(self._kernel, self._num_items)
+
+
 class DeviceQueue:
     """A context's in-order profiling queue and LLMPerf's own kernels on it."""
 
@@ -36,7 +51,8 @@ class DeviceQueue:
         self.queue = cl.CommandQueue(context, device=cl_device, properties=properties)
         self._program = own_program
         self._kernels: dict[str, cl.Kernel] = {}
-        self._flush_buffer: cl.Buffer | None = None
+        self._fill_kernels: dict[tuple[tuple[int, ...], str], cl.Kernel] = {}
+        self._flush: tuple[OwnLaunch, cl.Kernel, cl.Buffer] | None = None
         self._flush_keys = itertools.count(1)
         self._has_own_work = False
         self.own_local_size = min(64 if cl_device.type & cl.device_type.CPU else 256,
@@ -82,23 +98,37 @@ class DeviceQueue:
 
     def fill(self, buffer: cl.Buffer, kind: FillKind, num_scalars: int, key: int) -> None:
         """Enqueue filling ``num_scalars`` of ``kind`` without a content rule."""
-        self.fill_by(buffer, FillSpec(kind=kind, key=key, num_scalars=num_scalars))
+        spec = FillSpec(kind=kind, key=key, num_scalars=num_scalars)
+        self.prepared_fill(buffer, spec, slot=()).enqueue()
 
-    def fill_by(self, buffer: cl.Buffer, spec: FillSpec) -> None:
-        """Enqueue the fill kernel of ``spec``."""
-        if spec.num_scalars == 0:
-            return
+    def prepared_fill(
+        self, buffer: cl.Buffer, spec: FillSpec, *, slot: tuple[int, ...], num_zeros: int = 0
+    ) -> OwnLaunch:
+        """Return the launch of ``spec``'s fill kernel on ``buffer``.
+
+        It is valid until the next call with the same ``slot``: a slot has its kernel objects for itself, so that
+        launching again sets no arguments (as long as launching, from Python).
+
+        Args:
+            buffer: what to fill.
+            spec: with what.
+            slot: names the kernel object.
+            num_zeros: so many scalars behind the filled ones become 0; none where ``spec`` has a place.
+        """
+        kernel = self._fill_kernels.get((slot, spec.kernel_name))
+        if kernel is None:
+            kernel = self._fill_kernels[slot, spec.kernel_name] = self.new_kernel(spec.kernel_name)
         limit = spec.contents.limit if spec.contents else 0
-        place = (spec.place.offset, spec.place.stride, spec.place.count) if spec.place else ()
-        kernel = self.own_kernel(spec.kernel_name)
-        kernel.set_args(
-            buffer,
-            np.uint64(spec.num_scalars),
-            np.uint32(spec.key),
-            np.uint64(limit),
-            *map(np.uint64, place),
-        )
-        self.enqueue_own(kernel, spec.num_scalars)
+        place = spec.place
+        tail = (num_zeros,) if place is None else (place.offset, place.stride, place.count)
+        # One by one: pyopencl's set_args writes Python code for each kernel object, which takes milliseconds.
+        kernel.set_arg(0, buffer)
+        kernel.set_arg(1, np.uint64(spec.num_scalars))
+        kernel.set_arg(2, np.uint32(spec.key))
+        kernel.set_arg(3, np.uint64(limit))
+        for position, value in enumerate(tail, start=4):
+            kernel.set_arg(position, np.uint64(value))
+        return OwnLaunch(self, kernel, spec.num_scalars + num_zeros)
 
     def fill_bytes(self, buffer: cl.Buffer, byte: int, *, num_bytes: int, start: int = 0) -> None:
         """Enqueue writing ``byte`` to ``num_bytes`` bytes from ``start``."""
@@ -108,21 +138,27 @@ class DeviceQueue:
 
     def flush_cache(self) -> None:
         """Write twice the last-level cache, at most a quarter of what one allocation may have."""
-        if self._flush_buffer is None:
-            num_bytes = 2 * self.device.last_level_cache_bytes
-            limit = self.device.max_allocation_bytes // 4
-            self._flush_buffer = self.allocate(max(4096, min(num_bytes, limit)))
+        if self._flush is None:
+            self._flush = self._new_flush()
             self._enqueue_flush(
-                self._flush_buffer
+                *self._flush[:2]
             )  # first touch of its pages, first use of its kernel
             self.queue.finish()
-        self._enqueue_flush(self._flush_buffer)
+        self._enqueue_flush(*self._flush[:2])
 
-    def _enqueue_flush(self, buffer: cl.Buffer) -> None:
+    def _new_flush(self) -> tuple[OwnLaunch, cl.Kernel, cl.Buffer]:
+        num_bytes = 2 * self.device.last_level_cache_bytes
+        limit = self.device.max_allocation_bytes // 4
+        buffer = self.allocate(max(4096, min(num_bytes, limit)))
         quads = buffer.size // 16
-        kernel = self.own_kernel("flush")
-        kernel.set_args(buffer, np.uint64(quads), np.uint32(next(self._flush_keys)))
-        self.enqueue_own(kernel, quads)
+        kernel = self.new_kernel("flush")
+        kernel.set_arg(0, buffer)
+        kernel.set_arg(1, np.uint64(quads))
+        return OwnLaunch(self, kernel, quads), kernel, buffer
+
+    def _enqueue_flush(self, launch: OwnLaunch, kernel: cl.Kernel) -> None:
+        kernel.set_arg(2, np.uint32(next(self._flush_keys)))
+        launch.enqueue()
 
     def digest(self, buffer: cl.Buffer, num_bytes: int) -> str:
         """Return a hash of the buffer's first ``num_bytes`` (rounded up to words) as 16 hex digits."""
@@ -131,7 +167,9 @@ class DeviceQueue:
         device_sums = self.allocate(sums.nbytes)
         cl.enqueue_copy(self.queue, device_sums, sums)
         kernel = self.own_kernel("digest")
-        kernel.set_args(buffer, np.uint64(words), device_sums)
+        kernel.set_arg(0, buffer)
+        kernel.set_arg(1, np.uint64(words))
+        kernel.set_arg(2, device_sums)
         self.enqueue_own(kernel, min(words, self.device.compute_units * _DIGEST_ITEMS_PER_UNIT))
         cl.enqueue_copy(self.queue, sums, device_sums)
         device_sums.release()
@@ -147,9 +185,10 @@ class DeviceQueue:
         """Wait for the queue, then free what it owns; a context that is already lost is only logged."""
         try:
             self.queue.finish()
-            if self._flush_buffer is not None:
-                self._flush_buffer.release()
+            if self._flush is not None:
+                self._flush[2].release()
         except cl.Error as error:  # its failure was reported when it happened
             _logger.warning("closing a lost context: %s", error)
-        self._flush_buffer = None
+        self._flush = None
+        self._fill_kernels.clear()
         self._kernels.clear()

@@ -1,0 +1,86 @@
+"""A task on its way: which configs are given up when others fault."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.ledger.protocol import Lease
+from llmperf_common.records import Strategy
+from tests.integration.collecting import write_kernels
+from tests.integration.stub_device import DEVICE
+from workers.analysis.unknown import unknown_analysis
+from workers.config import CollectConfig, PlanConfig
+from workers.corpus import read_sources
+from workers.joining import device_class_of
+from workers.plan import Plan
+from workers.task_state import TaskState
+
+FAULT = Failure(code=FailureCode.DEVICE_FAULT, stage=Stage.LAUNCH, detail="a fault")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> TaskState:
+    """One kernel with configs of two strategies."""
+    corpus = read_sources([write_kernels(tmp_path, ["k"])])
+    config = CollectConfig(
+        plan=PlanConfig(samples_per_kernel=8, strategies=(Strategy.SIMPLE, Strategy.DECOUPLED))
+    )
+    plan = Plan(
+        kernels=corpus.kernels,
+        corpus_sha256=corpus.sha256,
+        device_classes=(device_class_of(DEVICE),),
+        plan_config=config.plan,
+        timing_config=config.timing,
+    )
+    made = TaskState(
+        plan=plan, task=plan.task(0), lease=Lease(task=0, epoch=1, token=1, attempt=1),
+        device_id="d", worker_id="w", now_us=lambda: 1,
+    )  # fmt: skip
+    made.plan_by(unknown_analysis(plan.task(0).kernel, "a test"))
+    made.configs = tuple(
+        replace(one, strategies=(Strategy.DECOUPLED,) if number % 2 else one.strategies)
+        for number, one in enumerate(made.configs)
+    )
+    return made
+
+
+def codes(state: TaskState) -> Counter[str]:
+    return Counter(
+        recorded[0].code.value
+        for recorded in state.outcomes
+        if recorded is not None and isinstance(recorded[0], Failure)
+    )
+
+
+def test_a_fault_ends_its_strategy_and_no_other(state: TaskState) -> None:
+    of_simple = [i for i, one in enumerate(state.configs) if one.strategies == (Strategy.SIMPLE,)]
+    others = [i for i in range(len(state.configs)) if i not in of_simple]
+    assert of_simple
+    assert others
+    state.record(of_simple[0], FAULT)
+    state.give_up_strategies_of(of_simple[0], 1)
+    assert codes(state) == {"device_fault": 1, "quarantined": len(of_simple) - 1}
+    assert state.open_indices == tuple(others)
+
+
+def test_as_many_faults_as_it_takes(state: TaskState) -> None:
+    first, second, *_ = (
+        i for i, one in enumerate(state.configs) if one.strategies == (Strategy.SIMPLE,)
+    )
+    for index, quarantined in ((first, False), (second, True)):
+        state.record(index, FAULT)
+        state.give_up_strategies_of(index, 2)
+        assert ("quarantined" in codes(state)) is quarantined
+
+
+def test_only_device_faults_are_faults(state: TaskState) -> None:
+    state.record(0, FAULT)
+    state.record(1, Failure(code=FailureCode.HANG, stage=Stage.LAUNCH, detail="hung"))
+    assert state.is_fault(0)
+    assert not state.is_fault(1)
+    assert not state.is_fault(2)

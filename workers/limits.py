@@ -1,0 +1,62 @@
+"""The limits of a run on the device that it has: what the configuration leaves open is decided here.
+
+Owns the values that differ between a GPU, whose time is dear and whose faults are final, and a CPU device, which does
+everything at its own pace beside us.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from workers.config import CollectConfig
+
+GPU_RUN_CHILDREN = 3
+"""One has the device, one is loaded and waits for its turn, one loads (or starts, after a fault)."""
+_GPU_CONFIG_TIMEOUT_S = 4.0
+_CPU_CONFIG_TIMEOUT_S = 30.0
+_MOST_CHILDREN = 8
+_CLAIMED_BESIDE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a kernel may cost and how many processes work; the keys of ``limits`` and ``ledger`` with values."""
+
+    build_timeout_s: float
+    analysis_timeout_s: float
+    config_timeout_s: float
+    task_timeout_s: float
+    deaths_to_quarantine: int
+    faults_to_end_strategy: int
+    num_compile_children: int
+    num_run_children: int
+    claim_ahead: int
+
+
+def limits_on(config: CollectConfig, *, gpu: bool, shared: bool) -> Limits:
+    """Return the limits on a device.
+
+    Args:
+        config: what was asked for.
+        gpu: whether it is a GPU.
+        shared: whether several run children may hold it, one of them launching.
+    """
+    given = config.limits
+    timeout_s = _GPU_CONFIG_TIMEOUT_S if gpu else _CPU_CONFIG_TIMEOUT_S
+    processors = len(os.sched_getaffinity(0))
+    compilers = max(1, min(_MOST_CHILDREN, processors // 2)) if gpu else 1
+    compilers = given.compile_children or compilers
+    run_children = GPU_RUN_CHILDREN if shared else 1
+    return Limits(
+        build_timeout_s=given.build_timeout_s,
+        analysis_timeout_s=given.analysis_timeout_s,
+        config_timeout_s=given.config_timeout_s or timeout_s,
+        task_timeout_s=given.task_timeout_s,
+        deaths_to_quarantine=given.deaths_to_quarantine,
+        faults_to_end_strategy=given.faults_to_end_strategy
+        or (1 if gpu else given.deaths_to_quarantine),
+        num_compile_children=compilers,
+        num_run_children=run_children,
+        claim_ahead=config.ledger.claim_ahead or run_children + _CLAIMED_BESIDE * compilers,
+    )

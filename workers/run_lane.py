@@ -1,0 +1,326 @@
+"""One run child with the task it has in hand: what it says becomes outcomes, and its death has an owner.
+
+Owns the task's way through its configs and who is to blame for a death: the config announced last or, after its
+result, the config reported last. The child itself: ``run_children.py``; whose turn it is on the device: ``turns.py``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from enum import Enum, auto
+from pathlib import Path
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.records import Device
+from workers.channel import (
+    ChildCrashed,
+    ChildReady,
+    ConfigFinished,
+    ConfigStarted,
+    FromChild,
+    LoadFailed,
+    RunDone,
+    RunJob,
+    RunLoaded,
+    TurnBegan,
+)
+from workers.child import Child
+from workers.config import TimingConfig
+from workers.limits import Limits
+from workers.run_children import START_TIMEOUT_S, RunChild
+from workers.run_order import HUNG_NS
+from workers.task_state import TaskState, quarantined
+
+
+class _Phase(Enum):
+    """What the child is at; ``STARTING`` and ``IDLE``: no job of ours."""
+
+    STARTING = auto()
+    IDLE = auto()
+    LOADING = auto()
+    WAITING = auto()
+    """Loaded; another lane has the device, for as long as that takes."""
+    TURN = auto()
+    """It has the device and has announced no config yet."""
+    IN_CONFIG = auto()
+    BETWEEN = auto()
+
+
+class RunLane:
+    """Times one task at a time; driven by its owner's polling.
+
+    Args:
+        start_child: starts a run child whose scratch folder has the given name.
+        name: of its children's folders.
+        limits: what a kernel may cost.
+        timing: how configs are timed.
+        child_per_task: end the child after each task and count a bad exit as a failure.
+        turn_path: the device's lock file; None where this is its only lane.
+    """
+
+    def __init__(
+        self,
+        *,
+        start_child: Callable[[str], Child],
+        name: str,
+        limits: Limits,
+        timing: TimingConfig,
+        child_per_task: bool,
+        turn_path: Path | None,
+    ) -> None:
+        self.child = RunChild(start_child, name=name)
+        self.state: TaskState | None = None
+        """The task in hand."""
+        self.device: Device | None = None
+        """The record, with peaks, that children judge times by."""
+        self._limits = limits
+        self._timing = timing
+        self._child_per_task = child_per_task
+        self._turn_path = turn_path
+        self._phase = _Phase.STARTING
+        self._index = 0
+        self._report = ""
+        self._binary_path = Path()
+        self._sentinel = False
+        self._finished: list[TaskState] = []
+
+    def use_device(self, device: Device) -> None:
+        """Set the record that children judge times by; tasks may come now."""
+        self.device = device
+        if self.child.is_ready:
+            self._phase = _Phase.IDLE
+
+    def warm_up(self) -> None:
+        """Have a child on its way before there is a task for it."""
+        if self.state is None and not self._child_per_task and not self.child.ensure():
+            self._phase = _Phase.STARTING
+
+    def run(self, state: TaskState, binary_path: Path, *, sentinel: bool) -> None:
+        """Begin with a compiled task; ``sentinel``: time the sentinel kernel after it."""
+        assert self.state is None, "one task at a time"
+        self.state = state
+        self._binary_path = binary_path
+        self._sentinel = sentinel
+        self._go_on()
+
+    def hear(self) -> None:
+        """Take in what the child has sent."""
+        child = self.child.current
+        assert child is not None, "nobody to hear"
+        messages, hung_up = child.receive()
+        for message in messages:
+            if self.child.current is not child:
+                return  # an earlier message ended it
+            self._take(message)
+        if hung_up and self.child.current is child:
+            self._died()
+
+    def check_deadlines(self, now_s: float) -> None:
+        """Kill a child that gives no answer, and end a task that takes too long."""
+        child, state, limits = self.child.current, self.state, self._limits
+        if child is None or self._phase in (_Phase.IDLE, _Phase.WAITING):
+            return
+        if self._phase is _Phase.STARTING:
+            limit_s = START_TIMEOUT_S
+        elif self._phase is _Phase.LOADING:
+            limit_s = limits.build_timeout_s
+        else:
+            limit_s = limits.config_timeout_s
+        if now_s - child.last_heard_s > limit_s:
+            self._died(killed_after_s=limit_s)
+        elif (
+            state is not None
+            and state.started_s is not None
+            and now_s - state.started_s > limits.task_timeout_s
+        ):
+            detail = f"not reached within limits.task_timeout_s ({limits.task_timeout_s:g} s)"
+            state.record_rest(_launch_failure(FailureCode.OVER_TIME_BUDGET, detail))
+            self.child.drop()
+            self._finish()
+
+    def take_finished(self) -> list[TaskState]:
+        """Return the tasks finished since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def drop(self) -> None:
+        """Forget the task in hand; its child is killed."""
+        self.child.drop()
+        self.state = None
+
+    def _take(self, message: FromChild) -> None:
+        state = self.state
+        if isinstance(message, ChildCrashed):
+            starting = (
+                self._phase is _Phase.STARTING
+            )  # then it is a device's trouble, told to the user
+            self._report = message.summary if starting else message.traceback
+        elif isinstance(message, ChildReady):
+            self.child.note_ready()
+            self._phase = _Phase.IDLE
+            if state is not None:
+                self._send_job()
+        elif isinstance(message, RunLoaded):
+            self._phase = _Phase.WAITING
+        elif isinstance(message, TurnBegan):
+            self._turn_began(message)
+        elif isinstance(message, ConfigStarted):
+            self._phase, self._index = _Phase.IN_CONFIG, message.started_index
+        elif isinstance(message, ConfigFinished):
+            self._config_finished(message)
+        elif isinstance(message, LoadFailed):
+            self._load_failed(message)
+        else:
+            assert isinstance(message, RunDone), message
+            self._run_done(message)
+
+    def _turn_began(self, message: TurnBegan) -> None:
+        assert self.state is not None, "a turn without a task"
+        self._phase = _Phase.TURN
+        if self.state.started_s is None:
+            self.state.started_s = time.monotonic()
+        if message.sentinel_ns is not None:
+            self.state.note_sentinel(message.sentinel_ns)
+
+    def _config_finished(self, message: ConfigFinished) -> None:
+        state = self.state
+        assert state is not None, "an outcome without a task"
+        if message.began_s is not None:  # else it was given up without a launch
+            self._phase, self._index = _Phase.BETWEEN, message.finished_index
+        state.record(message.finished_index, message.outcome, message.launch_ns)
+        if message.sticky:
+            self.child.drop()
+            self._after_fault()
+
+    def _run_done(self, message: RunDone) -> None:
+        state = self.state
+        assert state is not None, "done without a task"
+        if message.sentinel_ns is not None:
+            state.note_sentinel(message.sentinel_ns)
+        self._phase = _Phase.IDLE
+        if self._child_per_task:
+            bad_end = self.child.end_current()
+            if bad_end is not None:
+                detail = f"after its result, on exit: {bad_end}"
+                state.record(self._index, _launch_failure(FailureCode.DEVICE_FAULT, detail))
+        self._finish()
+
+    def _load_failed(self, message: LoadFailed) -> None:
+        if message.sticky:
+            self.child.drop()
+        else:
+            self._phase = _Phase.IDLE
+        self._fail_unstarted(message.load_failure)
+
+    def _died(self, killed_after_s: float | None = None) -> None:
+        """Give the death to its owner and go on with the rest of the task."""
+        child, phase, state = self.child.current, self._phase, self.state
+        assert child is not None, "nobody to die"
+        if phase is _Phase.STARTING:
+            self.child.drop_failed_start(self._report)
+        else:
+            self.child.drop()
+        if state is None:
+            return
+        if phase in (_Phase.STARTING, _Phase.IDLE):
+            self._go_on()
+        elif phase is _Phase.LOADING:
+            code = FailureCode.BUILD_TIMEOUT if killed_after_s else FailureCode.COMPILER_CRASH
+            self._died_unstarted(code, Stage.BUILD, self._death_detail(child, killed_after_s))
+        elif phase in (_Phase.WAITING, _Phase.TURN):
+            code = FailureCode.HANG if killed_after_s else FailureCode.DEVICE_FAULT
+            self._died_unstarted(code, Stage.LAUNCH, self._death_detail(child, killed_after_s))
+        else:
+            self._died_in_config(child, phase, killed_after_s)
+
+    def _died_unstarted(self, code: FailureCode, stage: Stage, detail: str) -> None:
+        """No config is to blame: once more in a fresh child, or the kernel's own failure."""
+        assert self.state is not None, "a death without a task"
+        self.state.num_deaths += 1
+        code = FailureCode.INTERNAL_ERROR if self._report else code
+        if self.state.num_deaths >= self._limits.deaths_to_quarantine:
+            self._fail_unstarted(Failure(code=code, stage=stage, detail=detail))
+        else:
+            self._go_on()
+
+    def _died_in_config(self, child: Child, phase: _Phase, killed_after_s: float | None) -> None:
+        assert self.state is not None, "a death without a task"
+        code = FailureCode.HANG if killed_after_s else FailureCode.DEVICE_FAULT
+        code = FailureCode.INTERNAL_ERROR if self._report else code
+        detail = self._death_detail(child, killed_after_s)
+        if phase is _Phase.BETWEEN:
+            detail = f"after its result: {detail}"
+        launch_ns = HUNG_NS if killed_after_s else None
+        self.state.record(self._index, _launch_failure(code, detail), launch_ns)
+        self._after_fault()
+
+    def _death_detail(self, child: Child, killed_after_s: float | None) -> str:
+        if self._report:
+            return self._report
+        if killed_after_s is not None:
+            which = "build" if self._phase is _Phase.LOADING else "config"
+            return f"killed after {killed_after_s:g} s without an answer (limits.{which}_timeout_s)"
+        return child.describe_end()
+
+    def _after_fault(self) -> None:
+        """Quarantine the kernel or its strategy, or go on with its other configs in a fresh child."""
+        state = self.state
+        assert state is not None, "a death without a task"
+        state.num_deaths += 1
+        if state.num_deaths >= self._limits.deaths_to_quarantine:
+            state.record_rest(quarantined(state.num_deaths))
+        elif state.is_fault(self._index):
+            state.give_up_strategies_of(self._index, self._limits.faults_to_end_strategy)
+        if state.is_complete:
+            self._finish()
+        else:
+            self._go_on()
+
+    def _fail_unstarted(self, failure: Failure) -> None:
+        """The kernel cannot be loaded: its one row, or the rest of its rows."""
+        state = self.state
+        assert state is not None, "a load without a task"
+        if state.has_outcomes:
+            state.record_rest(failure)
+        else:
+            state.fail_whole(failure)
+        self._finish()
+
+    def _finish(self) -> None:
+        assert self.state is not None, "nothing to finish"
+        self._finished.append(self.state)
+        self.state = None
+
+    def _go_on(self) -> None:
+        """Send the task's open configs to a child, now or when one is ready."""
+        if self.child.ensure():
+            self._send_job()
+        else:
+            self._phase = _Phase.STARTING
+
+    def _send_job(self) -> None:
+        state, child = self.state, self.child.current
+        assert state is not None, "nothing to run"
+        assert child is not None, "nobody to run it"
+        assert self.device is not None, "use_device() comes first"
+        job = RunJob(
+            kernel=state.task.kernel,
+            device=self.device,
+            binary_path=str(self._binary_path),
+            options=state.build.options if state.build else "",
+            configs=state.configs,
+            open_indices=state.open_indices,
+            launch_ns=tuple(state.launch_ns),
+            check_indices=state.check_indices if self._timing.payload_checks else (),
+            timing=self._timing,
+            sentinel=self._sentinel,
+            turn_path=str(self._turn_path) if self._turn_path else None,
+        )
+        self._phase, self._report = _Phase.LOADING, ""
+        if not child.send(job):
+            self._died()
+
+
+def _launch_failure(code: FailureCode, detail: str) -> Failure:
+    return Failure(code=code, stage=Stage.LAUNCH, detail=detail)

@@ -1,0 +1,124 @@
+"""In which order a task's launch configs run: the plan's, but none before there is reason to think it short enough.
+
+Owns the estimate of how long a config may take, from those that have run, and which need not be launched at all. A
+launch cannot be stopped but with its process: a kernel of cubic cost at the largest size would hold the device for
+minutes, and a task has some seventy configs. Pure; docs/decisions/0017 says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.records import LaunchConfig
+
+HUNG_NS = 1e18
+"""Stands for the time of a launch that did not end: thirty years (JSON has no infinity)."""
+
+MAX_GROWTH = 3
+"""A launch is taken to grow at most with this power of the ratio of sizes: no kernel of three nested sizes is worse."""
+FEW_TOO_LONG = 3
+FAR_TOO_LONG = 4.0
+"""A config is given up when one no larger took this many times the limit, or when so many took more than it."""
+
+
+class RunOrder:
+    """The open configs of one task.
+
+    Args:
+        configs: all of the task, in the plan's order.
+        launch_ns: by config, how long a launch of it took, or ``HUNG_NS``; None where that is not known.
+        open_indices: the configs without an outcome.
+        max_launch_ns: what is too long.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[LaunchConfig],
+        launch_ns: Sequence[float | None],
+        open_indices: Sequence[int],
+        *,
+        max_launch_ns: float,
+    ) -> None:
+        self._sizes = [_sizes(config) for config in configs]
+        self._limit_ns = max_launch_ns
+        self._open: dict[int, None] = dict.fromkeys(open_indices)
+        self._bounds_ns = dict.fromkeys(open_indices, math.inf)
+        self._is_calm = False
+        self._too_long: list[tuple[int, float]] = []
+        for index, known_ns in enumerate(launch_ns):
+            if known_ns is not None:
+                self._learn(index, known_ns)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the next config to run until none is open; ``note`` each before the next."""
+        while self._open:
+            index = self._next()
+            del self._open[index]
+            yield index
+
+    def note(self, index: int, launch_ns: float | None) -> None:
+        """Learn from a config that has run; None where it failed without a time."""
+        if launch_ns is not None:
+            self._learn(index, launch_ns)
+
+    def take_hopeless(self) -> list[tuple[int, Failure]]:
+        """Take out the open configs that are no smaller than what was too long, each with its outcome."""
+        if not self._too_long:
+            return []
+        found = [(index, why) for index in self._open if (why := self._why_hopeless(index))]
+        for index, _ in found:
+            del self._open[index]
+        return found
+
+    def _next(self) -> int:
+        if not self._is_calm:
+            safe = [i for i in self._open if self._bounds_ns[i] <= self._limit_ns]
+            if not safe:
+                return min(self._open, key=self._cost)
+            self._is_calm = len(safe) == len(self._open)
+            return safe[0]
+        return next(iter(self._open))
+
+    def _cost(self, index: int) -> tuple[float, float]:
+        return self._bounds_ns[index], math.fsum(map(math.log, self._sizes[index]))
+
+    def _learn(self, index: int, launch_ns: float) -> None:
+        if launch_ns > self._limit_ns:
+            self._too_long.append((index, launch_ns))
+        if self._is_calm:
+            return
+        sizes = self._sizes[index]
+        for other in self._open:
+            growth = _growth(sizes, self._sizes[other])
+            self._bounds_ns[other] = min(self._bounds_ns[other], launch_ns * growth)
+
+    def _why_hopeless(self, index: int) -> Failure | None:
+        shorter = [
+            took_ns for other, took_ns in self._too_long
+            if all(a <= b for a, b in zip(self._sizes[other], self._sizes[index], strict=True))
+        ]  # fmt: skip
+        longest_ns = max(shorter, default=0.0)
+        if longest_ns >= HUNG_NS:
+            code, why = FailureCode.QUARANTINED, "one launch config that is larger in nothing hung"
+        elif longest_ns >= FAR_TOO_LONG * self._limit_ns or len(shorter) >= FEW_TOO_LONG:
+            code = FailureCode.OVER_TIME_BUDGET
+            why = (
+                f"{len(shorter)} that are larger in nothing took up to {longest_ns / 1e6:.3f} ms, "
+                f"timing.max_launch_ms is {self._limit_ns / 1e6:g}"
+            )
+        else:
+            return None
+        return Failure(code=code, stage=Stage.LAUNCH, detail=f"not launched: {why}")
+
+
+def _sizes(config: LaunchConfig) -> tuple[float, ...]:
+    """Return everything that work can grow with: global sizes, then each argument's elements or value."""
+    arguments = (one.elements if one.value is None else one.value for one in config.args)
+    return (*map(float, config.global_size), *(max(1.0, float(one or 0)) for one in arguments))
+
+
+def _growth(small: Sequence[float], large: Sequence[float]) -> float:
+    ratios = [b / a for a, b in zip(small, large, strict=True) if b > a]
+    return min(math.prod(ratios), max(ratios) ** MAX_GROWTH) if ratios else 1.0
