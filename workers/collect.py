@@ -11,6 +11,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,6 +153,7 @@ def collect(
                 device_entry=device_entry,
                 config=config,
                 observer=Fanout((events, tally, observe(start))),
+                writer=stack.enter_context(ThreadPoolExecutor(1, "shard-writer")),
             )
             stack.callback(loop.close)
             try:
@@ -227,6 +229,7 @@ def _make_loop(
     device_entry: ShardEntry,
     config: CollectConfig,
     observer: LoopObserver,
+    writer: Executor,
 ) -> CollectLoop:
     who = process_name(holder)
     return CollectLoop(
@@ -242,6 +245,7 @@ def _make_loop(
         store_config=config.store,
         ledger_config=config.ledger,
         observer=observer,
+        writer=writer,
     )
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from concurrent import futures
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from llmperf_common.ledger.protocol import (
     Committed,
@@ -23,10 +25,12 @@ from llmperf_common.ledger.protocol import (
 from llmperf_common.records import TaskResult
 from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifest import Manifest, ShardEntry, StaleEpoch, publish
-from llmperf_common.store.shard import Encoder, ShardFile, encode_results, write_shard
+from llmperf_common.store.shard import Encoder, encode_results, write_shard
 from workers.config import LedgerConfig, StoreConfig
 from workers.executor import FinishedTask, TaskExecutor
 from workers.plan import Task
+
+_T = TypeVar("_T")
 
 _IDLE_CLAIM_INTERVAL_S = 1.0
 """How often to ask again for tasks that others hold: their holders may die."""
@@ -82,13 +86,27 @@ class TaskSource(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Batch:
-    """Shards on their way into the ledger; unchanged until the ledger has answered."""
+    """Tasks on their way into the ledger; ``writing`` is None until it is begun, and again when it has failed."""
 
     stem: str
     items: tuple[FinishedTask, ...]
-    shards: tuple[ShardFile, ShardFile]
+    epoch: int
+    writing: Future[list[ShardEntry]] | None = None
+
+
+class InlineExecutor(Executor):
+    """Does the work where it is submitted; a simulator's steps follow each other."""
+
+    def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
+        """Return a future that is done."""
+        future: Future[_T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001  (whoever asks for the result gets it)
+            future.set_exception(error)
+        return future
 
 
 class CollectLoop:
@@ -106,6 +124,7 @@ class CollectLoop:
         new_stem: unique shard names, given the epoch.
         observer: told what happens.
         encode: ``encode_results``, or one that remembers.
+        writer: encodes and writes shards, beside the loop if it is a thread: the device must not wait for a disk.
     """
 
     def __init__(
@@ -124,6 +143,7 @@ class CollectLoop:
         ledger_config: LedgerConfig,
         observer: LoopObserver,
         encode: Encoder = encode_results,
+        writer: Executor | None = None,
     ) -> None:
         self._fs = fs
         self._attach = attach
@@ -138,6 +158,7 @@ class CollectLoop:
         self._lease = ledger_config
         self._observer = observer
         self._encode = encode
+        self._writer = writer or InlineExecutor()
         self._ledger = attach()
         self._waiting: list[FinishedTask] = []
         self._waiting_since_s = 0.0
@@ -176,7 +197,7 @@ class CollectLoop:
     def finish(self) -> None:
         """Commit and publish everything this worker and its dead colleagues have left."""
         while self._batch is not None or self._waiting:
-            self._guarded(self._commit)
+            self._guarded(lambda: self._commit(wait=True))
         # Where the ledger was lost and another collector had rebuilt it, the rebuilt one may hold commits of
         # its own that a dead colleague has not published; a sweep that follows would remove them.
         while not self._guarded(self.publish_all):
@@ -202,6 +223,10 @@ class CollectLoop:
             self._observer.lost(dropped, str(error))
             self._executor.abandon([lease.task for lease in self._executor.leases()])
             self._waiting.clear()
+            if self._batch is not None and self._batch.writing is not None:
+                futures.wait(
+                    [self._batch.writing]
+                )  # what it writes is an orphan, and no later sweep misses it
             self._batch = None
             self._ledger.close()
             self._ledger = self._attach()
@@ -224,7 +249,7 @@ class CollectLoop:
                 self._waiting_since_s = self._clock_s()
             self._waiting.append(item)
         if self._commit_is_due():
-            self._commit()
+            self._commit(wait=False)
         now_s = self._clock_s()
         if now_s >= self._publish_after_s:
             self._publish_after_s = now_s + self._store.publish_interval_s
@@ -304,13 +329,24 @@ class CollectLoop:
             or not self._executor.leases()
         )
 
-    def _commit(self) -> None:
-        """Write the waiting results as one pair of shards and record them, or what of them is still ours."""
+    def _commit(self, *, wait: bool) -> None:
+        """Write the waiting results as one pair of shards and record them, or what of them is still ours.
+
+        Without ``wait`` it returns while they are being written; the next call goes on.
+        """
         if self._batch is None:
-            self._batch = self._encode_batch(tuple(self._waiting))
+            self._batch = self._new_batch(tuple(self._waiting))
             self._waiting.clear()
         batch = self._batch
-        entries = [write_shard(self._fs, shard) for shard in batch.shards]
+        if batch.writing is None:
+            batch.writing = self._writer.submit(self._write, batch)
+        if not wait and not batch.writing.done():
+            return
+        try:
+            entries = batch.writing.result()
+        except StoreError:
+            batch.writing = None  # the next call tries again
+            raise
         outcome = self._ledger.commit(
             shards=[*entries, *self._device_shards], leases=[item.lease for item in batch.items]
         )
@@ -318,7 +354,7 @@ class CollectLoop:
             self._observer.refused(batch.stem, outcome.stale_tasks)
             kept = tuple(i for i in batch.items if i.lease.task not in outcome.stale_tasks)
             # The refused file stays for the sweeper: it was never committed and no reader sees it.
-            self._batch = self._encode_batch(kept) if kept else None
+            self._batch = self._new_batch(kept) if kept else None
             return
         assert isinstance(outcome, Committed), outcome
         self._batch = None
@@ -326,13 +362,16 @@ class CollectLoop:
             batch.stem, [item.result for item in batch.items], self._ledger.epoch
         )
 
-    def _encode_batch(self, items: tuple[FinishedTask, ...]) -> _Batch:
-        stem = self._new_stem(self._ledger.epoch)
+    def _new_batch(self, items: tuple[FinishedTask, ...]) -> _Batch:
+        epoch = self._ledger.epoch
+        return _Batch(stem=self._new_stem(epoch), items=items, epoch=epoch)
+
+    def _write(self, batch: _Batch) -> list[ShardEntry]:
         shards = self._encode(
-            stem,
-            [item.result for item in items],
-            [item.lease.token for item in items],
+            batch.stem,
+            [item.result for item in batch.items],
+            [item.lease.token for item in batch.items],
             plan_hash=self._plan.plan_hash,
-            epoch=self._ledger.epoch,
+            epoch=batch.epoch,
         )
-        return _Batch(stem=stem, items=items, shards=shards)
+        return [write_shard(self._fs, shard) for shard in shards]

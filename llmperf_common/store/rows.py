@@ -14,6 +14,7 @@ from llmperf_common.failures import OK_STATUS, Failure
 from llmperf_common.ids import HARNESS_VERSION
 from llmperf_common.records import (
     STRATEGY_PRECEDENCE,
+    Checks,
     Device,
     Kernel,
     LaunchArgument,
@@ -25,6 +26,7 @@ from llmperf_common.schemas import DEVICES, KERNELS, SAMPLES
 from llmperf_common.store.analysis_rows import analysis_columns
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_CHECKS = tuple(field.name for field in dataclasses.fields(Checks))
 
 
 def samples_table(results: Sequence[TaskResult]) -> pa.Table:
@@ -102,7 +104,7 @@ def _outcome_columns(outcome: Timing | Failure) -> dict[str, Any]:
         "sm_clock_mhz": outcome.sm_clock_mhz,
         "temperature_c": outcome.temperature_c,
         "throttled": outcome.throttled,
-        "checks": dataclasses.asdict(outcome.checks),
+        "checks": {name: getattr(outcome.checks, name) for name in _CHECKS},
     }
 
 
