@@ -113,7 +113,8 @@ class ChildReady:
 class RunLoaded:
     """From a run child: the kernel is loaded; from here to ``TurnBegan`` it waits for the device."""
 
-    run_loaded: bool = True
+    loaded_s: float = 0.0
+    """Monotonic, as all times of messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +124,7 @@ class TurnBegan:
     ``sentinel_ns``: the sentinel kernel's time, taken where the process that had the device before has died.
     """
 
+    began_s: float = 0.0
     sentinel_ns: float | None = None
 
 
@@ -159,9 +161,10 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDone:
-    """From a run child: all configs were reported and the buffers are released."""
+    """From a run child: all configs were reported, the buffers are released and the device is free."""
 
     sentinel_ns: float | None
+    ended_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

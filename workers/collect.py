@@ -138,11 +138,11 @@ def collect(
         plan = join_plan(fs, corpus, config, found)
         with fs.lock(RUN_LOCK, exclusive=False, wait=True):
             device, device_entry = device_of_run(fs, found, plan, pipeline)
-            pipeline.use(plan, device)
             start = _run_start(out, fs, plan, device, corpus)
             tally = Tally(start.statuses)
             events = EventLog(_event_path(out, holder), worker_id=process_name(holder))
             stack.callback(events.close)
+            pipeline.use(plan, device, events.note)
             loop = _make_loop(
                 fs=fs,
                 home=SqliteHome(ledger_folder(out, state_folder)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import select
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from llmperf_common.failures import Failure, FailureCode, Stage
@@ -68,6 +68,7 @@ class DevicePipeline:
         self._starter = ChildStarter(scratch)
         self._plan: Plan | None = None
         self._device_id = ""
+        self._note: Callable[..., None] = lambda *_, **__: None
         self._analysis_ref: DeviceRef | None = None
         self._analysers: ChildPool[TaskState] = ChildPool(
             start_child=self._analysis_child,
@@ -94,9 +95,12 @@ class DevicePipeline:
         """Open the device in a run child; raises DeviceLostError."""
         return self._slot.open_device(measure_peaks=measure_peaks)
 
-    def use(self, plan: Plan, device: Device) -> None:
-        """Say which plan the tasks come from and which device record their rows name."""
-        self._plan, self._device_id = plan, device.device_id
+    def use(self, plan: Plan, device: Device, note: Callable[..., None]) -> None:
+        """Say which plan the tasks come from and which device record their rows name.
+
+        ``note`` is told where each task's time went: the name of an event and its fields.
+        """
+        self._plan, self._device_id, self._note = plan, device.device_id, note
         for child in self._slot.children():  # the one that has opened the device
             self._starter.keep_cache_of(child)
         self._slot.use_device(device)
@@ -211,6 +215,9 @@ class DevicePipeline:
         if self._finished:
             check_space(self._scratch)
         finished, self._finished = self._finished, []
+        for state in finished:
+            if state.trace.began_s is not None:
+                self._note("timed", task_id=state.task.task_id, **state.trace.as_event())
         return [FinishedTask(lease=state.lease, result=state.result()) for state in finished]
 
     def _states(self) -> list[TaskState]:

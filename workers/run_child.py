@@ -57,12 +57,13 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
     except DeviceFailure as error:
         channel.send(LoadFailed(load_failure=error.failure, sticky=error.sticky))
         return
-    channel.send(RunLoaded())
+    channel.send(RunLoaded(loaded_s=time.monotonic()))
     with device_turn(Path(job.turn_path) if job.turn_path else None) as handover:
+        began_s = time.monotonic()
         if handover.idle_s is None or handover.idle_s > _COOLS_AFTER_S:
             session.spin_up(job.timing.spin_up_ms)
         health_ns = session.sentinel_ns() if handover.after_death else None
-        channel.send(TurnBegan(sentinel_ns=health_ns))
+        channel.send(TurnBegan(began_s=began_s, sentinel_ns=health_ns))
         last_message = _run_turn(channel, session, loaded, job)
     channel.send(last_message)
 
@@ -79,7 +80,7 @@ def _run_turn(
         sentinel_ns = session.sentinel_ns() if job.sentinel else None
     except DeviceFailure as error:
         return ConfigFinished(finished_index=last_index, outcome=error.failure, sticky=True)
-    return RunDone(sentinel_ns=sentinel_ns)
+    return RunDone(sentinel_ns=sentinel_ns, ended_s=time.monotonic())
 
 
 def _run_configs(

@@ -162,7 +162,8 @@ class RunLane:
             if state is not None:
                 self._send_job()
         elif isinstance(message, RunLoaded):
-            self._phase = _Phase.WAITING
+            assert state is not None, "loaded without a task"
+            self._phase, state.trace.loaded_s = _Phase.WAITING, message.loaded_s
         elif isinstance(message, TurnBegan):
             self._turn_began(message)
         elif isinstance(message, ConfigStarted):
@@ -178,6 +179,7 @@ class RunLane:
     def _turn_began(self, message: TurnBegan) -> None:
         assert self.state is not None, "a turn without a task"
         self._phase = _Phase.TURN
+        self.state.trace.began_s = message.began_s
         if self.state.started_s is None:
             self.state.started_s = time.monotonic()
         if message.sentinel_ns is not None:
@@ -187,7 +189,9 @@ class RunLane:
         state = self.state
         assert state is not None, "an outcome without a task"
         if message.began_s is not None:  # else it was given up without a launch
+            assert message.ended_s is not None, "what began has ended"
             self._phase, self._index = _Phase.BETWEEN, message.finished_index
+            state.trace.note_config(message.outcome, message.began_s, message.ended_s)
         state.record(message.finished_index, message.outcome, message.launch_ns)
         if message.sticky:
             self.child.drop()
@@ -198,6 +202,7 @@ class RunLane:
         assert state is not None, "done without a task"
         if message.sentinel_ns is not None:
             state.note_sentinel(message.sentinel_ns)
+        state.trace.ended_s = message.ended_s
         self._phase = _Phase.IDLE
         if self._child_per_task:
             bad_end = self.child.end_current()
@@ -318,6 +323,7 @@ class RunLane:
             turn_path=str(self._turn_path) if self._turn_path else None,
         )
         self._phase, self._report = _Phase.LOADING, ""
+        state.trace.sent_s = time.monotonic()
         if not child.send(job):
             self._died()
 

@@ -26,6 +26,7 @@ from llmperf_common.records import (
     empty_config,
 )
 from workers.plan import Plan, Task
+from workers.task_trace import TaskTrace
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,10 +53,12 @@ class TaskState:
     num_compile_attempts: int = 0
     started_s: float | None = None
     sentinel: tuple[SentinelReading, ...] = ()
+    trace: TaskTrace = field(init=False)
     _faults: Counter[Strategy] = field(init=False, default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.analysis = self.task.kernel.analysis
+        self.trace = TaskTrace(num_warmups=self.plan.timing_config.warmups)
         if not self.plan.needs_analysis(self.task.kernel):
             self._set_configs(self.plan.configs(self.task))
 

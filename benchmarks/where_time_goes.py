@@ -1,0 +1,107 @@
+"""Where the wall time of a finished ``llmperf collect`` went, from its event stream.
+
+``python -m benchmarks.where_time_goes DIR [--skip-s 5] [--csv FILE]``
+
+Prints, over the time from the first turn on the device to the last: the share in which no run child had the device
+(nothing was compiled or loaded in time, or the collector was busy), and, of the turns, by decade of the median: configs,
+wall time a config, and the share of that in which a timed launch ran (warm-ups, warm and cold readings; fills, flushes
+and checks are not launches). One collector's events only: clocks of several hosts differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def timed_events(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the ``timed`` events of a dataset folder."""
+    for path in sorted((folder / "events").glob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            event = json.loads(line)
+            if event["event"] == "timed" and event["ended_s"] is not None:
+                yield event
+
+
+def idle_share(turns: Sequence[tuple[float, float]]) -> float:
+    """Return the share of the time between first begin and last end that lies in no turn.
+
+    >>> idle_share([(0.0, 1.0), (2.0, 4.0)])
+    0.25
+    """
+    covered_s, reached_s = 0.0, turns[0][0]
+    for began_s, ended_s in sorted(turns):
+        covered_s += max(0.0, ended_s - max(began_s, reached_s))
+        reached_s = max(reached_s, ended_s)
+    whole_s = reached_s - min(began_s for began_s, _ in turns)
+    return 1 - covered_s / whole_s if whole_s else 0.0
+
+
+def main() -> int:
+    """Read, sum up, print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="dataset folder of the run")
+    parser.add_argument(
+        "--skip-s", type=float, default=0.0, help="leave out so many seconds from the first turn"
+    )
+    parser.add_argument("--csv", type=Path, help="write the table by decade here, too")
+    given = parser.parse_args()
+    events = list(timed_events(given.folder))
+    if not events:
+        print(f"{given.folder}/events has no timed task", file=sys.stderr)
+        return 3
+    start_s = min(event["began_s"] for event in events) + given.skip_s
+    events = [event for event in events if event["began_s"] >= start_s]
+    turns = [(event["began_s"], event["ended_s"]) for event in events]
+    whole_s = max(ended_s for _, ended_s in turns) - min(began_s for began_s, _ in turns)
+    in_turns_s = sum(ended_s - began_s for began_s, ended_s in turns)
+    decades: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = defaultdict(lambda: np.zeros(3))
+    for event in events:
+        for decade, share in event["decades"].items():
+            decades[decade] += share
+    num_configs, config_s, launched_s = sum(decades.values(), np.zeros(3))
+    print(
+        f"{len(events)} tasks, {num_configs:.0f} launched configs in {whole_s:.1f} s ({num_configs / whole_s:.0f}/s)"
+    )
+    print(f"nobody had the device: {100 * idle_share(turns):.1f} % of the time")
+    print(
+        f"in turns, outside configs (clocks, freeing, sentinel): {100 * (in_turns_s - config_s) / whole_s:.1f} %"
+    )
+    print(f"timed launches ran: {100 * launched_s / whole_s:.1f} %")
+    for what, first, second in (
+        ("loading", "sent_s", "loaded_s"),
+        ("waiting for the turn", "loaded_s", "began_s"),
+    ):
+        spans = [event[second] - event[first] for event in events]
+        print(
+            f"{what}: median {1e3 * np.median(spans):.1f} ms, p90 {1e3 * np.quantile(spans, 0.9):.1f} ms a task"
+        )
+    table = [
+        (decade, int(count), wall_s, 1e3 * wall_s / count, launched / wall_s if wall_s else 0.0)
+        for decade, (count, wall_s, launched) in sorted(decades.items())
+    ]
+    print("median ns    configs    wall s   ms/config  launches' share")
+    for decade, count, wall_s, each_ms, share in table:
+        print(f"{decade:>9} {count:10d} {wall_s:9.2f} {each_ms:11.3f} {share:16.3f}")
+    if given.csv:
+        with given.csv.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(
+                ("median_decade_ns", "configs", "wall_s", "ms_per_config", "launch_share")
+            )
+            writer.writerows(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Where the time of a task went: waiting, loading, its turn on the device, and of that how much was launches.
+
+Owns what is summed up and the form in which the event stream tells it; ``benchmarks/where_time_goes.py`` reads that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmperf_common.records import Outcome, Timing
+
+
+@dataclass(slots=True)
+class _Share:
+    num_configs: int = 0
+    wall_s: float = 0.0
+    launched_s: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskTrace:
+    """Filled while a task runs; times are seconds of the monotonic clock, None until they are known.
+
+    A task whose child dies begins again: the last turn's times stand, configs are summed over all.
+    """
+
+    num_warmups: int
+    sent_s: float | None = None
+    loaded_s: float | None = None
+    began_s: float | None = None
+    ended_s: float | None = None
+    _by_decade: dict[str, _Share] = field(default_factory=lambda: defaultdict(_Share))
+
+    def note_config(self, outcome: Outcome, began_s: float, ended_s: float) -> None:
+        """Add a config that was launched."""
+        decade, launched_s = "failed", 0.0
+        if isinstance(outcome, Timing):
+            median_ns = sorted(outcome.time_ns)[len(outcome.time_ns) // 2]
+            decade = f"1e{math.floor(math.log10(max(median_ns, 1.0)))}"
+            warm_ns = sum(outcome.time_ns) * outcome.launches_per_reading
+            further_ns = (self.num_warmups - 1) * median_ns
+            launched_s = (outcome.first_ns + further_ns + warm_ns + sum(outcome.cold_ns)) / 1e9
+        share = self._by_decade[decade]
+        share.num_configs += 1
+        share.wall_s += ended_s - began_s
+        share.launched_s += launched_s
+
+    def as_event(self) -> dict[str, Any]:
+        """Return the fields of the event; ``decades`` by the decade of the median, ns: configs, wall, launches."""
+        return {
+            "sent_s": self.sent_s,
+            "loaded_s": self.loaded_s,
+            "began_s": self.began_s,
+            "ended_s": self.ended_s,
+            "decades": {
+                decade: [share.num_configs, round(share.wall_s, 6), round(share.launched_s, 6)]
+                for decade, share in sorted(self._by_decade.items())
+            },
+        }
