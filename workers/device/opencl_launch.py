@@ -25,7 +25,7 @@ from llmperf_common.records import (
 )
 from workers.device.interface import DeviceFailure
 from workers.device.opencl_errors import cl_errors, failure_of, launch_error, out_of_memory
-from workers.device.opencl_queue import DeviceQueue, OwnLaunch
+from workers.device.opencl_queue import DeviceQueue, OwnLaunch, set_scalar
 from workers.inputs import fill_specs, is_fillable, pack_scalar
 
 _logger = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class OpenclLoadedKernel:
         except ValueError as error:
             raise launch_error(str(error)) from error
         with cl_errors(Stage.LAUNCH):
-            self.cl_kernel.set_arg(argument.position, packed)
+            set_scalar(self.cl_kernel, argument.position, packed)
 
     def _place(self, argument: Argument, given: LaunchArgument) -> PlacedBuffer:
         elements = given.elements or 0
