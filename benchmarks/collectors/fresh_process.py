@@ -19,7 +19,8 @@ from typing import Any
 
 import pyopencl as cl  # noqa: TID251  (what we are compared with uses it as anybody does)
 
-from benchmarks.collectors.jobs import Job, host_bytes, work_from_json
+from benchmarks.collectors.host_inputs import host_bytes
+from benchmarks.collectors.jobs import Job, work_from_json
 from llmperf_common.records import ArgumentKind
 from workers.device.interface import DeviceRef
 from workers.device.opencl_device import find_cl_device

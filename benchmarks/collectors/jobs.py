@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from llmperf_common.analysis import Contents, ContentsRule
 from llmperf_common.records import (
     Access,
@@ -26,7 +23,6 @@ from llmperf_common.records import (
     Leaf,
     SizeRole,
 )
-from workers.inputs import reference_bytes
 
 GUARD_BYTES = 4096
 """Room behind every buffer, as ours leaves (``workers/device/opencl_launch.py``): kernels reach a little too far."""
@@ -91,16 +87,6 @@ def work_from_json(text: str) -> Work:
     """Return the work that ``work_to_json`` wrote."""
     document = json.loads(text)
     return Work(**{**document, "jobs": tuple(map(_job, document["jobs"]))})
-
-
-def host_bytes(argument: Argument, given: LaunchArgument, *, seed: int) -> npt.NDArray[np.uint8]:
-    """Return a buffer's inputs as ours has them, made by numpy, with zeroed room behind."""
-    contents = reference_bytes(
-        argument, elements=given.elements or 0, seed=seed, contents=given.contents
-    )
-    padded = np.zeros(allocated_bytes(argument, given), np.uint8)
-    padded[: len(contents)] = contents
-    return padded
 
 
 def allocated_bytes(argument: Argument, given: LaunchArgument) -> int:

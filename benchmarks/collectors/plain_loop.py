@@ -228,23 +228,23 @@ def main(arguments: Sequence[str]) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     work = read_work(work_path)
     done = begun_items(read_log(log_path))
-    log = PartLog(log_path)
     loop = PlainLoop(
         DeviceRef(**work.device_ref),
         TimingConfig(**work.timing),
         timer_step_ns=work.timer_step_ns,
         last_level_cache_bytes=work.last_level_cache_bytes,
     )
-    log.ready()
-    for job in work.jobs:
-        if job.kernel_id in done:
-            continue
-        log.begin(job.kernel_id)
-        try:
-            _time_job(loop, job, log)
-        except LostContextError as error:
-            sys.stderr.write(f"{job.name}: {error}\n")
-            return EXIT_LOST_CONTEXT
+    with PartLog(log_path) as log:
+        log.ready()
+        for job in work.jobs:
+            if job.kernel_id in done:
+                continue
+            log.begin(job.kernel_id)
+            try:
+                _time_job(loop, job, log)
+            except LostContextError as error:
+                sys.stderr.write(f"{job.name}: {error}\n")
+                return EXIT_LOST_CONTEXT
     return 0
 
 

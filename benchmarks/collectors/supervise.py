@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.collectors.jobs import Work, work_to_json, write_work
+from benchmarks.collectors.jobs import Job, Work, work_to_json, write_work
 from benchmarks.collectors.log import PartLog, begun_items, read_log
 
 _POLL_S = 0.02
@@ -110,27 +110,18 @@ def run_each(
         max_s: leave the rest after so long.
         each_s: kill a process after so long.
     """
-    log = PartLog(folder / "log.jsonl")
+    log_path = folder / "log.jsonl"
     start_s, deaths, hangs = time.monotonic(), 0, 0
     for job in work.jobs:
         left_s = start_s + max_s - time.monotonic()
-        if left_s <= 0:
-            return PartRun(wall_s=max_s - left_s, deaths=deaths, hangs=hangs, is_cut=True)
-        only = Work(
-            device_ref=work.device_ref,
-            timing={},
-            timer_step_ns=None,
-            last_level_cache_bytes=0,
-            jobs=(job,),
-        )
         limit_s = min(each_s, left_s)
         begun_s = time.monotonic()
-        code, answer = _ask(module, work_to_json(only), environment, limit_s)
+        code, answer = (
+            (None, "") if left_s <= 0 else _ask(module, _alone(work, job), environment, limit_s)
+        )
         wall_s = time.monotonic() - begun_s
         if code is None and limit_s < each_s:  # the part's time was up, not the process's
-            return PartRun(
-                wall_s=time.monotonic() - start_s, deaths=deaths, hangs=hangs, is_cut=True
-            )
+            return PartRun(wall_s=begun_s - start_s, deaths=deaths, hangs=hangs, is_cut=True)
         row: dict[str, object] = {
             "status": "hang" if code is None else "died",
             "detail": answer[-500:],
@@ -140,8 +131,22 @@ def run_each(
         else:
             deaths, hangs = deaths + 1, hangs + (code is None)
         sample_id = job.launches[0].sample_id
-        log.write({"kernel_id": job.kernel_id, "sample_id": sample_id, "wall_s": wall_s, **row})
+        with PartLog(log_path) as log:
+            log.write({"kernel_id": job.kernel_id, "sample_id": sample_id, "wall_s": wall_s, **row})
     return PartRun(wall_s=time.monotonic() - start_s, deaths=deaths, hangs=hangs)
+
+
+def _alone(work: Work, job: Job) -> str:
+    """Return the work of one fresh process."""
+    return work_to_json(
+        Work(
+            device_ref=work.device_ref,
+            timing={},
+            timer_step_ns=None,
+            last_level_cache_bytes=0,
+            jobs=(job,),
+        )
+    )
 
 
 def run_command(

@@ -33,7 +33,8 @@ import numpy as np
 import numpy.typing as npt
 import pyopencl as cl  # noqa: TID251  (kernel_tuner wants indices of platform and device)
 
-from benchmarks.collectors.jobs import Job, host_bytes, read_work
+from benchmarks.collectors.host_inputs import host_bytes
+from benchmarks.collectors.jobs import Job, read_work
 from benchmarks.collectors.log import PartLog, begun_items, read_log
 from llmperf_common.records import ArgumentKind
 from workers.device.interface import DeviceRef
@@ -62,24 +63,20 @@ def main(arguments: Sequence[str]) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     work = read_work(work_path)
     done = begun_items(read_log(log_path))
-    log = PartLog(log_path)
     platform, device = _indices(DeviceRef(**work.device_ref))
-    log.ready()
-    for job in work.jobs:
-        (launch,) = job.launches
-        if launch.sample_id in done:
-            continue
-        log.begin(launch.sample_id)
-        row = {"kernel_id": job.kernel_id, "sample_id": launch.sample_id}
-        reason = unsupported(job)
-        if reason:
-            log.write({**row, "status": reason})
-            continue
-        outcome = _time(tune_kernel, job, platform, device)
-        log.write({**row, **outcome})
-        if outcome["status"] == "lost_context":
-            return EXIT_LOST_CONTEXT
-        gc.collect()  # its devices are cycles that hold contexts and buffers; outside of what is timed
+    with PartLog(log_path) as log:
+        log.ready()
+        for job in work.jobs:
+            (launch,) = job.launches
+            if launch.sample_id in done:
+                continue
+            log.begin(launch.sample_id)
+            reason = unsupported(job)
+            outcome = {"status": reason} if reason else _time(tune_kernel, job, platform, device)
+            log.write({"kernel_id": job.kernel_id, "sample_id": launch.sample_id, **outcome})
+            if outcome["status"] == "lost_context":
+                return EXIT_LOST_CONTEXT
+            gc.collect()  # its devices are cycles that hold contexts and buffers; outside of what is timed
     return 0
 
 
