@@ -39,8 +39,8 @@ class Limits:
     a_s: float = 60.0
     b_s: float = 120.0
     c_s: float = 180.0
-    each_a_s: float = 90.0
-    silence_s: float = 90.0
+    each_a_s: float = 60.0
+    silence_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +121,7 @@ class Comparison:
         code, wall_s = command.run(self._environment(name))
         if code != 0:
             _say(f"llmperf collect into {name}/ ended with {code}: see {name}.txt")
+        self.collected(name)  # where it has left nothing the stage is not done
         self._note(name, {"wall_s": wall_s, "exit_code": code})
 
     def run_part(self, part: str) -> None:
@@ -214,6 +215,7 @@ class Comparison:
             writer.writerows(rows)
 
     def _note(self, stage: str, facts: Mapping[str, Any]) -> None:
+        shutil.rmtree(self._path("caches"), ignore_errors=True)
         self.stages[stage] = dict(facts)
         self._path("stages.json").write_text(json.dumps(self.stages, indent=1), encoding="utf-8")
 

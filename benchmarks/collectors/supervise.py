@@ -6,6 +6,7 @@ Owns starting, watching and killing the processes of every part. What they time 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -15,12 +16,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from benchmarks.collectors.jobs import Job, Work, work_to_json, write_work
 from benchmarks.collectors.log import PartLog, begun_items, read_log
 
 _POLL_S = 0.02
 _REAP_S = 10.0
+_PR_SET_PDEATHSIG = 1
 _MOST_STILLBIRTHS = 2
 """Processes in a row that end without having begun a thing: the fault is not a kernel's."""
 
@@ -67,13 +70,12 @@ def run_until_done(
     while True:
         num_begun = len(begun_items(read_log(log_path)))
         with stderr_path.open("ab") as stderr:
-            process = subprocess.Popen(
+            process = _start(
                 [sys.executable, "-m", module, str(work_path), str(log_path)],
-                env=dict(environment),
+                environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
-                start_new_session=True,
             )
         is_cut, is_hung = _watch(process, log_path, start_s + max_s, silence_s)
         wall_s = time.monotonic() - start_s
@@ -155,19 +157,15 @@ def run_command(
     """Run a command to its end; return its exit code (None where it had to be killed) and its wall time, s."""
     start_s = time.monotonic()
     with log_path.open("ab") as log:
-        process = subprocess.Popen(
-            list(words),
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        process = _start(words, environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
         code: int | None = process.wait(max_s)
     except subprocess.TimeoutExpired:
         code = None
         kill(process)
+    except BaseException:
+        kill(process)
+        raise
     return code, time.monotonic() - start_s
 
 
@@ -177,6 +175,31 @@ def kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_REAP_S)
+
+
+def _start(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    stdin: int,
+    stdout: int | IO[bytes],
+    stderr: int | IO[bytes],
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, to be killed whole, that ends when this one does."""
+    libc = ctypes.CDLL(None)
+
+    def die_with_parent() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    return subprocess.Popen(
+        list(words),
+        env=dict(environment),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+        preexec_fn=die_with_parent,  # noqa: PLW1509  (no thread runs here, and it calls libc only)
+    )
 
 
 def _watch(
@@ -206,13 +229,9 @@ def _watch(
 def _ask(
     module: str, question: str, environment: Mapping[str, str], limit_s: float
 ) -> tuple[int | None, str]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", module],
-        env=dict(environment),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
+    pipe = subprocess.PIPE
+    process = _start(
+        [sys.executable, "-m", module], environment, stdin=pipe, stdout=pipe, stderr=pipe
     )
     try:
         out, err = process.communicate(question.encode(), limit_s)

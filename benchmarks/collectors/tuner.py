@@ -1,8 +1,7 @@
 """Part (b): kernel_tuner's OpenCL backend at its defaults, in one process.
 
-``python -m benchmarks.collectors.tuner WORK.json LOG.jsonl``, kernel_tuner 1.5.0 on ``PYTHONPATH``:
-``pip install --no-deps --target FOLDER kernel_tuner==1.5.0 python-constraint2 xmltodict``; it also imports jsonschema and
-packaging.
+``python -m benchmarks.collectors.tuner WORK.json LOG.jsonl``, with kernel_tuner 1.5.0 on ``PYTHONPATH`` (``HOW_TO_INSTALL``:
+the rest of what it requires is imported by other strategies and backends only).
 
 One ``tune_kernel`` call a launch config: its problem size and arguments are fixed for a call, and both differ between our
 configs. A call opens a context, uploads numpy arrays, builds and launches once more than it says (to warm up, all of
@@ -10,8 +9,8 @@ it), then builds and launches ``iterations`` (7) times; ``time`` is the mean and
 writes the inputs again, so a kernel that reads what it writes works on what it left.
 
 A row holds ``call_s``, the whole call, and ``own_s``, what kernel_tuner itself counts for the config behind its warm-up
-(compile, benchmark, framework): the rate that a tuning of many block sizes of one problem would reach. Making the
-inputs (``input_s``) is in neither.
+(compile, benchmark, framework): no context, no upload, and its build comes out of pyopencl's cache, where the warm-up has
+left it. A tuning of many block sizes of one problem is no faster than that. Making the inputs (``input_s``) is in neither.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ from workers.inputs import SCALAR_TYPES, pack_scalar
 EXIT_LOST_CONTEXT = 3
 EXIT_MISSING = 4
 HOW_TO_INSTALL = (
-    "part b needs kernel_tuner: pip install --no-deps --target FOLDER kernel_tuner==1.5.0 python-constraint2"
-    " xmltodict jsonschema packaging (and what jsonschema needs), then PYTHONPATH=FOLDER"
+    "part b needs kernel_tuner: pip install --no-deps --target FOLDER kernel_tuner==1.5.0 python-constraint2 xmltodict"
+    " jsonschema jsonschema-specifications referencing rpds-py attrs packaging typing_extensions, then PYTHONPATH=FOLDER"
 )
 _HARMLESS = frozenset({-4, -11, -52, -53, -54, -55, -61})
 """Allocation, build and NDRange errors: nothing was launched. Behind any other the process is given up."""

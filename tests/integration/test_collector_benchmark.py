@@ -46,6 +46,7 @@ from llmperf_common.records import (
     launch_argument_json,
 )
 from llmperf_common.store.reader import open_dataset
+from tests.integration.collecting import descendants, is_running, wait_until
 from tests.reading import kernels_from_source
 from workers.corpus import Corpus, read_corpus, read_sources, write_corpus
 from workers.device.find import NoDevice, choose
@@ -188,6 +189,27 @@ def test_a_part_that_never_starts_says_why(tmp_path: Path) -> None:
         silence_s=30,
     )
     assert "nothing to run on" in run.problem
+
+
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    write_work(tmp_path / "given.json", _work(_job("hangs")))
+    script = f"""
+import os
+from pathlib import Path
+from benchmarks.collectors.jobs import read_work
+from benchmarks.collectors.supervise import run_until_done
+folder = Path({str(tmp_path)!r})
+run_until_done("tests.integration.stub_part", read_work(folder / "given.json"), folder,
+               environment=os.environ, max_s=60, silence_s=60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script])
+    try:
+        wait_until((tmp_path / "log.jsonl").exists)
+        (child,) = descendants(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+    wait_until(lambda: not is_running(child))
 
 
 def test_a_fresh_process_that_fails_is_a_row(tmp_path: Path) -> None:
