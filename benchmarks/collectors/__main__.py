@@ -6,8 +6,9 @@ loop over the same launch configs; *b*, kernel_tuner on 4 random ones of each ke
 each. ``results.csv`` and ``agreement.csv`` are written anew after each part; the same command goes on where an earlier one
 stopped, ``--parts`` does some parts only. What the times mean: ``rates.py``; who is left out: ``slicing.py``.
 
-Give it a corpus that was analysed before (``llmperf corpus build CORPUS.parquet --analyse``), or analyse its
-``slice.parquet``: else the memory analysis is in our time, which the table says.
+Where kernels are not analysed the memory analysis is in our time, which the table says (``analysed_before``). To have it
+outside: ``--slice-only``, then ``llmperf corpus build FOLDER/slice.parquet --analyse --out SLICE.parquet``, which any CPU
+device does, then this command on SLICE.parquet with ``--kernels 0`` and another FOLDER.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.collectors.comparison import PARTS, Comparison, Limits, Settings
+from benchmarks.collectors.comparison import PARTS, Comparison, Limits, Settings, draw_slice
 from benchmarks.collectors.tables import (
     agreement_rows,
     rates,
@@ -39,12 +40,16 @@ def main() -> int:
     if not set(parts) <= set(PARTS):
         print(f"--parts {arguments.parts}: of {', '.join(PARTS)}", file=sys.stderr)
         return 2
-    ref = choose(arguments.device)
-    if isinstance(ref, NoDevice):
-        print(ref.message(), file=sys.stderr)
-        return 4
+    settings = _settings(arguments)
     try:
-        _run(Comparison(_settings(arguments), ref), parts)
+        if arguments.slice_only:
+            draw_slice(settings, settings.out / "slice.parquet")
+            return 0
+        ref = choose(arguments.device)
+        if isinstance(ref, NoDevice):
+            print(ref.message(), file=sys.stderr)
+            return 4
+        _run(Comparison(settings, ref), parts)
     except (CorpusError, StoreError) as error:
         print(error, file=sys.stderr)
         return 3
@@ -112,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--samples-per-kernel", type=int, default=68)
     add("--preset", default="default", help="of llmperf collect")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="of llmperf collect")
+    add("--slice-only", action="store_true", help="only write FOLDER/slice.parquet")
     add("--parts", default=",".join(_ORDER), help="comma-separated; ours is collected in any case")
     add("--repeat", action="store_true", help="collect ours once more: the noise between two runs")
     add("--no-screen", action="store_true", help="the kernels are known not to fault")

@@ -58,6 +58,13 @@ class Settings:
     repeat: bool = False
 
 
+def draw_slice(settings: Settings, path: Path) -> None:
+    """Write the corpus of the kernels drawn, if it is not there yet. Raises CorpusError."""
+    if not path.exists():
+        corpus = read_corpus(settings.corpus)
+        write_corpus(path, draw(corpus, settings.num_kernels, settings.seed))
+
+
 class Comparison:
     """Runs stages and reads what they have left.
 
@@ -80,11 +87,7 @@ class Comparison:
     def choose_kernels(self) -> None:
         """Draw the slice and, unless told not to, collect it once to find whom to leave out."""
         drawn, kept = self._path("slice.parquet"), self._path("kept.parquet")
-        if not drawn.exists():
-            settings = self.settings
-            write_corpus(
-                drawn, draw(read_corpus(settings.corpus), settings.num_kernels, settings.seed)
-            )
+        draw_slice(self.settings, drawn)
         if kept.exists():
             return
         corpus = read_corpus(drawn)
@@ -226,14 +229,15 @@ class Comparison:
         """Return an environment whose compiler caches are new: a later part must not find an earlier's binaries."""
         caches = (self._path("caches") / part).resolve()
         shutil.rmtree(caches, ignore_errors=True)
-        variables = {"CUDA_CACHE_PATH": "cuda", "XDG_CACHE_HOME": "xdg", "POCL_CACHE_DIR": "pocl"}
-        for name in variables.values():
+        variables = {"CUDA_CACHE_PATH": "cuda", "XDG_CACHE_HOME": "xdg"}
+        found = dict(os.environ)
+        if part in ("a", "b", "c"):  # ours looks for its devices itself, for one to analyse on, too
+            found |= self._ref.environment
+            variables["POCL_CACHE_DIR"] = "pocl"
+        for variable, name in variables.items():
             (caches / name).mkdir(parents=True)
-        return {
-            **os.environ,
-            **self._ref.environment,
-            **{variable: str(caches / name) for variable, name in variables.items()},
-        }
+            found[variable] = str(caches / name)
+        return found
 
 
 def _say(text: str) -> None:

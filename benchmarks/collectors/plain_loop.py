@@ -18,7 +18,7 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -132,20 +132,25 @@ class PlainLoop:
             )
         if statistics.median(readings) > rule.max_launch_ms * 1e6:
             return {"status": "over_time_budget"}
-        cold: list[float] = []
-        while len(cold) < rule.cold_readings and sum(cold) < rule.sample_budget_ms * 1e6:
-            self._fill(rewritten)
-            self._flush()
-            cold.append(timed())
         return {
             "status": "ok",
             **_statistics(readings),
             "first_ns": first_ns,
-            "cold_ns": cold,
+            "cold_ns": self._cold_readings(rewritten, timed),
             "num_readings": len(readings),
             "launches_per_reading": count,
             "stop_reason": reason.value,
         }
+
+    def _cold_readings(self, rewritten: Sequence[_Fill], timed: Callable[[], float]) -> list[float]:
+        """Time launches that find none of their data in the cache."""
+        cold: list[float] = []
+        budget_ns = self._rule.sample_budget_ms * 1e6
+        while len(cold) < self._rule.cold_readings and sum(cold) < budget_ns:
+            self._fill(rewritten)
+            self._flush()
+            cold.append(timed())
+        return cold
 
     def _place(self, job: Job, kernel: cl.Kernel, launch: LaunchConfig) -> list[_Fill]:
         """Allocate buffers, set the arguments, and return how the buffers are filled."""

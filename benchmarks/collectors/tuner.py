@@ -52,7 +52,7 @@ _HARMLESS = frozenset({-4, -11, -52, -53, -54, -55, -61})
 
 def main(arguments: Sequence[str]) -> int:
     """Time what the log does not have; returns the exit code."""
-    work_path, log_path = map(Path, arguments)
+    work_path, log_path = (Path(one).resolve() for one in arguments)
     try:
         from kernel_tuner import tune_kernel  # type: ignore[import-not-found]  # noqa: PLC0415
     except ImportError as error:
@@ -62,6 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     work = read_work(work_path)
     done = begun_items(read_log(log_path))
+    os.chdir(log_path.parent)  # it leaves the source of a kernel that fails in the current folder
     platform, device = _indices(DeviceRef(**work.device_ref))
     with PartLog(log_path) as log:
         log.ready()

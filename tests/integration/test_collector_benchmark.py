@@ -230,6 +230,60 @@ def test_a_fresh_process_that_fails_is_a_row(tmp_path: Path) -> None:
     assert (second["num_readings"], second["wall_s"] > 0) == (5, True)
 
 
+def _launch(name: str, local_size: int, *args: LaunchArgument) -> LaunchConfig:
+    plain = _job(name).launches[0]
+    return dataclasses.replace(plain, global_size=(256,), local_size=(local_size,), args=args)
+
+
+def test_the_plain_loop_times_a_real_kernel_and_goes_on_behind_what_cannot_run(
+    tmp_path: Path,
+) -> None:
+    ref = choose("cpu")
+    assert not isinstance(ref, NoDevice), ref
+    (kernel,) = kernels_from_source(SOURCES["summed"])
+    assert kernel.signature is not None
+    a, b, t = (
+        LaunchArgument(position=one.position, kind=one.kind, elements=256)
+        for one in kernel.signature.arguments
+    )
+    job = _job(
+        "summed",
+        source=kernel.source,
+        arguments=kernel.signature.arguments,
+        launches=(
+            _launch("first", 32, a, b, t),
+            _launch("too large", 2**20, a, b, t),
+            _launch("last", 64, a, b, t),
+        ),
+    )
+    assert job.needs_refill
+    work = Work(
+        device_ref=dataclasses.asdict(ref),
+        timing={"sample_budget_ms": 20, "max_readings": 9},
+        timer_step_ns=1.0,
+        last_level_cache_bytes=2**20,
+        jobs=(_job("bad", source="__kernel void bad("), job),
+    )
+    run = run_until_done(
+        "benchmarks.collectors.plain_loop",
+        work,
+        tmp_path,
+        environment={**os.environ, **ref.environment},
+        max_s=90,
+        silence_s=60,
+    )
+    assert (run.deaths, run.problem) == (0, "")
+    rows = rows_of(read_log(tmp_path / "log.jsonl"))
+    statuses = {row["sample_id"]: row["status"] for row in rows}
+    assert statuses == {"bad": "build_error", "first": "ok", "too large": "launch_error", "last": "ok"}  # fmt: skip
+    timed = [row for row in rows if row["status"] == "ok"]
+    for row in timed:
+        assert 5 <= row["num_readings"] <= 9
+        assert len(row["cold_ns"]) == 3
+        assert 0 < row["min_ns"] <= row["median_ns"]
+        assert row["launches_per_reading"] == 1  # it reads what it writes
+
+
 # -- the slice ---------------------------------------------------------------------------------------
 
 
@@ -327,6 +381,7 @@ def compared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Compared(folder=folder / "out", command=command, has_tuner=has_tuner)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(450)
 def test_the_faulty_kernel_is_left_out_and_the_others_are_in_every_part(compared: Compared) -> None:
     with (compared.folder / "excluded.csv").open(newline="") as stream:
@@ -344,6 +399,7 @@ def test_the_faulty_kernel_is_left_out_and_the_others_are_in_every_part(compared
     assert results["ours", "whole"]["analysed_before"] == "0.000"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(450)
 def test_every_part_times_what_ours_has_planned(compared: Compared) -> None:
     rows = open_dataset(compared.folder / "ours").samples().to_pylist()
@@ -366,6 +422,7 @@ def test_every_part_times_what_ours_has_planned(compared: Compared) -> None:
     assert counts["ours and a", "all"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(450)
 def test_kernel_tuner_times_what_it_can(compared: Compared) -> None:
     if not compared.has_tuner:
@@ -377,6 +434,7 @@ def test_kernel_tuner_times_what_it_can(compared: Compared) -> None:
     assert compared.results()["b", "whole"]["ok"] == "3"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(450)
 def test_the_same_command_goes_on_where_it_was(compared: Compared) -> None:
     stages = json.loads((compared.folder / "stages.json").read_text())
