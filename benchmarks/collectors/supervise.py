@@ -124,18 +124,23 @@ def run_each(
         wall_s = time.monotonic() - begun_s
         if code is None and limit_s < each_s:  # the part's time was up, not the process's
             return PartRun(wall_s=begun_s - start_s, deaths=deaths, hangs=hangs, is_cut=True)
-        row: dict[str, object] = {
-            "status": "hang" if code is None else "died",
-            "detail": answer[-500:],
-        }
-        if code == 0:
-            row = json.loads(answer.splitlines()[-1])
-        else:
+        row = _answer(answer) if code == 0 else None
+        if row is None:
             deaths, hangs = deaths + 1, hangs + (code is None)
+            row = {"status": "hang" if code is None else "died", "detail": answer[-500:]}
         sample_id = job.launches[0].sample_id
         with PartLog(log_path) as log:
             log.write({"kernel_id": job.kernel_id, "sample_id": sample_id, "wall_s": wall_s, **row})
     return PartRun(wall_s=time.monotonic() - start_s, deaths=deaths, hangs=hangs)
+
+
+def _answer(output: str) -> dict[str, object] | None:
+    """Return the answer among what a kernel may have printed; None where there is none."""
+    for line in reversed(output.splitlines()):
+        if line.startswith('{"status": '):
+            row: dict[str, object] = json.loads(line)
+            return row
+    return None
 
 
 def _alone(work: Work, job: Job) -> str:

@@ -216,7 +216,7 @@ def test_a_fresh_process_that_fails_is_a_row(tmp_path: Path) -> None:
     ref = choose("cpu")
     assert not isinstance(ref, NoDevice), ref
     bad = _job("bad", source="__kernel void bad(")
-    good = _job("good", source="__kernel void good() {}")
+    good = _job("good", source=r'__kernel void good() { printf("{\n"); }')
     run = run_each(
         "benchmarks.collectors.fresh_process",
         dataclasses.replace(_work(bad, good), device_ref=dataclasses.asdict(ref)),
