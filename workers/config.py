@@ -140,6 +140,10 @@ class LimitsConfig(Node):
     deaths_to_quarantine: int = Field(
         2, ge=1, le=10, description="Deaths of run children after which a kernel is given up."
     )
+    kernel_resources: Literal["auto", "off"] = Field(
+        "auto",
+        description="Find out registers, spills and occupancy of kernels on an NVIDIA GPU where pycuda is installed, or not.",
+    )
     compile_children: int = Field(1, ge=1, le=256, description="Compile processes at once.")
     max_time_s: float | None = Field(
         None, gt=0, description="Stop taking new tasks after this long."

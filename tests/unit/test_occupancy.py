@@ -1,12 +1,16 @@
-"""Occupancy against NVIDIA's calculator: every number was computed with ``cuda_occupancy.h`` of CUDA 13.0."""
+"""Occupancy against NVIDIA's calculator, each number of it computed with CUDA 13.0's ``cuda_occupancy.h``; its way into the dataset."""
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 
 import pytest
 
-from llmperf_common.records import OccupancyLimit
+from llmperf_common.records import KernelResources, OccupancyLimit
+from llmperf_common.store.rows import kernels_table
+from tests.unit.dataset_factory import make_kernel, make_result, make_timing
+from workers.channel import Channel, Compiled
 from workers.device.occupancy import Multiprocessor, occupancy
 
 SM_90 = Multiprocessor(
@@ -153,3 +157,31 @@ def test_other_architectures_have_no_answer(major: int) -> None:
         sm, registers=32, shared_bytes=0, work_group_size=256, max_work_group_size=1024
     )
     assert held is None
+
+
+def test_resources_become_columns_of_kernels() -> None:
+    resources = KernelResources(
+        registers=40, spill_bytes=12, local_bytes=16, shared_bytes=256, max_work_group_size=1024,
+        occupancy=0.75, occupancy_work_group_size=256, occupancy_limits=(OccupancyLimit.REGISTERS,), seconds=0.05,
+    )  # fmt: skip
+    known = make_result(make_kernel(0), [make_timing()])
+    assert known.build is not None
+    known = replace(known, build=replace(known.build, resources=resources))
+    unknown = make_result(make_kernel(1), [make_timing()])
+    rows = kernels_table([known, unknown]).to_pylist()
+    columns = ("registers", "spill_bytes", "shared_bytes", "occupancy")
+    assert [rows[0][name] for name in columns] == [40, 12, 256, 0.75]
+    assert [rows[1][name] for name in columns] == [None] * 4
+    assert rows[0]["build"] == rows[1]["build"] | {"options": rows[0]["build"]["options"]}
+
+
+def test_resources_reach_the_parent_as_they_are() -> None:
+    ours, theirs = socket.socketpair()
+    resources = KernelResources(
+        registers=40, spill_bytes=None, local_bytes=16, shared_bytes=256, max_work_group_size=1024,
+        occupancy=None, occupancy_work_group_size=256, occupancy_limits=tuple(OccupancyLimit), seconds=0.05,
+    )  # fmt: skip
+    sent = Compiled(options="", log="", seconds=0.1, resources=resources)
+    with ours, theirs:
+        Channel(ours).send(sent)
+        assert Channel(theirs).receive() == sent
