@@ -60,6 +60,7 @@ class CudaBuffer:
     def __init__(self, driver: Any, data: npt.NDArray[np.uint8]) -> None:
         """Allocate and write. Raises CudaError."""
         self._driver = driver
+        self._num_bytes = data.nbytes
         with cuda_errors(driver):
             self._allocation = driver.mem_alloc(max(1, data.nbytes))
         self.write(data)
@@ -74,6 +75,11 @@ class CudaBuffer:
         with cuda_errors(self._driver):
             if data.nbytes:
                 self._driver.memcpy_htod(self._allocation, data)
+
+    def copy_from(self, other: CudaBuffer) -> None:
+        """Overwrite the beginning with all of another buffer, on the GPU. Raises CudaError."""
+        with cuda_errors(self._driver):
+            self._driver.memcpy_dtod(self._allocation, other._allocation, other._num_bytes)
 
     def read(self, num_bytes: int) -> bytes:
         """Return the first bytes, after all launches. Raises CudaError."""
