@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import statistics
 import subprocess
 import sys
@@ -79,7 +80,9 @@ def main(command: Sequence[str] | None = None) -> int:
     ref = choose("cpu" if options.dry_run else "cuda")
     if isinstance(ref, NoDevice):
         sys.exit(ref.message())
-    kernels = [one for one in read_sources([KERNELS]).kernels if _is_wanted(one, options.only)]
+    kernels = [
+        one for one in read_sources([options.corpus]).kernels if _is_wanted(one, options.only)
+    ]
     rows: list[Row] = []
     with ExitStack() as stack:
         session = stack.enter_context(open_session(ref))
@@ -192,7 +195,14 @@ def _measured(
 def _with_resources(
     row: Row, compiler: Compiler, context: CudaContext, kernel: Kernel, program: Program
 ) -> Row:
-    found = context.resources(program.binary, kernel.name, work_dim=1)
+    assert kernel.signature is not None, "kernels without one are left out"
+    required = kernel.signature.required_local_size
+    found = context.resources(
+        program.binary,
+        kernel.name,
+        work_dim=1,
+        work_group_size=math.prod(required) if required else None,
+    )
     options = f"{kernel.build_options} -cl-nv-verbose".strip()
     log = compiler.compile(replace(kernel, build_options=options)).log
     told = notes_on(log, kernel.name)
@@ -281,6 +291,12 @@ def _cell(value: object) -> object:
 def _options(command: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
     parser.add_argument("--out", type=Path, required=True, help="the CSV")
+    parser.add_argument(
+        "--corpus",
+        type=Path,
+        default=KERNELS,
+        help="of safe kernels; Parquet where there is no libclang",
+    )
     parser.add_argument("--items", type=int, nargs="+", default=[2**20, 2**23], help="work-items")
     parser.add_argument("--kernels", type=int, default=1000, help="at most so many")
     parser.add_argument("--only", nargs="+", default=[], help="kernels by name")

@@ -265,8 +265,8 @@ class OccupancyLimit(StrEnum):
 class KernelResources:
     """What a kernel's machine code needs of a GPU.
 
-    ``spill_bytes`` (stores) are None where the compiler did not say; they are part of ``local_bytes``, the private
-    memory of a work-item. ``shared_bytes`` and ``occupancy`` leave out ``__local`` arguments, whose size a launch
+    ``spill_bytes`` is what the code's spill stores write, each counted once, None where the compiler did not say;
+    ``local_bytes`` the private memory of a work-item, arrays and spills. A slot may be written by several stores. ``shared_bytes`` and ``occupancy`` leave out ``__local`` arguments, whose size a launch
     decides. ``occupancy`` is the resident share of a multiprocessor's work-items in work-groups of
     ``occupancy_work_group_size``, None for an architecture whose rules are not known. ``seconds``: what it cost to find
     out, a second compilation included; no part of ``Build.seconds``.
