@@ -20,14 +20,13 @@ import argparse
 import csv
 import math
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from benchmarks.cuda_side import CudaSide, cuda_side, launch_config, outputs_equal
+from benchmarks.cuda_side import Cuda, CudaSide, cuda_side, launch_config, outputs_equal
 from llmperf_common.records import ArgumentKind, Kernel, LaunchConfig
 from workers.corpus import read_sources
 from workers.device.cuda import CudaContext
@@ -102,45 +101,6 @@ def main(command: Sequence[str] | None = None) -> int:
         writer.writerows([[_cell(getattr(row, name)) for name in names] for row in rows])
     print(summary(rows))
     return 0
-
-
-class Cuda:
-    """A CUDA context that is opened again when a kernel has broken it."""
-
-    def __init__(self, device_uuid: str) -> None:
-        self._device_uuid = device_uuid
-        self.context, self.clock = self._opened()
-
-    def reopen(self) -> None:
-        """Close the context and open another."""
-        self.close()
-        self.context, self.clock = self._opened()
-
-    def close(self) -> None:
-        """Close the context."""
-        self.context.close()
-
-    def cost(self) -> str:
-        """Return what a context costs a fresh process."""
-        code = (
-            "import sys, time; from workers.device.cuda import CudaContext; s = time.perf_counter();"
-            "c = CudaContext(sys.argv[1]); print(time.perf_counter() - s, flush=True); input(); c.close()"
-        )
-        free_bytes = self.context.free_bytes()
-        with subprocess.Popen(
-            [sys.executable, "-c", code, self._device_uuid],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        ) as child:  # fmt: skip
-            assert child.stdin is not None
-            assert child.stdout is not None
-            seconds = float(child.stdout.readline() or "nan")
-            used_bytes = free_bytes - self.context.free_bytes()
-            child.communicate("\n")
-        return f"a CUDA context in a fresh process: {seconds:.2f} s, {used_bytes / 2**20:.0f} MiB of GPU memory"
-
-    def _opened(self) -> tuple[CudaContext, EventClock]:
-        context = CudaContext(self._device_uuid)
-        return context, context.event_clock()
 
 
 def summary(rows: Sequence[Row]) -> str:

@@ -5,6 +5,8 @@ Owns how a ``LaunchConfig`` becomes a launch of ``workers/device/cuda_launch.py`
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +21,7 @@ from llmperf_common.records import (
     Strategy,
 )
 from workers.device.cuda import CudaContext
-from workers.device.cuda_launch import CudaBuffer, CudaLaunch
+from workers.device.cuda_launch import CudaBuffer, CudaLaunch, EventClock
 from workers.device.interface import Program
 from workers.device.opencl_launch import GUARD_BYTES, OpenclLoadedKernel
 from workers.inputs import pack_scalar, reference_bytes
@@ -41,6 +43,45 @@ class CudaSide:
         """Restore the inputs, on the GPU."""
         for position, source in self.fresh.items():
             self.buffers[position].copy_from(source)
+
+
+class Cuda:
+    """A CUDA context that is opened again when a kernel has broken it."""
+
+    def __init__(self, device_uuid: str) -> None:
+        self._device_uuid = device_uuid
+        self.context, self.clock = self._opened()
+
+    def reopen(self) -> None:
+        """Close the context and open another."""
+        self.close()
+        self.context, self.clock = self._opened()
+
+    def close(self) -> None:
+        """Close the context."""
+        self.context.close()
+
+    def cost(self) -> str:
+        """Return what a context costs a fresh process."""
+        code = (
+            "import sys, time; from workers.device.cuda import CudaContext; s = time.perf_counter();"
+            "c = CudaContext(sys.argv[1]); print(time.perf_counter() - s, flush=True); input(); c.close()"
+        )
+        free_bytes = self.context.free_bytes()
+        with subprocess.Popen(
+            [sys.executable, "-c", code, self._device_uuid],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as child:  # fmt: skip
+            assert child.stdin is not None
+            assert child.stdout is not None
+            seconds = float(child.stdout.readline() or "nan")
+            used_bytes = free_bytes - self.context.free_bytes()
+            child.communicate("\n")
+        return f"a CUDA context in a fresh process: {seconds:.2f} s, {used_bytes / 2**20:.0f} MiB of GPU memory"
+
+    def _opened(self) -> tuple[CudaContext, EventClock]:
+        context = CudaContext(self._device_uuid)
+        return context, context.event_clock()
 
 
 def launch_config(kernel: Kernel, items: int) -> LaunchConfig:
