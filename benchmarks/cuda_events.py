@@ -114,7 +114,8 @@ def summary(rows: Sequence[Row]) -> str:
     told = [row for row in compared if row.registers_opencl is not None]
     same = sum(row.registers == row.registers_opencl for row in told)
     lines = [
-        f"{len(rows)} launches, {len(compared)} of {len(kernels)} kernels compared: outputs equal in all but {sorted(unequal)}",
+        f"{len(rows)} launches, {len(compared)} of them ({len(kernels)} kernels) compared: "
+        + (f"outputs differ in {', '.join(sorted(unequal))}" if unequal else "all outputs equal"),
         f"from {LEAST_TELLING_NS / 1000:g} us on: {len(near)} of {len(telling)} launches "
         f"({len({row.kernel for row in near})} kernels) within {AGREEMENT:.0%}, "
         + (f"median ratio {statistics.median(ratios):.4f}, {min(ratios):.3f} to {max(ratios):.3f}" if ratios else "none"),
