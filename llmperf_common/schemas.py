@@ -87,9 +87,9 @@ KERNELS = pa.schema(
         _column("build", _struct(("options", _TEXT), ("log", _TEXT), ("seconds", _F64), ("binary_sha256", _TEXT)), "How it was compiled."),
         _column("static_features", _struct(*((name, _F64) for name in STATIC_FEATURES)), "Counts made from the source, by name; null where it could not be read."),
         _column("registers", _I32, "Registers a work-item, where the device tells."),
-        _column("spill_bytes", _I64, "Spilled bytes a work-item, where the device tells.", unit="bytes"),
-        _column("shared_bytes", _I64, "Local memory a work-group, where the device tells.", unit="bytes"),
-        _column("occupancy", _F64, "Resident share of the device's work-items, where the device tells."),
+        _column("spill_bytes", _I64, "Bytes written by the code's spill stores, each counted once, a work-item; where the device tells.", unit="bytes"),
+        _column("shared_bytes", _I64, "Local memory a work-group without __local arguments, where the device tells.", unit="bytes"),
+        _column("occupancy", _F64, "Resident share of a multiprocessor's work-items, __local arguments left out, in work-groups of the required size or of 256; where the device tells."),
     ]
 )  # fmt: skip
 

@@ -15,7 +15,7 @@ import pydantic
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.failures import Failure
-from llmperf_common.records import Device, Kernel, LaunchConfig, Timing
+from llmperf_common.records import Device, Kernel, KernelResources, LaunchConfig, Timing
 from workers.config import TimingConfig
 
 _HEADER = struct.Struct(">I")
@@ -24,10 +24,14 @@ _MAX_FRAME_BYTES = 256 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileJob:
-    """To a compile child: build ``kernel`` and leave its binary at ``binary_path``."""
+    """To a compile child: build ``kernel`` and leave its binary at ``binary_path``.
+
+    Then find out what its machine code needs, and end if that takes longer than ``resources_limit_s``; None: do not.
+    """
 
     kernel: Kernel
     binary_path: str
+    resources_limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +55,26 @@ class Analysed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerReady:
-    """From a compile or analysis child: from here on, time is the job's and no longer the start-up's."""
+    """From a compile or analysis child: from here on, time is the job's and no longer the start-up's.
+
+    From a compile child also when a build is done and only its resources are not yet known.
+    """
 
     compiler_ready: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """From a compile child: the program is at the job's ``binary_path``."""
+    """From a compile child: the program is at the job's ``binary_path``.
+
+    ``no_resources`` says why there are none where they were asked for.
+    """
 
     options: str
     log: str
     seconds: float
+    resources: KernelResources | None = None
+    no_resources: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,12 @@ import json
 import time
 from pathlib import Path
 
+from llmperf_common.records import KernelResources
 from workers.channel import Channel, Compiled, CompileFailed, CompileJob, CompilerReady
 from workers.child_main import bound_memory, serve
 from workers.device.find import open_compiler
-from workers.device.interface import DeviceFailure, DeviceRef
+from workers.device.interface import Compiler, DeviceFailure, DeviceRef
+from workers.kernel_resources import ResourceReader
 
 _MAX_BYTES = 4 * 2**30
 """Of address space, on CPU devices: a source can make a compiler unfold macros until the machine has no memory left."""
@@ -22,17 +24,34 @@ def main(channel: Channel, argument: str) -> None:
         bound_memory(_MAX_BYTES)
     compiler = open_compiler(ref)
     channel.send(CompilerReady())
-    while True:
-        job = channel.receive()
-        assert isinstance(job, CompileJob), job
-        started_s = time.monotonic()
-        try:
-            program = compiler.compile(job.kernel)
-        except DeviceFailure as error:
-            channel.send(CompileFailed(failure=error.failure, seconds=time.monotonic() - started_s))
-            continue
-        Path(job.binary_path).write_bytes(program.binary)
-        channel.send(Compiled(options=program.options, log=program.log, seconds=program.seconds))
+    with ResourceReader(ref) as reader:
+        while True:
+            job = channel.receive()
+            assert isinstance(job, CompileJob), job
+            _compile(channel, compiler, reader, job)
+
+
+def _compile(channel: Channel, compiler: Compiler, reader: ResourceReader, job: CompileJob) -> None:
+    started_s = time.monotonic()
+    try:
+        program = compiler.compile(job.kernel)
+    except DeviceFailure as error:
+        channel.send(CompileFailed(failure=error.failure, seconds=time.monotonic() - started_s))
+        return
+    Path(job.binary_path).write_bytes(program.binary)  # from here on, a death is not the build's
+    found: KernelResources | str = ""
+    if job.resources_limit_s is not None:
+        channel.send(CompilerReady())  # what follows has a clock of its own
+        found = reader.read(job.kernel, program.binary, limit_s=job.resources_limit_s)
+    channel.send(
+        Compiled(
+            options=program.options,
+            log=program.log,
+            seconds=program.seconds,
+            resources=found if isinstance(found, KernelResources) else None,
+            no_resources=found if isinstance(found, str) else "",
+        )
+    )
 
 
 if __name__ == "__main__":

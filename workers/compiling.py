@@ -1,24 +1,42 @@
 """Compiling as the work of killable children: sources in, binaries out, whatever the compiler does.
 
 Owns what a build costs its task. A compiler that crashes is tried once more in a fresh child, one that does not
-finish is killed; either way the task gets its coded row. The children: ``child_pool.py``.
+finish is killed; either way the task gets its coded row. A child that dies when the build is done, looking for what the
+machine code needs, costs its task nothing but a second build. The children: ``child_pool.py``.
 """
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from llmperf_common.failures import RETRY_RULES, Failure, FailureCode, Retry, Stage
 from workers.channel import Compiled, CompileFailed, CompileJob, FromChild
 from workers.task_state import TaskState
 
+_logger = logging.getLogger(__name__)
+
+_RESOURCES_LIMIT_S = 20.0
+"""A second compiler takes some 0.05 s and a first CUDA context 0.3 s, some seconds on hosts with many GPUs."""
+_MOST_RESOURCES_DEATHS = 3
+
 
 class CompileWork:
-    """The ``PoolWork`` of compile children; ``scratch`` holds the binaries of tasks in hand."""
+    """The ``PoolWork`` of compile children.
 
-    def __init__(self, *, scratch: Path, timeout_s: float) -> None:
+    Args:
+        scratch: holds the binaries of tasks in hand.
+        timeout_s: for one build.
+        reads_resources: ask what the machine code needs; no more after ``_MOST_RESOURCES_DEATHS`` children died of it.
+    """
+
+    def __init__(self, *, scratch: Path, timeout_s: float, reads_resources: bool = False) -> None:
         self._scratch = scratch
         self._timeout_s = timeout_s
+        self._reads_resources = reads_resources
+        self._asked: set[str] = set()
+        self._died_of_resources: set[str] = set()
+        self._told: set[str] = set()
 
     @property
     def timeout_s(self) -> float:
@@ -32,7 +50,16 @@ class CompileWork:
     def job(self, state: TaskState) -> CompileJob:
         """Return the job, and count the attempt."""
         state.num_compile_attempts += 1
-        return CompileJob(kernel=state.task.kernel, binary_path=str(self.binary_path(state)))
+        path = self.binary_path(state)
+        path.unlink(missing_ok=True)  # its presence tells that this attempt has built the kernel
+        limit_s = None
+        self._asked.discard(state.task.task_id)
+        if self._reads_resources and state.num_compile_attempts == 1:
+            self._asked.add(state.task.task_id)
+            limit_s = min(_RESOURCES_LIMIT_S, self._timeout_s / 2)
+        return CompileJob(
+            kernel=state.task.kernel, binary_path=str(path), resources_limit_s=limit_s
+        )
 
     def take(self, state: TaskState, answer: FromChild) -> None:
         """Note the build; where it failed the task is complete."""
@@ -51,7 +78,12 @@ class CompileWork:
                 log=answer.log,
                 seconds=answer.seconds,
                 binary=self.binary_path(state).read_bytes(),
+                resources=answer.resources,
             )
+            if answer.no_resources and answer.no_resources not in self._told:
+                self._told.add(answer.no_resources)
+                name = state.task.kernel.name
+                _logger.info("%s: registers not known: %s", name, answer.no_resources)
 
     def timed_out(self, state: TaskState, after_s: float) -> None:
         """The task is complete with ``build_timeout``."""
@@ -60,10 +92,14 @@ class CompileWork:
 
     def died(self, state: TaskState, how: str, report: str, seconds: float) -> bool:
         """Try once more, or complete the task with ``compiler_crash``."""
+        if state.task.task_id in self._asked and self.binary_path(state).exists():
+            self._note_death_of_resources(state, report or how)
+            return True
         retry = RETRY_RULES[FailureCode.COMPILER_CRASH] is Retry.ONCE_IN_FRESH_CHILD
+        most = 2 + (state.task.task_id in self._died_of_resources)  # that death was not the build's
         if report:
             _fail(state, FailureCode.INTERNAL_ERROR, report, seconds)
-        elif retry and state.num_compile_attempts < 2:
+        elif retry and state.num_compile_attempts < most:
             return True
         else:
             _fail(state, FailureCode.COMPILER_CRASH, how, seconds)
@@ -72,6 +108,16 @@ class CompileWork:
     def forget(self, state: TaskState) -> None:
         """Remove the binary."""
         self.binary_path(state).unlink(missing_ok=True)
+        self._asked.discard(state.task.task_id)
+
+    def _note_death_of_resources(self, state: TaskState, how: str) -> None:
+        self._died_of_resources.add(state.task.task_id)
+        _logger.warning("%s: registers not known: %s", state.task.kernel.name, how)
+        if len(self._died_of_resources) >= _MOST_RESOURCES_DEATHS:
+            self._reads_resources = False
+            _logger.warning(
+                "no more registers in this run: %d children died", _MOST_RESOURCES_DEATHS
+            )
 
 
 def _fail(state: TaskState, code: FailureCode, detail: str, seconds: float) -> None:

@@ -146,6 +146,10 @@ class LimitsConfig(Node):
         le=10,
         description="Device faults of a kernel after which its other configs of the same input strategy are given up; unset: 1 on a GPU, deaths_to_quarantine elsewhere.",
     )
+    kernel_resources: Literal["auto", "off"] = Field(
+        "auto",
+        description="Find out registers, spills and occupancy of kernels on an NVIDIA GPU where pycuda is installed, or not.",
+    )
     compile_children: int | None = Field(
         None,
         ge=1,

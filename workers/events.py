@@ -46,6 +46,7 @@ class EventLog:
     def finished(self, lease: Lease, result: TaskResult) -> None:
         """A task has its result, not yet durable."""
         failed = [s.outcome.code.value for s in result.samples if isinstance(s.outcome, Failure)]
+        resources = result.build.resources if result.build else None
         self._write(
             "finished",
             task_id=result.task_id,
@@ -54,6 +55,7 @@ class EventLog:
             ok=len(result.samples) - len(failed),
             failed={code: failed.count(code) for code in sorted(set(failed))},
             build_seconds=result.build.seconds if result.build else None,
+            resources_seconds=resources.seconds if resources else None,
         )
 
     def committed(self, stem: str, results: Sequence[TaskResult], epoch: int) -> None:

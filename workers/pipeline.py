@@ -76,7 +76,12 @@ class DevicePipeline:
             work=AnalysisWork(timeout_s=self._limits.analysis_timeout_s),
             num_children=self._limits.num_compile_children,
         )
-        self._compile_work = CompileWork(scratch=scratch, timeout_s=self._limits.build_timeout_s)
+        self._compile_work = CompileWork(
+            scratch=scratch,
+            timeout_s=self._limits.build_timeout_s,
+            reads_resources=config.limits.kernel_resources == "auto"
+            and ref.selector.startswith("cuda"),
+        )
         self._compilers: ChildPool[TaskState] = ChildPool(
             start_child=lambda name: self._starter.start("workers.compile_child", name, ref),
             name="compile",

@@ -16,6 +16,7 @@ from llmperf_common.ids import sha256_hex
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import (
     Build,
+    KernelResources,
     LaunchConfig,
     Outcome,
     Sample,
@@ -143,13 +144,22 @@ class TaskState:
         self._set_configs((empty,))
         self.record(0, failure)
 
-    def note_build(self, *, options: str, log: str, seconds: float, binary: bytes | None) -> None:
+    def note_build(
+        self,
+        *,
+        options: str,
+        log: str,
+        seconds: float,
+        binary: bytes | None,
+        resources: KernelResources | None = None,
+    ) -> None:
         """Keep how the kernel was compiled."""
         self.build = Build(
             options=options,
             log=log,
             seconds=seconds,
             binary_sha256=sha256_hex(binary) if binary is not None else None,
+            resources=resources,
         )
 
     def note_sentinel(self, median_ns: float) -> None:

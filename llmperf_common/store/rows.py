@@ -14,9 +14,11 @@ from llmperf_common.failures import OK_STATUS, Failure
 from llmperf_common.ids import HARNESS_VERSION
 from llmperf_common.records import (
     STRATEGY_PRECEDENCE,
+    Build,
     Checks,
     Device,
     Kernel,
+    KernelResources,
     LaunchArgument,
     Sample,
     TaskResult,
@@ -131,8 +133,29 @@ def _kernel_row(result: TaskResult) -> dict[str, Any]:
         "device_class": result.device_class,
         "args": _argument_rows(kernel),
         **analysis_columns(kernel.analysis),
-        "build": dataclasses.asdict(result.build) if result.build else None,
+        "build": _build_row(result.build) if result.build else None,
         "static_features": dict(signature.static_features) if signature else None,
+        **_resource_columns(result.build.resources if result.build else None),
+    }
+
+
+def _build_row(build: Build) -> dict[str, Any]:
+    return {
+        "options": build.options,
+        "log": build.log,
+        "seconds": build.seconds,
+        "binary_sha256": build.binary_sha256,
+    }
+
+
+def _resource_columns(resources: KernelResources | None) -> dict[str, Any]:
+    if resources is None:
+        return {}
+    return {
+        "registers": resources.registers,
+        "spill_bytes": resources.spill_bytes,
+        "shared_bytes": resources.shared_bytes,
+        "occupancy": resources.occupancy,
     }
 
 

@@ -44,7 +44,11 @@ COLLECT_KEYS = """
     timing.max_launch_ms timing.cold_readings timing.batch_step_share timing.spin_up_ms
     timing.sentinel_every_tasks timing.payload_checks limits.build_timeout_s
     limits.analysis_timeout_s limits.analysis_device limits.config_timeout_s limits.task_timeout_s limits.deaths_to_quarantine
+<<<<<<< HEAD
     limits.faults_to_end_strategy limits.compile_children limits.max_time_s limits.max_failures store.commit_interval_s
+=======
+    limits.kernel_resources limits.compile_children limits.max_time_s limits.max_failures store.commit_interval_s
+>>>>>>> wt-cuda
     store.publish_interval_s store.max_shard_rows ledger.lease_ttl_s ledger.claim_ahead
 """
 TRAIN_KEYS = """

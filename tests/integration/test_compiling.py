@@ -1,0 +1,151 @@
+"""Compile children in their pool: what a death costs a task, whether the build's or of looking for resources."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from llmperf_common.failures import Failure
+from llmperf_common.ids import sha256_hex
+from llmperf_common.ledger.protocol import Lease
+from llmperf_common.records import Strategy
+from tests.integration.collecting import write_kernels
+from tests.integration.stub_device import DEVICE
+from workers.child import Child
+from workers.child_pool import ChildPool
+from workers.compiling import CompileWork
+from workers.config import CollectConfig, PlanConfig
+from workers.corpus import read_sources
+from workers.device.find import choose
+from workers.device.interface import DeviceRef
+from workers.joining import device_class_of
+from workers.plan import Plan
+from workers.task_state import TaskState
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def states(tmp_path: Path) -> list[TaskState]:
+    corpus = read_sources([write_kernels(tmp_path / "kernels", [f"k{n}" for n in range(5)])])
+    config = CollectConfig(plan=PlanConfig(samples_per_kernel=3, strategies=(Strategy.SIMPLE,)))
+    plan = Plan(
+        kernels=corpus.kernels, corpus_sha256=corpus.sha256, device_classes=(device_class_of(DEVICE),),
+        plan_config=config.plan, timing_config=config.timing,
+    )  # fmt: skip
+    return [
+        TaskState(
+            plan=plan, task=plan.task(index), lease=Lease(task=index, epoch=1, token=index + 1, attempt=1),
+            device_id=DEVICE.device_id, worker_id="test/1", now_us=lambda: 1,
+        )
+        for index in range(len(corpus.kernels))
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    return folder
+
+
+def compile_all(
+    states: list[TaskState],
+    scratch: Path,
+    where: str,
+    *,
+    module: str = "tests.integration.stub_compile_child",
+    timeout_s: float = 60,
+    reads_resources: bool = True,
+) -> CompileWork:
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    work = CompileWork(scratch=scratch, timeout_s=timeout_s, reads_resources=reads_resources)
+    pool: ChildPool[TaskState] = ChildPool(
+        start_child=lambda name: Child(module, where, environment={"PYTHONPATH": path}, scratch=scratch / name),
+        name="compile", work=work, num_children=1,
+    )  # fmt: skip
+    try:
+        for state in states:
+            pool.submit(state)
+        finished: list[TaskState] = []
+        deadline_s = time.monotonic() + 60
+        while len(finished) < len(states):
+            assert time.monotonic() < deadline_s, "the pool does not go on"
+            pool.start_waiting()
+            for child in select.select(pool.children(), [], [], 0.1)[0]:
+                if child in pool.children():
+                    pool.handle(child)
+            pool.check_deadlines(time.monotonic())
+            finished += pool.take_finished()
+    finally:
+        pool.close()
+    return work
+
+
+def codes(states: list[TaskState]) -> list[str]:
+    """Return each task's failure, or ``built``."""
+    found = []
+    for state in states:
+        outcome = state.outcomes[0][0] if state.outcomes[0] else None
+        found.append(outcome.code.value if isinstance(outcome, Failure) else "built")
+    return found
+
+
+@pytest.mark.parametrize("where", ["resources", "hang", "bug"])
+def test_a_death_of_the_second_compiler_fails_no_kernel(
+    where: str, states: list[TaskState], scratch: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    compile_all(states, scratch, where, timeout_s=2)
+    assert codes(states) == ["built"] * 5
+    for state in states:
+        assert state.build is not None
+        assert state.build.binary_sha256 == sha256_hex(b"built")
+        assert state.build.seconds == 0.5
+    # Three children died of it; then nobody is asked any more.
+    assert [state.num_compile_attempts for state in states] == [2, 2, 2, 1, 1]
+    reason = {"resources": "SIGSEGV", "hang": "SIGALRM", "bug": "a mistake of ours"}[where]
+    told = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert sum(reason in message for message in told) == 3
+    assert sum("no more registers" in message for message in told) == 1
+
+
+def test_a_death_of_the_second_compiler_does_not_count_as_the_builds(
+    states: list[TaskState], scratch: Path
+) -> None:
+    compile_all(states[:1], scratch, "both")
+    assert codes(states[:1]) == ["compiler_crash"]
+    assert states[0].num_compile_attempts == 3
+
+
+def test_a_build_that_dies_is_tried_twice(states: list[TaskState], scratch: Path) -> None:
+    compile_all(states[:2], scratch, "build")
+    assert codes(states[:2]) == ["compiler_crash"] * 2
+    assert [state.num_compile_attempts for state in states[:2]] == [2, 2]
+
+
+def test_nothing_is_asked_where_it_is_switched_off(states: list[TaskState], scratch: Path) -> None:
+    compile_all(states[:1], scratch, "resources", reads_resources=False)
+    assert codes(states[:1]) == ["built"]
+    assert states[0].num_compile_attempts == 1
+
+
+def test_a_device_without_cuda_builds_and_says_why_nothing_is_known(
+    states: list[TaskState], scratch: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ref = choose("cpu")
+    assert isinstance(ref, DeviceRef)
+    with caplog.at_level(logging.INFO):
+        compile_all(states[:2], scratch, json.dumps(asdict(ref)), module="workers.compile_child")
+    assert codes(states[:2]) == ["built"] * 2
+    assert all(state.build and state.build.resources is None for state in states[:2])
+    (told,) = [
+        one.getMessage() for one in caplog.records if "registers not known" in one.getMessage()
+    ]
+    assert "CUDA" in told or "pycuda" in told
