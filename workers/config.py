@@ -107,6 +107,13 @@ class TimingConfig(Node):
     payload_checks: bool = Field(
         True, description="Check outputs on a task's smallest and largest config."
     )
+    poll_hz: float = Field(
+        10.0,
+        ge=0,
+        le=1000,
+        description="Read an NVIDIA GPU's clocks and temperature so often a second, beside the launches; 0: never. "
+        "Not in the plan hash.",
+    )
 
 
 class LimitsConfig(Node):
@@ -141,6 +148,10 @@ class LimitsConfig(Node):
         2, ge=1, le=10, description="Deaths of run children after which a kernel is given up."
     )
     compile_children: int = Field(1, ge=1, le=256, description="Compile processes at once.")
+    allow_busy_gpu: bool = Field(
+        False,
+        description="Time on an NVIDIA GPU although other processes compute on it; the times are then of both.",
+    )
     max_time_s: float | None = Field(
         None, gt=0, description="Stop taking new tasks after this long."
     )
