@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+NVIDIA_PLATFORM = "NVIDIA CUDA"
+"""The name of NVIDIA's OpenCL platform."""
+
 _UUID_BYTES = 16
 _KHZ_PER_MHZ = 1000
 

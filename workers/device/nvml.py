@@ -14,11 +14,11 @@ from typing import Any
 
 from llmperf_common.records import Device
 from workers.device.monitor import Monitor
+from workers.device.nvidia_cache import NVIDIA_PLATFORM
 from workers.device.nvml_gpu import NvmlGpu
 
 INSTALL = "pip install nvidia-ml-py"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_NVIDIA_PLATFORM = "NVIDIA CUDA"
 
 _logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def open_gpu(device_uuid: str, pci_bus_id: str | None = None) -> NvmlGpu | NvmlA
 
 def open_gpu_of(device: Device) -> NvmlGpu | NvmlAbsent | None:
     """Return the card behind an OpenCL device; None where there is none, because NVIDIA did not make it."""
-    if device.platform != _NVIDIA_PLATFORM:
+    if device.platform != NVIDIA_PLATFORM:
         return None
     return open_gpu(device.device_uuid, device.pci_bus_id)
 

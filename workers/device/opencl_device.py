@@ -16,9 +16,8 @@ import pyopencl as cl  # noqa: TID251
 from llmperf_common.ids import content_id
 from llmperf_common.records import Device
 from workers.device.interface import DeviceRef
-from workers.device.nvidia_cache import NvidiaFacts, l2_cache_bytes, nvidia_facts
+from workers.device.nvidia_cache import NVIDIA_PLATFORM, NvidiaFacts, l2_cache_bytes, nvidia_facts
 
-NVIDIA_PLATFORM = "NVIDIA CUDA"
 POCL_PLATFORM = "Portable Computing Language"
 
 _PLATFORM_SLUGS = {POCL_PLATFORM: "pocl", "Intel(R) OpenCL": "intel", "Oclgrind": "oclgrind"}
