@@ -188,6 +188,11 @@ class Monitor:
             chosen = [one for one, age_s in ages_s if one and age_s <= MAX_NEIGHBOUR_DISTANCE_S]
         return condition_of(chosen, max_sm_clock_mhz=self._max_sm_clock_mhz)
 
+    def readings(self) -> tuple[Reading, ...]:
+        """Return what is remembered, oldest first."""
+        with self._lock:
+            return tuple(self._readings)
+
     def latest(self) -> Reading | None:
         """Return the last reading, None before the first."""
         with self._lock:
