@@ -267,6 +267,13 @@ def test_a_gpu_of_our_own_is_taken(pynvml):
     assert owner_of(GPU) is None
 
 
+def test_a_driver_that_lists_nobody_is_told_of(pynvml, caplog):
+    card = FakeCard(lacks=frozenset({"nvmlDeviceGetComputeRunningProcesses_v3"}))
+    with driver_with(pynvml, card), GpuClaim(REF, out=OUT, allow_busy=False) as claim:
+        claim.take(GPU)
+    assert "is not known: NVML does not tell" in caplog.text
+
+
 def test_a_stranger_that_ends_is_waited_for(pynvml, monkeypatch, stranger):
     monkeypatch.setattr(ownership, "PATIENCE_S", 10.0)
     pids = [stranger]

@@ -20,6 +20,8 @@ from workers.device.nvml import NvmlAbsent, all_compute_pids, open_gpu_of
 from workers.device.nvml_gpu import ComputeProcess, NvmlGpu
 from workers.device.replay import SELECTOR_PREFIX
 
+_UNKNOWN = "whether others compute on %s is not known: %s"
+
 _logger = logging.getLogger(__name__)
 
 
@@ -53,12 +55,14 @@ class GpuClaim:
             return
         self._stack.enter_context(gpu_lock(device, self._out))
         gpu = open_gpu_of(device)
-        if isinstance(gpu, NvmlGpu):
-            with gpu:
-                self._refuse_strangers(device, gpu)
-        else:
+        if not isinstance(gpu, NvmlGpu):
             why = f"{gpu.reason} ({gpu.mend})" if gpu else "not an NVIDIA GPU"
-            _logger.warning("whether others compute on %s is not known: %s", device.name, why)
+            _logger.warning(_UNKNOWN, device.name, why)
+            return
+        with gpu:
+            if gpu.compute_processes() is None:
+                _logger.warning(_UNKNOWN, device.name, "NVML does not tell")
+            self._refuse_strangers(device, gpu)
 
     def close(self) -> None:
         """Give the GPU back."""
