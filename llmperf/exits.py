@@ -55,6 +55,7 @@ CODES = {
     "trainer.errors.BadInput": Exit.BAD_INPUT,
     "llmperf_common.splits.SplitError": Exit.BAD_INPUT,
     "workers.corpus_files.CorpusError": Exit.BAD_INPUT,
+    "workers.device.gpu_lock.GpuTakenError": Exit.NO_DEVICE,
     "workers.run_children.DeviceLostError": Exit.NO_DEVICE,
 }
 

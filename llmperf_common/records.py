@@ -304,6 +304,11 @@ class Device:
     Peaks are None until measured. ``device_id`` hashes class, uuid, name and driver; ``compute_units`` and
     the limits are what launch plans depend on. ``plain_work_group_size`` is what the compiler grants a kernel
     that requires no size (our empty one): NVIDIA's OpenCL 256, although the device takes 1,024.
+
+    From ``max_constant_buffer_bytes`` on: what a model of performance or an operator asks for, None where the
+    runtime does not tell (all but the first are NVIDIA's). ``…_per_unit`` is of one compute unit (SM):
+    registers of 32 bits, local memory, and how many work-items and work-groups can be resident.
+    ``compute_capability`` as ``9.0``; ``pci_bus_id`` as ``00000000:1B:00.0``; ``power_limit_w`` as set on the host.
     """
 
     device_id: str
@@ -329,11 +334,27 @@ class Device:
     peak_fp32_gflops: float | None = None
     peak_fp64_gflops: float | None = None
     launch_floor_ns: float | None = None
+    max_constant_buffer_bytes: int | None = None
+    compute_capability: str | None = None
+    warp_size: int | None = None
+    registers_per_unit: int | None = None
+    local_memory_per_unit_bytes: int | None = None
+    max_work_items_per_unit: int | None = None
+    max_work_groups_per_unit: int | None = None
+    memory_bus_bits: int | None = None
+    max_memory_clock_mhz: float | None = None
+    has_ecc: bool | None = None
+    pci_bus_id: str | None = None
+    power_limit_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceClass:
-    """The facts of a device class that a launch plan is a function of; kept in ``run.json``."""
+    """The facts of a device class that a launch plan is a function of; kept in ``run.json``.
+
+    ``max_constant_buffer_bytes`` is None where a ``__constant`` buffer may be as large as any other, and in the
+    datasets that were begun before it was known.
+    """
 
     name: str
     compute_units: int
@@ -343,6 +364,7 @@ class DeviceClass:
     global_memory_bytes: int
     local_memory_bytes: int
     plain_work_group_size: int | None = None
+    max_constant_buffer_bytes: int | None = None
 
     @property
     def max_planned_work_group_size(self) -> int:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from llmperf_common.static_feature_names import STATIC_FEATURES
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 def _column(
@@ -118,6 +118,18 @@ DEVICES = pa.schema(
         _column("peak_fp32_gflops", _F64, "Measured by our FMA chains.", unit="GFLOP/s"),
         _column("peak_fp64_gflops", _F64, "Measured by our FMA chains; null without fp64.", unit="GFLOP/s"),
         _column("launch_floor_ns", _F64, "Event time of an empty kernel.", unit="ns"),
+        _column("max_constant_buffer_bytes", _I64, "Largest __constant buffer.", unit="bytes"),
+        _column("compute_capability", _TEXT, "NVIDIA's version of the architecture, such as 9.0."),
+        _column("warp_size", _I32, "Work-items that run in lockstep.", unit="work-items"),
+        _column("registers_per_unit", _I64, "Registers of 32 bits a compute unit.", unit="registers"),
+        _column("local_memory_per_unit_bytes", _I64, "Local memory that a compute unit's work-groups share.", unit="bytes"),
+        _column("max_work_items_per_unit", _I32, "Most resident work-items a compute unit.", unit="work-items"),
+        _column("max_work_groups_per_unit", _I32, "Most resident work-groups a compute unit.", unit="work-groups"),
+        _column("memory_bus_bits", _I32, "Width of the bus to global memory.", unit="bits"),
+        _column("max_memory_clock_mhz", _F64, "Highest clock of global memory.", unit="MHz"),
+        _column("has_ecc", _BOOL, "Whether global memory corrects errors, which costs some bandwidth on some cards."),
+        _column("pci_bus_id", _TEXT, "Where the card sits: domain:bus:device.function."),
+        _column("power_limit_w", _F64, "Power limit as set on the host when the device joined the dataset.", unit="W"),
     ]
 )  # fmt: skip
 

@@ -33,6 +33,7 @@ from llmperf_common.store.sweep import sweep
 from workers.config import CollectConfig
 from workers.corpus import Corpus
 from workers.device.interface import DeviceRef
+from workers.device.ownership import GpuClaim
 from workers.events import EventLog
 from workers.joining import attach_ledger, device_of_run, join_plan
 from workers.loop import CollectLoop, LoopObserver, StopReason
@@ -120,12 +121,15 @@ def collect(
     Raises:
         StoreError: ``out`` cannot be used (``ForeignRunError``: it belongs to another run).
         DeviceLostError: The device cannot be opened.
+        GpuTakenError: Somebody else is at work on it.
     """
     started_s = time.monotonic()
     holder = this_process()
     fs = PosixFilesystem(out)
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(scratch_folder(holder))
+        allow_busy = config.limits.allow_busy_gpu
+        claim = stack.enter_context(GpuClaim(ref, out=out, allow_busy=allow_busy))
         pipeline = DevicePipeline(
             ref=ref,
             config=config,
@@ -135,6 +139,7 @@ def collect(
         )
         stack.callback(pipeline.close)
         found = pipeline.open_device(measure_peaks=False)
+        claim.take(found)
         plan = join_plan(fs, corpus, config, found)
         with fs.lock(RUN_LOCK, exclusive=False, wait=True):
             device, device_entry = device_of_run(fs, found, plan, pipeline)

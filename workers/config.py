@@ -107,6 +107,13 @@ class TimingConfig(Node):
     payload_checks: bool = Field(
         True, description="Check outputs on a task's smallest and largest config."
     )
+    poll_hz: float = Field(
+        10.0,
+        ge=0,
+        le=1000,
+        description="Read an NVIDIA GPU's clocks and temperature so often a second, beside the launches; 0: never. "
+        "Not in the plan hash.",
+    )
 
 
 class LimitsConfig(Node):
@@ -155,6 +162,10 @@ class LimitsConfig(Node):
         ge=1,
         le=256,
         description="Compile processes at once, and as many that analyse; unset: on a GPU half as many as processors (at most 8), 1 elsewhere.",
+    )
+    allow_busy_gpu: bool = Field(
+        False,
+        description="Time on an NVIDIA GPU although other processes compute on it; the times are then of both.",
     )
     max_time_s: float | None = Field(
         None, gt=0, description="Stop taking new tasks after this long."

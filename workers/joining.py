@@ -7,6 +7,7 @@ Owns what is made once by whoever comes first and taken over by all who come lat
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from datetime import UTC, datetime
 
 from llmperf_common.ledger.attach import LedgerHome, attach
@@ -20,6 +21,7 @@ from llmperf_common.store.run import ForeignRunError, RunRecord, create_or_join_
 from llmperf_common.store.shard import ShardError, decode, device_from_table, encode_device
 from workers.config import CollectConfig
 from workers.corpus import Corpus
+from workers.device.nvml import NvmlAbsent, open_gpu_of
 from workers.pipeline import DevicePipeline
 from workers.plan import Plan
 
@@ -86,7 +88,7 @@ def device_of_run(
     try:
         data = fs.read_bytes(name)
     except FileNotFoundError:
-        measured = pipeline.open_device(measure_peaks=True)
+        measured = with_limits(pipeline.open_device(measure_peaks=True))
         fs.put_if_absent(name, encode_device(measured, plan_hash=plan.plan_hash).data)
         data = fs.read_bytes(name)  # another collector may have been first: its record counts
     table, footer = decode(data, name)
@@ -94,6 +96,15 @@ def device_of_run(
         raise ShardError(f"{fs.describe(name)} belongs to another plan")
     device = device_from_table(table)
     return device, ShardEntry.of(name, data, rows=1, tasks=0)
+
+
+def with_limits(device: Device) -> Device:
+    """Return the record with what NVML alone tells; as it is for other devices and without NVML."""
+    gpu = open_gpu_of(device)
+    if gpu is None or isinstance(gpu, NvmlAbsent):
+        return device
+    with gpu:
+        return dataclasses.replace(device, power_limit_w=gpu.limits().power_limit_w)
 
 
 def device_class_of(device: Device) -> DeviceClass:
@@ -107,7 +118,16 @@ def device_class_of(device: Device) -> DeviceClass:
         global_memory_bytes=device.global_memory_bytes,
         local_memory_bytes=device.local_memory_bytes,
         plain_work_group_size=device.plain_work_group_size,
+        max_constant_buffer_bytes=_constant_limit(device),
     )
+
+
+def _constant_limit(device: Device) -> int | None:
+    """Return the limit of ``__constant`` buffers where it is one: elsewhere plans stay as they were without it."""
+    limit_bytes = device.max_constant_buffer_bytes
+    if limit_bytes is None or limit_bytes >= device.max_allocation_bytes:
+        return None
+    return limit_bytes
 
 
 def attach_ledger(fs: PosixFilesystem, home: LedgerHome, plan: Plan, *, who: str) -> Ledger:

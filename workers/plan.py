@@ -17,6 +17,11 @@ from workers.config import PlanConfig, TimingConfig
 from workers.launch_plan import num_configs, plan_configs
 from workers.strategies.rules import needs_analysis
 
+_LATER_FACTS = frozenset({"max_constant_buffer_bytes"})
+"""Of a device class, unknown to datasets of the first schema versions."""
+_OUTSIDE_THE_PLAN = {"poll_hz"}
+"""Keys of ``timing`` that change neither what is launched nor how long it takes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
@@ -62,13 +67,14 @@ class Plan:
         """Identity of the plan: 20 hex digits over everything that decides what is timed and how.
 
         Covers corpus, device classes, plan and timing configuration, harness version and, where a strategy
-        asks for it, the version of the memory analysis; never limits, ledger, storage or logging.
+        asks for it, the version of the memory analysis; never limits, ledger, storage or logging. What was added
+        later, and is not set, is left out: the plans of earlier datasets keep their hash.
         """
         parts: dict[str, object] = {
             "corpus_sha256": self.corpus_sha256,
-            "device_classes": [dataclasses.asdict(one) for one in self.device_classes],
+            "device_classes": [_hashed(one) for one in self.device_classes],
             "plan": self.plan_config.model_dump(mode="json"),
-            "timing": self.timing_config.model_dump(mode="json"),
+            "timing": self.timing_config.model_dump(mode="json", exclude=_OUTSIDE_THE_PLAN),
             "harness_version": HARNESS_VERSION,
         }
         if needs_analysis(self.plan_config.strategies):
@@ -172,3 +178,10 @@ class Plan:
     @cached_property
     def _indices(self) -> dict[str, int]:
         return {self.task(index).task_id: index for index in range(self.num_tasks)}
+
+
+def _hashed(device_class: DeviceClass) -> dict[str, object]:
+    facts = dataclasses.asdict(device_class)
+    return {
+        name: facts[name] for name in facts if name not in _LATER_FACTS or facts[name] is not None
+    }

@@ -2,7 +2,7 @@
 
 Owns the estimate of how long a config may take, from those that have run, and which need not be launched at all. A
 launch cannot be stopped but with its process: a kernel of cubic cost at the largest size would hold the device for
-minutes, and a task has some seventy configs. Pure; docs/decisions/0017 says why.
+minutes, and a task has some seventy configs. Pure; docs/decisions/0018 says why.
 """
 
 from __future__ import annotations

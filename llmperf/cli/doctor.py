@@ -5,18 +5,21 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import importlib.util
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llmperf.cli.console import answer, answer_json
 from llmperf.exits import Exit
 
+if TYPE_CHECKING:
+    from workers.device.gpu_state import GpuState
+
 _EXTRAS = {
     "opencl": ("pyopencl",),
     "cluster": ("ray", "redis"),
     "train": ("lightgbm", "sklearn", "torch", "transformers", "deepspeed"),
-    "cuda": ("pycuda",),
+    "cuda": ("pycuda", "pynvml"),
 }
 
 
@@ -25,14 +28,16 @@ def doctor(
 ) -> None:
     """Say what is usable on this machine, what is not, and how to mend it."""
     from workers.device.find import DeviceReport, probe_all  # noqa: PLC0415
+    from workers.device.gpu_state import gpu_state  # noqa: PLC0415
 
     report: DeviceReport = probe_all()
+    states = [gpu_state(probed.device) if probed.device else None for probed in report.devices]
     extras = {name: _missing(modules) for name, modules in _EXTRAS.items()}
     usable = [probed for probed in report.devices if probed.usable]
     if as_json:
-        answer_json(_document(report, extras))
+        answer_json(_document(report, states, extras))
     else:
-        _tell(report, extras)
+        _tell(report, states, extras)
     if not usable:
         raise typer.Exit(Exit.NO_DEVICE)
 
@@ -41,7 +46,9 @@ def _missing(modules: tuple[str, ...]) -> list[str]:
     return [name for name in modules if importlib.util.find_spec(name) is None]
 
 
-def _document(report: Any, extras: dict[str, list[str]]) -> dict[str, Any]:
+def _document(
+    report: Any, states: list[GpuState | None], extras: dict[str, list[str]]
+) -> dict[str, Any]:
     return {
         "llmperf": importlib.metadata.version("llmperf"),
         "devices": [
@@ -53,8 +60,9 @@ def _document(report: Any, extras: dict[str, list[str]]) -> dict[str, Any]:
                 "usable": probed.usable,
                 "reason": probed.reason or None,
                 "device": dataclasses.asdict(probed.device) if probed.device else None,
+                "gpu": _state_document(state) if state else None,
             }
-            for probed in report.devices
+            for probed, state in zip(report.devices, states, strict=True)
         ],
         "absent": [
             {"source": absent.source.value, "reason": absent.reason, "mend": absent.mend}
@@ -64,9 +72,17 @@ def _document(report: Any, extras: dict[str, list[str]]) -> dict[str, Any]:
     }
 
 
-def _tell(report: Any, extras: dict[str, list[str]]) -> None:
+def _state_document(state: GpuState) -> dict[str, Any]:
+    document = dataclasses.asdict(state)
+    if state.reading is not None:
+        document["reading"] |= {"idle": state.reading.is_idle}
+        del document["reading"]["at_s"]
+    return document | {"throttle_reasons": list(state.throttle_reasons)}
+
+
+def _tell(report: Any, states: list[GpuState | None], extras: dict[str, list[str]]) -> None:
     answer("devices")
-    for probed in report.devices:
+    for probed, state in zip(report.devices, states, strict=True):
         mark = "usable    " if probed.usable else "NOT usable"
         answer(f"  {mark}  --device {probed.ref.selector:<8} {probed.ref.name}")
         answer(f"              {probed.source.value}: {probed.ref.platform}")
@@ -76,6 +92,8 @@ def _tell(report: Any, extras: dict[str, list[str]]) -> None:
                 f"              {device.compute_units} compute units, "
                 f"{device.global_memory_bytes / 2**30:.1f} GiB, class {device.device_class}"
             )
+        if state:
+            _tell_state(state)
         if not probed.usable:
             answer(f"              why: {probed.reason}")
     for absent in report.absent:
@@ -83,6 +101,41 @@ def _tell(report: Any, extras: dict[str, list[str]]) -> None:
         answer(f"              to mend: {absent.mend}")
     answer("extras")
     for name, missing in extras.items():
-        state = "complete" if not missing else f"missing {', '.join(missing)}"
+        verdict = "complete" if not missing else f"missing {', '.join(missing)}"
         mend = f'   pip install "llmperf[{name}]"' if missing else ""
-        answer(f"  {name:<9} {state}{mend}")
+        answer(f"  {name:<9} {verdict}{mend}")
+
+
+def _tell_state(state: GpuState) -> None:
+    indent = "              "
+    if state.absent is not None:
+        answer(f"{indent}no clocks, no health, no processes: {state.absent.reason}")
+        answer(f"{indent}to mend: {state.absent.mend}")
+    if state.reading is not None and state.limits is not None:
+        reading, limits = state.reading, state.limits
+        answer(
+            f"{indent}now {_of(reading.sm_clock_mhz, limits.max_sm_clock_mhz)} MHz, "
+            f"memory {_of(reading.memory_clock_mhz, limits.max_memory_clock_mhz)} MHz, "
+            f"{_figure(reading.temperature_c)} degrees, {_of(reading.power_w, limits.power_limit_w)} W"
+        )
+        if state.throttle_reasons:
+            answer(f"{indent}throttled: {', '.join(state.throttle_reasons)}")
+    for problem in state.health.problems if state.health else ():
+        answer(f"{indent}NOT healthy: {problem}")
+    for one in state.processes or ():
+        used = (
+            "" if one.used_memory_bytes is None else f", {one.used_memory_bytes / 2**20:,.0f} MiB"
+        )
+        answer(f"{indent}computing on it: pid {one.pid}{used}")
+    if state.processes == ():
+        answer(f"{indent}nobody computes on it")
+    if state.owner is not None:
+        answer(f"{indent}owned by {state.owner.describe()}")
+
+
+def _of(value: float | None, most: float | None) -> str:
+    return _figure(value) if most is None else f"{_figure(value)} of {_figure(most)}"
+
+
+def _figure(value: float | None) -> str:
+    return "?" if value is None else f"{value:,.0f}"

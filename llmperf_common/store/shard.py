@@ -125,11 +125,11 @@ def encode_device(device: Device, *, plan_hash: str) -> ShardFile:
 
 
 def device_from_table(table: pa.Table, row: int = 0) -> Device:
-    """Return the record of one row of a devices table."""
+    """Return the record of one row of a devices table; columns that an earlier version lacks are None."""
     values = table.slice(row, 1).to_pylist()[0]
     names = [field.name for field in dataclasses.fields(Device)]
     return Device(
-        **{name: values[name] for name in names if name != "max_work_item_sizes"},
+        **{name: values.get(name) for name in names if name != "max_work_item_sizes"},
         max_work_item_sizes=tuple(values["max_work_item_sizes"]),
     )
 

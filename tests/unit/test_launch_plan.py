@@ -92,6 +92,7 @@ def requests(draw: st.DrawFn) -> tuple[Kernel, DeviceClass, PlanConfig]:
         max_allocation_bytes=draw(st.sampled_from([2**16, 2**24, 2**32])),
         global_memory_bytes=draw(st.sampled_from([2**18, 2**28, 2**36])),
         local_memory_bytes=draw(st.sampled_from([0, 1024, 49_152])),
+        max_constant_buffer_bytes=draw(st.sampled_from([None, 256, 2**16])),
     )
     config = PlanConfig(
         samples_per_kernel=draw(st.integers(1, 40)),
@@ -159,7 +160,10 @@ def check_memory(
             assert value.elements == math.prod(launch.local_size)
         elif item.kind is not SCALAR:
             assert value.elements == max(launch.global_size) ** signature.dims
-            assert item.element_bytes * (value.elements or 0) <= device.max_allocation_bytes
+            num_bytes = item.element_bytes * (value.elements or 0)
+            assert num_bytes <= device.max_allocation_bytes
+            if item.kind is ArgumentKind.CONSTANT_BUFFER and device.max_constant_buffer_bytes:
+                assert num_bytes <= device.max_constant_buffer_bytes
         else:
             floating = item.scalar_type in {"half", "float", "double"}
             limits = {"char": 127, "uchar": 255, "short": 32767}
@@ -241,6 +245,19 @@ def test_local_arguments_shrink_the_work_group():
     assert {launch.local_size for launch in planned} == {(32,)}
     wider = kernel(argument(0, LOCAL, size_bytes=4096))
     assert {x.local_size for x in plan_configs(wider, H200, PlanConfig())} == {(12,)}
+
+
+def test_a_limit_of_constant_buffers_bounds_those_kernels_only():
+    config = PlanConfig(strategies=(Strategy.SIMPLE,))
+    limited = replace(H200, max_constant_buffer_bytes=65_536)
+    filtered = kernel(argument(0, BUFFER), argument(1, ArgumentKind.CONSTANT_BUFFER))
+    longest = [
+        max(launch.global_size[0] for launch in plan_configs(filtered, device, config))
+        for device in (limited, H200)
+    ]
+    assert 8192 < longest[0] <= 65_536 // 4 < longest[1]
+    plain = kernel(*TWO_BUFFERS)
+    assert plan_configs(plain, limited, config) == plan_configs(plain, H200, config)
 
 
 def test_a_strategy_asked_for_twice_is_planned_once():

@@ -42,13 +42,9 @@ COLLECT_KEYS = """
     plan.max_work_items plan.max_launch_bytes timing.warmups timing.min_readings
     timing.max_readings timing.relative_standard_error timing.sample_budget_ms
     timing.max_launch_ms timing.cold_readings timing.batch_step_share timing.spin_up_ms
-    timing.sentinel_every_tasks timing.payload_checks limits.build_timeout_s
+    timing.sentinel_every_tasks timing.payload_checks timing.poll_hz limits.build_timeout_s
     limits.analysis_timeout_s limits.analysis_device limits.config_timeout_s limits.task_timeout_s limits.deaths_to_quarantine
-<<<<<<< HEAD
-    limits.faults_to_end_strategy limits.compile_children limits.max_time_s limits.max_failures store.commit_interval_s
-=======
-    limits.kernel_resources limits.compile_children limits.max_time_s limits.max_failures store.commit_interval_s
->>>>>>> wt-cuda
+    limits.faults_to_end_strategy limits.kernel_resources limits.compile_children limits.allow_busy_gpu limits.max_time_s limits.max_failures store.commit_interval_s
     store.publish_interval_s store.max_shard_rows ledger.lease_ttl_s ledger.claim_ahead
 """
 TRAIN_KEYS = """
@@ -80,7 +76,10 @@ COLUMNS = {
         max_work_group_size max_work_item_sizes max_clock_mhz global_memory_bytes
         max_allocation_bytes local_memory_bytes last_level_cache_bytes has_fp64
         plain_work_group_size has_half timer_step_ns peak_dram_gbps peak_l2_gbps
-        peak_fp32_gflops peak_fp64_gflops launch_floor_ns
+        peak_fp32_gflops peak_fp64_gflops launch_floor_ns max_constant_buffer_bytes
+        compute_capability warp_size registers_per_unit local_memory_per_unit_bytes
+        max_work_items_per_unit max_work_groups_per_unit memory_bus_bits
+        max_memory_clock_mhz has_ecc pci_bus_id power_limit_w
     """,
     "predictions": """
         sample_id kernel_id family_id suite split model device_class median_ns predicted_ns
@@ -90,7 +89,7 @@ COLUMNS = {
 
 HEAVY = (
     "pyarrow", "numpy", "torch", "ray", "deepspeed", "pyopencl", "lightgbm", "pydantic", "typer",
-    "redis", "transformers", "sklearn", "scipy", "clang", "datasketch",
+    "redis", "transformers", "sklearn", "scipy", "clang", "datasketch", "pynvml",
 )  # fmt: skip
 HEAVY_FOR_HELP = tuple(sorted(set(HEAVY) - {"typer"}))
 
@@ -124,7 +123,7 @@ def test_columns() -> None:
     found = {table: schema.names for table, schema in TABLES.items()}
     found["predictions"] = PREDICTIONS.names
     assert found == {table: names.split() for table, names in COLUMNS.items()}
-    assert SCHEMA_VERSION == 2
+    assert SCHEMA_VERSION == 3
 
 
 def test_exit_codes() -> None:

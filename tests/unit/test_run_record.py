@@ -8,7 +8,7 @@ import pytest
 from llmperf_common.schemas import SCHEMA_VERSION
 from llmperf_common.store.filesystem import PosixFilesystem, StoreError
 from llmperf_common.store.run import RUN_FILE, ForeignRunError, create_or_join_run, read_run
-from tests.unit.dataset_factory import make_run
+from tests.unit.dataset_factory import make_device_class, make_run
 
 
 @pytest.fixture
@@ -35,6 +35,17 @@ def test_merged_from_reads_back_and_may_be_absent(fs):
     fs.replace(RUN_FILE, json.dumps(document).encode())
     assert read_run(fs) == make_run()
     assert make_run().plan_hashes == (make_run().plan_hash,)
+
+
+def test_device_classes_of_earlier_versions_read_back(fs):
+    limited = replace(make_device_class(), max_constant_buffer_bytes=65_536)
+    run = replace(make_run(), device_classes=(limited,))
+    fs.put_if_absent(RUN_FILE, run.to_json())
+    assert read_run(fs) == run
+    document = json.loads(run.to_json())
+    del document["device_classes"][0]["max_constant_buffer_bytes"]
+    fs.replace(RUN_FILE, json.dumps(document).encode())
+    assert read_run(fs) == make_run()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Shards: what is written is what is read, and damage is named."""
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,12 +10,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from llmperf_common.schemas import KERNELS, SAMPLES
+from llmperf_common.schemas import DEVICES, KERNELS, SAMPLES
 from llmperf_common.store.filesystem import PosixFilesystem
+from llmperf_common.store.reader import conform
 from llmperf_common.store.shard import (
     Footer,
     ShardError,
     decode,
+    device_from_table,
     encode_device,
     encode_results,
     encode_table,
@@ -74,6 +77,20 @@ def test_a_device_reads_back():
     assert table.column("device_id").to_pylist() == [make_device().device_id]
     assert shard.name == f"devices/{make_device().device_id}.parquet"
     assert footer.tasks == ()
+    assert device_from_table(table) == make_device()
+
+
+def test_a_device_of_an_earlier_version_reads_back():
+    """Before version 3 there was nothing of constant buffers, compute units and NVML."""
+    device = replace(make_device(), max_constant_buffer_bytes=65_536, warp_size=32, has_ecc=True)
+    shard = encode_device(device, plan_hash=PLAN_HASH)
+    table, footer = decode(shard.data, shard.name)
+    assert device_from_table(table) == device
+    later = DEVICES.names[DEVICES.names.index("max_constant_buffer_bytes") :]
+    assert len(later) == 12
+    earlier, _ = decode(encode_table(table.drop_columns(later), footer), shard.name)
+    assert device_from_table(earlier) == make_device()
+    assert conform(earlier, DEVICES).schema.equals(DEVICES)
 
 
 _, (_, WHOLE) = pair(num_configs=2)

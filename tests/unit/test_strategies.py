@@ -168,7 +168,14 @@ def analysed(draw: st.DrawFn) -> tuple[Kernel, Analysis]:
 REQUESTS = st.tuples(
     analysed(),
     st.lists(st.sampled_from(Strategy), min_size=1, max_size=3).map(tuple),
-    st.sampled_from([H200, SMALL_CPU, replace(SMALL_CPU, local_memory_bytes=2048)]),
+    st.sampled_from(
+        [
+            H200,
+            SMALL_CPU,
+            replace(SMALL_CPU, local_memory_bytes=2048),
+            replace(H200, max_constant_buffer_bytes=65_536),
+        ]
+    ),
     st.sampled_from([2**20, 2**28, 2**31]),
 )
 
@@ -201,7 +208,10 @@ def check_memory(one: Kernel, launch: LaunchConfig, device: DeviceClass, max_byt
             assert item.elements is not None
             assert item.elements >= 1
             kind = LOCAL if declared.kind is LOCAL else BUFFER
-            sizes[kind].append(item.elements * declared.element_bytes)
+            num_bytes = item.elements * declared.element_bytes
+            sizes[kind].append(num_bytes)
+            if declared.kind is ArgumentKind.CONSTANT_BUFFER:
+                assert num_bytes <= (device.max_constant_buffer_bytes or num_bytes)
     assert sum(sizes[BUFFER]) <= min(max_bytes, device.global_memory_bytes)
     assert max(sizes[BUFFER]) <= device.max_allocation_bytes
     assert sum(sizes[LOCAL]) <= device.local_memory_bytes
@@ -331,6 +341,21 @@ def test_a_matrix_without_a_free_scalar_is_bounded_by_its_real_bytes():
 def test_what_never_fits_is_not_planned():
     huge = Analysis(extents=(extent(0, form(2**40)), extent(1, form(1))))
     assert plan(VADD, huge) == ()
+
+
+def test_constant_buffers_keep_to_their_limit():
+    """A form that follows the global size is planned as far as 64 KiB go; one that does not, as ever."""
+    limited = replace(H200, max_constant_buffer_bytes=65_536)
+    declared = replace(argument(1, BUFFER), kind=ArgumentKind.CONSTANT_BUFFER)
+    one = kernel(argument(0, BUFFER), declared)
+    grows = form(global_size_0=1)
+    sizes = {}
+    for name, of in (("grows", grows), ("table", form(25))):
+        analysis = Analysis(extents=(extent(0, grows), extent(1, of)), data_dependent=False)
+        planned = plan_configs(one, limited, PlanConfig(), analysis)
+        assert all(launch.strategies == (BY_ANALYSIS,) for launch in planned)
+        sizes[name] = max(launch.global_size[0] for launch in planned)
+    assert sizes["grows"] <= 65_536 // 4 < 2**20 < sizes["table"]
 
 
 def test_a_form_that_was_not_validated_makes_no_buffer_smaller():

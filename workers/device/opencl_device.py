@@ -7,6 +7,7 @@ Owns how a ``DeviceRef`` becomes a pyopencl device and a pyopencl device a ``Dev
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import re
 from pathlib import Path
 
@@ -15,9 +16,8 @@ import pyopencl as cl  # noqa: TID251
 from llmperf_common.ids import content_id
 from llmperf_common.records import Device
 from workers.device.interface import DeviceRef
-from workers.device.nvidia_cache import l2_cache_bytes
+from workers.device.nvidia_cache import NVIDIA_PLATFORM, NvidiaFacts, l2_cache_bytes, nvidia_facts
 
-NVIDIA_PLATFORM = "NVIDIA CUDA"
 POCL_PLATFORM = "Portable Computing Language"
 
 _PLATFORM_SLUGS = {POCL_PLATFORM: "pocl", "Intel(R) OpenCL": "intel", "Oclgrind": "oclgrind"}
@@ -82,7 +82,7 @@ def list_cl_devices() -> list[tuple[DeviceRef, cl.Device]]:
 
 
 def describe(device: cl.Device) -> Device:
-    """Return the record of ``device``, peaks not yet measured."""
+    """Return the record of ``device``, peaks not yet measured, nor what NVML alone can tell."""
     platform = device.platform.name.strip()
     name = device.name.strip()
     driver = f"{device.platform.version.strip()} / {device.driver_version.strip()}"
@@ -108,6 +108,8 @@ def describe(device: cl.Device) -> Device:
         last_level_cache_bytes=last_level_cache_bytes(device),
         has_fp64=bool(device.double_fp_config),
         has_half="cl_khr_fp16" in device.extensions.split(),
+        max_constant_buffer_bytes=int(device.max_constant_buffer_size) or None,
+        **dataclasses.asdict(nvidia_facts(uuid) if platform == NVIDIA_PLATFORM else NvidiaFacts()),
     )
 
 

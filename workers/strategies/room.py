@@ -56,11 +56,30 @@ def fits(
     sizes = buffer_bytes(signature, args)
     guarded = sum(sizes) + _GUARD_BYTES * len(sizes)
     return (
-        sum(sizes) <= config.max_launch_bytes
+        _constant_bytes(signature, args) <= _constant_limit(device_class)
+        and sum(sizes) <= config.max_launch_bytes
         and guarded <= device_class.global_memory_bytes
         and max(sizes, default=0) + _GUARD_BYTES <= device_class.max_allocation_bytes
         and local_bytes(signature, args) <= device_class.local_memory_bytes
     )
+
+
+def _constant_bytes(signature: Signature, args: Sequence[LaunchArgument]) -> int:
+    """Return the bytes of the largest ``__constant`` buffer; 0 without one."""
+    return max(
+        (
+            (launch.elements or 0) * argument.element_bytes
+            for argument, launch in zip(signature.arguments, args, strict=True)
+            if argument.kind is ArgumentKind.CONSTANT_BUFFER
+        ),
+        default=0,
+    )
+
+
+def _constant_limit(device_class: DeviceClass) -> int:
+    """Return the most bytes of one ``__constant`` buffer (NVIDIA: 64 KiB; its guard may be cut off)."""
+    limit_bytes = device_class.max_constant_buffer_bytes
+    return device_class.max_allocation_bytes if limit_bytes is None else limit_bytes
 
 
 def shapes_within(
@@ -130,6 +149,11 @@ def max_simple_side(signature: Signature, device_class: DeviceClass, config: Pla
         return config.max_work_items
     total_bytes = min(config.max_launch_bytes, device_class.global_memory_bytes)
     elements = min(total_bytes // sum(sizes), device_class.max_allocation_bytes // max(sizes))
+    constants = [
+        one.element_bytes for one in signature.arguments if one.kind is ArgumentKind.CONSTANT_BUFFER
+    ]
+    if constants:
+        elements = min(elements, _constant_limit(device_class) // max(constants))
     return _integer_root(elements, signature.dims)
 
 

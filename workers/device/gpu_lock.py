@@ -1,0 +1,198 @@
+"""The lock file of one GPU: who holds it, for everybody on the host to see.
+
+Owns the file and its safety in a folder that all users may write to. The lock is an advisory ``flock``: it goes
+when its holder dies, however that happens, and the file stays. Who needs it: ``ownership.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import getpass
+import json
+import os
+import re
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from llmperf_common.records import Device
+
+LOCK_FOLDER_VARIABLE = "LLMPERF_LOCK_DIR"
+PATIENCE_S = 2.0
+"""A collector that was just killed, or a child that is just ending, is gone by then."""
+POLL_S = 0.1
+_SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108  (all users must come to the same one)
+_MAX_OWNER_BYTES = 4096
+
+
+class GpuTakenError(Exception):
+    """The GPU is not ours alone; the message says whose it is and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Who holds a GPU's lock, as the holder wrote it: for messages only."""
+
+    pid: int
+    host: str
+    user: str
+    started_at: str
+    out: str
+
+    def describe(self) -> str:
+        """Return one line."""
+        return (
+            f"pid {self.pid} of {self.user} on {self.host}, since {self.started_at}, "
+            f"which collects into {self.out}"
+        )
+
+
+def lock_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of the lock files: one for all users and jobs of the host.
+
+    ``LLMPERF_LOCK_DIR``, else the first of ``/run/lock`` and ``/tmp`` that everybody may write to. Not ``TMPDIR``,
+    which batch systems set for each job, unless there is nothing else.
+    """
+    chosen = environ.get(LOCK_FOLDER_VARIABLE)
+    if chosen:
+        return Path(chosen)
+    for folder in _SHARED_FOLDERS:
+        # By its mode and not by what we may do: root may write anywhere, and would look elsewhere than others.
+        if folder.is_dir() and folder.stat().st_mode & stat.S_IWOTH:
+            return folder
+    return Path(tempfile.gettempdir())
+
+
+def lock_path(device: Device, folder: Path | None = None) -> Path:
+    """Return the lock file of a GPU."""
+    name = re.sub(r"[^0-9a-zA-Z-]", "-", device.device_uuid.lower().removeprefix("gpu-"))
+    return (folder or lock_folder()) / f"llmperf-gpu-{name}.lock"
+
+
+def owner_of(device: Device, folder: Path | None = None) -> Owner | None:
+    """Return who holds a GPU now, None if nobody does (or its lock cannot be looked at)."""
+    try:
+        descriptor = os.open(
+            lock_path(device, folder), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        )
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read_owner(descriptor)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+@contextlib.contextmanager
+def gpu_lock(device: Device, out: Path) -> Iterator[None]:
+    """Hold the GPU's lock; ``out`` is where its holder collects, for others to read. Raises GpuTakenError."""
+    path = lock_path(device)
+    try:
+        descriptor = _open_lock(path)
+    except OSError as error:
+        raise GpuTakenError(
+            f"{device.name} cannot be locked: {path}: {error.strerror or error}; set {LOCK_FOLDER_VARIABLE} to a "
+            "folder that all users of this GPU may write to"
+        ) from error
+    try:
+        if not _flock(descriptor):
+            owner = _read_owner(descriptor)
+            who = owner.describe() if owner else f"a process that holds {path}"
+            raise GpuTakenError(
+                f"{device.name} ({device.device_uuid}) is taken by {who}: wait for it or stop it, or choose another "
+                "--device (several GPUs may collect into one --out)"
+            )
+        _write_owner(descriptor, _this_owner(out))
+        try:
+            yield
+        finally:
+            _write_owner(descriptor, None)
+    finally:
+        os.close(descriptor)
+
+
+def _open_lock(path: Path) -> int:
+    """Open a GPU's lock file, making it if need be; children do not inherit it.
+
+    An existing file is opened without O_CREAT: in folders like /tmp the kernel refuses that for another user's file
+    (``fs.protected_regular``). It must be a plain file of one name: nobody makes us write elsewhere.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    while True:
+        try:
+            descriptor = os.open(path, flags)
+            break
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):
+                descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+                os.fchmod(descriptor, 0o666)  # whatever the umask: others must be able to lock it
+                break
+        except (
+            PermissionError
+        ):  # of a user whose file is not writable to us: it can still be locked
+            descriptor = os.open(path, (flags & ~os.O_RDWR) | os.O_RDONLY)
+            break
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        os.close(descriptor)
+        raise OSError(None, "it is no plain file of one name: remove it", str(path))
+    return descriptor
+
+
+def _flock(descriptor: int) -> bool:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(POLL_S)
+        else:
+            return True
+
+
+def _this_owner(out: Path) -> Owner:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = f"uid {os.getuid()}"
+    return Owner(
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        user=user,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        out=str(out.absolute()),
+    )
+
+
+def _write_owner(descriptor: int, owner: Owner | None) -> None:
+    """Leave a note for others; the lock holds without it."""
+    data = json.dumps(dataclasses.asdict(owner)).encode()[:_MAX_OWNER_BYTES] if owner else b""
+    with contextlib.suppress(OSError):  # opened for reading only, or the folder is full
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, data, 0)
+
+
+def _read_owner(descriptor: int) -> Owner | None:
+    try:
+        values = json.loads(os.pread(descriptor, _MAX_OWNER_BYTES, 0))
+        texts = {key: printable(str(values[key])) for key in ("host", "user", "started_at", "out")}
+        return Owner(pid=int(values["pid"]), **texts)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def printable(text: str) -> str:
+    """Return ``text`` without what would steer a terminal: another user wrote it."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -1,0 +1,257 @@
+"""What a device was like while it was timed: clock, temperature, throttling, polled beside the launches.
+
+Owns the polling thread, the window that belongs to one launch config, and what counts as throttled. Does not
+know who answers: a ``Source`` is NVML's (``nvml.py``) or a test's. Nothing here ever raises into the thread that
+measures.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntFlag
+from types import TracebackType
+from typing import Protocol, Self
+
+MAX_NEIGHBOUR_DISTANCE_S = 0.25
+"""A launch config lasts about a millisecond, a poll comes every 100: the readings around it stand for it if they
+are no further away than this."""
+THROTTLED_CLOCK_SHARE = 0.75
+"""nvbench's rule: a busy device below this share of its highest clock is throttled, whatever it says."""
+KEPT_S = 300.0
+"""Readings older than this are forgotten; the longest task is asked about config by config."""
+_JOIN_TIMEOUT_S = 2.0
+"""A lost GPU can block its driver for ever: the thread is a daemon, and the process must be able to go."""
+
+_logger = logging.getLogger(__name__)
+
+
+class ClockReason(IntFlag):
+    """Why a clock is where it is: NVML's bits (nvml.h, ``nvmlClocksEventReason…``); unknown bits are kept."""
+
+    GPU_IDLE = 0x1
+    APPLICATION_CLOCKS = 0x2
+    SOFTWARE_POWER_CAP = 0x4
+    HARDWARE_SLOWDOWN = 0x8
+    SYNC_BOOST = 0x10
+    SOFTWARE_THERMAL = 0x20
+    HARDWARE_THERMAL = 0x40
+    POWER_BRAKE = 0x80
+    DISPLAY_CLOCKS = 0x100
+    BOARD_LIMIT = 0x200
+    RELIABILITY = 0x400
+
+
+THROTTLING = (
+    ClockReason.SOFTWARE_POWER_CAP
+    | ClockReason.HARDWARE_SLOWDOWN
+    | ClockReason.SOFTWARE_THERMAL
+    | ClockReason.HARDWARE_THERMAL
+    | ClockReason.POWER_BRAKE
+)
+"""The card is slower than it would like to be. Not among them: idle, clocks that somebody chose (application,
+display, sync boost), and the limits of voltage and board (``RELIABILITY``, ``BOARD_LIMIT``), under which a card at
+its highest clock lives all the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One poll. None: the source could not tell.
+
+    ``at_s`` is on the monotonic clock. ``busy_share`` (0 to 1) is the share of the driver's own, longer period
+    in which a kernel ran.
+    """
+
+    at_s: float
+    sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    reasons: ClockReason | None = None
+    busy_share: float | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the clock is that of a resting device and says nothing of a launch."""
+        return self.reasons is not None and ClockReason.GPU_IDLE in self.reasons
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """What a device was like in a window of time; None where nobody looked, or could tell."""
+
+    sm_clock_mhz: float | None = None
+    temperature_c: float | None = None
+    throttled: bool | None = None
+
+
+class Source(Protocol):
+    """Who answers polls. Called by the monitor's thread only."""
+
+    def read(self, at_s: float) -> Reading:
+        """Return what can be read now; what cannot is None. ``at_s``: the time to give it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the device."""
+        ...
+
+
+def is_throttled(reading: Reading, *, max_sm_clock_mhz: float | None) -> bool | None:
+    """Return whether a reading shows a throttled device; None where it cannot tell.
+
+    True: a reason among ``THROTTLING``, or a busy device whose clock is below three quarters of its highest.
+    A resting device has slowed down by itself and says nothing.
+
+    >>> busy = Reading(at_s=0.0, sm_clock_mhz=1200.0, reasons=ClockReason(0))
+    >>> is_throttled(busy, max_sm_clock_mhz=1980.0), is_throttled(busy, max_sm_clock_mhz=1500.0)
+    (True, False)
+    """
+    reasons, clock = reading.reasons, reading.sm_clock_mhz
+    if reasons is not None and reasons & THROTTLING:
+        return True
+    if reading.is_idle or (reasons is None and not reading.busy_share):
+        return None
+    if clock is not None and max_sm_clock_mhz is not None:
+        return clock < THROTTLED_CLOCK_SHARE * max_sm_clock_mhz
+    return None if reasons is None else False
+
+
+def condition_of(readings: Sequence[Reading], *, max_sm_clock_mhz: float | None) -> Condition:
+    """Return what ``readings`` say together: means over those that can tell, throttled if any says so.
+
+    The clock of a resting device is left out: it is what the driver falls back to between launches.
+    """
+    verdicts = {is_throttled(one, max_sm_clock_mhz=max_sm_clock_mhz) for one in readings}
+    return Condition(
+        sm_clock_mhz=_mean(one.sm_clock_mhz for one in readings if not one.is_idle),
+        temperature_c=_mean(one.temperature_c for one in readings),
+        throttled=True if True in verdicts else (False if False in verdicts else None),
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+class Monitor:
+    """Polls a source in a thread of its own and remembers the last minutes; close it when done.
+
+    Args:
+        source: what to ask; the monitor closes it.
+        poll_hz: polls a second, above 0.
+        max_sm_clock_mhz: the device's highest clock, for nvbench's rule; None: only reasons count.
+        clock: monotonic seconds; that of whoever asks ``between``.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        poll_hz: float = 10.0,
+        max_sm_clock_mhz: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not poll_hz > 0:
+            raise ValueError(f"poll_hz {poll_hz}: must be above 0")
+        self._source = source
+        self._period_s = 1.0 / poll_hz
+        self._max_sm_clock_mhz = max_sm_clock_mhz
+        self._clock = clock
+        self._readings: deque[Reading] = deque(maxlen=max(2, math.ceil(KEPT_S * poll_hz)))
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._has_warned = False
+        self._thread = threading.Thread(target=self._poll, name="device-monitor", daemon=True)
+        self._thread.start()
+
+    def between(self, start_s: float, end_s: float) -> Condition:
+        """Return what the device was like from ``start_s`` to ``end_s`` of the monotonic clock.
+
+        By the readings inside; where there is none, by the nearest before and after, if they are at most
+        ``MAX_NEIGHBOUR_DISTANCE_S`` away. Asked right at the end of a window, only the one before is there.
+        """
+        inside, before, after = self._around(start_s, end_s)
+        chosen = inside
+        if not inside:
+            ages_s = (
+                (before, start_s - before.at_s if before else math.inf),
+                (after, after.at_s - end_s if after else math.inf),
+            )
+            chosen = [one for one, age_s in ages_s if one and age_s <= MAX_NEIGHBOUR_DISTANCE_S]
+        return condition_of(chosen, max_sm_clock_mhz=self._max_sm_clock_mhz)
+
+    def readings(self) -> tuple[Reading, ...]:
+        """Return what is remembered, oldest first."""
+        with self._lock:
+            return tuple(self._readings)
+
+    def latest(self) -> Reading | None:
+        """Return the last reading, None before the first."""
+        with self._lock:
+            return self._readings[-1] if self._readings else None
+
+    def close(self) -> None:
+        """End the thread and let the source go; a thread that the driver holds is left behind."""
+        self._closing.set()
+        self._thread.join(_JOIN_TIMEOUT_S)
+        if self._thread.is_alive():
+            _logger.warning("the device monitor's last poll has not returned: left behind")
+        else:
+            self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _around(
+        self, start_s: float, end_s: float
+    ) -> tuple[list[Reading], Reading | None, Reading | None]:
+        """Return the readings inside a window, the last before it and the first after it."""
+        inside: list[Reading] = []
+        after: Reading | None = None
+        with self._lock:
+            for reading in reversed(self._readings):  # a window is asked for right after it
+                if reading.at_s > end_s:
+                    after = reading
+                elif reading.at_s >= start_s:
+                    inside.append(reading)
+                else:
+                    return inside, reading, after
+        return inside, None, after
+
+    def _poll(self) -> None:
+        next_s = self._clock()
+        while not self._closing.is_set():
+            reading = self._read()
+            with self._lock:
+                self._readings.append(reading)
+            # From now where polling fell behind: what was missed cannot be caught up with.
+            next_s = max(next_s + self._period_s, self._clock())
+            self._closing.wait(max(0.0, next_s - self._clock()))
+
+    def _read(self) -> Reading:
+        at_s = self._clock()
+        try:
+            return self._source.read(at_s)
+        except Exception as error:  # noqa: BLE001  (this thread's boundary: a blind monitor, not a lost run)
+            if not self._has_warned:
+                self._has_warned = True
+                _logger.warning(
+                    "the device cannot be monitored: %s: %s", type(error).__name__, error
+                )
+            return Reading(at_s=at_s)
