@@ -33,6 +33,7 @@ from llmperf_common.store.sweep import sweep
 from workers.config import CollectConfig
 from workers.corpus import Corpus
 from workers.device.interface import DeviceRef
+from workers.device.nvml import open_monitor
 from workers.device.ownership import GpuClaim
 from workers.events import EventLog
 from workers.joining import attach_ledger, device_of_run, join_plan
@@ -147,7 +148,10 @@ def collect(
             tally = Tally(start.statuses)
             events = EventLog(_event_path(out, holder), worker_id=process_name(holder))
             stack.callback(events.close)
-            pipeline.use(plan, device, events.note)
+            monitor = open_monitor(device, poll_hz=config.timing.poll_hz)
+            if monitor is not None:
+                stack.enter_context(monitor)
+            pipeline.use(plan, device, note=events.note, monitor=monitor)
             loop = _make_loop(
                 fs=fs,
                 home=SqliteHome(ledger_folder(out, state_folder)),

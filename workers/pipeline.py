@@ -23,6 +23,7 @@ from workers.child_starter import ChildStarter
 from workers.compiling import CompileWork
 from workers.config import CollectConfig
 from workers.device.interface import DeviceRef
+from workers.device.monitor import Monitor
 from workers.executor import FinishedTask
 from workers.limits import limits_on
 from workers.plan import Plan, Task
@@ -68,6 +69,7 @@ class DevicePipeline:
         self._starter = ChildStarter(scratch)
         self._plan: Plan | None = None
         self._device_id = ""
+        self._monitor: Monitor | None = None
         self._note: Callable[..., None] = lambda *_, **__: None
         self._analysis_ref: DeviceRef | None = None
         self._analysers: ChildPool[TaskState] = ChildPool(
@@ -100,12 +102,24 @@ class DevicePipeline:
         """Open the device in a run child; raises DeviceLostError."""
         return self._slot.open_device(measure_peaks=measure_peaks)
 
-    def use(self, plan: Plan, device: Device, note: Callable[..., None]) -> None:
-        """Say which plan the tasks come from and which device record their rows name.
+    def use(
+        self,
+        plan: Plan,
+        device: Device,
+        *,
+        note: Callable[..., None],
+        monitor: Monitor | None = None,
+    ) -> None:
+        """Begin with the tasks of a plan.
 
-        ``note`` is told where each task's time went: the name of an event and its fields.
+        Args:
+            plan: where they come from.
+            device: the record that their rows name.
+            note: is told where each task's time went: the name of an event and its fields.
+            monitor: knows what the device was like at any moment.
         """
         self._plan, self._device_id, self._note = plan, device.device_id, note
+        self._monitor = monitor
         for child in self._slot.children():  # the one that has opened the device
             self._starter.keep_cache_of(child)
         self._slot.use_device(device)
@@ -223,7 +237,10 @@ class DevicePipeline:
         for state in finished:
             if state.trace.began_s is not None:
                 self._note("timed", task_id=state.task.task_id, **state.trace.as_event())
-        return [FinishedTask(lease=state.lease, result=state.result()) for state in finished]
+        return [
+            FinishedTask(lease=state.lease, result=state.result(self._monitor))
+            for state in finished
+        ]
 
     def _states(self) -> list[TaskState]:
         return [

@@ -27,8 +27,9 @@ from workers.channel import (
 )
 from workers.child import Child
 from workers.config import TimingConfig
+from workers.device.nvml import problems_of
 from workers.limits import Limits
-from workers.run_children import START_TIMEOUT_S, RunChild
+from workers.run_children import START_TIMEOUT_S, DeviceLostError, RunChild
 from workers.run_order import HUNG_NS
 from workers.task_state import TaskState, quarantined
 
@@ -188,11 +189,18 @@ class RunLane:
     def _config_finished(self, message: ConfigFinished) -> None:
         state = self.state
         assert state is not None, "an outcome without a task"
+        window_s = None
         if message.began_s is not None:  # else it was given up without a launch
             assert message.ended_s is not None, "what began has ended"
             self._phase, self._index = _Phase.BETWEEN, message.finished_index
-            state.trace.note_config(message.outcome, message.began_s, message.ended_s)
-        state.record(message.finished_index, message.outcome, message.launch_ns)
+            window_s = (message.began_s, message.ended_s)
+            state.trace.note_config(message.outcome, *window_s)
+        state.record(
+            message.finished_index,
+            message.outcome,
+            launch_ns=message.launch_ns,
+            window_s=window_s,
+        )
         if message.sticky:
             self.child.drop()
             self._after_fault()
@@ -257,7 +265,7 @@ class RunLane:
         if phase is _Phase.BETWEEN:
             detail = f"after its result: {detail}"
         launch_ns = HUNG_NS if killed_after_s else None
-        self.state.record(self._index, _launch_failure(code, detail), launch_ns)
+        self.state.record(self._index, _launch_failure(code, detail), launch_ns=launch_ns)
         self._after_fault()
 
     def _death_detail(self, child: Child, killed_after_s: float | None) -> str:
@@ -269,9 +277,19 @@ class RunLane:
         return child.describe_end()
 
     def _after_fault(self) -> None:
-        """Quarantine the kernel or its strategy, or go on with its other configs in a fresh child."""
-        state = self.state
+        """Quarantine the kernel or its strategy, or go on with its other configs in a fresh child.
+
+        Raises:
+            DeviceLostError: NVML says that the card must not be used as it is.
+        """
+        state, device = self.state, self.device
         assert state is not None, "a death without a task"
+        assert device is not None, "use_device() comes first"
+        problems = problems_of(device)
+        if problems:
+            raise DeviceLostError(
+                f"{device.name} is not sound after a fault: {'; '.join(problems)}"
+            )
         state.num_deaths += 1
         if state.num_deaths >= self._limits.deaths_to_quarantine:
             state.record_rest(quarantined(state.num_deaths))

@@ -26,6 +26,7 @@ from llmperf_common.records import (
     Timing,
     empty_config,
 )
+from workers.device.monitor import Condition, Monitor
 from workers.plan import Plan, Task
 from workers.task_trace import TaskTrace
 
@@ -55,6 +56,7 @@ class TaskState:
     started_s: float | None = None
     sentinel: tuple[SentinelReading, ...] = ()
     trace: TaskTrace = field(init=False)
+    _windows_s: list[tuple[float, float] | None] = field(init=False, default_factory=list)
     _faults: Counter[Strategy] = field(init=False, default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -101,10 +103,21 @@ class TaskState:
         )
         return tuple(sorted({by_size[0], by_size[-1]}))
 
-    def record(self, index: int, outcome: Outcome, launch_ns: float | None = None) -> None:
-        """Set the outcome of one config; a later one replaces it (a death after the result)."""
+    def record(
+        self,
+        index: int,
+        outcome: Outcome,
+        *,
+        launch_ns: float | None = None,
+        window_s: tuple[float, float] | None = None,
+    ) -> None:
+        """Set the outcome of one config; a later one replaces it (a death after the result).
+
+        ``window_s``: when it was timed, on the monotonic clock.
+        """
         self.outcomes[index] = (outcome, self.now_us())
         self.launch_ns[index] = launch_ns
+        self._windows_s[index] = window_s
 
     def record_rest(self, failure: Failure) -> None:
         """Give every config that has no outcome yet this failure."""
@@ -169,16 +182,19 @@ class TaskState:
         )
         self.sentinel = (*self.sentinel, reading)
 
-    def result(self) -> TaskResult:
-        """Return the finished task."""
+    def result(self, monitor: Monitor | None = None) -> TaskResult:
+        """Return the finished task; ``monitor`` says what the device was like while its configs were timed."""
         samples = []
-        for config, recorded in zip(self.configs, self.outcomes, strict=True):
+        for config, recorded, window_s in zip(
+            self.configs, self.outcomes, self._windows_s, strict=True
+        ):
             assert recorded is not None, "asked for the result of an unfinished task"
             outcome, at_us = recorded
+            seen = monitor.between(*window_s) if monitor and window_s else None
             samples.append(
                 Sample(
                     config=config,
-                    outcome=self._judged(outcome),
+                    outcome=self._judged(outcome, seen),
                     task_attempt=self.lease.attempt,
                     worker_id=self.worker_id,
                     created_at_us=at_us,
@@ -199,10 +215,20 @@ class TaskState:
         self.configs = configs
         self.outcomes = [None] * len(configs)
         self.launch_ns = [None] * len(configs)
+        self._windows_s = [None] * len(configs)
 
-    def _judged(self, outcome: Outcome) -> Outcome:
-        """Add to a timing's checks what the analysis says about the kernel as a whole."""
-        if self.analysis is None or not isinstance(outcome, Timing):
+    def _judged(self, outcome: Outcome, seen: Condition | None) -> Outcome:
+        """Add to a timing what is known beside the launches: of the kernel by its analysis, of the device by its monitor."""
+        if not isinstance(outcome, Timing):
+            return outcome
+        if seen is not None:
+            outcome = replace(
+                outcome,
+                sm_clock_mhz=seen.sm_clock_mhz,
+                temperature_c=seen.temperature_c,
+                throttled=seen.throttled,
+            )
+        if self.analysis is None:
             return outcome
         checks = replace(outcome.checks, data_dependent=self.analysis.data_dependent)
         return replace(outcome, checks=checks)

@@ -33,6 +33,7 @@ from workers.device.nvml import (
     open_gpu,
     open_gpu_of,
     open_monitor,
+    problems_of,
 )
 from workers.device.nvml_gpu import ComputeProcess, GpuLimits, NvmlGpu
 from workers.joining import with_limits
@@ -181,6 +182,15 @@ def test_health(pynvml, card, words):
         else:
             (problem,) = health.problems
             assert re.search(words, problem)
+
+
+def test_problems_of_a_device(pynvml):
+    with driver_with(pynvml, FakeCard()):
+        assert problems_of(NVIDIA) == ()
+    with driver_with(pynvml, FakeCard(errors={"nvmlDeviceGetUtilizationRates": GPU_IS_LOST})):
+        (problem,) = problems_of(NVIDIA)
+        assert "lost" in problem
+        assert problems_of(make_device()) == (), "not NVIDIA's: nobody is asked"
 
 
 def test_a_monitor_over_the_real_bindings(pynvml):

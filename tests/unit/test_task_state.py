@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +11,19 @@ import pytest
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ledger.protocol import Lease
-from llmperf_common.records import Strategy
-from tests.integration.collecting import write_kernels
+from llmperf_common.records import Strategy, Timing
+from tests.integration.collecting import wait_until, write_kernels
 from tests.integration.stub_device import DEVICE
+from tests.unit.dataset_factory import make_timing
 from workers.analysis.unknown import unknown_analysis
 from workers.config import CollectConfig, PlanConfig
 from workers.corpus import read_sources
+from workers.device.monitor import ClockReason, Monitor, Reading
 from workers.joining import device_class_of
 from workers.plan import Plan
 from workers.task_state import TaskState
 
+PLAIN = replace(make_timing(), sm_clock_mhz=None, temperature_c=None, throttled=None)
 FAULT = Failure(code=FailureCode.DEVICE_FAULT, stage=Stage.LAUNCH, detail="a fault")
 
 
@@ -84,3 +88,33 @@ def test_only_device_faults_are_faults(state: TaskState) -> None:
     assert state.is_fault(0)
     assert not state.is_fault(1)
     assert not state.is_fault(2)
+
+
+class Steady:
+    """A source that always answers the same."""
+
+    def read(self, at_s: float) -> Reading:
+        return Reading(
+            at_s=at_s, sm_clock_mhz=1900.0, temperature_c=50.0, reasons=ClockReason.SOFTWARE_THERMAL
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def test_timings_carry_what_the_device_was_like(state: TaskState) -> None:
+    with Monitor(Steady(), poll_hz=100.0) as monitor:
+        wait_until(lambda: monitor.latest() is not None)
+        now_s = time.monotonic()
+        state.record(0, PLAIN, window_s=(now_s - 0.01, now_s))
+        state.record(1, PLAIN, window_s=(now_s - 100.0, now_s - 99.0))
+        state.record(2, PLAIN)
+        state.record_rest(FAULT)
+        seen, before, unknown, *failed = state.result(monitor).samples
+    assert isinstance(seen.outcome, Timing)
+    assert (seen.outcome.sm_clock_mhz, seen.outcome.temperature_c) == (1900.0, 50.0)
+    assert seen.outcome.throttled
+    for one in (before, unknown):
+        assert one.outcome == PLAIN
+    assert {one.outcome for one in failed} == {FAULT}
+    assert state.result().samples[0].outcome == PLAIN

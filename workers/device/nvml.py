@@ -83,6 +83,20 @@ def open_monitor(device: Device, *, poll_hz: float) -> Monitor | None:
     )
 
 
+def problems_of(device: Device) -> tuple[str, ...]:
+    """Return what speaks against using the card behind ``device``, to be asked after a child was killed.
+
+    Empty where it is sound, or nobody can tell.
+    """
+    gpu = open_gpu_of(device)
+    if gpu is None or isinstance(gpu, NvmlAbsent):
+        return ()
+    try:
+        return gpu.health().problems
+    finally:
+        gpu.close()
+
+
 def all_compute_pids() -> Mapping[str, frozenset[int]] | NvmlAbsent:
     """Return the pids with a compute context on each card that NVML lists, by bare UUID.
 
