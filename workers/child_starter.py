@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -43,6 +44,17 @@ class ChildStarter:
         if seed.is_dir():
             shutil.copytree(seed, self._scratch / name / CACHE_FOLDER)
         reference = json.dumps(dataclasses.asdict(ref))
-        child = Child(module, reference, environment=ref.environment, scratch=self._scratch / name)
+        environment = {**self._cuda_cache(), **ref.environment}
+        child = Child(module, reference, environment=environment, scratch=self._scratch / name)
         self._started.append(child)
         return child
+
+    def _cuda_cache(self) -> dict[str, str]:
+        """Return where NVIDIA's driver keeps what it has translated; a folder that the user named is kept.
+
+        One for all children of a run: what a compile child has translated a run child need not translate again. Not the
+        user's own: a second run would find the first one's work done.
+        """
+        if "CUDA_CACHE_PATH" in os.environ:
+            return {}
+        return {"CUDA_CACHE_PATH": str(self._scratch / "cuda"), "CUDA_CACHE_MAXSIZE": str(2**32)}

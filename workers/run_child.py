@@ -72,6 +72,12 @@ def _run_turn(
     channel: Channel, session: Session, loaded: LoadedKernel, job: RunJob
 ) -> ConfigFinished | RunDone:
     """Time the job's configs and free its buffers; return the message that ends the job."""
+    try:
+        loaded.reserve([job.configs[index] for index in job.open_indices])
+    except DeviceFailure as error:
+        return ConfigFinished(
+            finished_index=job.open_indices[0], outcome=error.failure, sticky=True
+        )
     last_index, sticky = _run_configs(channel, loaded, job)
     if sticky is not None:
         return sticky

@@ -202,6 +202,7 @@ class RunLane:
             window_s=window_s,
         )
         if message.sticky:
+            self._index = message.finished_index
             self.child.drop()
             self._after_fault()
 

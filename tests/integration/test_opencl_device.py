@@ -243,6 +243,44 @@ def test_binaries_load_and_their_results_are_right(session: Session, compiled: P
     loaded.release()
 
 
+def test_reserved_buffers_serve_every_config(session: Session, compiled: Program) -> None:
+    kernel = vadd()
+    loaded = session.load(kernel, compiled)
+    assert isinstance(loaded, OpenclLoadedKernel)
+    configs = [make_config(kernel, items) for items in (64, 16384, 4096)]
+    impossible = make_config(kernel, 64, arg0=2**40)
+    loaded.reserve([*configs, impossible])
+    reserved = dict(loaded._buffers)
+    assert set(reserved) == {0, 1, 2}
+    assert kernel.signature is not None
+    for config in configs:
+        launcher = loaded.prepare(config)
+        launcher.launch()
+        (items,) = config.global_size
+        a, b = (
+            reference_fill(fill_spec(kernel.signature.arguments[p], elements=items, seed=7))
+            for p in (0, 1)
+        )
+        assert loaded.read_buffer(2, items * 4 + 4096) == (a + b).tobytes() + bytes(4096)
+    assert all(loaded._buffers[position] is buffer for position, buffer in reserved.items())
+    loaded.release()
+
+
+def test_what_does_not_fit_all_together_is_not_reserved(
+    session: Session, compiled: Program
+) -> None:
+    kernel, device = vadd(), session.device
+    loaded = session.load(kernel, compiled)
+    assert isinstance(loaded, OpenclLoadedKernel)
+    most = device.max_allocation_bytes // 4 - 4096
+    each = min(most, int(device.global_memory_bytes * 0.6) // 4 // 3)
+    loaded.reserve([make_config(kernel, 64, arg0=each, arg1=each, arg2=each)])
+    expected = 12 * each <= device.global_memory_bytes * 0.5
+    assert bool(loaded._buffers) is expected
+    assert loaded.prepare(make_config(kernel, 64)).launch() > 0
+    loaded.release()
+
+
 def test_source_is_built_where_there_is_no_binary(session: Session) -> None:
     kernel = vadd()
     loaded = session.load(kernel, Program(binary=b"", options="", log="", seconds=0))

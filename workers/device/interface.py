@@ -86,7 +86,14 @@ class Launcher(Protocol):
 
 
 class LoadedKernel(Protocol):
-    """A kernel ready to be launched, with the buffers of its task allocated."""
+    """A kernel ready to be launched, with the buffers of its task."""
+
+    def reserve(self, configs: Sequence[LaunchConfig]) -> None:
+        """Allocate each buffer as large as the largest of these configs needs it, where that fits all together.
+
+        Raises DeviceFailure only where the context is lost.
+        """
+        ...
 
     def prepare(self, config: LaunchConfig) -> Launcher:
         """Put the arguments of ``config`` in place, every buffer filled with the inputs of its seed.

@@ -33,6 +33,8 @@ _logger = logging.getLogger(__name__)
 GUARD_BYTES = 4096
 """Zeroed room behind every buffer: a kernel that reaches a little too far reads zeros, not its neighbour."""
 
+_RESERVED_SHARE = 0.5
+"""Most of the device's memory that is allocated before it is needed."""
 _WRITTEN = (Access.WRITE, Access.READ_WRITE)
 _START, _END = cl.profiling_info.START, cl.profiling_info.END
 
@@ -70,6 +72,32 @@ class OpenclLoadedKernel:
             driver_local_bytes = int(work_group_info(info.LOCAL_MEM_SIZE, queue.cl_device))
             self._max_constant_bytes = int(queue.cl_device.max_constant_buffer_size)
         self._static_local_bytes = max(driver_local_bytes, self.signature.static_local_bytes)
+
+    def reserve(self, configs: Sequence[LaunchConfig]) -> None:
+        """Allocate each buffer as large as the largest of these configs needs it, where that fits all together.
+
+        Growing from config to config would free and allocate a dozen times, at a launch's cost or more each. Configs
+        that are too large for the device are left to ``prepare``, which refuses them.
+        """
+        device = self.queue.device
+        largest: dict[int, int] = {}
+        for config in configs:
+            for argument, given in zip(self.signature.arguments, config.args, strict=True):
+                if argument.kind is ArgumentKind.GLOBAL_BUFFER:
+                    num_bytes = _padded((given.elements or 0) * argument.element_bytes)
+                    if num_bytes <= device.max_allocation_bytes:
+                        known = largest.get(argument.position, 0)
+                        largest[argument.position] = max(known, num_bytes)
+        if sum(largest.values()) > device.global_memory_bytes * _RESERVED_SHARE:
+            return
+        try:
+            for position, num_bytes in largest.items():
+                if position not in self._buffers:
+                    self._buffers[position] = self.queue.allocate(num_bytes)
+        except DeviceFailure as error:
+            if error.sticky:
+                raise
+            self.release()  # somebody else has the memory: smaller configs may find enough
 
     def prepare(self, config: LaunchConfig) -> OpenclLauncher:
         """Put the arguments of ``config`` in place, every buffer filled with the inputs of its seed.

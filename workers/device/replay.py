@@ -173,6 +173,9 @@ class ReplayLoadedKernel:
         self._kernel = kernel
         self._num_prepared = 0
 
+    def reserve(self, configs: Sequence[LaunchConfig]) -> None:
+        """Nothing is allocated."""
+
     def prepare(self, config: LaunchConfig) -> ReplayLauncher:
         """Count the config and return its launcher. Raises DeviceFailure where the file says so."""
         index = self._num_prepared
