@@ -178,7 +178,8 @@ class PlainLoop:
                     np.uint64(spec.num_scalars),
                     np.uint32(spec.key),
                     np.uint64(spec.contents.limit if spec.contents else 0),
-                    *(map(np.uint64, (place.offset, place.stride, place.count)) if place else ()),
+                    # Where there is no place: how many zeros follow.
+                    *map(np.uint64, (place.offset, place.stride, place.count) if place else (0,)),
                 )
                 fills.append(
                     _Fill(

@@ -24,7 +24,7 @@ __kernel void more(__global unsigned char *bytes, __constant short8 *s, __local 
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # other files' children must not inherit its cache folder
 def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The CPU device that passes a probe build: a listed one may be unable to build anything."""
     chosen = choose("cpu")
