@@ -161,8 +161,8 @@ def costs(data: Path) -> dict[str, Any]:
     ]
     at = {(one["event"], names.get(one.get("task_id", ""), "")): one["at_s"] for one in events}
     turns = sorted(
-        (one["began_s"], one["ended_s"]) for one in events
-        if one["event"] == "timed" and one["ended_s"] is not None and names[one["task_id"]] != "bad"
+        tuple(turn) for one in events if one["event"] == "timed" and names[one["task_id"]] != "bad"
+        for turn in one["turns"]
     )  # fmt: skip
     pause_s = max((b[0] - a[1] for a, b in itertools.pairwise(turns)), default=0.0)
     return {

@@ -27,7 +27,7 @@ def timed_events(folder: Path) -> Iterator[dict[str, Any]]:
     for path in sorted((folder / "events").glob("*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             event = json.loads(line)
-            if event["event"] == "timed" and event["ended_s"] is not None:
+            if event["event"] == "timed":
                 yield event
 
 
@@ -60,9 +60,9 @@ def main() -> int:
     if not events:
         print(f"{given.folder}/events has no timed task", file=sys.stderr)
         return 3
-    start_s = min(event["began_s"] for event in events) + given.skip_s
-    events = [event for event in events if event["began_s"] >= start_s]
-    turns = [(event["began_s"], event["ended_s"]) for event in events]
+    start_s = min(began_s for event in events for began_s, _ in event["turns"]) + given.skip_s
+    events = [event for event in events if event["turns"][0][0] >= start_s]
+    turns = [(began_s, ended_s) for event in events for began_s, ended_s in event["turns"]]
     whole_s = max(ended_s for _, ended_s in turns) - min(began_s for began_s, _ in turns)
     in_turns_s = sum(ended_s - began_s for began_s, ended_s in turns)
     decades: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = defaultdict(lambda: np.zeros(3))
@@ -78,13 +78,12 @@ def main() -> int:
         f"in turns, outside configs (clocks, freeing, sentinel): {100 * (in_turns_s - config_s) / whole_s:.1f} %"
     )
     print(f"timed launches ran: {100 * launched_s / whole_s:.1f} %")
-    for what, first, second in (
-        ("loading", "sent_s", "loaded_s"),
-        ("waiting for the turn", "loaded_s", "began_s"),
-    ):
-        spans = [event[second] - event[first] for event in events]
+    loading = [event["loaded_s"] - event["sent_s"] for event in events]
+    waiting = [max(0.0, event["turns"][-1][0] - event["loaded_s"]) for event in events]
+    for what, spans in (("loading", loading), ("waiting for the turn", waiting)):
         print(
-            f"{what}: median {1e3 * np.median(spans):.1f} ms, p90 {1e3 * np.quantile(spans, 0.9):.1f} ms a task"
+            f"{what}: median {1e3 * np.median(spans):.1f} ms, "
+            f"p90 {1e3 * np.quantile(spans, 0.9):.1f} ms a task"
         )
     table = [
         (decade, int(count), wall_s, 1e3 * wall_s / count, launched / wall_s if wall_s else 0.0)

@@ -123,15 +123,22 @@ class ChildReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLoaded:
-    """From a run child: the kernel is loaded; from here to ``TurnBegan`` it waits for the device."""
+    """From a run child: the kernel is loaded; from here to ``TurnTaken`` it waits for the device."""
 
     loaded_s: float = 0.0
     """Monotonic, as all times of messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnTaken:
+    """From a run child: it has the device to itself, and makes sure that it is sound and awake."""
+
+    turn_taken: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnBegan:
-    """From a run child: it has the device to itself.
+    """From a run child: from here on, the device's time is the task's.
 
     ``sentinel_ns``: the sentinel kernel's time, taken where the process that had the device before has died.
     """
@@ -196,6 +203,7 @@ FromChild = (
     | CompileFailed
     | ChildReady
     | RunLoaded
+    | TurnTaken
     | TurnBegan
     | ConfigStarted
     | ConfigFinished
@@ -217,6 +225,7 @@ _MESSAGES: dict[str, type] = {
         CompileFailed,
         ChildReady,
         RunLoaded,
+        TurnTaken,
         TurnBegan,
         ConfigStarted,
         ConfigFinished,

@@ -13,6 +13,10 @@ from pydantic import Field
 from llmperf_common.config import Node
 from llmperf_common.records import Strategy
 
+WALL_BUDGET_FACTOR = 5.0
+"""Refills are not launch time, yet a config must not spend the run on them: readings also stop when the
+wall clock has gone on for this many sample budgets."""
+
 
 class PlanConfig(Node):
     """Which launch configs are timed; a pure function of these, the kernel and the device class."""
@@ -136,7 +140,7 @@ class LimitsConfig(Node):
         None,
         gt=0,
         le=3600,
-        description="Kill a run child that gives no answer for one config after this long; unset: 4 s on a GPU, 30 s elsewhere.",
+        description="Kill a run child that gives no answer for one config after this long; unset: 4 s on a GPU, 30 s elsewhere, or more where timing allows launches that need it.",
     )
     task_timeout_s: float = Field(
         600.0,
@@ -202,7 +206,7 @@ class LedgerConfig(Node):
         None,
         ge=1,
         le=1000,
-        description="Tasks a worker holds at once: one runs, the others are analysed, compiled and loaded; unset: 3, and 2 more for each process that analyses or compiles beyond the first.",
+        description="Tasks a worker holds at once: some run or wait for their turn, the others are analysed and compiled; unset: one for each run child and 2 for each compile child.",
     )
 
 

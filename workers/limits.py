@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from workers.config import CollectConfig
+from workers.config import WALL_BUDGET_FACTOR, CollectConfig
 
 GPU_RUN_CHILDREN = 3
 """One has the device, one is loaded and waits for its turn, one loads (or starts, after a fault)."""
 _GPU_CONFIG_TIMEOUT_S = 4.0
+_LAUNCHES_OF_A_LONG_CONFIG = 11
+"""First, one warm, three cold, and those of the payload checks, each as long as a launch may be."""
 _CPU_CONFIG_TIMEOUT_S = 30.0
 _MOST_CHILDREN = 8
 _CLAIMED_BESIDE = 2
@@ -43,7 +45,10 @@ def limits_on(config: CollectConfig, *, gpu: bool, shared: bool) -> Limits:
         shared: whether several run children may hold it, one of them launching.
     """
     given = config.limits
-    timeout_s = _GPU_CONFIG_TIMEOUT_S if gpu else _CPU_CONFIG_TIMEOUT_S
+    timing = config.timing
+    honest_ms = _LAUNCHES_OF_A_LONG_CONFIG * timing.max_launch_ms
+    honest_ms += WALL_BUDGET_FACTOR * timing.sample_budget_ms
+    timeout_s = max(_GPU_CONFIG_TIMEOUT_S if gpu else _CPU_CONFIG_TIMEOUT_S, honest_ms / 1e3)
     processors = len(os.sched_getaffinity(0))
     compilers = max(1, min(_MOST_CHILDREN, processors // 2)) if gpu else 1
     compilers = given.compile_children or compilers

@@ -1,7 +1,7 @@
 """One device's assembly line: tasks are analysed and compiled in some children and timed in another.
 
-Owns the order of work. Two modes: on a GPU compiling runs ahead beside the timing and a warm spare run child
-stands ready; on a CPU device (``quiet``) nothing else runs while a task is timed, and each task gets a child of
+Owns the order of work. Two modes: on a GPU compiling runs ahead beside the timing and several run children
+load kernels and take turns; on a CPU device (``quiet``) nothing else runs while a task is timed, and each task gets a child of
 its own, because a kernel there can damage its process unseen.
 """
 
@@ -193,7 +193,12 @@ class DevicePipeline:
 
     def abandon_waiting(self) -> list[Lease]:
         """Drop the tasks not yet begun and return their leases; the one in hand goes on."""
-        waiting = [*self._analysers.items(), *self._compilers.items(), *self._compiled]
+        waiting = [
+            *self._analysers.items(),
+            *self._compilers.items(),
+            *self._compiled,
+            *self._slot.waiting(),
+        ]
         leases = [state.lease for state in waiting if not state.is_complete]
         self.abandon([lease.task for lease in leases])
         return leases
@@ -226,6 +231,7 @@ class DevicePipeline:
             self._begin(state)
         for state in self._compilers.take_finished():
             (self._finished if state.is_complete else self._compiled).append(state)
+        self._compiled.extendleft(self._slot.take_returned())
         for state in self._slot.take_finished():
             self._compile_work.forget(state)
             self._finished.append(state)
@@ -235,7 +241,7 @@ class DevicePipeline:
             check_space(self._scratch)
         finished, self._finished = self._finished, []
         for state in finished:
-            if state.trace.began_s is not None:
+            if state.trace.turns:
                 self._note("timed", task_id=state.task.task_id, **state.trace.as_event())
         return [
             FinishedTask(lease=state.lease, result=state.result(self._monitor))

@@ -23,13 +23,14 @@ from workers.channel import (
     RunJob,
     RunLoaded,
     TurnBegan,
+    TurnTaken,
 )
 from workers.child_main import serve
 from workers.device.find import open_session
 from workers.device.interface import DeviceFailure, DeviceRef, LoadedKernel, Program, Session
 from workers.run_order import RunOrder
 from workers.timing import time_config
-from workers.turns import device_turn
+from workers.turns import await_end, device_turn
 
 _COOLS_AFTER_S = 0.1
 """A device that has been idle for longer is kept busy before it is timed: its clocks may have fallen."""
@@ -59,13 +60,29 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
         return
     channel.send(RunLoaded(loaded_s=time.monotonic()))
     with device_turn(Path(job.turn_path) if job.turn_path else None) as handover:
+        channel.send(TurnTaken())
         began_s = time.monotonic()
+        if handover.dead_pid is not None:
+            await_end(handover.dead_pid)
         if handover.idle_s is None or handover.idle_s > _COOLS_AFTER_S:
             session.spin_up(job.timing.spin_up_ms)
-        health_ns = session.sentinel_ns() if handover.after_death else None
+        health_ns = None if handover.dead_pid is None else session.sentinel_ns()
         channel.send(TurnBegan(began_s=began_s, sentinel_ns=health_ns))
         last_message = _run_turn(channel, session, loaded, job)
+        if isinstance(last_message, ConfigFinished):  # sticky: the context is lost, buffers and all
+            channel.send(last_message)
+            _await_kill(channel)
     channel.send(last_message)
+
+
+def _await_kill(channel: Channel) -> None:
+    """Keep the turn until this process is no more: whoever has it next must not meet the lost context's end.
+
+    Raises:
+        ChannelClosedError: The parent is gone, too.
+    """
+    while True:
+        channel.receive()
 
 
 def _run_turn(

@@ -24,6 +24,10 @@ class DeviceLostError(Exception):
     """The device cannot be opened any more; the message says how the last child ended."""
 
 
+class ChildStartError(DeviceLostError):
+    """One child cannot open the device, however often it is started; others may have it open."""
+
+
 class RunChild:
     """One run child at a time, and its successors.
 
@@ -63,14 +67,14 @@ class RunChild:
         """Kill the current child, which ended (or was silent) before it had opened its device.
 
         Raises:
-            DeviceLostError: It was one too many in a row; ``report`` (or how it ended) is the message.
+            ChildStartError: It was one too many in a row; ``report`` (or how it ended) is the message.
         """
         child = self.current
         assert child is not None, "no child to drop"
         self.drop()
         self._failed_starts += 1
         if self._failed_starts >= _MAX_FAILED_STARTS:
-            raise DeviceLostError(_lost(report or child.describe_end()))
+            raise ChildStartError(_lost(report or child.describe_end()))
 
     def end_current(self) -> str | None:
         """Let the current child exit; None if it went well, else how it ended."""

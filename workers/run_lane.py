@@ -24,6 +24,7 @@ from workers.channel import (
     RunJob,
     RunLoaded,
     TurnBegan,
+    TurnTaken,
 )
 from workers.child import Child
 from workers.config import TimingConfig
@@ -32,6 +33,7 @@ from workers.limits import Limits
 from workers.run_children import START_TIMEOUT_S, DeviceLostError, RunChild
 from workers.run_order import HUNG_NS
 from workers.task_state import TaskState, quarantined
+from workers.turns import GONE_TIMEOUT_S
 
 
 class _Phase(Enum):
@@ -42,10 +44,18 @@ class _Phase(Enum):
     LOADING = auto()
     WAITING = auto()
     """Loaded; another lane has the device, for as long as that takes."""
+    PREPARING = auto()
+    """It has the device and makes sure that it is sound and awake; what goes wrong is no kernel's fault."""
     TURN = auto()
-    """It has the device and has announced no config yet."""
+    """It has announced no config yet."""
     IN_CONFIG = auto()
     BETWEEN = auto()
+
+
+PREPARE_TIMEOUT_S = GONE_TIMEOUT_S + 10.0
+"""For a child that has the device: until its dead predecessor is gone, and its own kernels have run."""
+_MAX_FAILED_TURNS = 3
+"""Turns in a row that end before they begin (a device that does not answer, a child that is killed as it waits)."""
 
 
 class RunLane:
@@ -80,7 +90,8 @@ class RunLane:
         self._child_per_task = child_per_task
         self._turn_path = turn_path
         self._phase = _Phase.STARTING
-        self._index = 0
+        self._index: int | None = None
+        self._failed_turns = 0
         self._report = ""
         self._binary_path = Path()
         self._sentinel = False
@@ -126,19 +137,34 @@ class RunLane:
             limit_s = START_TIMEOUT_S
         elif self._phase is _Phase.LOADING:
             limit_s = limits.build_timeout_s
+        elif self._phase is _Phase.PREPARING:
+            limit_s = PREPARE_TIMEOUT_S + self._timing.spin_up_ms / 1e3
         else:
             limit_s = limits.config_timeout_s
         if now_s - child.last_heard_s > limit_s:
             self._died(killed_after_s=limit_s)
-        elif (
-            state is not None
-            and state.started_s is not None
-            and now_s - state.started_s > limits.task_timeout_s
-        ):
-            detail = f"not reached within limits.task_timeout_s ({limits.task_timeout_s:g} s)"
-            state.record_rest(_launch_failure(FailureCode.OVER_TIME_BUDGET, detail))
-            self.child.drop()
-            self._finish()
+        elif state is not None and state.trace.turn_began_s is not None:
+            spent_s = state.trace.device_s + now_s - state.trace.turn_began_s
+            if spent_s > limits.task_timeout_s:
+                detail = f"not reached within limits.task_timeout_s ({limits.task_timeout_s:g} s)"
+                state.record_rest(_launch_failure(FailureCode.OVER_TIME_BUDGET, detail))
+                self.child.drop()
+                self._finish()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the task in hand has the device, or has had it."""
+        state = self.state
+        return state is not None and (
+            state.has_outcomes
+            or self._phase not in (_Phase.STARTING, _Phase.LOADING, _Phase.WAITING)
+        )
+
+    def take_back(self) -> TaskState | None:
+        """Give the task in hand back to the owner, who finds another lane for it."""
+        state, self.state = self.state, None
+        self.child.drop()
+        return state
 
     def take_finished(self) -> list[TaskState]:
         """Return the tasks finished since the last call."""
@@ -165,6 +191,8 @@ class RunLane:
         elif isinstance(message, RunLoaded):
             assert state is not None, "loaded without a task"
             self._phase, state.trace.loaded_s = _Phase.WAITING, message.loaded_s
+        elif isinstance(message, TurnTaken):
+            self._phase = _Phase.PREPARING
         elif isinstance(message, TurnBegan):
             self._turn_began(message)
         elif isinstance(message, ConfigStarted):
@@ -179,10 +207,8 @@ class RunLane:
 
     def _turn_began(self, message: TurnBegan) -> None:
         assert self.state is not None, "a turn without a task"
-        self._phase = _Phase.TURN
-        self.state.trace.began_s = message.began_s
-        if self.state.started_s is None:
-            self.state.started_s = time.monotonic()
+        self._phase, self._failed_turns = _Phase.TURN, 0
+        self.state.trace.begin_turn(message.began_s)
         if message.sentinel_ns is not None:
             self.state.note_sentinel(message.sentinel_ns)
 
@@ -211,11 +237,11 @@ class RunLane:
         assert state is not None, "done without a task"
         if message.sentinel_ns is not None:
             state.note_sentinel(message.sentinel_ns)
-        state.trace.ended_s = message.ended_s
+        state.trace.end_turn(message.ended_s)
         self._phase = _Phase.IDLE
         if self._child_per_task:
             bad_end = self.child.end_current()
-            if bad_end is not None:
+            if bad_end is not None and self._index is not None:
                 detail = f"after its result, on exit: {bad_end}"
                 state.record(self._index, _launch_failure(FailureCode.DEVICE_FAULT, detail))
         self._finish()
@@ -239,18 +265,31 @@ class RunLane:
             return
         if phase in (_Phase.STARTING, _Phase.IDLE):
             self._go_on()
+        elif phase in (_Phase.WAITING, _Phase.PREPARING):
+            self._turn_failed(self._death_detail(child, killed_after_s))
         elif phase is _Phase.LOADING:
             code = FailureCode.BUILD_TIMEOUT if killed_after_s else FailureCode.COMPILER_CRASH
             self._died_unstarted(code, Stage.BUILD, self._death_detail(child, killed_after_s))
-        elif phase in (_Phase.WAITING, _Phase.TURN):
+        elif phase is _Phase.TURN:
             code = FailureCode.HANG if killed_after_s else FailureCode.DEVICE_FAULT
             self._died_unstarted(code, Stage.LAUNCH, self._death_detail(child, killed_after_s))
         else:
             self._died_in_config(child, phase, killed_after_s)
 
+    def _turn_failed(self, why: str) -> None:
+        """No kernel is to blame: once more in a fresh child, as long as the device answers now and then."""
+        self._failed_turns += 1
+        if self._failed_turns >= _MAX_FAILED_TURNS:
+            raise DeviceLostError(f"the device does not answer: {why}")
+        self._go_on()
+
     def _died_unstarted(self, code: FailureCode, stage: Stage, detail: str) -> None:
         """No config is to blame: once more in a fresh child, or the kernel's own failure."""
         assert self.state is not None, "a death without a task"
+        self.state.trace.end_turn(time.monotonic())
+        if self.state.is_complete:
+            self._finish()
+            return
         self.state.num_deaths += 1
         code = FailureCode.INTERNAL_ERROR if self._report else code
         if self.state.num_deaths >= self._limits.deaths_to_quarantine:
@@ -260,6 +299,7 @@ class RunLane:
 
     def _died_in_config(self, child: Child, phase: _Phase, killed_after_s: float | None) -> None:
         assert self.state is not None, "a death without a task"
+        assert self._index is not None, "a config was announced"
         code = FailureCode.HANG if killed_after_s else FailureCode.DEVICE_FAULT
         code = FailureCode.INTERNAL_ERROR if self._report else code
         detail = self._death_detail(child, killed_after_s)
@@ -283,9 +323,11 @@ class RunLane:
         Raises:
             DeviceLostError: NVML says that the card must not be used as it is.
         """
-        state, device = self.state, self.device
+        state, device, index = self.state, self.device, self._index
         assert state is not None, "a death without a task"
         assert device is not None, "use_device() comes first"
+        assert index is not None, "some config's fault"
+        state.trace.end_turn(time.monotonic())
         problems = problems_of(device)
         if problems:
             raise DeviceLostError(
@@ -294,8 +336,9 @@ class RunLane:
         state.num_deaths += 1
         if state.num_deaths >= self._limits.deaths_to_quarantine:
             state.record_rest(quarantined(state.num_deaths))
-        elif state.is_fault(self._index):
-            state.give_up_strategies_of(self._index, self._limits.faults_to_end_strategy)
+        elif state.is_fault(index):
+            state.give_up_strategies_of(index, self._limits.faults_to_end_strategy)
+        state.give_up_hopeless()
         if state.is_complete:
             self._finish()
         else:
@@ -313,6 +356,7 @@ class RunLane:
 
     def _finish(self) -> None:
         assert self.state is not None, "nothing to finish"
+        self.state.trace.end_turn(time.monotonic())
         self._finished.append(self.state)
         self.state = None
 
@@ -341,7 +385,7 @@ class RunLane:
             sentinel=self._sentinel,
             turn_path=str(self._turn_path) if self._turn_path else None,
         )
-        self._phase, self._report = _Phase.LOADING, ""
+        self._phase, self._report, self._index = _Phase.LOADING, "", None
         state.trace.sent_s = time.monotonic()
         if not child.send(job):
             self._died()

@@ -20,7 +20,12 @@ MAX_GROWTH = 3
 """A launch is taken to grow at most with this power of the ratio of sizes: no kernel of three nested sizes is worse."""
 FEW_TOO_LONG = 3
 FAR_TOO_LONG = 4.0
-"""A config is given up when one no larger took this many times the limit, or when so many took more than it."""
+"""A config is given up when one smaller took this many times the limit, or when so many took more than it."""
+
+_LEAST_NS = 1000.0
+"""No launch is taken to be shorter: a clock that says 0 must not make every size look safe."""
+_MOST_RATIO = 1e30
+"""Of two sizes: a scalar may be any double, and its powers must be numbers."""
 
 
 class RunOrder:
@@ -47,6 +52,7 @@ class RunOrder:
         self._bounds_ns = dict.fromkeys(open_indices, math.inf)
         self._is_calm = False
         self._too_long: list[tuple[int, float]] = []
+        self._has_news = False
         for index, known_ns in enumerate(launch_ns):
             if known_ns is not None:
                 self._learn(index, known_ns)
@@ -65,8 +71,9 @@ class RunOrder:
 
     def take_hopeless(self) -> list[tuple[int, Failure]]:
         """Take out the open configs that are no smaller than what was too long, each with its outcome."""
-        if not self._too_long:
+        if not self._has_news:
             return []
+        self._has_news = False
         found = [(index, why) for index in self._open if (why := self._why_hopeless(index))]
         for index, _ in found:
             del self._open[index]
@@ -85,8 +92,10 @@ class RunOrder:
         return self._bounds_ns[index], math.fsum(map(math.log, self._sizes[index]))
 
     def _learn(self, index: int, launch_ns: float) -> None:
+        launch_ns = max(launch_ns, _LEAST_NS)
         if launch_ns > self._limit_ns:
             self._too_long.append((index, launch_ns))
+            self._has_news = True
         if self._is_calm:
             return
         sizes = self._sizes[index]
@@ -95,17 +104,21 @@ class RunOrder:
             self._bounds_ns[other] = min(self._bounds_ns[other], launch_ns * growth)
 
     def _why_hopeless(self, index: int) -> Failure | None:
-        shorter = [
-            took_ns for other, took_ns in self._too_long
-            if all(a <= b for a, b in zip(self._sizes[other], self._sizes[index], strict=True))
-        ]  # fmt: skip
+        sizes = self._sizes[index]
+        no_larger = [
+            (took_ns, self._sizes[other] != sizes)
+            for other, took_ns in self._too_long
+            if all(a <= b for a, b in zip(self._sizes[other], sizes, strict=True))
+        ]
+        # One of the same sizes differs by its local size, and that is what it was planned for.
+        shorter = [took_ns for took_ns, is_smaller in no_larger if is_smaller]
         longest_ns = max(shorter, default=0.0)
-        if longest_ns >= HUNG_NS:
+        if any(took_ns >= HUNG_NS for took_ns, _ in no_larger):
             code, why = FailureCode.QUARANTINED, "one launch config that is larger in nothing hung"
         elif longest_ns >= FAR_TOO_LONG * self._limit_ns or len(shorter) >= FEW_TOO_LONG:
             code = FailureCode.OVER_TIME_BUDGET
             why = (
-                f"{len(shorter)} that are larger in nothing took up to {longest_ns / 1e6:.3f} ms, "
+                f"{len(shorter)} that are smaller, and larger in nothing, took up to {longest_ns / 1e6:.3f} ms, "
                 f"timing.max_launch_ms is {self._limit_ns / 1e6:g}"
             )
         else:
@@ -120,5 +133,5 @@ def _sizes(config: LaunchConfig) -> tuple[float, ...]:
 
 
 def _growth(small: Sequence[float], large: Sequence[float]) -> float:
-    ratios = [b / a for a, b in zip(small, large, strict=True) if b > a]
+    ratios = [min(b / a, _MOST_RATIO) for a, b in zip(small, large, strict=True) if b > a]
     return min(math.prod(ratios), max(ratios) ** MAX_GROWTH) if ratios else 1.0

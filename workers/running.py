@@ -6,15 +6,20 @@ never waits for a program to be loaded, and a fault costs no context creation; o
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 
 from llmperf_common.records import Device
 from workers.child import Child
 from workers.config import TimingConfig
 from workers.limits import Limits
+from workers.run_children import ChildStartError
 from workers.run_lane import RunLane
 from workers.task_state import TaskState
+
+_logger = logging.getLogger(__name__)
 
 
 class RunSlot:
@@ -50,6 +55,7 @@ class RunSlot:
         ]
         self._timing = timing
         self._num_run = 0
+        self._returned: list[TaskState] = []
 
     @property
     def states(self) -> list[TaskState]:
@@ -94,16 +100,42 @@ class RunSlot:
         return [lane.child.current for lane in self._lanes if lane.child.current is not None]
 
     def handle(self, child: Child) -> None:
-        """Take in what ``child`` has sent."""
-        for lane in self._lanes:
+        """Take in what ``child`` has sent.
+
+        Raises:
+            DeviceLostError: The device cannot be used any more.
+        """
+        for lane in list(self._lanes):
             if lane.child.current is child:
-                lane.hear()
-                lane.warm_up()
+                self._drive(lane, lane.hear)
 
     def check_deadlines(self, now_s: float) -> None:
-        """Kill children that give no answer, and end tasks that take too long."""
-        for lane in self._lanes:
-            lane.check_deadlines(now_s)
+        """Kill children that give no answer, and end tasks that take too long. Raises DeviceLostError."""
+        for lane in list(self._lanes):
+            self._drive(lane, partial(lane.check_deadlines, now_s))
+
+    def take_returned(self) -> list[TaskState]:
+        """Return the tasks whose lane was closed before they began."""
+        returned, self._returned = self._returned, []
+        return returned
+
+    def waiting(self) -> list[TaskState]:
+        """The tasks in hand that have not begun: they load or wait for their turn."""
+        return [lane.state for lane in self._lanes if lane.state is not None and not lane.has_begun]
+
+    def _drive(self, lane: RunLane, action: Callable[[], None]) -> None:
+        """Let a lane go on; one that cannot start a child is closed where another one has the device open."""
+        try:
+            action()
+            lane.warm_up()
+        except ChildStartError as error:
+            if not any(other.child.is_ready for other in self._lanes if other is not lane):
+                raise
+            _logger.warning("going on with one process less on the device: %s", error)
+            self._lanes.remove(lane)
+            state = lane.take_back()
+            if state is not None:
+                self._returned.append(state)
 
     def take_finished(self) -> list[TaskState]:
         """Return the tasks finished since the last call."""

@@ -28,6 +28,7 @@ from llmperf_common.records import (
 )
 from workers.device.monitor import Condition, Monitor
 from workers.plan import Plan, Task
+from workers.run_order import RunOrder
 from workers.task_trace import TaskTrace
 
 
@@ -53,7 +54,6 @@ class TaskState:
     num_deaths: int = 0
     num_analysis_attempts: int = 0
     num_compile_attempts: int = 0
-    started_s: float | None = None
     sentinel: tuple[SentinelReading, ...] = ()
     trace: TaskTrace = field(init=False)
     _windows_s: list[tuple[float, float] | None] = field(init=False, default_factory=list)
@@ -125,6 +125,17 @@ class TaskState:
             if outcome is None:
                 self.record(index, failure)
 
+    def give_up_hopeless(self) -> None:
+        """Give up the open configs that what has run shows to be too long."""
+        order = RunOrder(
+            self.configs,
+            self.launch_ns,
+            self.open_indices,
+            max_launch_ns=self.plan.timing_config.max_launch_ms * 1e6,
+        )
+        for index, failure in order.take_hopeless():
+            self.record(index, failure)
+
     def is_fault(self, index: int) -> bool:
         """Whether a config has ended its process by a fault."""
         recorded = self.outcomes[index]
@@ -176,7 +187,7 @@ class TaskState:
         )
 
     def note_sentinel(self, median_ns: float) -> None:
-        """Keep a sentinel reading taken after this task."""
+        """Keep a sentinel reading taken before or after this task."""
         reading = SentinelReading(
             device_id=self.device_id, at_us=self.now_us(), median_ns=median_ns
         )

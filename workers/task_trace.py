@@ -24,15 +24,36 @@ class _Share:
 class TaskTrace:
     """Filled while a task runs; times are seconds of the monotonic clock, None until they are known.
 
-    A task whose child dies begins again: the last turn's times stand, configs are summed over all.
+    A task whose child dies begins again: ``turns`` has all its turns, (began, ended), and configs are summed over them;
+    of loading the last time stands.
     """
 
     num_warmups: int
     sent_s: float | None = None
     loaded_s: float | None = None
-    began_s: float | None = None
-    ended_s: float | None = None
+    turns: list[tuple[float, float]] = field(default_factory=list)
+    _began_s: float | None = None
     _by_decade: dict[str, _Share] = field(default_factory=lambda: defaultdict(_Share))
+
+    @property
+    def device_s(self) -> float:
+        """How long the task has had the device, the turn under way not counted."""
+        return sum(ended_s - began_s for began_s, ended_s in self.turns)
+
+    @property
+    def turn_began_s(self) -> float | None:
+        """Since when it has the device; None where it has not."""
+        return self._began_s
+
+    def begin_turn(self, began_s: float) -> None:
+        """The task has the device."""
+        self._began_s = began_s
+
+    def end_turn(self, ended_s: float) -> None:
+        """It has it no more; nothing happens where it had not."""
+        if self._began_s is not None:
+            self.turns.append((self._began_s, ended_s))
+            self._began_s = None
 
     def note_config(self, outcome: Outcome, began_s: float, ended_s: float) -> None:
         """Add a config that was launched."""
@@ -53,8 +74,7 @@ class TaskTrace:
         return {
             "sent_s": self.sent_s,
             "loaded_s": self.loaded_s,
-            "began_s": self.began_s,
-            "ended_s": self.ended_s,
+            "turns": self.turns,
             "decades": {
                 decade: [share.num_configs, round(share.wall_s, 6), round(share.launched_s, 6)]
                 for decade, share in sorted(self._by_decade.items())

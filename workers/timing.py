@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Checks, Device, LaunchConfig, Outcome, StopReason, Timing
 from workers.checks import above_floor, is_stationary, payload_checks
-from workers.config import TimingConfig
+from workers.config import WALL_BUDGET_FACTOR, TimingConfig
 from workers.device.interface import DeviceFailure, Launcher, LoadedKernel
 
 LONG_LAUNCH_NS = 5e6
@@ -25,9 +25,6 @@ VERY_LONG_LAUNCH_NS = 20e6
 """Above this, one reading is enough."""
 READINGS_OF_A_LONG_LAUNCH = 3
 MAX_LAUNCHES_PER_READING = 1000
-WALL_BUDGET_FACTOR = 5.0
-"""Refills are not launch time, yet a config must not spend the run on them: readings also stop when the
-wall clock has gone on for this many sample budgets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

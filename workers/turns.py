@@ -16,7 +16,7 @@ from pathlib import Path
 
 _MAX_RECORD_BYTES = 64
 _GONE_POLL_S = 0.005
-_GONE_TIMEOUT_S = 10.0
+GONE_TIMEOUT_S = 10.0
 _ENDED_STATES = "ZXx"
 
 
@@ -24,11 +24,11 @@ _ENDED_STATES = "ZXx"
 class Handover:
     """How the device was left.
 
-    ``idle_s``: since the last holder let go; None where there was none, or it died. ``after_death``: it died.
+    ``idle_s``: since the last holder let go; None where there was none, or it died. ``dead_pid``: then this one.
     """
 
     idle_s: float | None
-    after_death: bool
+    dead_pid: int | None
 
 
 @contextmanager
@@ -36,11 +36,11 @@ def device_turn(path: Path | None) -> Iterator[Handover]:
     """Wait for the turn and hold it; with None there is nobody to share with.
 
     Args:
-        path: the lock file, made where it is missing. Open the device first: a dying process closes its files in
+        path: the lock file, made where it is missing. An exception, or the end of the process, leaves the record of a death. Open the device first: a dying process closes its files in
             the order of their descriptors, so that the device is free when the lock is.
     """
     if path is None:
-        yield Handover(idle_s=None, after_death=False)
+        yield Handover(idle_s=None, dead_pid=None)
         return
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -56,20 +56,17 @@ def device_turn(path: Path | None) -> Iterator[Handover]:
 def _read(descriptor: int) -> Handover:
     state, _, value = os.pread(descriptor, _MAX_RECORD_BYTES, 0).decode().strip().partition(" ")
     if state == "free":
-        return Handover(idle_s=max(0.0, time.monotonic() - float(value)), after_death=False)
-    if state == "held":
-        _await_end(int(value))
-        return Handover(idle_s=None, after_death=True)
-    return Handover(idle_s=None, after_death=False)
+        return Handover(idle_s=max(0.0, time.monotonic() - float(value)), dead_pid=None)
+    return Handover(idle_s=None, dead_pid=int(value) if state == "held" else None)
 
 
 def _write(descriptor: int, record: str) -> None:
     os.pwrite(descriptor, record.ljust(_MAX_RECORD_BYTES).encode(), 0)
 
 
-def _await_end(pid: int) -> None:
+def await_end(pid: int) -> None:
     """Wait until a dead holder has given back the device too, as far as that can be seen."""
-    deadline_s = time.monotonic() + _GONE_TIMEOUT_S
+    deadline_s = time.monotonic() + GONE_TIMEOUT_S
     while time.monotonic() < deadline_s:
         try:
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")

@@ -6,7 +6,7 @@ however large the run. Ratios are given for both.
 
 How time is shared out among launch configs, by the same rule for ours and for the plain loop: a row takes the time since
 the row before it. The first row of a kernel also takes what comes between two kernels (building or loading it, spinning
-up, a sentinel), and for ours the waiting for a compiler, a spare child and the ledger, if there is any: that interval is
+up, a sentinel), and for ours the waiting for a compiler, its turn and the ledger, if there is any: that interval is
 shared equally by all rows of the kernel. So nothing is left over: the shares add up to the work time. The rate of a class
 is the number of its configs that are ok in both parts, over the sum of their shares; the class is told by our median.
 """

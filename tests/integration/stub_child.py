@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from dataclasses import replace
 from pathlib import Path
 
 from llmperf_common.failures import Failure, FailureCode, Stage
@@ -21,10 +23,16 @@ from workers.channel import (
     RunJob,
     RunLoaded,
     TurnBegan,
+    TurnTaken,
 )
 from workers.child_main import serve
+from workers.turns import device_turn
 
 OUTCOME = Failure(code=FailureCode.LAUNCH_ERROR, stage=Stage.LAUNCH, detail="a stub cannot launch")
+
+
+HELD_FOR_S = 0.5
+"""How long ``slow`` has the device."""
 
 
 def die() -> None:
@@ -33,7 +41,12 @@ def die() -> None:
 
 
 def main(channel: Channel, where: str) -> None:
-    """Serve jobs; ``where`` is ``load``, ``first load``, ``release``, ``exit`` or empty."""
+    """Serve jobs; ``where`` says what goes wrong, or nothing does.
+
+    ``load``, ``first load``, ``release``, ``exit``: it dies there. ``wait``: it dies as it waits for its turn.
+    ``stand``: it has the device and never begins. ``sticky``: its first config ends the context. ``slow``: a turn takes
+    a while.
+    """
     channel.send(ChildReady(device=DEVICE))
     while True:
         try:
@@ -47,17 +60,34 @@ def main(channel: Channel, where: str) -> None:
         if where == "load" or (where == "first load" and not mark.exists()):
             mark.touch()
             die()
-        channel.send(RunLoaded(), TurnBegan())
-        for index in job.open_indices:
-            channel.send(ConfigStarted(started_index=index))
-            channel.send(
-                ConfigFinished(
-                    finished_index=index, outcome=OUTCOME, sticky=False, began_s=1.0, ended_s=2.0
-                )
-            )
-        if where == "release":
+        channel.send(RunLoaded())
+        if where == "wait":
             die()
-        channel.send(RunDone(sentinel_ns=None))
+        with device_turn(Path(job.turn_path) if job.turn_path else None) as handover:
+            channel.send(TurnTaken())
+            if where == "stand":
+                time.sleep(60)
+            began_s = time.monotonic()
+            found_ns = None if handover.dead_pid is None else 1.0
+            channel.send(TurnBegan(began_s=began_s, sentinel_ns=found_ns))
+            time.sleep(HELD_FOR_S if where == "slow" else 0)
+            for index in job.open_indices:
+                channel.send(ConfigStarted(started_index=index))
+                channel.send(finished(index, sticky=where == "sticky"))
+                if where == "sticky":
+                    channel.receive()
+            if where == "release":
+                die()
+        channel.send(RunDone(sentinel_ns=None, ended_s=time.monotonic()))
+
+
+def finished(index: int, *, sticky: bool) -> ConfigFinished:
+    """The outcome of one config."""
+    now_s = time.monotonic()
+    outcome = replace(OUTCOME, code=FailureCode.DEVICE_FAULT) if sticky else OUTCOME
+    return ConfigFinished(
+        finished_index=index, outcome=outcome, sticky=sticky, began_s=now_s, ended_s=now_s
+    )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from llmperf_common.failures import Failure
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Strategy
-from tests.integration.collecting import REPOSITORY, write_kernels
+from tests.integration.collecting import REPOSITORY, wait_until, write_kernels
 from tests.integration.stub_device import DEVICE
 from workers.child import Child
 from workers.config import CollectConfig, PlanConfig
@@ -24,21 +25,31 @@ from workers.joining import device_class_of
 from workers.limits import limits_on
 from workers.plan import Plan
 from workers.run_children import DeviceLostError
+from workers.run_lane import PREPARE_TIMEOUT_S
 from workers.running import RunSlot
 from workers.task_state import TaskState
 
 
 @contextmanager
-def slot(folder: Path, where: str, *, child_per_task: bool = False) -> Iterator[RunSlot]:
+def slot(
+    folder: Path, where: str | dict[str, str], *, child_per_task: bool = False, **limits: float
+) -> Iterator[RunSlot]:
+    """A slot whose children do what ``where`` says, or says of their lane (``run-0``), or of its first child (``run-0-0``)."""
+
     environment = {
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     }
 
     def start(name: str) -> Child:
         module = "tests.integration.stub_child"
-        return Child(module, where, environment=environment, scratch=folder / name)
+        mode = where
+        if isinstance(where, dict):
+            mode = where.get(name, where.get(name.rpartition("-")[0], ""))
+        if mode == "none":
+            module = "tests.integration.no_such_module"
+        return Child(module, str(mode), environment=environment, scratch=folder / name)
 
-    made = run_slot(start, folder, child_per_task=child_per_task)
+    made = run_slot(start, folder, child_per_task=child_per_task, **limits)
     try:
         made.use_device(made.open_device(measure_peaks=False))
         yield made
@@ -47,12 +58,12 @@ def slot(folder: Path, where: str, *, child_per_task: bool = False) -> Iterator[
 
 
 def run_slot(
-    start: Callable[[str], Child], folder: Path, *, child_per_task: bool = False
+    start: Callable[[str], Child], folder: Path, *, child_per_task: bool = False, **limits: float
 ) -> RunSlot:
     config = CollectConfig()
     return RunSlot(
         start_child=start,
-        limits=limits_on(config, gpu=False, shared=not child_per_task),
+        limits=replace(limits_on(config, gpu=False, shared=not child_per_task), **limits),
         timing=config.timing,
         child_per_task=child_per_task,
         turn_path=folder / "turn",
@@ -74,25 +85,39 @@ def plan(tmp_path: Path) -> Plan:
 
 def run(made: RunSlot, plan: Plan, index: int, folder: Path) -> Counter[str]:
     """Run one task to its end; returns its rows' codes. The stub itself answers ``launch_error``."""
-    task = plan.task(index)
+    state = begin(made, plan, index, folder)
+    assert drive(made, 1) == [state]
+    return codes(state)
+
+
+def begin(made: RunSlot, plan: Plan, index: int, folder: Path) -> TaskState:
     state = TaskState(
-        plan=plan, task=task, lease=Lease(task=index, epoch=1, token=index + 1, attempt=1),
+        plan=plan, task=plan.task(index), lease=Lease(task=index, epoch=1, token=index + 1, attempt=1),
         device_id=DEVICE.device_id, worker_id="test/1", now_us=lambda: 1,
     )  # fmt: skip
     made.run(state, folder / f"{index}.bin")
+    return state
+
+
+def drive(made: RunSlot, num_tasks: int, *, skip_s: float = 0.0) -> list[TaskState]:
+    """Let the slot work until so many tasks have finished; its clock is ahead by ``skip_s``."""
     deadline_s = time.monotonic() + 30
     finished: list[TaskState] = []
-    while not finished:
+    while len(finished) < num_tasks:
         assert time.monotonic() < deadline_s, "the slot does not go on"
         for child in select.select(made.children(), [], [], 0.1)[0]:
             if child in made.children():
                 made.handle(child)
-        made.check_deadlines(time.monotonic())
-        finished = made.take_finished()
-    assert finished == [state]
-    samples = state.result().samples
+        made.check_deadlines(time.monotonic() + skip_s)
+        finished += made.take_finished()
+    return finished
+
+
+def codes(state: TaskState) -> Counter[str]:
     return Counter(
-        sample.outcome.code.value for sample in samples if isinstance(sample.outcome, Failure)
+        sample.outcome.code.value
+        for sample in state.result().samples
+        if isinstance(sample.outcome, Failure)
     )
 
 
@@ -125,6 +150,105 @@ def test_a_death_on_exit_counts_where_each_task_has_its_child(tmp_path: Path, pl
     with slot(tmp_path, "exit", child_per_task=True) as made:
         assert run(made, plan, 0, tmp_path) == {"launch_error": 2, "device_fault": 1}
         assert run(made, plan, 1, tmp_path) == {"launch_error": 2, "device_fault": 1}
+
+
+def test_lanes_take_turns(tmp_path: Path, plan: Plan) -> None:
+    with slot(tmp_path, "slow") as made:
+        states = [begin(made, plan, index, tmp_path) for index in (0, 1)]
+        drive(made, 2)
+        (first,), (second,) = (state.trace.turns for state in states)
+        assert first[1] <= second[0] or second[1] <= first[0]
+        assert [codes(state) for state in states] == [{"launch_error": 3}] * 2
+
+
+def test_who_stands_on_the_device_without_beginning_is_killed_and_no_kernel_blamed(
+    tmp_path: Path, plan: Plan
+) -> None:
+    with slot(tmp_path, {"run-0-0": "stand"}) as made:
+        states = [begin(made, plan, index, tmp_path) for index in (0, 1)]
+        drive(made, 2, skip_s=PREPARE_TIMEOUT_S - 1.0)
+        assert [codes(state) for state in states] == [{"launch_error": 3}] * 2
+        assert sum(len(state.sentinel) for state in states) >= 1, "somebody has looked after it"
+
+
+def test_a_device_that_never_answers_is_lost(tmp_path: Path, plan: Plan) -> None:
+    with slot(tmp_path, "stand") as made:
+        begin(made, plan, 0, tmp_path)
+        with pytest.raises(DeviceLostError, match="does not answer"):
+            drive(made, 1, skip_s=PREPARE_TIMEOUT_S - 1.0)
+
+
+def test_a_death_in_the_queue_is_nobodys_fault(tmp_path: Path, plan: Plan) -> None:
+    with slot(tmp_path, {"run-0-0": "wait", "run-0-1": "wait"}) as made:
+        state = begin(made, plan, 0, tmp_path)
+        drive(made, 1)
+        assert codes(state) == {"launch_error": 3}
+        assert state.num_deaths == 0
+
+
+def test_a_lost_context_keeps_its_turn_until_it_is_gone(tmp_path: Path, plan: Plan) -> None:
+    with slot(tmp_path, {"run-0-0": "sticky"}, faults_to_end_strategy=1) as made:
+        faulty = begin(made, plan, 0, tmp_path)
+        other = begin(made, plan, 1, tmp_path)
+        drive(made, 2)
+        faulty, other = sorted((faulty, other), key=lambda one: "device_fault" not in codes(one))
+        assert codes(faulty) == {"device_fault": 1, "quarantined": 2}
+        assert len(faulty.trace.turns) == 1
+        third = begin(made, plan, 0, tmp_path)
+        drive(made, 1)
+        assert other.sentinel or third.sentinel, "the next on the device times the sentinel first"
+
+
+def test_a_lane_that_cannot_start_is_closed_where_another_works(tmp_path: Path, plan: Plan) -> None:
+    with slot(tmp_path, {"run-1": "none", "run-2": "none"}) as made:
+        for index in (0, 1, 0):
+            state = begin(made, plan, index, tmp_path)
+            finished: list[TaskState] = []
+            while not finished:
+                try:
+                    finished = drive_once(made)
+                finally:
+                    for returned in made.take_returned():
+                        made.run(returned, tmp_path / "again.bin")
+            assert finished == [state]
+            assert codes(state) == {"launch_error": 3}
+        wait_until(lambda: bool(drive_once(made)) or len(made.children()) == 1)
+
+
+def drive_once(made: RunSlot) -> list[TaskState]:
+    for child in select.select(made.children(), [], [], 0.1)[0]:
+        if child in made.children():
+            made.handle(child)
+    made.check_deadlines(time.monotonic())
+    return made.take_finished()
+
+
+def test_a_task_is_charged_for_its_own_turns_only(tmp_path: Path, plan: Plan) -> None:
+    with slot(tmp_path, {"run-0": "slow", "run-1": "slow"}, task_timeout_s=0.8) as made:
+        states = [begin(made, plan, index, tmp_path) for index in (0, 1)]
+        drive(made, 2)
+        assert [codes(state) for state in states] == [{"launch_error": 3}] * 2
+
+
+def test_a_task_that_takes_too_long_ends(tmp_path: Path, plan: Plan) -> None:
+    with slot(tmp_path, "slow", task_timeout_s=0.2) as made:
+        state = begin(made, plan, 0, tmp_path)
+        drive(made, 1)
+        assert codes(state) == {"over_time_budget": 3}
+
+
+def test_what_waits_for_its_turn_has_not_begun(tmp_path: Path, plan: Plan) -> None:
+    with slot(tmp_path, {"run-0": "stand", "run-1": "stand"}) as made:
+        states = [begin(made, plan, index, tmp_path) for index in (0, 1)]
+        assert len(made.waiting()) == 2
+        deadline_s = time.monotonic() + 20
+        while len(made.waiting()) == 2:
+            assert time.monotonic() < deadline_s
+            drive_once(made)
+        (waiting,) = made.waiting()
+        assert waiting in states
+        made.drop({waiting.lease.task})
+        assert made.states == [state for state in states if state is not waiting]
 
 
 def test_a_device_that_cannot_be_opened_is_lost_with_the_childs_words(tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from workers.turns import device_turn
+from workers.turns import await_end, device_turn
 
 HOLD = """
 import sys, time
 from pathlib import Path
 from workers.turns import device_turn
 with device_turn(Path(sys.argv[1])) as handover:
-    print(handover.idle_s, handover.after_death, flush=True)
+    print(handover.idle_s, handover.dead_pid, flush=True)
     time.sleep(float(sys.argv[2]))
 """
 
@@ -26,13 +26,13 @@ def holder(path: Path, seconds: float) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", HOLD, str(path), str(seconds)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "None False\n"
+        assert process.stdout.readline() == "None None\n"
         yield process
 
 
 def test_without_a_file_nobody_waits() -> None:
     with device_turn(None) as handover:
-        assert (handover.idle_s, handover.after_death) == (None, False)
+        assert (handover.idle_s, handover.dead_pid) == (None, None)
 
 
 def test_the_next_waits_for_the_end_and_knows_how_long_ago_it_was(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_the_next_waits_for_the_end_and_knows_how_long_ago_it_was(tmp_path: Path
             assert time.monotonic() - start_s > 0.5
             assert handover.idle_s is not None
             assert 0 <= handover.idle_s < 0.5
-            assert not handover.after_death
+            assert handover.dead_pid is None
         assert process.wait(10) == 0
     time.sleep(0.2)
     with device_turn(tmp_path / "turn") as handover:
@@ -55,8 +55,9 @@ def test_a_dead_holders_turn_is_free_and_known(tmp_path: Path) -> None:
         process.kill()
         start_s = time.monotonic()
         with device_turn(tmp_path / "turn") as handover:  # not reaped yet: it is a zombie
-            assert handover.after_death
+            assert handover.dead_pid == process.pid
             assert handover.idle_s is None
+            await_end(handover.dead_pid)
         assert time.monotonic() - start_s < 5
     with device_turn(tmp_path / "turn") as handover:
-        assert not handover.after_death
+        assert handover.dead_pid is None

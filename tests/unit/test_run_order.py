@@ -105,8 +105,36 @@ def test_a_little_too_long_gives_nothing_up_until_it_has_happened_often() -> Non
         order.note(index, 1.5 * LIMIT_NS)
         order.take_hopeless()
     assert len(launched) == FEW_TOO_LONG
-    far = RunOrder(configs, [FAR_TOO_LONG * LIMIT_NS, *[None] * 7], range(1, 8), max_launch_ns=1e9)
-    assert not far.take_hopeless()
+
+
+@pytest.mark.parametrize(("times_the_limit", "given_up"), [(FAR_TOO_LONG, 7), (3.9, 0)])
+def test_far_too_long_once_is_enough(times_the_limit: float, given_up: int) -> None:
+    configs = [config(64 * (number + 1)) for number in range(8)]
+    order = RunOrder(
+        configs, [times_the_limit * LIMIT_NS, *[None] * 7], range(1, 8), max_launch_ns=LIMIT_NS
+    )
+    assert len(order.take_hopeless()) == given_up
+    assert not order.take_hopeless()
+
+
+def test_another_local_size_is_always_tried_unless_one_hung() -> None:
+    configs = [config(4096, local=local) for local in (32, 64, 128, 256)]
+    for took_ns, given_up in ((100 * LIMIT_NS, 0), (HUNG_NS, 3)):
+        order = RunOrder(configs, [took_ns, None, None, None], [1, 2, 3], max_launch_ns=LIMIT_NS)
+        assert len(order.take_hopeless()) == given_up
+
+
+@pytest.mark.parametrize("scalar", [10**200, -(10**200), 0])
+def test_scalars_of_any_size_are_numbers(scalar: int) -> None:
+    configs = [config(64, scalar=1), config(128, scalar=scalar)]
+    order = RunOrder(configs, [5e3, None], [1], max_launch_ns=LIMIT_NS)
+    assert list(order) == [1]
+
+
+def test_a_clock_that_says_nothing_does_not_make_every_size_safe() -> None:
+    configs = [config(64), config(2**26), config(128)]
+    order = RunOrder(configs, [0.0, None, None], [1, 2], max_launch_ns=LIMIT_NS)
+    assert next(iter(order)) == 2
 
 
 def test_a_failure_without_a_time_teaches_nothing() -> None:

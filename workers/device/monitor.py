@@ -24,8 +24,9 @@ MAX_NEIGHBOUR_DISTANCE_S = 0.25
 are no further away than this."""
 THROTTLED_CLOCK_SHARE = 0.75
 """nvbench's rule: a busy device below this share of its highest clock is throttled, whatever it says."""
-KEPT_S = 300.0
-"""Readings older than this are forgotten; the longest task is asked about config by config."""
+KEPT_S = 1800.0
+"""Readings older than this are forgotten. A task's configs are asked about when it is finished, and it may take
+``limits.task_timeout_s`` of the device and wait for its turn before."""
 _JOIN_TIMEOUT_S = 2.0
 """A lost GPU can block its driver for ever: the thread is a daemon, and the process must be able to go."""
 
@@ -225,7 +226,7 @@ class Monitor:
         inside: list[Reading] = []
         after: Reading | None = None
         with self._lock:
-            for reading in reversed(self._readings):  # a window is asked for right after it
+            for reading in reversed(self._readings):  # a window is asked for soon after it
                 if reading.at_s > end_s:
                     after = reading
                 elif reading.at_s >= start_s:

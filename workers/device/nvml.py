@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ INSTALL = "pip install nvidia-ml-py"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _logger = logging.getLogger(__name__)
+
+_ANSWER_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +89,19 @@ def open_monitor(device: Device, *, poll_hz: float) -> Monitor | None:
 def problems_of(device: Device) -> tuple[str, ...]:
     """Return what speaks against using the card behind ``device``, to be asked after a child was killed.
 
-    Empty where it is sound, or nobody can tell.
+    Empty where it is sound, or nobody can tell. A driver that does not answer is what speaks against it: the question is
+    asked in a thread, since a lost GPU can block its driver for ever.
     """
+    if device.platform != NVIDIA_PLATFORM:
+        return ()
+    found: list[tuple[str, ...]] = []
+    thread = threading.Thread(target=lambda: found.append(_problems_of(device)), daemon=True)
+    thread.start()
+    thread.join(_ANSWER_TIMEOUT_S)
+    return found[0] if found else (f"NVML does not answer within {_ANSWER_TIMEOUT_S:g} s",)
+
+
+def _problems_of(device: Device) -> tuple[str, ...]:
     gpu = open_gpu_of(device)
     if gpu is None or isinstance(gpu, NvmlAbsent):
         return ()

@@ -63,6 +63,7 @@ class OpenclLoadedKernel:
         self.current: OpenclLauncher | None = None
         self._name = kernel.name
         self._buffers: dict[int, cl.Buffer] = {}
+        self._is_reserved = False
         for argument in self.signature.arguments:
             _require_supported(argument)
         info = cl.kernel_work_group_info
@@ -94,6 +95,7 @@ class OpenclLoadedKernel:
             for position, num_bytes in largest.items():
                 if position not in self._buffers:
                     self._buffers[position] = self.queue.allocate(num_bytes)
+            self._is_reserved = True
         except DeviceFailure as error:
             if error.sticky:
                 raise
@@ -114,6 +116,17 @@ class OpenclLoadedKernel:
             )
         self._check_ndrange(config)
         self._check_memory(config)
+        try:
+            return self._put_in_place(config)
+        except DeviceFailure as error:
+            if error.failure.code is not FailureCode.OUT_OF_MEMORY or not self._is_reserved:
+                raise
+            # Drivers may find memory at a buffer's first use only, so what was reserved can be too much after all.
+            self.release()
+            self._is_reserved = False
+            return self._put_in_place(config)
+
+    def _put_in_place(self, config: LaunchConfig) -> OpenclLauncher:
         placed: list[PlacedBuffer] = []
         for argument, given in zip(self.signature.arguments, config.args, strict=True):
             if given.position != argument.position or given.kind is not argument.kind:
