@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from concurrent import futures
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from enum import StrEnum
@@ -224,9 +223,8 @@ class CollectLoop:
             self._executor.abandon([lease.task for lease in self._executor.leases()])
             self._waiting.clear()
             if self._batch is not None and self._batch.writing is not None:
-                futures.wait(
-                    [self._batch.writing]
-                )  # what it writes is an orphan, and no later sweep misses it
+                with contextlib.suppress(StoreError):  # what it still writes is an orphan
+                    self._batch.writing.result()
             self._batch = None
             self._ledger.close()
             self._ledger = self._attach()

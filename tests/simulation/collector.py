@@ -8,6 +8,9 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any
 
 from llmperf_common.ledger.attach import attach
 from llmperf_common.ledger.protocol import Holder
@@ -70,6 +73,46 @@ class CountingObserver(SilentObserver):
             self._coverage["stale publisher refused"] += 1
 
 
+class LateWriter(Executor):
+    """Stands for the thread that writes shards: what is submitted happens when it has been asked for often enough."""
+
+    def __init__(self, num_polls: int) -> None:
+        self._num_polls = num_polls
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> LateFuture:
+        """Return a future that is not yet done."""
+        return LateFuture(partial(fn, *args, **kwargs), num_polls=self._num_polls)
+
+
+class LateFuture(Future[Any]):
+    """Works when its result is needed, or the last poll has been made."""
+
+    def __init__(self, work: Callable[[], Any], *, num_polls: int) -> None:
+        super().__init__()
+        self._work = work
+        self._polls_left = num_polls
+
+    def done(self) -> bool:
+        """Whether it is written."""
+        self._polls_left -= 1
+        if self._polls_left < 0:
+            self._finish()
+        return super().done()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Write it if need be; a crash of the process goes through."""
+        self._finish()
+        return super().result(timeout)
+
+    def _finish(self) -> None:
+        if super().done():
+            return
+        try:
+            self.set_result(self._work())
+        except Exception as error:  # noqa: BLE001  (whoever asks for the result gets it)
+            self.set_exception(error)
+
+
 def collect(
     process: Process,
     *,
@@ -109,6 +152,7 @@ def collect(
             ledger_config=LEDGER_CONFIG,
             observer=CountingObserver(disk.coverage),
             encode=memo.encode_results,
+            writer=LateWriter(setup.writing_polls),
         )
         process.request_stop = lambda: loop.request_stop(StopReason.INTERRUPTED)
         while not loop.is_over:

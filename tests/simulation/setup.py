@@ -46,6 +46,8 @@ class Setup:
     durations_s: tuple[float, ...]
     store_config: StoreConfig
     sees_deaths: bool
+    writing_polls: int
+    """So often a collector asks in vain whether its shard is written; then it is written all at once."""
 
     @classmethod
     def drawn(cls, rng: random.Random) -> Setup:
@@ -62,6 +64,7 @@ class Setup:
                 rng.choice((1, 20_000)),
             ),
             sees_deaths=rng.random() < 0.7,
+            writing_polls=rng.choice((0, 0, 1, 3)),
         )
 
 
