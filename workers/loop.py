@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from llmperf_common.ledger.protocol import (
     Committed,
@@ -28,8 +28,6 @@ from llmperf_common.store.shard import Encoder, encode_results, write_shard
 from workers.config import LedgerConfig, StoreConfig
 from workers.executor import FinishedTask, TaskExecutor
 from workers.plan import Task
-
-_T = TypeVar("_T")
 
 _IDLE_CLAIM_INTERVAL_S = 1.0
 """How often to ask again for tasks that others hold: their holders may die."""
@@ -95,19 +93,6 @@ class _Batch:
     writing: Future[list[ShardEntry]] | None = None
 
 
-class InlineExecutor(Executor):
-    """Does the work where it is submitted; a simulator's steps follow each other."""
-
-    def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
-        """Return a future that is done."""
-        future: Future[_T] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001  (whoever asks for the result gets it)
-            future.set_exception(error)
-        return future
-
-
 class CollectLoop:
     """Drives one executor through its share of a plan.
 
@@ -122,8 +107,8 @@ class CollectLoop:
         clock_s: monotonic seconds.
         new_stem: unique shard names, given the epoch.
         observer: told what happens.
+        writer: encodes and writes shards beside the loop: the device must not wait for a disk.
         encode: ``encode_results``, or one that remembers.
-        writer: encodes and writes shards, beside the loop if it is a thread: the device must not wait for a disk.
     """
 
     def __init__(
@@ -141,8 +126,8 @@ class CollectLoop:
         store_config: StoreConfig,
         ledger_config: LedgerConfig,
         observer: LoopObserver,
+        writer: Executor,
         encode: Encoder = encode_results,
-        writer: Executor | None = None,
     ) -> None:
         self._fs = fs
         self._attach = attach
@@ -157,7 +142,7 @@ class CollectLoop:
         self._lease = ledger_config
         self._observer = observer
         self._encode = encode
-        self._writer = writer or InlineExecutor()
+        self._writer = writer
         self._ledger = attach()
         self._waiting: list[FinishedTask] = []
         self._waiting_since_s = 0.0

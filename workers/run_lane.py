@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from enum import Enum, auto
 from pathlib import Path
 
 from llmperf_common.failures import Failure, FailureCode, Stage
@@ -30,30 +29,11 @@ from workers.child import Child
 from workers.config import TimingConfig
 from workers.device.nvml import problems_of
 from workers.limits import Limits
-from workers.run_children import START_TIMEOUT_S, DeviceLostError, RunChild
+from workers.run_children import DeviceLostError, RunChild
 from workers.run_order import HUNG_NS
+from workers.run_phases import Patience, Phase, patience_in
 from workers.task_state import TaskState, quarantined
-from workers.turns import GONE_TIMEOUT_S
 
-
-class _Phase(Enum):
-    """What the child is at; ``STARTING`` and ``IDLE``: no job of ours."""
-
-    STARTING = auto()
-    IDLE = auto()
-    LOADING = auto()
-    WAITING = auto()
-    """Loaded; another lane has the device, for as long as that takes."""
-    PREPARING = auto()
-    """It has the device and makes sure that it is sound and awake; what goes wrong is no kernel's fault."""
-    TURN = auto()
-    """It has announced no config yet."""
-    IN_CONFIG = auto()
-    BETWEEN = auto()
-
-
-PREPARE_TIMEOUT_S = GONE_TIMEOUT_S + 10.0
-"""For a child that has the device: until its dead predecessor is gone, and its own kernels have run."""
 _MAX_FAILED_TURNS = 3
 """Turns in a row that end before they begin (a device that does not answer, a child that is killed as it waits)."""
 
@@ -89,7 +69,7 @@ class RunLane:
         self._timing = timing
         self._child_per_task = child_per_task
         self._turn_path = turn_path
-        self._phase = _Phase.STARTING
+        self._phase = Phase.STARTING
         self._index: int | None = None
         self._failed_turns = 0
         self._report = ""
@@ -101,12 +81,12 @@ class RunLane:
         """Set the record that children judge times by; tasks may come now."""
         self.device = device
         if self.child.is_ready:
-            self._phase = _Phase.IDLE
+            self._phase = Phase.IDLE
 
     def warm_up(self) -> None:
         """Have a child on its way before there is a task for it."""
         if self.state is None and not self._child_per_task and not self.child.ensure():
-            self._phase = _Phase.STARTING
+            self._phase = Phase.STARTING
 
     def run(self, state: TaskState, binary_path: Path, *, sentinel: bool) -> None:
         """Begin with a compiled task; ``sentinel``: time the sentinel kernel after it."""
@@ -130,23 +110,16 @@ class RunLane:
 
     def check_deadlines(self, now_s: float) -> None:
         """Kill a child that gives no answer, and end a task that takes too long."""
-        child, state, limits = self.child.current, self.state, self._limits
-        if child is None or self._phase in (_Phase.IDLE, _Phase.WAITING):
+        child, state, limit_s = self.child.current, self.state, self._limits.task_timeout_s
+        patience = patience_in(self._phase, self._limits, self._timing)
+        if child is None or patience is None:
             return
-        if self._phase is _Phase.STARTING:
-            limit_s = START_TIMEOUT_S
-        elif self._phase is _Phase.LOADING:
-            limit_s = limits.build_timeout_s
-        elif self._phase is _Phase.PREPARING:
-            limit_s = PREPARE_TIMEOUT_S + self._timing.spin_up_ms / 1e3
-        else:
-            limit_s = limits.config_timeout_s
-        if now_s - child.last_heard_s > limit_s:
-            self._died(killed_after_s=limit_s)
+        if now_s - child.last_heard_s > patience.limit_s:
+            self._died(patience)
         elif state is not None and state.trace.turn_began_s is not None:
             spent_s = state.trace.device_s + now_s - state.trace.turn_began_s
-            if spent_s > limits.task_timeout_s:
-                detail = f"not reached within limits.task_timeout_s ({limits.task_timeout_s:g} s)"
+            if spent_s > limit_s:
+                detail = f"not reached within limits.task_timeout_s ({limit_s:g} s)"
                 state.record_rest(_launch_failure(FailureCode.OVER_TIME_BUDGET, detail))
                 self.child.drop()
                 self._finish()
@@ -156,12 +129,11 @@ class RunLane:
         """Whether the task in hand has the device, or has had it."""
         state = self.state
         return state is not None and (
-            state.has_outcomes
-            or self._phase not in (_Phase.STARTING, _Phase.LOADING, _Phase.WAITING)
+            state.has_outcomes or self._phase not in (Phase.STARTING, Phase.LOADING, Phase.WAITING)
         )
 
     def take_back(self) -> TaskState | None:
-        """Give the task in hand back to the owner, who finds another lane for it."""
+        """Give the task in hand back to the owner; its child is killed."""
         state, self.state = self.state, None
         self.child.drop()
         return state
@@ -171,32 +143,27 @@ class RunLane:
         finished, self._finished = self._finished, []
         return finished
 
-    def drop(self) -> None:
-        """Forget the task in hand; its child is killed."""
-        self.child.drop()
-        self.state = None
-
     def _take(self, message: FromChild) -> None:
         state = self.state
         if isinstance(message, ChildCrashed):
             starting = (
-                self._phase is _Phase.STARTING
+                self._phase is Phase.STARTING
             )  # then it is a device's trouble, told to the user
             self._report = message.summary if starting else message.traceback
         elif isinstance(message, ChildReady):
             self.child.note_ready()
-            self._phase = _Phase.IDLE
+            self._phase = Phase.IDLE
             if state is not None:
                 self._send_job()
         elif isinstance(message, RunLoaded):
             assert state is not None, "loaded without a task"
-            self._phase, state.trace.loaded_s = _Phase.WAITING, message.loaded_s
+            self._phase, state.trace.loaded_s = Phase.WAITING, message.loaded_s
         elif isinstance(message, TurnTaken):
-            self._phase = _Phase.PREPARING
+            self._phase = Phase.PREPARING
         elif isinstance(message, TurnBegan):
             self._turn_began(message)
         elif isinstance(message, ConfigStarted):
-            self._phase, self._index = _Phase.IN_CONFIG, message.started_index
+            self._phase, self._index = Phase.IN_CONFIG, message.started_index
         elif isinstance(message, ConfigFinished):
             self._config_finished(message)
         elif isinstance(message, LoadFailed):
@@ -207,7 +174,7 @@ class RunLane:
 
     def _turn_began(self, message: TurnBegan) -> None:
         assert self.state is not None, "a turn without a task"
-        self._phase, self._failed_turns = _Phase.TURN, 0
+        self._phase, self._failed_turns = Phase.TURN, 0
         self.state.trace.begin_turn(message.began_s)
         if message.sentinel_ns is not None:
             self.state.note_sentinel(message.sentinel_ns)
@@ -218,7 +185,7 @@ class RunLane:
         window_s = None
         if message.began_s is not None:  # else it was given up without a launch
             assert message.ended_s is not None, "what began has ended"
-            self._phase, self._index = _Phase.BETWEEN, message.finished_index
+            self._phase, self._index = Phase.BETWEEN, message.finished_index
             window_s = (message.began_s, message.ended_s)
             state.trace.note_config(message.outcome, *window_s)
         state.record(
@@ -238,7 +205,7 @@ class RunLane:
         if message.sentinel_ns is not None:
             state.note_sentinel(message.sentinel_ns)
         state.trace.end_turn(message.ended_s)
-        self._phase = _Phase.IDLE
+        self._phase = Phase.IDLE
         if self._child_per_task:
             bad_end = self.child.end_current()
             if bad_end is not None and self._index is not None:
@@ -250,31 +217,31 @@ class RunLane:
         if message.sticky:
             self.child.drop()
         else:
-            self._phase = _Phase.IDLE
+            self._phase = Phase.IDLE
         self._fail_unstarted(message.load_failure)
 
-    def _died(self, killed_after_s: float | None = None) -> None:
+    def _died(self, used_up: Patience | None = None) -> None:
         """Give the death to its owner and go on with the rest of the task."""
         child, phase, state = self.child.current, self._phase, self.state
         assert child is not None, "nobody to die"
-        if phase is _Phase.STARTING:
+        if phase is Phase.STARTING:
             self.child.drop_failed_start(self._report)
         else:
             self.child.drop()
         if state is None:
             return
-        if phase in (_Phase.STARTING, _Phase.IDLE):
+        if phase in (Phase.STARTING, Phase.IDLE):
             self._go_on()
-        elif phase in (_Phase.WAITING, _Phase.PREPARING):
-            self._turn_failed(self._death_detail(child, killed_after_s))
-        elif phase is _Phase.LOADING:
-            code = FailureCode.BUILD_TIMEOUT if killed_after_s else FailureCode.COMPILER_CRASH
-            self._died_unstarted(code, Stage.BUILD, self._death_detail(child, killed_after_s))
-        elif phase is _Phase.TURN:
-            code = FailureCode.HANG if killed_after_s else FailureCode.DEVICE_FAULT
-            self._died_unstarted(code, Stage.LAUNCH, self._death_detail(child, killed_after_s))
+        elif phase in (Phase.WAITING, Phase.PREPARING):
+            self._turn_failed(self._death_detail(child, used_up))
+        elif phase is Phase.LOADING:
+            code = FailureCode.BUILD_TIMEOUT if used_up else FailureCode.COMPILER_CRASH
+            self._died_unstarted(code, Stage.BUILD, self._death_detail(child, used_up))
+        elif phase is Phase.TURN:
+            code = FailureCode.HANG if used_up else FailureCode.DEVICE_FAULT
+            self._died_unstarted(code, Stage.LAUNCH, self._death_detail(child, used_up))
         else:
-            self._died_in_config(child, phase, killed_after_s)
+            self._died_in_config(child, phase, used_up)
 
     def _turn_failed(self, why: str) -> None:
         """No kernel is to blame: once more in a fresh child, as long as the device answers now and then."""
@@ -297,25 +264,22 @@ class RunLane:
         else:
             self._go_on()
 
-    def _died_in_config(self, child: Child, phase: _Phase, killed_after_s: float | None) -> None:
+    def _died_in_config(self, child: Child, phase: Phase, used_up: Patience | None) -> None:
         assert self.state is not None, "a death without a task"
         assert self._index is not None, "a config was announced"
-        code = FailureCode.HANG if killed_after_s else FailureCode.DEVICE_FAULT
+        code = FailureCode.HANG if used_up else FailureCode.DEVICE_FAULT
         code = FailureCode.INTERNAL_ERROR if self._report else code
-        detail = self._death_detail(child, killed_after_s)
-        if phase is _Phase.BETWEEN:
+        detail = self._death_detail(child, used_up)
+        if phase is Phase.BETWEEN:
             detail = f"after its result: {detail}"
-        launch_ns = HUNG_NS if killed_after_s else None
+        launch_ns = HUNG_NS if used_up else None
         self.state.record(self._index, _launch_failure(code, detail), launch_ns=launch_ns)
         self._after_fault()
 
-    def _death_detail(self, child: Child, killed_after_s: float | None) -> str:
+    def _death_detail(self, child: Child, used_up: Patience | None) -> str:
         if self._report:
             return self._report
-        if killed_after_s is not None:
-            which = "build" if self._phase is _Phase.LOADING else "config"
-            return f"killed after {killed_after_s:g} s without an answer (limits.{which}_timeout_s)"
-        return child.describe_end()
+        return used_up.describe() if used_up else child.describe_end()
 
     def _after_fault(self) -> None:
         """Quarantine the kernel or its strategy, or go on with its other configs in a fresh child.
@@ -365,7 +329,7 @@ class RunLane:
         if self.child.ensure():
             self._send_job()
         else:
-            self._phase = _Phase.STARTING
+            self._phase = Phase.STARTING
 
     def _send_job(self) -> None:
         state, child = self.state, self.child.current
@@ -385,7 +349,7 @@ class RunLane:
             sentinel=self._sentinel,
             turn_path=str(self._turn_path) if self._turn_path else None,
         )
-        self._phase, self._report, self._index = _Phase.LOADING, "", None
+        self._phase, self._report, self._index = Phase.LOADING, "", None
         state.trace.sent_s = time.monotonic()
         if not child.send(job):
             self._died()

@@ -145,7 +145,7 @@ class RunSlot:
         """Forget these tasks (their numbers in the plan); their children are killed."""
         for lane in self._lanes:
             if lane.state is not None and lane.state.lease.task in tasks:
-                lane.drop()
+                lane.take_back()
 
     def close(self) -> None:
         """Kill every child."""

@@ -25,7 +25,7 @@ from workers.joining import device_class_of
 from workers.limits import limits_on
 from workers.plan import Plan
 from workers.run_children import DeviceLostError
-from workers.run_lane import PREPARE_TIMEOUT_S
+from workers.run_phases import PREPARE_TIMEOUT_S
 from workers.running import RunSlot
 from workers.task_state import TaskState
 

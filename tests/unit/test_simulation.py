@@ -21,6 +21,7 @@ from llmperf_common.store.problems import ProblemKind
 from llmperf_common.store.verify import verify
 from tests.simulation import memo
 from tests.simulation.__main__ import missing_events
+from tests.simulation.collector import LateWriter
 from tests.simulation.decisions import ReplayChooser
 from tests.simulation.planted import PLANTED
 from tests.simulation.schedule import run_schedule
@@ -178,6 +179,7 @@ def test_finishing_publishes_what_the_next_ledger_holds(tmp_path: Path) -> None:
         store_config=StoreConfig(),
         ledger_config=LedgerConfig(),
         observer=SilentObserver(),
+        writer=LateWriter(0),
     )
     loop.finish()
     loop.close()

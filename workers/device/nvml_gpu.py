@@ -140,10 +140,6 @@ class NvmlGpu:
             ),
         )
 
-    def is_healthy(self) -> bool:
-        """Whether the card answers and nothing waits for a reset."""
-        return not self.health().problems
-
     def close(self) -> None:
         """Let NVML go; the last user in this process unloads it."""
         try:
