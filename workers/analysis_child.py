@@ -1,4 +1,4 @@
-"""The analysis child: finds out what kernels touch, one after another; its parent kills it when one hangs."""
+"""The analysis child: finds out what kernels and planned launches touch, one after another; its parent kills it when one hangs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from llmperf_common.analysis import Analysis
 from llmperf_common.store.analysis_rows import storable
 from workers.analysis.unknown import unknown_analysis
-from workers.channel import Analysed, AnalyseJob, Channel, CompilerReady
+from workers.channel import Analysed, AnalyseJob, Channel, CompilerReady, Reached, ReachJob
 from workers.child_main import serve
-from workers.device.interface import DeviceFailure, DeviceRef
+from workers.device.interface import DeviceFailure, DeviceRef, ProbeRecord
 from workers.device.replay import SELECTOR_PREFIX, ReplayAnalyser
 
 _KERNELS_PER_CHILD = 200
@@ -19,33 +19,52 @@ _KERNELS_PER_CHILD = 200
 
 def main(channel: Channel, argument: str) -> None:
     """Serve ``AnalyseJob``s on ``channel`` until it closes or enough were served; ``argument`` is the DeviceRef as JSON."""
-    analyse = _open_analyser(DeviceRef(**json.loads(argument)))
+    analyse, reach = _open(DeviceRef(**json.loads(argument)))
     channel.send(CompilerReady())
     for _ in range(_KERNELS_PER_CHILD):
         job = channel.receive()
-        assert isinstance(job, AnalyseJob), job
+        assert isinstance(job, AnalyseJob | ReachJob), job
         sticky = False
+        answer: Analysed | Reached
         try:
-            analysis = analyse(job)
+            if isinstance(job, ReachJob):
+                answer = Reached(records=reach(job))
+            else:
+                answer = Analysed(analysis=storable(analyse(job)))
         except DeviceFailure as error:
-            analysis, sticky = unknown_analysis(job.kernel, error.failure.detail), error.sticky
-        channel.send(Analysed(analysis=storable(analysis)))
+            sticky = error.sticky
+            if isinstance(job, ReachJob):
+                answer = Reached(records=(None,) * len(job.configs))
+            else:
+                analysis = unknown_analysis(job.kernel, error.failure.detail)
+                answer = Analysed(analysis=storable(analysis))
+        channel.send(answer)
         if sticky:
             return
 
 
-def _open_analyser(ref: DeviceRef) -> Callable[[AnalyseJob], Analysis]:
+_Analyse = Callable[[AnalyseJob], Analysis]
+_LookHowFar = Callable[[ReachJob], tuple[ProbeRecord | None, ...]]
+
+
+def _open(ref: DeviceRef) -> tuple[_Analyse, _LookHowFar]:
     if ref.selector.startswith(SELECTOR_PREFIX):
         replay = ReplayAnalyser(ref)
-        return lambda job: replay.analyse(job.kernel)
+        return lambda job: replay.analyse(job.kernel), lambda job: (None,) * len(job.configs)
     from workers.analysis.analyse import analyse_kernel  # noqa: PLC0415
     from workers.analysis.probing import probe_limits  # noqa: PLC0415
+    from workers.analysis.reach import planned_reaches  # noqa: PLC0415
     from workers.device.find import open_prober  # noqa: PLC0415
 
     prober = open_prober(ref)
     limits = probe_limits(prober.device)
-    return lambda job: analyse_kernel(
-        job.kernel, prober, limits, without_barriers=job.without_barriers
+    return (
+        lambda job: analyse_kernel(
+            job.kernel, prober, limits, without_barriers=job.without_barriers
+        ),
+        lambda job: planned_reaches(
+            job.kernel, job.configs, prober, without_barriers=job.without_barriers
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from llmperf_common.analysis import Analysis
 from llmperf_common.failures import Failure
 from llmperf_common.records import Device, Kernel, KernelResources, LaunchConfig, Timing
 from workers.config import TimingConfig
+from workers.device.interface import ProbeRecord
 
 _HEADER = struct.Struct(">I")
 _MAX_FRAME_BYTES = 256 * 2**20
@@ -51,6 +52,25 @@ class Analysed:
     """From an analysis child: what was found out, or why nothing was."""
 
     analysis: Analysis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachJob:
+    """To an analysis child: see how far ``configs`` of ``kernel`` reach, the small ones first.
+
+    ``without_barriers``: by a copy that has none.
+    """
+
+    kernel: Kernel
+    configs: tuple[LaunchConfig, ...]
+    without_barriers: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """From an analysis child: what each config touched, None where that could not be told."""
+
+    records: tuple[ProbeRecord | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +118,8 @@ class RunJob:
 
     ``configs`` are all of the task, ``open_indices`` those to time; ``launch_ns`` says of the others how long they
     took, where that is known (``run_order.HUNG_NS``: they hung). ``check_indices`` get payload checks; ``device`` carries the measured peaks.
-    ``turn_path`` is the lock file of the device, None where nobody else waits for it.
+    ``turn_path`` is the lock file of the device, None where nobody else waits for it. No config begins after ``budget_s`` of
+    the turn (None: no limit). ``has_room``: buffers may be touched behind their ends (``LoadedKernel.reserve``).
     """
 
     kernel: Kernel
@@ -112,6 +133,8 @@ class RunJob:
     timing: TimingConfig
     sentinel: bool
     turn_path: str | None
+    budget_s: float | None
+    has_room: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,10 +218,11 @@ class ChildCrashed:
     """The exception in one line."""
 
 
-ToChild = CompileJob | AnalyseJob | PeaksJob | RunJob
+ToChild = CompileJob | AnalyseJob | ReachJob | PeaksJob | RunJob
 FromChild = (
     CompilerReady
     | Analysed
+    | Reached
     | Compiled
     | CompileFailed
     | ChildReady
@@ -218,6 +242,8 @@ _MESSAGES: dict[str, type] = {
         CompileJob,
         AnalyseJob,
         Analysed,
+        ReachJob,
+        Reached,
         PeaksJob,
         RunJob,
         CompilerReady,

@@ -136,17 +136,27 @@ class LimitsConfig(Node):
         "auto",
         description="Analyse kernels of a GPU on a CPU OpenCL device where there is one, or on the GPU itself.",
     )
+    check_reach: Literal["auto", "off"] = Field(
+        "auto",
+        description="Before a GPU launches a kernel of which some extent is not validated, see on a CPU OpenCL device how far its smaller configs reach, and do not launch those that would leave their buffers; or never.",
+    )
     config_timeout_s: float | None = Field(
         None,
         gt=0,
         le=3600,
-        description="Kill a run child that gives no answer for one config after this long; unset: 4 s on a GPU, 30 s elsewhere, or more where timing allows launches that need it.",
+        description="Kill a run child that gives no answer for one config after this long; unset: 2 s on a GPU, 30 s elsewhere, or more where timing allows launches that need it.",
     )
     task_timeout_s: float = Field(
         600.0,
         gt=0,
         le=86_400,
-        description="Configs not reached after this long become over_time_budget rows.",
+        description="Kill a run child that has had the device for one task for this long; configs not reached become over_time_budget rows.",
+    )
+    task_budget_s: float | None = Field(
+        None,
+        gt=0,
+        le=86_400,
+        description="Begin no further config of a task that has had the device for this long; those not reached become over_time_budget rows. Unset: no limit.",
     )
     deaths_to_quarantine: int = Field(
         2, ge=1, le=10, description="Deaths of run children after which a kernel is given up."
@@ -206,7 +216,7 @@ class LedgerConfig(Node):
         None,
         ge=1,
         le=1000,
-        description="Tasks a worker holds at once: some run or wait for their turn, the others are analysed and compiled; unset: one for each run child and 2 for each compile child.",
+        description="Tasks a worker holds at once: some run or wait for their turn, the others are analysed and compiled; unset: one for each run child and 3 for each compile child (2 on CPU devices).",
     )
 
 

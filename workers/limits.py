@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from workers.config import WALL_BUDGET_FACTOR, CollectConfig
 
-GPU_RUN_CHILDREN = 3
-"""One has the device, one is loaded and waits for its turn, one loads (or starts, after a fault)."""
-_GPU_CONFIG_TIMEOUT_S = 4.0
+GPU_RUN_CHILDREN = 4
+"""One has the device, one is loaded and waits for its turn, one loads, and one starts after a fault."""
+_GPU_CONFIG_TIMEOUT_S = 2.0
 _LAUNCHES_OF_A_LONG_CONFIG = 11
 """First, one warm, three cold, and those of the payload checks, each as long as a launch may be."""
 _CPU_CONFIG_TIMEOUT_S = 30.0
 _MOST_CHILDREN = 8
-_CLAIMED_BESIDE = 2
+_CLAIMED_BESIDE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,7 @@ class Limits:
     analysis_timeout_s: float
     config_timeout_s: float
     task_timeout_s: float
+    task_budget_s: float | None
     deaths_to_quarantine: int
     faults_to_end_strategy: int
     num_compile_children: int
@@ -58,10 +59,12 @@ def limits_on(config: CollectConfig, *, gpu: bool, shared: bool) -> Limits:
         analysis_timeout_s=given.analysis_timeout_s,
         config_timeout_s=given.config_timeout_s or timeout_s,
         task_timeout_s=given.task_timeout_s,
+        task_budget_s=given.task_budget_s,
         deaths_to_quarantine=given.deaths_to_quarantine,
         faults_to_end_strategy=given.faults_to_end_strategy
         or (1 if gpu else given.deaths_to_quarantine),
         num_compile_children=compilers,
         num_run_children=run_children,
-        claim_ahead=config.ledger.claim_ahead or run_children + _CLAIMED_BESIDE * compilers,
+        claim_ahead=config.ledger.claim_ahead
+        or run_children + (_CLAIMED_BESIDE if gpu else 2) * compilers,
     )

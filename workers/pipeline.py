@@ -27,6 +27,7 @@ from workers.device.monitor import Monitor
 from workers.executor import FinishedTask
 from workers.limits import limits_on
 from workers.plan import Plan, Task
+from workers.reaching import ReachWork, tried_indices
 from workers.running import RunSlot
 from workers.scratch import check_space
 from workers.task_state import TaskState
@@ -84,12 +85,20 @@ class DevicePipeline:
             reads_resources=config.limits.kernel_resources == "auto"
             and ref.selector.startswith("cuda"),
         )
+        self._checks_reach = config.limits.check_reach == "auto" and ref.selector.startswith("cuda")
+        self._reachers: ChildPool[TaskState] = ChildPool(
+            start_child=self._analysis_child,
+            name="reach",
+            work=ReachWork(),
+            num_children=self._limits.num_compile_children,
+        )
         self._compilers: ChildPool[TaskState] = ChildPool(
             start_child=lambda name: self._starter.start("workers.compile_child", name, ref),
             name="compile",
             work=self._compile_work,
             num_children=self._limits.num_compile_children,
         )
+        self._pools = (self._analysers, self._reachers, self._compilers)
         self._slot = RunSlot(
             start_child=lambda name: self._starter.start("workers.run_child", name, ref),
             limits=self._limits,
@@ -165,12 +174,12 @@ class DevicePipeline:
             child = by_descriptor[descriptor]
             if child in self._slot.children():
                 self._slot.handle(child)
-            for pool in (self._analysers, self._compilers):
+            for pool in self._pools:
                 if child in pool.children():
                     pool.handle(child)
         now_s = time.monotonic()
-        self._analysers.check_deadlines(now_s)
-        self._compilers.check_deadlines(now_s)
+        for pool in self._pools:
+            pool.check_deadlines(now_s)
         self._slot.check_deadlines(now_s)
         self._take_over()
         return self._drain()
@@ -182,7 +191,7 @@ class DevicePipeline:
     def abandon(self, tasks: Collection[int]) -> None:
         """Drop these tasks at once, running or not: their leases are lost."""
         lost = set(tasks)
-        for pool in (self._analysers, self._compilers):
+        for pool in self._pools:
             pool.drop(lambda state: state.lease.task in lost)
         for state in self._compiled:
             if state.lease.task in lost:
@@ -194,8 +203,7 @@ class DevicePipeline:
     def abandon_waiting(self) -> list[Lease]:
         """Drop the tasks not yet begun and return their leases; the one in hand goes on."""
         waiting = [
-            *self._analysers.items(),
-            *self._compilers.items(),
+            *self._items_of_pools(),
             *self._compiled,
             *self._slot.waiting(),
         ]
@@ -205,15 +213,15 @@ class DevicePipeline:
 
     def close(self) -> None:
         """End every child."""
-        self._analysers.close()
-        self._compilers.close()
+        for pool in self._pools:
+            pool.close()
         self._slot.close()
 
     def _start_work(self) -> None:
         if not (self._quiet and self._slot.states):
-            self._analysers.start_waiting()
-            self._compilers.start_waiting()
-        is_calm = self._analysers.is_idle and self._compilers.is_idle
+            for pool in self._pools:
+                pool.start_waiting()
+        is_calm = all(pool.is_idle for pool in self._pools)
         while self._slot.has_room and self._compiled and (is_calm or not self._quiet):
             state = self._compiled.popleft()
             self._slot.run(state, self._compile_work.binary_path(state))
@@ -221,7 +229,7 @@ class DevicePipeline:
     def _begin(self, state: TaskState) -> None:
         """Send a planned task on its way; one that cannot be launched at all is finished at once."""
         if state.configs[0].global_size:
-            self._compilers.submit(state)
+            (self._reachers if self._is_to_be_tried(state) else self._compilers).submit(state)
         else:
             state.fail_whole(state.task.kernel.failure or _NO_CONFIG)
             self._finished.append(state)
@@ -229,6 +237,11 @@ class DevicePipeline:
     def _take_over(self) -> None:
         for state in self._analysers.take_finished():
             self._begin(state)
+        for state in self._reachers.take_finished():
+            if state.is_complete:
+                self._finished.append(state)
+            else:
+                self._compilers.submit(state)
         for state in self._compilers.take_finished():
             (self._finished if state.is_complete else self._compiled).append(state)
         self._compiled.extendleft(self._slot.take_returned())
@@ -250,8 +263,7 @@ class DevicePipeline:
 
     def _states(self) -> list[TaskState]:
         return [
-            *self._analysers.items(),
-            *self._compilers.items(),
+            *self._items_of_pools(),
             *self._compiled,
             *self._slot.states,
             *self._finished,
@@ -259,16 +271,27 @@ class DevicePipeline:
 
     def _children(self) -> list[Child]:
         return [
-            *self._analysers.children(),
-            *self._compilers.children(),
+            *(child for pool in self._pools for child in pool.children()),
             *self._slot.children(),
         ]
 
-    def _analysis_child(self, name: str) -> Child:
+    def _items_of_pools(self) -> list[TaskState]:
+        return [state for pool in self._pools for state in pool.items()]
+
+    def _is_to_be_tried(self, state: TaskState) -> bool:
+        """Whether its configs might leave their buffers, and another device than this can show which."""
+        if not self._checks_reach or state.extents_are_proven or not tried_indices(state.configs):
+            return False
+        return self._where_to_analyse() != self._ref
+
+    def _where_to_analyse(self) -> DeviceRef:
         if self._analysis_ref is None:  # looking for one takes seconds: not before it is needed
             how = self._config.limits.analysis_device
             self._analysis_ref = analysis_device(self._ref, how)
-        return self._starter.start("workers.analysis_child", name, self._analysis_ref)
+        return self._analysis_ref
+
+    def _analysis_child(self, name: str) -> Child:
+        return self._starter.start("workers.analysis_child", name, self._where_to_analyse())
 
 
 def _readable(descriptors: list[int], timeout_s: float) -> list[int]:

@@ -10,7 +10,7 @@ import json
 import time
 from pathlib import Path
 
-from llmperf_common.failures import Failure
+from llmperf_common.failures import Failure, FailureCode, Stage
 from workers.channel import (
     Channel,
     ChildReady,
@@ -90,7 +90,7 @@ def _run_turn(
 ) -> ConfigFinished | RunDone:
     """Time the job's configs and free its buffers; return the message that ends the job."""
     try:
-        loaded.reserve([job.configs[index] for index in job.open_indices])
+        loaded.reserve([job.configs[index] for index in job.open_indices], with_room=job.has_room)
     except DeviceFailure as error:
         return ConfigFinished(
             finished_index=job.open_indices[0], outcome=error.failure, sticky=True
@@ -115,6 +115,7 @@ def _run_configs(
     )
     waiting: list[FromChild] = _give_up(order)
     last_index = job.open_indices[-1]
+    turn_began_s = time.monotonic()
     for last_index in order:
         began_s = time.monotonic()
         channel.send(*waiting, ConfigStarted(started_index=last_index))
@@ -139,9 +140,23 @@ def _run_configs(
             assert isinstance(timed.outcome, Failure), "only failures are sticky"
             return last_index, report
         waiting = [*_give_up(order), report]
+        if job.budget_s is not None and time.monotonic() - turn_began_s > job.budget_s:
+            waiting += _out_of_budget(order)
     if waiting:
         channel.send(*waiting)
     return last_index, None
+
+
+def _out_of_budget(order: RunOrder) -> list[FromChild]:
+    failure = Failure(
+        code=FailureCode.OVER_TIME_BUDGET,
+        stage=Stage.LAUNCH,
+        detail="not reached within limits.task_budget_s",
+    )
+    return [
+        ConfigFinished(finished_index=index, outcome=failure, sticky=False)
+        for index in order.take_rest()
+    ]
 
 
 def _give_up(order: RunOrder) -> list[FromChild]:

@@ -348,11 +348,17 @@ class RunLane:
             timing=self._timing,
             sentinel=self._sentinel,
             turn_path=str(self._turn_path) if self._turn_path else None,
+            budget_s=self._budget_left_s(state),
+            has_room=not state.extents_are_proven,
         )
         self._phase, self._report, self._index = Phase.LOADING, "", None
         state.trace.sent_s = time.monotonic()
         if not child.send(job):
             self._died()
+
+    def _budget_left_s(self, state: TaskState) -> float | None:
+        budget_s = self._limits.task_budget_s
+        return None if budget_s is None else max(0.0, budget_s - state.trace.device_s)
 
 
 def _launch_failure(code: FailureCode, detail: str) -> Failure:

@@ -79,6 +79,12 @@ class RunOrder:
             del self._open[index]
         return found
 
+    def take_rest(self) -> list[int]:
+        """Take out every open config."""
+        rest = list(self._open)
+        self._open.clear()
+        return rest
+
     def _next(self) -> int:
         if not self._is_calm:
             safe = [i for i in self._open if self._bounds_ns[i] <= self._limit_ns]

@@ -53,6 +53,7 @@ class TaskState:
     build: Build | None = None
     num_deaths: int = 0
     num_analysis_attempts: int = 0
+    num_reach_attempts: int = 0
     num_compile_attempts: int = 0
     sentinel: tuple[SentinelReading, ...] = ()
     trace: TaskTrace = field(init=False)
@@ -84,6 +85,15 @@ class TaskState:
     def open_indices(self) -> tuple[int, ...]:
         """The configs without an outcome."""
         return tuple(index for index, outcome in enumerate(self.outcomes) if outcome is None)
+
+    @property
+    def extents_are_proven(self) -> bool:
+        """Whether every buffer of every config is as large as a validated analysis says."""
+        return (
+            self.analysis is not None
+            and all(extent.validated for extent in self.analysis.extents)
+            and all(config.strategies != (Strategy.SIMPLE,) for config in self.configs)
+        )
 
     @property
     def has_outcomes(self) -> bool:

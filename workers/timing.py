@@ -1,7 +1,7 @@
 """The timing rule: one launch config in place becomes a ``Timing`` with every reading and why it stopped.
 
-Owns warm-ups, batches, readings, the stop rule and cold readings. Does not own the clock of the device
-(``workers/device``), what is judged about a timing (``workers/checks.py``), nor killing what hangs: the
+Owns warm-ups, batches, readings and cold readings. Does not own when readings are enough (``workers/stop_rule.py``), the
+clock of the device (``workers/device``), what is judged about a timing (``workers/checks.py``), nor killing what hangs: the
 parent does that. docs/explanation/measurement.md says why the rule is as it is.
 """
 
@@ -10,21 +10,19 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Checks, Device, LaunchConfig, Outcome, StopReason, Timing
 from workers.checks import above_floor, is_stationary, payload_checks
-from workers.config import WALL_BUDGET_FACTOR, TimingConfig
+from workers.config import TimingConfig
 from workers.device.interface import DeviceFailure, Launcher, LoadedKernel
+from workers.stop_rule import StopRule
 
-LONG_LAUNCH_NS = 5e6
-"""Above this, three readings are enough: the launch itself averages over the device's jitter."""
-VERY_LONG_LAUNCH_NS = 20e6
-"""Above this, one reading is enough."""
-READINGS_OF_A_LONG_LAUNCH = 3
 MAX_LAUNCHES_PER_READING = 1000
+ONE_WARMUP_NS = 1e6
+"""Above this the first launch is the only one that counts for nothing: what is cold at its start is warm at its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,70 +86,6 @@ def time_config(
     return TimedOutcome(outcome=timed, launch_ns=launch_ns)
 
 
-def stop_reason(
-    readings: Sequence[float],
-    rule: TimingConfig,
-    *,
-    launches_per_reading: int = 1,
-    wall_s: float = 0.0,
-) -> StopReason | None:
-    """Return why no further reading is needed, or None to go on. A pure function of its arguments.
-
-    Args:
-        readings: warm readings so far, ns a launch.
-        rule: the configured limits.
-        launches_per_reading: launches that each reading is the mean of.
-        wall_s: wall time since the first reading began.
-
-    >>> stop_reason([100.0] * 4, TimingConfig()) is None
-    True
-    >>> stop_reason([100.0] * 5, TimingConfig())
-    <StopReason.RELATIVE_ERROR: 'relative_error'>
-    >>> stop_reason([3e7], TimingConfig())
-    <StopReason.LONG_LAUNCH: 'long_launch'>
-    """
-    needed = needed_readings(statistics.median(readings), rule) if readings else 1
-    if len(readings) < needed:
-        return None
-    few = len(readings) < rule.min_readings
-    if needed == 1 and few:
-        return StopReason.LONG_LAUNCH
-    if relative_standard_error(readings) <= rule.relative_standard_error:
-        return StopReason.LONG_LAUNCH if few else StopReason.RELATIVE_ERROR
-    if len(readings) >= rule.max_readings:
-        return StopReason.MAX_READINGS
-    budget_s = rule.sample_budget_ms / 1e3
-    launched_s = sum(readings) * launches_per_reading / 1e9
-    if launched_s < budget_s and wall_s < WALL_BUDGET_FACTOR * budget_s:
-        return None
-    return StopReason.LONG_LAUNCH if few else StopReason.SAMPLE_BUDGET
-
-
-def needed_readings(median_ns: float, rule: TimingConfig) -> int:
-    """Return the fewest readings of a launch this long."""
-    if median_ns > VERY_LONG_LAUNCH_NS:
-        return 1
-    if median_ns > LONG_LAUNCH_NS:
-        return min(READINGS_OF_A_LONG_LAUNCH, rule.min_readings)
-    return rule.min_readings
-
-
-def relative_standard_error(readings: Sequence[float]) -> float:
-    """Return the standard error of the mean ÷ the mean; infinite for fewer than two readings.
-
-    >>> round(relative_standard_error([90.0, 100.0, 110.0]), 4)
-    0.0577
-    """
-    if len(readings) < 2:
-        return math.inf
-    # Not statistics.stdev: its exact fractions take longer than a short launch does.
-    mean = math.fsum(readings) / len(readings)
-    if mean <= 0:
-        return math.inf
-    variance = math.fsum((one - mean) ** 2 for one in readings) / (len(readings) - 1)
-    return math.sqrt(variance / len(readings)) / mean
-
-
 def launches_per_reading(
     estimate_ns: float, rule: TimingConfig, *, timer_step_ns: float | None, needs_refill: bool
 ) -> int:
@@ -182,12 +116,7 @@ def _time_launcher(
         warm.estimate_ns, rule,
         timer_step_ns=device.timer_step_ns, needs_refill=launcher.needs_refill,
     )  # fmt: skip
-    readings: list[float] = []
-    start_s = clock()
-    reason: StopReason | None = None
-    while reason is None:
-        readings.append(_launch_on_fresh_input(launcher, config, count))
-        reason = stop_reason(readings, rule, launches_per_reading=count, wall_s=clock() - start_s)
+    readings, reason = _warm_readings(launcher, config, rule, warm.estimate_ns, count, clock)
     median_ns = statistics.median(readings)
     if median_ns > rule.max_launch_ms * 1e6:
         return _TooLong(what="median", launch_ns=median_ns)
@@ -206,6 +135,36 @@ def _time_launcher(
     )
 
 
+def _warm_readings(
+    launcher: Launcher,
+    config: LaunchConfig,
+    rule: TimingConfig,
+    estimate_ns: float,
+    count: int,
+    clock: Callable[[], float],
+) -> tuple[list[float], StopReason]:
+    """Read until it is enough; ``count`` launches a reading.
+
+    Launches that end before the host can enqueue the next are enqueued several at a time: each finds the device idle
+    as if it had been waited for (``Launcher.launch_each`` makes sure), and the wait is saved.
+    """
+    stop = StopRule(rule, launches_per_reading=count)
+    at_once = launcher.num_at_once(estimate_ns) if count == 1 else 1
+    start_s = clock()
+    while True:
+        if at_once > 1:
+            taken = launcher.launch_each(at_once, refill_seed=config.seed)
+            if len(taken) < at_once:
+                at_once = 1
+        else:
+            taken = [_launch_on_fresh_input(launcher, config, count)]
+        wall_s = clock() - start_s
+        for reading_ns in taken:
+            reason = stop.add(reading_ns, wall_s=wall_s)
+            if reason is not None:
+                return stop.readings, reason
+
+
 def _warm_up(launcher: Launcher, config: LaunchConfig, rule: TimingConfig) -> _Warmup | _TooLong:
     """Launch before the first reading. The first launch's inputs are fresh from ``prepare``.
 
@@ -215,7 +174,7 @@ def _warm_up(launcher: Launcher, config: LaunchConfig, rule: TimingConfig) -> _W
     first_ns = launcher.launch()
     estimate_ns = first_ns
     for _ in range(1, rule.warmups):
-        if estimate_ns > VERY_LONG_LAUNCH_NS:
+        if estimate_ns > ONE_WARMUP_NS:
             break
         estimate_ns = _launch_on_fresh_input(launcher, config, 1)
     if estimate_ns > rule.max_launch_ms * 1e6:

@@ -34,7 +34,8 @@ from workers.config import TimingConfig
 from workers.device.interface import DeviceRef
 from workers.device.opencl_device import find_cl_device
 from workers.inputs import fill_specs, pack_scalar
-from workers.timing import VERY_LONG_LAUNCH_NS, launches_per_reading, stop_reason
+from workers.stop_rule import StopRule
+from workers.timing import ONE_WARMUP_NS, launches_per_reading
 
 EXIT_LOST_CONTEXT = 3
 
@@ -116,20 +117,19 @@ class PlainLoop:
         rule = self._rule
         first_ns = estimate_ns = timed()
         for _ in range(1, rule.warmups):
-            if estimate_ns <= VERY_LONG_LAUNCH_NS:
+            if estimate_ns <= ONE_WARMUP_NS:
                 estimate_ns = on_fresh_input()
         if estimate_ns > rule.max_launch_ms * 1e6:
             return {"status": "over_time_budget"}
         count = launches_per_reading(
             estimate_ns, rule, timer_step_ns=self._timer_step_ns, needs_refill=bool(rewritten)
         )
-        readings: list[float] = []
+        stop = StopRule(rule, launches_per_reading=count)
+        readings = stop.readings
         reason, start_s = None, time.monotonic()
         while reason is None:
-            readings.append(on_fresh_input(count))
-            reason = stop_reason(
-                readings, rule, launches_per_reading=count, wall_s=time.monotonic() - start_s
-            )
+            reading_ns = on_fresh_input(count)
+            reason = stop.add(reading_ns, wall_s=time.monotonic() - start_s)
         if statistics.median(readings) > rule.max_launch_ms * 1e6:
             return {"status": "over_time_budget"}
         return {

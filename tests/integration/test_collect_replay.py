@@ -62,6 +62,23 @@ def test_a_quiet_run_times_every_config_once(tmp_path: Path) -> None:
     assert "planned 30 = ok 30 + failed 0 + pending 0" in again.stderr
 
 
+def test_a_task_begins_no_config_beyond_its_budget(tmp_path: Path) -> None:
+    corpus = write_kernels(tmp_path / "kernels", ["k0", "slow"])
+    slow = [{"kernel": "slow", "action": "slow", "seconds": 0.02}]
+    device = replay_file(tmp_path / "r.json", behaviours=slow)
+    budget = ("--set", "limits.task_budget_s=0.4")
+    done = Collect(corpus, tmp_path / "data", device, FAST + budget).run()
+    assert done.returncode == 0, done.stderr
+    counts = statuses(tmp_path / "data")
+    assert counts["k0"] == {"ok": 6}
+    assert set(counts["slow"]) == {"ok", "over_time_budget"}
+    assert counts["slow"].total() == 6
+    rows = open_dataset(tmp_path / "data").samples(["status", "failure_detail"]).to_pylist()
+    details = {row["failure_detail"] for row in rows if row["status"] == "over_time_budget"}
+    assert details == {"launch: not reached within limits.task_budget_s"}
+    assert_clean(tmp_path / "data")
+
+
 def test_every_misbehaviour_costs_one_kernel_and_gets_its_code(tmp_path: Path) -> None:
     names = [
         "good",

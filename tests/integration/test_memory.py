@@ -14,8 +14,7 @@ from subprocess import PIPE
 import psutil
 import pytest
 
-from tests.integration.collecting import KERNELS, Collect, replay_file, write_kernels
-from tests.integration.process_memory import (
+from benchmarks.process_memory import (
     Reading,
     Watched,
     bytes_a_task,
@@ -23,6 +22,7 @@ from tests.integration.process_memory import (
     steady,
     watch,
 )
+from tests.integration.collecting import KERNELS, Collect, replay_file, write_kernels
 from workers.device.find import NoDevice, choose
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

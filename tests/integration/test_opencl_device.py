@@ -34,7 +34,7 @@ from llmperf_common.records import (
 from tests.reading import read_signatures
 from workers.config import TimingConfig
 from workers.device.find import choose, open_compiler, open_session
-from workers.device.interface import DeviceFailure, DeviceRef, Program, Session
+from workers.device.interface import ROOM_BYTES, DeviceFailure, DeviceRef, Program, Session
 from workers.device.opencl_launch import OpenclLoadedKernel
 from workers.inputs import SCALAR_TYPES, FillKind, fill_spec, reference_bytes, reference_fill
 from workers.timing import time_config
@@ -243,13 +243,56 @@ def test_binaries_load_and_their_results_are_right(session: Session, compiled: P
     loaded.release()
 
 
+def test_launches_that_are_not_waited_for_do_the_work_of_one(
+    session: Session, compiled: Program
+) -> None:
+    source = "__kernel void f(__global float *a) { a[get_global_id(0)] += 1.0f; }"
+    kernel = make_kernel("f", source, arg(0, GLOBAL, "float", Access.READ_WRITE))
+    loaded = session.load(kernel, Program(binary=b"", options="", log="", seconds=0))
+    assert isinstance(loaded, OpenclLoadedKernel)
+    assert kernel.signature is not None
+    launcher = loaded.prepare(make_config(kernel, 4096, arg0=4096))
+    times_ns = launcher.launch_each(5, refill_seed=7)
+    assert len(times_ns) <= 5
+    assert all(one > 0 for one in times_ns)
+    spec = fill_spec(kernel.signature.arguments[0], elements=4096, seed=7)
+    expected = reference_fill(spec) + np.float32(1)
+    assert loaded.read_buffer(0, 4 * 4096) == expected.tobytes()
+    assert launcher.num_at_once(1000.0) == 1, "a CPU device lags behind"
+    loaded.release()
+
+
+def test_a_gpu_gets_room_behind_buffers_whose_reach_is_not_known(
+    session: Session, compiled: Program
+) -> None:
+    kernel = vadd()
+    loaded = session.load(kernel, compiled)
+    assert isinstance(loaded, OpenclLoadedKernel)
+    config = make_config(kernel, 4096)
+    loaded.reserve([config], with_room=True)
+    assert all(buffer.size < ROOM_BYTES for buffer in loaded._buffers.values())
+    loaded.release()
+    loaded.queue.is_gpu = True
+    try:
+        loaded.reserve([config], with_room=True)
+        num_bytes = 4 * 4096 + 4096
+        sizes = [buffer.size for buffer in loaded._buffers.values()]
+        assert sizes == [num_bytes + ROOM_BYTES] * 3
+        assert loaded.prepare(config).launch() > 0
+        found = loaded.read_buffer(2, num_bytes + ROOM_BYTES)
+        assert found.count(0, 4 * 4096) == 4096 + ROOM_BYTES
+    finally:
+        loaded.queue.is_gpu = False
+        loaded.release()
+
+
 def test_reserved_buffers_serve_every_config(session: Session, compiled: Program) -> None:
     kernel = vadd()
     loaded = session.load(kernel, compiled)
     assert isinstance(loaded, OpenclLoadedKernel)
     configs = [make_config(kernel, items) for items in (64, 16384, 4096)]
     impossible = make_config(kernel, 64, arg0=2**40)
-    loaded.reserve([*configs, impossible])
+    loaded.reserve([*configs, impossible], with_room=False)
     reserved = dict(loaded._buffers)
     assert set(reserved) == {0, 1, 2}
     assert kernel.signature is not None
@@ -274,7 +317,7 @@ def test_what_does_not_fit_all_together_is_not_reserved(
     assert isinstance(loaded, OpenclLoadedKernel)
     most = device.max_allocation_bytes // 4 - 4096
     each = min(most, int(device.global_memory_bytes * 0.6) // 4 // 3)
-    loaded.reserve([make_config(kernel, 64, arg0=each, arg1=each, arg2=each)])
+    loaded.reserve([make_config(kernel, 64, arg0=each, arg1=each, arg2=each)], with_room=True)
     expected = 12 * each <= device.global_memory_bytes * 0.5
     assert bool(loaded._buffers) is expected
     assert loaded.prepare(make_config(kernel, 64)).launch() > 0

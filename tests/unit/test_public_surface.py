@@ -43,7 +43,7 @@ COLLECT_KEYS = """
     timing.max_readings timing.relative_standard_error timing.sample_budget_ms
     timing.max_launch_ms timing.cold_readings timing.batch_step_share timing.spin_up_ms
     timing.sentinel_every_tasks timing.payload_checks timing.poll_hz limits.build_timeout_s
-    limits.analysis_timeout_s limits.analysis_device limits.config_timeout_s limits.task_timeout_s limits.deaths_to_quarantine
+    limits.analysis_timeout_s limits.analysis_device limits.check_reach limits.config_timeout_s limits.task_timeout_s limits.task_budget_s limits.deaths_to_quarantine
     limits.faults_to_end_strategy limits.kernel_resources limits.compile_children limits.allow_busy_gpu limits.max_time_s limits.max_failures store.commit_interval_s
     store.publish_interval_s store.max_shard_rows ledger.lease_ttl_s ledger.claim_ahead
 """
@@ -104,7 +104,7 @@ def test_config_keys() -> None:
 
 
 def test_presets() -> None:
-    assert preset_names("collect") == ["default", "demo"]
+    assert preset_names("collect") == ["400k", "default", "demo"]
     assert preset_names("train") == ["gbdt", "log-linear"]
 
 

@@ -25,7 +25,7 @@ from workers.device.interface import DeviceFailure, Instrumented, Prober
 
 __all__ = ["ProbeLimits", "analyse_kernel", "probe_limits"]
 
-_NO_BARRIERS = "#define barrier(...)\n#define work_group_barrier(...)\n"
+NO_BARRIERS = "#define barrier(...)\n#define work_group_barrier(...)\n"
 
 
 def analyse_kernel(
@@ -56,7 +56,7 @@ def analyse_kernel(
         instrumented = instrument(kernel.source, kernel.name, kernel.build_options)
         facts = _facts(kernel, instrumented)
         if without_barriers:
-            instrumented = replace(instrumented, source=_NO_BARRIERS + instrumented.source)
+            instrumented = replace(instrumented, source=NO_BARRIERS + instrumented.source)
         probing = Probing(
             kernel=kernel, instrumented=instrumented, facts=facts, prober=prober, limits=limits
         )

@@ -27,6 +27,11 @@ class DeviceFailure(Exception):  # noqa: N818  (it carries a Failure, it is not 
         self.sticky = sticky
 
 
+ROOM_BYTES = 2**28
+"""Zeros behind a buffer of a kernel whose reach is not known (``LoadedKernel.reserve``): a GPU's context does not survive a
+touch of what is not mapped."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRef:
     """How to reach one device from a fresh process.
@@ -72,6 +77,18 @@ class Launcher(Protocol):
         """Launch ``count`` times back to back and return the mean device time of one launch in ns."""
         ...
 
+    def num_at_once(self, estimate_ns: float) -> int:
+        """Return how many launches of about this time ``launch_each`` may be asked for; 1 where it gains nothing."""
+        ...
+
+    def launch_each(self, count: int, *, refill_seed: int) -> list[float]:
+        """Launch ``count`` times without waiting in between and return the device time of each, ns.
+
+        Where ``needs_refill``, each after a refill. Launches that did not find the device idle are left out: queued
+        behind other work they would look shorter.
+        """
+        ...
+
     def flush_cache(self) -> None:
         """Write twice the last-level cache so that the next launch starts cold."""
         ...
@@ -88,10 +105,16 @@ class Launcher(Protocol):
 class LoadedKernel(Protocol):
     """A kernel ready to be launched, with the buffers of its task."""
 
-    def reserve(self, configs: Sequence[LaunchConfig]) -> None:
+    def reserve(self, configs: Sequence[LaunchConfig], *, with_room: bool) -> None:
         """Allocate each buffer as large as the largest of these configs needs it, where that fits all together.
 
-        Raises DeviceFailure only where the context is lost.
+        Args:
+            configs: those to come.
+            with_room: how far the kernel reaches is not known. A GPU, on which reaching too far costs the context, then
+                puts zeroed room behind each global buffer.
+
+        Raises:
+            DeviceFailure: The context is lost; nothing else is its business.
         """
         ...
 

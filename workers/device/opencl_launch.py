@@ -23,7 +23,7 @@ from llmperf_common.records import (
     LaunchArgument,
     LaunchConfig,
 )
-from workers.device.interface import DeviceFailure
+from workers.device.interface import ROOM_BYTES, DeviceFailure
 from workers.device.opencl_errors import cl_errors, failure_of, launch_error, out_of_memory
 from workers.device.opencl_queue import DeviceQueue, OwnLaunch, set_scalar
 from workers.inputs import fill_specs, is_fillable, pack_scalar
@@ -32,6 +32,15 @@ _logger = logging.getLogger(__name__)
 
 GUARD_BYTES = 4096
 """Zeroed room behind every buffer: a kernel that reaches a little too far reads zeros, not its neighbour."""
+
+AT_ONCE = 10
+_AT_ONCE_BELOW_NS = 9_000.0
+"""Enqueueing takes the driver 14 us a launch on a fast host: a launch this short has ended before the next comes."""
+_AT_ONCE_REFILL_BYTES = 2**21
+"""So much is filled as fast."""
+IDLE_NS = 3_000
+"""Between the end of one and the start of the next. Back to back it is 1.3 us on an H200, 5 and more where the device waits
+for the host, and then events are as long as of launches that are waited for one by one."""
 
 _RESERVED_SHARE = 0.5
 """Most of the device's memory that is allocated before it is needed."""
@@ -72,13 +81,24 @@ class OpenclLoadedKernel:
             self._max_local_items = int(work_group_info(info.WORK_GROUP_SIZE, queue.cl_device))
             driver_local_bytes = int(work_group_info(info.LOCAL_MEM_SIZE, queue.cl_device))
             self._max_constant_bytes = int(queue.cl_device.max_constant_buffer_size)
+        if self.signature.required_local_size is not None:
+            # NVIDIA's OpenCL says 256 of a kernel that requires 1,024, and launches it.
+            required = math.prod(self.signature.required_local_size)
+            self._max_local_items = max(self._max_local_items, required)
         self._static_local_bytes = max(driver_local_bytes, self.signature.static_local_bytes)
 
-    def reserve(self, configs: Sequence[LaunchConfig]) -> None:
+    def reserve(self, configs: Sequence[LaunchConfig], *, with_room: bool) -> None:
         """Allocate each buffer as large as the largest of these configs needs it, where that fits all together.
 
         Growing from config to config would free and allocate a dozen times, at a launch's cost or more each. Configs
         that are too large for the device are left to ``prepare``, which refuses them.
+
+        Args:
+            configs: those to come.
+            with_room: on a GPU also put ``ROOM_BYTES`` of zeros behind each.
+
+        Raises:
+            DeviceFailure: The context is lost.
         """
         device = self.queue.device
         largest: dict[int, int] = {}
@@ -89,17 +109,31 @@ class OpenclLoadedKernel:
                     if num_bytes <= device.max_allocation_bytes:
                         known = largest.get(argument.position, 0)
                         largest[argument.position] = max(known, num_bytes)
-        if sum(largest.values()) > device.global_memory_bytes * _RESERVED_SHARE:
+        available = device.global_memory_bytes * _RESERVED_SHARE
+        needed = sum(largest.values())
+        if needed > available:
             return
+        with_room = with_room and self.queue.is_gpu
+        with_room = with_room and needed + len(largest) * ROOM_BYTES <= available
         try:
             for position, num_bytes in largest.items():
                 if position not in self._buffers:
-                    self._buffers[position] = self.queue.allocate(num_bytes)
+                    fits = num_bytes + ROOM_BYTES <= device.max_allocation_bytes
+                    allocate = (
+                        self._allocate_with_room if with_room and fits else self.queue.allocate
+                    )
+                    self._buffers[position] = allocate(num_bytes)
             self._is_reserved = True
         except DeviceFailure as error:
             if error.sticky:
                 raise
             self.release()  # somebody else has the memory: smaller configs may find enough
+
+    def _allocate_with_room(self, num_bytes: int) -> cl.Buffer:
+        buffer = self.queue.allocate(num_bytes + ROOM_BYTES)
+        with cl_errors(Stage.LAUNCH):
+            self.queue.fill_bytes(buffer, 0, start=num_bytes, num_bytes=ROOM_BYTES)
+        return buffer
 
     def prepare(self, config: LaunchConfig) -> OpenclLauncher:
         """Put the arguments of ``config`` in place, every buffer filled with the inputs of its seed.
@@ -255,6 +289,7 @@ class OpenclLauncher:
         self._written = [item for item in buffers if item.argument.access in _WRITTEN]
         self._fills: dict[int, tuple[OwnLaunch, ...]] = {}
         self._fill_seed: int | None = None
+        self._needs_refill = any(item.argument.access is Access.READ_WRITE for item in buffers)
 
     @property
     def footprint_bytes(self) -> int:
@@ -264,7 +299,7 @@ class OpenclLauncher:
     @property
     def needs_refill(self) -> bool:
         """Whether the kernel reads a buffer that it also writes."""
-        return any(item.argument.access is Access.READ_WRITE for item in self._buffers)
+        return self._needs_refill
 
     def refill(self, *, seed: int, everything: bool = False) -> None:
         """Restore the written buffers (all with ``everything``) to the inputs of ``seed``; untimed.
@@ -273,17 +308,21 @@ class OpenclLauncher:
         config): one that shrank would still hold a larger config's inputs.
         """
         self._require_current()
-        if seed != self._fill_seed:
-            with cl_errors(Stage.LAUNCH):
-                self._fills = {
-                    item.argument.position: self._prepare_fills(item, seed)
-                    for item in self._buffers
-                }
-            self._fill_seed = seed
         with cl_errors(Stage.LAUNCH):
-            for item in self._buffers if everything else self._written:
-                for launch in self._fills[item.argument.position]:
-                    launch.enqueue()
+            self._enqueue_refill(seed, everything=everything)
+
+    def _enqueue_refill(self, seed: int, *, everything: bool = False) -> cl.Event | None:
+        """Enqueue the fills; return the last one's event, None where there is nothing to fill."""
+        if seed != self._fill_seed:
+            self._fills = {
+                item.argument.position: self._prepare_fills(item, seed) for item in self._buffers
+            }
+            self._fill_seed = seed
+        last: cl.Event | None = None
+        for item in self._buffers if everything else self._written:
+            for launch in self._fills[item.argument.position]:
+                last = launch.enqueue()
+        return last
 
     def _prepare_fills(self, item: PlacedBuffer, seed: int) -> tuple[OwnLaunch, ...]:
         argument = item.argument
@@ -325,6 +364,45 @@ class OpenclLauncher:
             return (_stamp_ns(last, _END) - _stamp_ns(first, _START)) / count
         except cl.Error as error:
             raise failure_of(error, stage=Stage.LAUNCH, waiting=is_waiting) from error
+
+    def num_at_once(self, estimate_ns: float) -> int:
+        """Return how many launches of about this time may be enqueued at once; 1 on CPU devices, which lag behind."""
+        if not self._queue.is_gpu or estimate_ns > _AT_ONCE_BELOW_NS:
+            return 1
+        if self.needs_refill:
+            refilled_bytes = sum(item.num_bytes for item in self._written)
+            return AT_ONCE if refilled_bytes <= _AT_ONCE_REFILL_BYTES else 1
+        return AT_ONCE
+
+    def launch_each(self, count: int, *, refill_seed: int) -> list[float]:
+        """Launch ``count`` times without waiting in between; return the times of those that found the device idle, ns."""
+        self._require_current()
+        config, queue, kernel = self._config, self._queue.queue, self._owner.cl_kernel
+        global_size, local_size = config.global_size, config.local_size
+        needs_refill = self.needs_refill
+        pairs: list[tuple[cl.Event | None, cl.Event]] = []
+        before: cl.Event | None = None
+        is_waiting = True
+        try:
+            self._queue.settle()
+            is_waiting = False
+            for _ in range(count):
+                if needs_refill:
+                    before = self._enqueue_refill(refill_seed) or before
+                event = cl.enqueue_nd_range_kernel(queue, kernel, global_size, local_size)
+                pairs.append((before, event))
+                before = event
+            is_waiting = True
+            pairs[-1][1].wait()
+            self._queue.note_settled()
+            times_ns = []
+            for before, event in pairs:
+                start_ns = _stamp_ns(event, _START)
+                if before is None or start_ns - _stamp_ns(before, _END) >= IDLE_NS:
+                    times_ns.append(float(_stamp_ns(event, _END) - start_ns))
+        except cl.Error as error:
+            raise failure_of(error, stage=Stage.LAUNCH, waiting=is_waiting) from error
+        return times_ns
 
     def flush_cache(self) -> None:
         """Write twice the last-level cache so that the next launch starts cold."""

@@ -67,8 +67,9 @@ class DeviceQueue:
         self._flush: tuple[OwnLaunch, cl.Kernel, cl.Buffer] | None = None
         self._flush_keys = itertools.count(1)
         self._has_own_work = False
-        self.own_local_size = min(64 if cl_device.type & cl.device_type.CPU else 256,
-                                  device.max_work_group_size)  # fmt: skip
+        self.is_gpu = bool(cl_device.type & cl.device_type.GPU)
+        is_cpu = bool(cl_device.type & cl.device_type.CPU)
+        self.own_local_size = min(64 if is_cpu else 256, device.max_work_group_size)
 
     def new_kernel(self, name: str) -> cl.Kernel:
         """Return one of fill.cl's kernels as an object of the caller's own: its arguments stay set."""
@@ -107,6 +108,10 @@ class DeviceQueue:
         if self._has_own_work:
             self.queue.finish()
             self._has_own_work = False
+
+    def note_settled(self) -> None:
+        """Somebody has waited for what was enqueued last: nothing of ours is left on the queue."""
+        self._has_own_work = False
 
     def fill(self, buffer: cl.Buffer, kind: FillKind, num_scalars: int, key: int) -> None:
         """Enqueue filling ``num_scalars`` of ``kind`` without a content rule."""

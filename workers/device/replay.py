@@ -173,7 +173,7 @@ class ReplayLoadedKernel:
         self._kernel = kernel
         self._num_prepared = 0
 
-    def reserve(self, configs: Sequence[LaunchConfig]) -> None:
+    def reserve(self, configs: Sequence[LaunchConfig], *, with_room: bool) -> None:
         """Nothing is allocated."""
 
     def prepare(self, config: LaunchConfig) -> ReplayLauncher:
@@ -252,6 +252,19 @@ class ReplayLauncher:
         for factor in lies:
             time_ns *= factor
         return time_ns
+
+    def num_at_once(self, estimate_ns: float) -> int:
+        """Return 1: answering takes no time."""
+        return 1
+
+    def launch_each(self, count: int, *, refill_seed: int) -> list[float]:
+        """Launch one after the other."""
+        times_ns = []
+        for _ in range(count):
+            if self.needs_refill:
+                self.refill(seed=refill_seed)
+            times_ns.append(self.launch())
+        return times_ns
 
     def flush_cache(self) -> None:
         """Make the next launch a cold one."""

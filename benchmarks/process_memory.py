@@ -1,8 +1,18 @@
-"""How much memory the processes of a run hold while its tasks go by, and whether that grows."""
+"""How much memory the processes of a run hold while its tasks go by, and whether that grows.
+
+``python -m benchmarks.process_memory --out FILE.csv [--every-s 2] -- collect --corpus … --out DIR …``
+
+Runs ``llmperf`` with the words behind ``--`` and writes memory and descriptors of each of its processes, again and again.
+Prints, by role, how many processes there were, the most memory of one, the growth per task of those that saw at least a
+hundred tasks go by, and the children that stayed zombies from one look to the next.
+"""
 
 from __future__ import annotations
 
+import argparse
+import csv
 import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -13,6 +23,8 @@ import numpy as np
 import psutil
 
 _CHILD_PREFIX = "workers."
+_TASKS_TO_JUDGE = 100
+_WARM_UP_TASKS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +43,8 @@ class Watched:
     readings: dict[tuple[str, int], list[Reading]] = field(
         default_factory=lambda: defaultdict(list)
     )
+    lasting_zombies: set[int] = field(default_factory=set)
+    """Processes that had ended and were not waited for, in two looks one after the other."""
 
     def of(self, role: str) -> dict[int, list[Reading]]:
         """Readings by process of one role."""
@@ -47,7 +61,9 @@ def watch(process: subprocess.Popen[str], events: Path, *, every_s: float, into:
     """Take readings of a run's process tree until it ends; ``events``: its folder of event files."""
     parent = psutil.Process(process.pid)
     counter = _TaskCounter(events)
+    before: set[int] = set()
     while process.poll() is None:
+        zombies: set[int] = set()
         num_tasks = counter.count()
         try:
             tree = [parent, *parent.children(recursive=True)]
@@ -61,10 +77,15 @@ def watch(process: subprocess.Popen[str], events: Path, *, every_s: float, into:
                     rss_bytes=one.memory_info().rss,
                     num_descriptors=one.num_fds(),
                 )
-            except (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):
+            except psutil.ZombieProcess:
+                zombies.add(one.pid)
+                continue
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
             if reading.num_descriptors:  # else it is just ending
                 into.readings[role, one.pid].append(reading)
+        into.lasting_zombies.update(zombies & before)
+        before = zombies
         time.sleep(every_s)
 
 
@@ -124,3 +145,49 @@ class _TaskCounter:
                 self._offsets[path] = file.tell()
             self._count += text.count(b'"event": "finished"')
         return self._count
+
+
+def main() -> int:
+    """Run the command, watch it, print and write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.csv")
+    parser.add_argument("--every-s", type=float, default=2.0)
+    parser.add_argument("words", nargs="+", help="of llmperf")
+    given = parser.parse_args()
+    data = Path(given.words[given.words.index("--out") + 1])
+    entry = "from llmperf.cli.main import run; run()"
+    watched = Watched()
+    with subprocess.Popen([sys.executable, "-c", entry, *given.words], text=True) as process:
+        watch(process, data / "events", every_s=given.every_s, into=watched)
+    with given.out.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("role", "pid", "num_tasks", "rss_bytes", "num_descriptors"))
+        for (role, pid), found in sorted(watched.readings.items()):
+            writer.writerows(
+                (role, pid, one.num_tasks, one.rss_bytes, one.num_descriptors) for one in found
+            )
+    _print(watched)
+    return process.returncode
+
+
+def _print(watched: Watched) -> None:
+    for role in sorted({role for role, _ in watched.readings}):
+        found = watched.of(role)
+        most = max(one.rss_bytes for readings in found.values() for one in readings)
+        print(f"{role}: {len(found)} processes, at most {most / 2**20:.0f} MiB each")
+    for role, pid, readings in watched.lived_long(num_tasks=_TASKS_TO_JUDGE):
+        late = steady(readings, warm_up=_WARM_UP_TASKS)
+        slope = bytes_a_task(readings, warm_up=_WARM_UP_TASKS)
+        gained = descriptors_gained(readings, warm_up=_WARM_UP_TASKS)
+        first, last = late[0].rss_bytes / 2**20, late[-1].rss_bytes / 2**20
+        print(
+            f"{role} {pid}: {readings[-1].num_tasks - readings[0].num_tasks} tasks, {first:.0f} to {last:.0f} MiB, "
+            f"{slope / 1024:.2f} KiB a task, {gained:+g} descriptors"
+        )
+    print(f"lasting zombies: {len(watched.lasting_zombies)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

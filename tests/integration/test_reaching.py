@@ -1,0 +1,116 @@
+"""Configs that would leave their buffers are found on a CPU device, in a child, before anything launches them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmperf_common.failures import Failure, Stage
+from llmperf_common.ledger.protocol import Lease
+from llmperf_common.records import Strategy
+from tests.integration.stub_device import DEVICE
+from workers.config import CollectConfig, LimitsConfig, PlanConfig
+from workers.corpus import read_sources
+from workers.device.find import choose
+from workers.device.interface import DeviceRef
+from workers.executor import FinishedTask
+from workers.joining import device_class_of
+from workers.pipeline import DevicePipeline
+from workers.plan import Plan
+from workers.reaching import ReachWork
+from workers.task_state import TaskState
+
+WILD = "__kernel void wild(__global float *a, int n) { ulong i = get_global_id(0); a[i * n * 1048576UL] = i; }"
+TAME = "__kernel void tame(__global float *a, int n) { int i = get_global_id(0); if (i < n) a[i] = i; }"
+DIVERGENT = (
+    "__kernel void divergent(__global float *a, int n) {"
+    " int i = get_global_id(0); if (i < 7) barrier(CLK_LOCAL_MEM_FENCE); a[i] = i; }"
+)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    for name, source in (("wild", WILD), ("tame", TAME), ("divergent", DIVERGENT)):
+        (folder / f"{name}.cl").write_text(source)
+    config = PlanConfig(
+        samples_per_kernel=6, strategies=(Strategy.SIMPLE,), max_work_items=2**14, local_sizes="few"
+    )
+    corpus = read_sources([folder])
+    return Plan(
+        kernels=corpus.kernels,
+        corpus_sha256=corpus.sha256,
+        device_classes=(device_class_of(DEVICE),),
+        plan_config=config,
+        timing_config=CollectConfig().timing.model_copy(
+            update={"max_readings": 5, "payload_checks": False, "spin_up_ms": 0.0}
+        ),
+    )
+
+
+@contextmanager
+def pipeline(plan: Plan, scratch: Path, *, check_reach: str) -> Iterator[DevicePipeline]:
+    """A pipeline that takes the CPU device for a GPU, and another process of it for the CPU device."""
+    scratch.mkdir()
+    ref = choose("cpu")
+    assert isinstance(ref, DeviceRef)
+    config = CollectConfig(limits=LimitsConfig(check_reach=check_reach), timing=plan.timing_config)
+    made = DevicePipeline(ref=ref, config=config, scratch=scratch, worker_id="t/1", quiet=True)
+    made._checks_reach = check_reach == "auto"
+    made._analysis_ref = replace(ref, environment={**ref.environment, "ANOTHER": "1"})
+    try:
+        made.use(plan, made.open_device(measure_peaks=False), note=lambda *_, **__: None)
+        yield made
+    finally:
+        made.close()
+
+
+def statuses(finished: FinishedTask) -> Counter[str]:
+    outcomes = [sample.outcome for sample in finished.result.samples]
+    return Counter(one.code.value if isinstance(one, Failure) else "ok" for one in outcomes)
+
+
+def run_all(made: DevicePipeline, plan: Plan) -> dict[str, FinishedTask]:
+    found: dict[str, FinishedTask] = {}
+    for index in range(3):
+        task = plan.task(index)
+        made.submit(task, Lease(task=index, epoch=1, token=index + 1, attempt=1))
+        finished: list[FinishedTask] = []
+        while not finished:
+            finished = made.poll(0.5)
+        found[task.kernel.name] = finished[0]
+    return found
+
+
+def test_what_leaves_its_buffers_is_not_launched(tmp_path: Path, plan: Plan) -> None:
+    with pipeline(plan, tmp_path / "scratch", check_reach="auto") as made:
+        found = run_all(made, plan)
+    assert statuses(found["wild"]) == {"quarantined": 6}
+    for sample in found["wild"].result.samples:
+        assert isinstance(sample.outcome, Failure)
+        assert sample.outcome.stage is Stage.PROBE
+        assert "beyond the end of argument 'a'" in sample.outcome.detail
+    assert found["wild"].result.build is None, "nothing was compiled for it"
+    assert statuses(found["tame"]) == {"ok": 6}
+
+
+def test_a_child_that_dies_is_tried_once_more_without_barriers(tmp_path: Path, plan: Plan) -> None:
+    task = next(
+        plan.task(index) for index in range(3) if plan.task(index).kernel.name == "divergent"
+    )
+    state = TaskState(
+        plan=plan, task=task, lease=Lease(task=0, epoch=1, token=1, attempt=1),
+        device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
+    )  # fmt: skip
+    work = ReachWork()
+    assert not work.job(state).without_barriers
+    assert work.died(state, "SIGSEGV", "", 1.0)
+    assert work.job(state).without_barriers
+    assert not work.died(state, "SIGSEGV", "", 1.0)
+    assert not state.has_outcomes

@@ -1,0 +1,77 @@
+"""Which configs a GPU is spared, by what smaller ones touched on a CPU device."""
+
+from __future__ import annotations
+
+from llmperf_common.records import (
+    Access,
+    Argument,
+    ArgumentKind,
+    LaunchArgument,
+    LaunchConfig,
+    Signature,
+    Strategy,
+)
+from workers.device.interface import ROOM_BYTES, ProbeRecord, Reach
+from workers.reaching import tried_indices, unbearable
+
+SIGNATURE = Signature(
+    arguments=(
+        Argument(
+            position=0, name="a", kind=ArgumentKind.GLOBAL_BUFFER, type_name="float *", scalar_type="float",
+            vector_width=1, access=Access.READ, element_bytes=4,
+        ),
+    ),
+    dims=1, required_local_size=None, static_local_bytes=0, static_features={},
+)  # fmt: skip
+SIZES = (2**20, 64, 2**14, 2**12, 2**10, 2**24)
+
+
+def config(items: int, elements: int | None = None) -> LaunchConfig:
+    given = LaunchArgument(position=0, kind=ArgumentKind.GLOBAL_BUFFER, elements=elements or items)
+    return LaunchConfig(
+        sample_id=f"{items}", global_size=(items,), local_size=(32,), args=(given,), regime=None,
+        strategies=(Strategy.SIMPLE,), seed=1,
+    )  # fmt: skip
+
+
+CONFIGS = tuple(map(config, SIZES))
+
+
+def record(end_bytes: int, start_bytes: int = 0) -> ProbeRecord:
+    reach = Reach(position=0, start_bytes=start_bytes, end_bytes=end_bytes, site=0)
+    return ProbeRecord(reaches=(reach,), turns=1, trace=0, exceeded=False, overflow=False)
+
+
+def spared(*seen: tuple[int, ProbeRecord | None]) -> set[int]:
+    """Sizes that are not launched."""
+    return {SIZES[index] for index, _ in unbearable(SIGNATURE, CONFIGS, seen)}
+
+
+def test_the_smallest_and_two_larger_are_tried() -> None:
+    assert [SIZES[index] for index in tried_indices(CONFIGS)] == [64, 2**12, 2**14]
+    assert tried_indices([config(2**20)]) == ()
+    assert tried_indices([]) == ()
+
+
+def test_what_stays_within_is_launched() -> None:
+    assert spared((1, record(64 * 4)), (3, record(2**14)), (2, record(2**16))) == set()
+    assert spared((1, None), (3, None)) == set()
+    assert spared() == set()
+
+
+def test_what_is_beyond_the_room_spares_it_and_all_larger_ones() -> None:
+    beyond = ROOM_BYTES + 4 * max(SIZES) + 1
+    assert spared((1, record(beyond))) == set(SIZES)
+    assert spared((1, record(4)), (3, None), (2, record(beyond))) == {2**14, 2**20, 2**24}
+
+
+def test_a_reach_below_the_start_counts_from_a_page_on() -> None:
+    assert spared((1, record(4, start_bytes=-4096))) == set()
+    assert spared((1, record(4, start_bytes=-(2**22)))) == set(SIZES)
+
+
+def test_a_reach_that_grows_is_carried_on() -> None:
+    square = [(index, record(4 * SIZES[index] ** 2)) for index in (1, 3)]
+    assert spared(*square) == {2**14, 2**20, 2**24}
+    constant = [(index, record(10**6)) for index in (1, 3, 2)]
+    assert spared(*constant) == set()

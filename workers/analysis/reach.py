@@ -1,0 +1,65 @@
+"""How far planned launch configs reach: an instrumented copy of the kernel runs them on a CPU device.
+
+Owns the launches. Where a GPU is to run a kernel whose extents are not known, this shows beforehand which configs would
+leave their buffers, and with them cost a context; what follows from it is ``workers/reaching.py``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from llmperf_common.records import ArgumentKind, Kernel, LaunchConfig
+from workers.analysis.analyse import NO_BARRIERS
+from workers.analysis.instrument import instrument
+from workers.analysis.rewriter import UnresolvedError
+from workers.device.interface import DeviceFailure, ProbeLaunch, Prober, ProbeRecord
+
+_MAX_TURNS = 2**21
+"""Of all loops of a launch: they are cut off there, and the launch shows less than the kernel does."""
+
+
+def planned_reaches(
+    kernel: Kernel, configs: Sequence[LaunchConfig], prober: Prober, *, without_barriers: bool
+) -> tuple[ProbeRecord | None, ...]:
+    """Return what each config touches, in order; None from the first one on that cannot be told.
+
+    Args:
+        kernel: with its signature.
+        configs: small ones first: none is launched after one whose loops were cut off.
+        prober: of a CPU device.
+        without_barriers: launch a copy without them; they end a process where not all work-items come to them.
+
+    Raises:
+        DeviceFailure: The device's context was lost (sticky): its process is of no further use.
+    """
+    records: list[ProbeRecord | None] = []
+    try:
+        instrumented = instrument(kernel.source, kernel.name, kernel.build_options)
+        if without_barriers:
+            instrumented = replace(instrumented, source=NO_BARRIERS + instrumented.source)
+        for config in configs:
+            (record,) = prober.run(kernel, instrumented, [_launch(config)])
+            records.append(record)
+            if record is None or record.exceeded:
+                break
+    except UnresolvedError:
+        pass  # such a kernel has no analysis either
+    except DeviceFailure as error:
+        if error.sticky:
+            raise
+    return (*records, *(None for _ in configs[len(records) :]))
+
+
+def _launch(config: LaunchConfig) -> ProbeLaunch:
+    return ProbeLaunch(
+        global_size=config.global_size,
+        local_size=config.local_size,
+        scalars={
+            one.position: one.value
+            for one in config.args
+            if one.kind is ArgumentKind.SCALAR and one.value is not None
+        },
+        limits={one.position: one.contents.limit for one in config.args if one.contents},
+        max_turns=_MAX_TURNS,
+    )

@@ -1,0 +1,102 @@
+"""When the readings of one launch config are enough.
+
+Owns the stop rule of docs/explanation/measurement.md. It runs between any two launches, and a launch may take 5 us: mean
+and spread are carried on from reading to reading, and a median is looked for only where one could matter.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from llmperf_common.records import StopReason
+from workers.config import WALL_BUDGET_FACTOR, TimingConfig
+
+LONG_LAUNCH_NS = 5e6
+"""Above this, three readings are enough: the launch itself averages over the device's jitter."""
+VERY_LONG_LAUNCH_NS = 20e6
+"""Above this, one reading is enough."""
+READINGS_OF_A_LONG_LAUNCH = 3
+
+
+class StopRule:
+    """The warm readings of one launch config, and why no further one is needed.
+
+    Args:
+        rule: the configured limits.
+        launches_per_reading: launches that each reading is the mean of.
+
+    >>> stop = StopRule(TimingConfig())
+    >>> [stop.add(100.0, wall_s=0.0) for _ in range(5)][-2:]
+    [None, <StopReason.RELATIVE_ERROR: 'relative_error'>]
+    >>> StopRule(TimingConfig()).add(3e7, wall_s=0.0)
+    <StopReason.LONG_LAUNCH: 'long_launch'>
+    """
+
+    __slots__ = ("_count", "_has_long", "_mean", "_rule", "_squares", "_total", "readings")
+
+    def __init__(self, rule: TimingConfig, *, launches_per_reading: int = 1) -> None:
+        self.readings: list[float] = []
+        """So far, ns a launch."""
+        self._rule = rule
+        self._count = launches_per_reading
+        self._total = 0.0
+        self._mean = 0.0
+        self._squares = 0.0
+        self._has_long = False
+
+    def add(self, reading_ns: float, *, wall_s: float) -> StopReason | None:
+        """Take one more reading; return why it was the last one needed, or None to go on.
+
+        Args:
+            reading_ns: ns a launch.
+            wall_s: wall time since the first reading began.
+        """
+        rule, readings = self._rule, self.readings
+        readings.append(reading_ns)
+        number = len(readings)
+        off = reading_ns - self._mean  # Welford, Technometrics 4 (1962)
+        self._mean += off / number
+        self._squares += off * (reading_ns - self._mean)
+        self._total += reading_ns
+        self._has_long = self._has_long or reading_ns > LONG_LAUNCH_NS
+        needed = rule.min_readings
+        if self._has_long:
+            needed = needed_readings(statistics.median(readings), rule)
+        if number < needed:
+            return None
+        few = number < rule.min_readings
+        if needed == 1 and few:
+            return StopReason.LONG_LAUNCH
+        if self.relative_standard_error <= rule.relative_standard_error:
+            return StopReason.LONG_LAUNCH if few else StopReason.RELATIVE_ERROR
+        if number >= rule.max_readings:
+            return StopReason.MAX_READINGS
+        budget_s = rule.sample_budget_ms / 1e3
+        launched_s = self._total * self._count / 1e9
+        if launched_s < budget_s and wall_s < WALL_BUDGET_FACTOR * budget_s:
+            return None
+        return StopReason.LONG_LAUNCH if few else StopReason.SAMPLE_BUDGET
+
+    @property
+    def relative_standard_error(self) -> float:
+        """The standard error of the mean ÷ the mean; infinite for fewer than two readings.
+
+        >>> stop = StopRule(TimingConfig())
+        >>> _ = [stop.add(one, wall_s=0.0) for one in (90.0, 100.0, 110.0)]
+        >>> round(stop.relative_standard_error, 4)
+        0.0577
+        """
+        number = len(self.readings)
+        if number < 2 or self._mean <= 0:
+            return math.inf
+        return math.sqrt(self._squares / ((number - 1) * number)) / self._mean
+
+
+def needed_readings(median_ns: float, rule: TimingConfig) -> int:
+    """Return the fewest readings of a launch this long."""
+    if median_ns > VERY_LONG_LAUNCH_NS:
+        return 1
+    if median_ns > LONG_LAUNCH_NS:
+        return min(READINGS_OF_A_LONG_LAUNCH, rule.min_readings)
+    return rule.min_readings
