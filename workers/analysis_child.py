@@ -13,7 +13,7 @@ from workers.child_main import serve
 from workers.device.interface import DeviceFailure, DeviceRef, ProbeRecord
 from workers.device.replay import SELECTOR_PREFIX, ReplayAnalyser
 
-_KERNELS_PER_CHILD = 200
+_KERNELS_PER_CHILD = 100
 """Then it ends and another takes its place: compilers keep what they have built in memory and on disk."""
 
 

@@ -5,6 +5,7 @@ Owns the scratch folders below one folder. A child's life is its pool's or slot'
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -13,8 +14,12 @@ from pathlib import Path
 
 from workers.child import CACHE_FOLDER, Child
 from workers.device.interface import DeviceRef
+from workers.processors import for_work_ahead
 
 _SEED_FOLDER = "cache-seed"
+_FEW_THREADS = {"POCL_MAX_PTHREAD_COUNT": "2", "POCL_CPU_MAX_CU_COUNT": "2"}
+"""PoCL's name for it, old and new: each of a dozen children would else start a thread for each processor."""
+_NICE = 10
 
 
 class ChildStarter:
@@ -34,8 +39,17 @@ class ChildStarter:
         if cache.is_dir() and not seed.exists():
             shutil.copytree(cache, seed)
 
-    def start(self, module: str, name: str, ref: DeviceRef) -> Child:
-        """Start ``python -m module`` for the device ``ref``; its folder is called ``name``."""
+    def start(
+        self, module: str, name: str, ref: DeviceRef, *, beside_timing: bool = False
+    ) -> Child:
+        """Start ``python -m module`` for the device ``ref``.
+
+        Args:
+            module: of the child.
+            name: of its folder.
+            ref: the device.
+            beside_timing: it works while another child times: it must stay out of that one's way.
+        """
         # What an ended child has left is of no more use once the next one starts: its end is told by then.
         for ended in [child for child in self._started if child.has_ended]:
             shutil.rmtree(ended.scratch, ignore_errors=True)
@@ -45,7 +59,11 @@ class ChildStarter:
             shutil.copytree(seed, self._scratch / name / CACHE_FOLDER)
         reference = json.dumps(dataclasses.asdict(ref))
         environment = {**self._cuda_cache(), **ref.environment}
+        if beside_timing:
+            environment |= _FEW_THREADS
         child = Child(module, reference, environment=environment, scratch=self._scratch / name)
+        if beside_timing:
+            _stand_back(child.pid)
         self._started.append(child)
         return child
 
@@ -58,3 +76,12 @@ class ChildStarter:
         if "CUDA_CACHE_PATH" in os.environ:
             return {}
         return {"CUDA_CACHE_PATH": str(self._scratch / "cuda"), "CUDA_CACHE_MAXSIZE": str(2**32)}
+
+
+def _stand_back(pid: int) -> None:
+    """Leave the child the processors of work ahead, at a low priority; its threads come after."""
+    processors = for_work_ahead(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError):  # it has ended already
+        os.setpriority(os.PRIO_PROCESS, pid, _NICE)
+        if processors is not None:
+            os.sched_setaffinity(pid, processors)

@@ -93,7 +93,9 @@ class DevicePipeline:
             num_children=self._limits.num_compile_children,
         )
         self._compilers: ChildPool[TaskState] = ChildPool(
-            start_child=lambda name: self._starter.start("workers.compile_child", name, ref),
+            start_child=lambda name: self._starter.start(
+                "workers.compile_child", name, ref, beside_timing=not quiet
+            ),
             name="compile",
             work=self._compile_work,
             num_children=self._limits.num_compile_children,
@@ -291,7 +293,12 @@ class DevicePipeline:
         return self._analysis_ref
 
     def _analysis_child(self, name: str) -> Child:
-        return self._starter.start("workers.analysis_child", name, self._where_to_analyse())
+        return self._starter.start(
+            "workers.analysis_child",
+            name,
+            self._where_to_analyse(),
+            beside_timing=not self._quiet,
+        )
 
 
 def _readable(descriptors: list[int], timeout_s: float) -> list[int]:

@@ -7,7 +7,8 @@ however large the run. Ratios are given for both.
 How time is shared out among launch configs, by the same rule for ours and for the plain loop: a row takes the time since
 the row before it. The first row of a kernel also takes what comes between two kernels (building or loading it, spinning
 up, a sentinel), and for ours the waiting for a compiler, its turn and the ledger, if there is any: that interval is
-shared equally by all rows of the kernel. So nothing is left over: the shares add up to the work time. The rate of a class
+shared equally by all rows of the kernel. The first kernel's interval also holds what a process does once (ours starts its
+children): all rows of the process share it. So nothing is left over: the shares add up to the work time. The rate of a class
 is the number of its configs that are ok in both parts, over the sum of their shares; the class is told by our median.
 """
 
@@ -74,15 +75,18 @@ def shares_s(stretches: Iterable[Stretch]) -> dict[str, float]:
     """Return the seconds that each launch config took, by ``sample_id``; they add up to the stretches.
 
     >>> row = lambda kernel, sample, end: TimedRow(kernel_id=kernel, sample_id=sample, end_s=end)
-    >>> shares_s([Stretch(start_s=0.0, rows=(row("k", "a", 4.0), row("k", "b", 5.0), row("l", "c", 6.0)))])
-    {'a': 2.0, 'b': 3.0, 'c': 1.0}
+    >>> shares_s([Stretch(start_s=0.0, rows=(row("k", "a", 3.0), row("k", "b", 4.0), row("l", "c", 6.0)))])
+    {'a': 1.0, 'b': 2.0, 'c': 3.0}
     """
     shares: dict[str, float] = {}
     for stretch in stretches:
-        before_s = stretch.start_s
+        if not stretch.rows:
+            continue
+        before_s = stretch.rows[0].end_s
+        once_s = (before_s - stretch.start_s) / len(stretch.rows)
         for _, group in groupby(stretch.rows, key=lambda row: row.kernel_id):
             rows = list(group)
-            shared_s = (rows[0].end_s - before_s) / len(rows)
+            shared_s = once_s + (rows[0].end_s - before_s) / len(rows)
             before_s = rows[0].end_s
             for number, row in enumerate(rows):
                 own_s = row.end_s - before_s if number else 0.0

@@ -7,18 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from tests.integration.collecting import REPOSITORY
 from workers.child import CACHE_FOLDER, Child
 from workers.child_starter import ChildStarter
 from workers.device.interface import DeviceRef
+from workers.processors import for_work_ahead
 
 PATH = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
 REF = DeviceRef(selector="pocl", platform="p", name="n", environment={"PYTHONPATH": PATH})
 
 
 @contextmanager
-def started(starter: ChildStarter, name: str) -> Iterator[Child]:
-    child = starter.start("tests.integration.stub_child", name, REF)
+def started(starter: ChildStarter, name: str, *, beside_timing: bool = False) -> Iterator[Child]:
+    module = "tests.integration.stub_child"
+    child = starter.start(module, name, REF, beside_timing=beside_timing)
     try:
         yield child
     finally:
@@ -50,3 +54,16 @@ def test_a_runtime_without_a_cache_has_nothing_to_keep(tmp_path: Path) -> None:
         starter.keep_cache_of(first)
     with started(starter, "second") as second:
         assert not (second.scratch / CACHE_FOLDER / "kernel.so").exists()
+
+
+def test_a_child_beside_the_timing_stands_back(tmp_path: Path) -> None:
+    starter = ChildStarter(tmp_path)
+    mine = psutil.Process()
+    with (
+        started(starter, "compile", beside_timing=True) as behind,
+        started(starter, "run") as front,
+    ):
+        assert psutil.Process(behind.pid).nice() > psutil.Process(front.pid).nice() == mine.nice()
+        left = for_work_ahead(mine.cpu_affinity()) or mine.cpu_affinity()
+        assert set(psutil.Process(behind.pid).cpu_affinity()) == set(left)
+        assert psutil.Process(front.pid).cpu_affinity() == mine.cpu_affinity()

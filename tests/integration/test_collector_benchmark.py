@@ -134,14 +134,14 @@ def test_shares_add_up_and_what_is_between_kernels_is_shared_by_a_kernel() -> No
         rows=(row("k", "a", 13.0), row("k", "b", 14.0), row("k", "c", 14.5), row("l", "d", 16.5)),
     )
     shares = shares_s([stretch])
-    assert shares == {"a": 1.0, "b": 2.0, "c": 1.5, "d": 2.0}
+    assert shares == {"a": 0.75, "b": 1.75, "c": 1.25, "d": 2.75}, "what is done once is everybody's"
     assert sum(shares.values()) == stretch.seconds == 6.5
     medians = {"a": 5e3, "b": 99_999.0, "c": 1e5, "d": 5e3}
     kernels = {"a": "k", "b": "k", "c": "k", "d": "l"}
     common, short, long = class_rates("ours", shares, medians, kernels, common=["a", "b", "c"])
-    assert (common.ok, common.kernels, common.work_s) == (3, 1, 4.5)
-    assert (short.ok, short.ok_per_work_s) == (2, pytest.approx(2 / 3))
-    assert (long.ok, long.work_s) == (1, 1.5)
+    assert (common.ok, common.kernels, common.work_s) == (3, 1, 3.75)
+    assert (short.ok, short.ok_per_work_s) == (2, pytest.approx(2 / 2.5))
+    assert (long.ok, long.work_s) == (1, 1.25)
 
 
 def test_agreement_by_class_of_our_median() -> None:
