@@ -5,7 +5,7 @@
 Of one run: ok samples a second over the whole and by minute, the share from 10 us on, codes, kernels with an ok sample (of
 those that the vendor's compiler took and whose arguments are supported), the share of planned configs that faulted, censored
 configs by regime, the sentinel's drift, throttled samples. With ``--against``: of the samples that are ok in both runs, how far
-the medians are apart, by decade (in per cent of the first run's), and in each run the noise within its readings.
+the medians are apart, by decade (in per cent of the first run's), and the noise within the first run's readings.
 """
 
 from __future__ import annotations
@@ -61,8 +61,10 @@ def _print_rates(folder: Path, rows: list[dict[str, Any]]) -> None:
     print(
         f"{len(ok)} ok of {len(rows)} rows in {span_s:.1f} s from the first claim to the last row: {len(ok) / span_s:.0f}/s"
     )
-    counts, _ = np.histogram(ok_s, bins=np.arange(0, span_s, 60))
-    print("ok/s by minute:", ", ".join(f"{count / 60:.0f}" for count in counts))
+    edges = np.append(np.arange(0, span_s, 60), span_s)
+    counts, _ = np.histogram(ok_s, bins=edges)
+    rates = counts / np.diff(edges)
+    print("ok/s by minute:", ", ".join(f"{rate:.0f}" for rate in rates))
     medians = np.array([row["median_ns"] for row in ok])
     print(f"from 10 us on: {np.mean(medians >= 1e4):.1%}; percentiles 10/25/50/75/90/99 (us):",
           ", ".join(f"{one / 1e3:.1f}" for one in np.percentile(medians, [10, 25, 50, 75, 90, 99])))  # fmt: skip
@@ -82,11 +84,11 @@ def _print_failures(rows: list[dict[str, Any]]) -> None:
     accepted = [seen for seen in by_kernel.values() if not seen <= _NOT_THE_KERNELS]
     with_ok = sum("ok" in seen for seen in accepted)
     print(
-        f"kernels: {len(by_kernel)}, accepted and supported {len(accepted)}, with ok samples {with_ok} ({with_ok / len(accepted):.1%})"
+        f"kernels: {len(by_kernel)}, accepted and supported {len(accepted)}, with ok samples {with_ok} ({with_ok / max(1, len(accepted)):.1%})"
     )
     planned = sum(bool(row["global_size"]) for row in rows)
     died = codes["device_fault"] + codes["hang"]
-    print(f"configs that faulted or hung: {died} of {planned} ({died / planned:.2%})")
+    print(f"configs that faulted or hung: {died} of {planned} ({died / max(1, planned):.2%})")
     for regime in ("idle_sm", "under_utilised", "fully_utilised"):
         of_it = [row for row in rows if row["regime"] == regime]
         censored = sum(row["status"] == "over_time_budget" for row in of_it)

@@ -34,7 +34,8 @@ from workers.device.cuda_launch import CudaError, EventClock
 from workers.device.find import NoDevice, choose, open_compiler, open_session
 from workers.device.interface import Compiler, DeviceFailure, Program
 from workers.device.opencl import OpenclSession
-from workers.device.opencl_launch import OpenclLauncher, OpenclLoadedKernel
+from workers.device.opencl_buffers import OpenclLoadedKernel
+from workers.device.opencl_launch import OpenclLauncher
 from workers.device.ptxas_log import notes_on
 
 KERNELS = Path(__file__).resolve().parents[1] / "kernels"

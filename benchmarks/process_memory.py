@@ -179,6 +179,8 @@ def _print(watched: Watched) -> None:
         print(f"{role}: {len(found)} processes, at most {most / 2**20:.0f} MiB each")
     for role, pid, readings in watched.lived_long(num_tasks=_TASKS_TO_JUDGE):
         late = steady(readings, warm_up=_WARM_UP_TASKS)
+        if len({one.num_tasks for one in late}) < 2:
+            continue
         slope = bytes_a_task(readings, warm_up=_WARM_UP_TASKS)
         gained = descriptors_gained(readings, warm_up=_WARM_UP_TASKS)
         first, last = late[0].rss_bytes / 2**20, late[-1].rss_bytes / 2**20

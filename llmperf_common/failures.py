@@ -66,9 +66,9 @@ FAILURE_MEANINGS: dict[FailureCode, str] = {
     FailureCode.HANG: "A launch did not finish within limits.config_timeout_s; the process was killed.",
     FailureCode.OUT_OF_MEMORY: "A buffer was larger than the device allows, or allocation failed.",
     FailureCode.UNSUPPORTED: "An argument is of a kind this release cannot fill (image, sampler, pipe, ...), or no launch config fits the device.",
-    FailureCode.OVER_TIME_BUDGET: "One launch took longer than timing.max_launch_ms, or was not tried because smaller ones did (one by far, or several); the time is censored.",
+    FailureCode.OVER_TIME_BUDGET: "One launch took longer than timing.max_launch_ms, or was not tried because smaller ones did (one by far, or several) or limits.task_budget_s was used up; the time is censored.",
     FailureCode.NODE_LOST: "The machine went away and no other could finish the task.",
-    FailureCode.QUARANTINED: "Not tried: the kernel had killed limits.deaths_to_quarantine processes, its input strategy had faulted, or a smaller config hung.",
+    FailureCode.QUARANTINED: "Not tried: the kernel had killed limits.deaths_to_quarantine processes, its input strategy had faulted, a smaller config hung, or a CPU device showed that it would leave its buffers (failure_detail says which).",
     FailureCode.INTERNAL_ERROR: "LLMPerf itself failed; the traceback is in failure_detail. Please report it.",
 }
 

@@ -24,33 +24,31 @@ def main(channel: Channel, argument: str) -> None:
     for _ in range(_KERNELS_PER_CHILD):
         job = channel.receive()
         assert isinstance(job, AnalyseJob | ReachJob), job
-        sticky = False
-        answer: Analysed | Reached
-        try:
-            if isinstance(job, ReachJob):
-                answer = Reached(records=reach(job))
-            else:
-                answer = Analysed(analysis=storable(analyse(job)))
-        except DeviceFailure as error:
-            sticky = error.sticky
-            if isinstance(job, ReachJob):
-                answer = Reached(records=(None,) * len(job.configs))
-            else:
-                analysis = unknown_analysis(job.kernel, error.failure.detail)
-                answer = Analysed(analysis=storable(analysis))
-        channel.send(answer)
-        if sticky:
+        is_lost = False
+        if isinstance(job, ReachJob):
+            records, is_lost = reach(job)
+            channel.send(Reached(records=records))
+        else:
+            try:
+                analysis = analyse(job)
+            except DeviceFailure as error:
+                analysis, is_lost = unknown_analysis(job.kernel, error.failure.detail), error.sticky
+            channel.send(Analysed(analysis=storable(analysis)))
+        if is_lost:
             return
 
 
 _Analyse = Callable[[AnalyseJob], Analysis]
-_LookHowFar = Callable[[ReachJob], tuple[ProbeRecord | None, ...]]
+_LookHowFar = Callable[[ReachJob], tuple[tuple[ProbeRecord | None, ...], bool]]
 
 
 def _open(ref: DeviceRef) -> tuple[_Analyse, _LookHowFar]:
     if ref.selector.startswith(SELECTOR_PREFIX):
         replay = ReplayAnalyser(ref)
-        return lambda job: replay.analyse(job.kernel), lambda job: (None,) * len(job.configs)
+        return lambda job: replay.analyse(job.kernel), lambda job: (
+            (None,) * len(job.configs),
+            False,
+        )
     from workers.analysis.analyse import analyse_kernel  # noqa: PLC0415
     from workers.analysis.probing import probe_limits  # noqa: PLC0415
     from workers.analysis.reach import planned_reaches  # noqa: PLC0415

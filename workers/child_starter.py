@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from workers.child import CACHE_FOLDER, Child
@@ -60,7 +61,7 @@ class ChildStarter:
         reference = json.dumps(dataclasses.asdict(ref))
         environment = {**self._cuda_cache(), **ref.environment}
         if beside_timing:
-            environment |= _FEW_THREADS
+            environment = {**_FEW_THREADS, **_chosen(_FEW_THREADS), **environment}
         child = Child(module, reference, environment=environment, scratch=self._scratch / name)
         if beside_timing:
             _stand_back(child.pid)
@@ -82,6 +83,13 @@ def _stand_back(pid: int) -> None:
     """Leave the child the processors of work ahead, at a low priority; its threads come after."""
     processors = for_work_ahead(os.sched_getaffinity(0))
     with contextlib.suppress(OSError):  # it has ended already
-        os.setpriority(os.PRIO_PROCESS, pid, _NICE)
-        if processors is not None:
+        mine = os.getpriority(os.PRIO_PROCESS, 0)
+        os.setpriority(os.PRIO_PROCESS, pid, max(mine, _NICE))
+    if processors is not None:
+        with contextlib.suppress(OSError):
             os.sched_setaffinity(pid, processors)
+
+
+def _chosen(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return those that the user has set, as they are set."""
+    return {name: os.environ[name] for name in variables if name in os.environ}

@@ -6,22 +6,26 @@ killable children, as analysis is; where one hangs or dies nothing is learnt, an
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from llmperf_common.analysis import ContentsRule
 from llmperf_common.failures import Failure, FailureCode, Stage
-from llmperf_common.records import ArgumentKind, LaunchConfig, Signature
+from llmperf_common.records import Argument, ArgumentKind, LaunchConfig, Signature
 from workers.analysing import MAX_ATTEMPTS, max_attempts
 from workers.channel import FromChild, Reached, ReachJob
 from workers.device.interface import ROOM_BYTES, ProbeRecord, Reach
 from workers.task_state import TaskState
+
+_logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 20.0
 _TRIED_ITEMS = (2**12, 2**16)
 """Beside the smallest config, the largest of no more work-items are tried."""
 _MOST_TRIED_ITEMS = 2**18
 _BELOW_BYTES = 2**21
-"""Before a buffer's start, so much or more is not borne: the driver maps pages of this size."""
+"""More than this before a buffer's start is not borne: the driver maps pages of this size."""
 _MOST_GROWTH = 3.0
 """A reach grows at most with this power of the number of work-items."""
 
@@ -38,11 +42,10 @@ class ReachWork:
         """Return the job, and count the attempt."""
         state.num_reach_attempts += 1
         kernel = state.task.kernel
-        has_barriers = max_attempts(kernel) > MAX_ATTEMPTS
         return ReachJob(
             kernel=kernel,
             configs=tuple(state.configs[index] for index in tried_indices(state.configs)),
-            without_barriers=has_barriers and state.num_reach_attempts > 1,
+            without_barriers=state.num_reach_attempts > MAX_ATTEMPTS,
         )
 
     def take(self, state: TaskState, answer: FromChild) -> None:
@@ -54,21 +57,30 @@ class ReachWork:
         for index, why in unbearable(signature, state.configs, tried):
             detail = f"not launched: {why}"
             failure = Failure(code=FailureCode.QUARANTINED, stage=Stage.PROBE, detail=detail)
-            state.record(index, failure)
+            state.spare(index, failure)
 
     def timed_out(self, state: TaskState, after_s: float) -> None:
         """Nothing was learnt."""
+        _logger.info("%s: not known how far it reaches after %g s", state.task.kernel.name, after_s)
 
     def died(self, state: TaskState, how: str, report: str, seconds: float) -> bool:
-        """Try once more, without barriers, where there are some."""
-        return state.num_reach_attempts == 1 and max_attempts(state.task.kernel) > MAX_ATTEMPTS
+        """Try again as an analysis is: a child may end for what it did before, or for a barrier."""
+        if report:
+            _logger.warning("looking how far a kernel reaches failed: %s", report)
+            return False
+        return state.num_reach_attempts < max_attempts(state.task.kernel)
 
     def forget(self, state: TaskState) -> None:
         """Nothing is left behind."""
 
 
 def tried_indices(configs: Sequence[LaunchConfig]) -> tuple[int, ...]:
-    """Return which configs are tried on a CPU device, by work-items: the smallest, and two larger ones."""
+    """Return which configs are tried on a CPU device, by work-items: the smallest, and two larger ones.
+
+    None where row offsets are planned: probes do not sort them, and what is no row reaches anywhere.
+    """
+    if any(_has_row_offsets(config) for config in configs):
+        return ()
     order = sorted(range(len(configs)), key=lambda index: (_items(configs[index]), index))
     if not order or _items(configs[order[0]]) > _MOST_TRIED_ITEMS:
         return ()
@@ -92,34 +104,45 @@ def unbearable(
 
     Args:
         signature: of the kernel.
-        configs: all of the task; a buffer is as large as the largest of them has it.
+        configs: all of the task; a buffer is as large as the largest needs it of those that are launched.
         tried: indices with what was seen, by work-items.
     """
     seen = [(configs[index], record) for index, record in tried if record is not None]
-    for index, config in enumerate(configs):
-        smaller = [one for one in seen if _items(one[0]) <= _items(config)]
-        for argument in signature.arguments:
-            if argument.kind is not ArgumentKind.GLOBAL_BUFFER:
-                continue
-            largest = max(_elements(one, argument.position) for one in configs)
-            held_bytes = largest * argument.element_bytes + ROOM_BYTES
-            for name, limit, reach_of in (
-                ("beyond the end", held_bytes, _end_bytes),
-                ("before the start", _BELOW_BYTES, _below_bytes),
-            ):
-                points = [
-                    (_items(one), reach_of(record.reaches, argument.position))
-                    for one, record in smaller
-                ]
-                if points and _expected(points, _items(config)) > limit:
-                    yield (
-                        index,
-                        f"it reaches {name} of argument {argument.name!r}, as on a CPU device",
-                    )
-                    break
-            else:
-                continue
+    buffers = [one for one in signature.arguments if one.kind is ArgumentKind.GLOBAL_BUFFER]
+    spared: dict[int, str] = {}
+    while True:
+        kept = {index: one for index, one in enumerate(configs) if index not in spared}
+        found = {
+            index: why for index, one in kept.items() if (why := _why(one, kept, buffers, seen))
+        }
+        if not found:
             break
+        spared |= found
+    yield from spared.items()
+
+
+def _why(
+    config: LaunchConfig,
+    kept: Mapping[int, LaunchConfig],
+    buffers: Sequence[Argument],
+    seen: Sequence[tuple[LaunchConfig, ProbeRecord]],
+) -> str:
+    items = _items(config)
+    smaller = [(_items(one), record) for one, record in seen if _items(one) <= items]
+    for argument in buffers if smaller else ():
+        position = argument.position
+        ends = [(size, _end_bytes(record.reaches, position)) for size, record in smaller]
+        starts = [(size, _below_bytes(record.reaches, position)) for size, record in smaller]
+        largest = max(_elements(one, position) for one in kept.values())
+        if _expected(ends, items) > largest * argument.element_bytes + ROOM_BYTES:
+            return f"it reaches beyond the end of argument {argument.name!r}, as on a CPU device"
+        if _expected(starts, items) > _BELOW_BYTES:
+            return f"it reaches before the start of argument {argument.name!r}, as on a CPU device"
+    return ""
+
+
+def _has_row_offsets(config: LaunchConfig) -> bool:
+    return any(one.contents and one.contents.rule is ContentsRule.PREFIX for one in config.args)
 
 
 def _expected(points: Sequence[tuple[int, int]], items: int) -> float:

@@ -28,7 +28,7 @@ from workers.channel import (
 from workers.child_main import serve
 from workers.device.find import open_session
 from workers.device.interface import DeviceFailure, DeviceRef, LoadedKernel, Program, Session
-from workers.run_order import RunOrder
+from workers.run_order import OUT_OF_BUDGET, RunOrder
 from workers.timing import time_config
 from workers.turns import await_end, device_turn
 
@@ -68,7 +68,7 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
             session.spin_up(job.timing.spin_up_ms)
         health_ns = None if handover.dead_pid is None else session.sentinel_ns()
         channel.send(TurnBegan(began_s=began_s, sentinel_ns=health_ns))
-        last_message = _run_turn(channel, session, loaded, job)
+        last_message = _run_turn(channel, session, loaded, job, began_s)
         if isinstance(last_message, ConfigFinished):  # sticky: the context is lost, buffers and all
             channel.send(last_message)
             _await_kill(channel)
@@ -86,7 +86,7 @@ def _await_kill(channel: Channel) -> None:
 
 
 def _run_turn(
-    channel: Channel, session: Session, loaded: LoadedKernel, job: RunJob
+    channel: Channel, session: Session, loaded: LoadedKernel, job: RunJob, turn_began_s: float
 ) -> ConfigFinished | RunDone:
     """Time the job's configs and free its buffers; return the message that ends the job."""
     try:
@@ -95,7 +95,7 @@ def _run_turn(
         return ConfigFinished(
             finished_index=job.open_indices[0], outcome=error.failure, sticky=True
         )
-    last_index, sticky = _run_configs(channel, loaded, job)
+    last_index, sticky = _run_configs(channel, loaded, job, turn_began_s)
     if sticky is not None:
         return sticky
     try:
@@ -107,7 +107,7 @@ def _run_turn(
 
 
 def _run_configs(
-    channel: Channel, loaded: LoadedKernel, job: RunJob
+    channel: Channel, loaded: LoadedKernel, job: RunJob, turn_began_s: float
 ) -> tuple[int, ConfigFinished | None]:
     """Time the job's configs; return the last one's index and, where it ended the child's usefulness, its report."""
     order = RunOrder(
@@ -115,7 +115,6 @@ def _run_configs(
     )
     waiting: list[FromChild] = _give_up(order)
     last_index = job.open_indices[-1]
-    turn_began_s = time.monotonic()
     for last_index in order:
         began_s = time.monotonic()
         channel.send(*waiting, ConfigStarted(started_index=last_index))
@@ -151,7 +150,7 @@ def _out_of_budget(order: RunOrder) -> list[FromChild]:
     failure = Failure(
         code=FailureCode.OVER_TIME_BUDGET,
         stage=Stage.LAUNCH,
-        detail="not reached within limits.task_budget_s",
+        detail=OUT_OF_BUDGET,
     )
     return [
         ConfigFinished(finished_index=index, outcome=failure, sticky=False)

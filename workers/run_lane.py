@@ -30,7 +30,7 @@ from workers.config import TimingConfig
 from workers.device.nvml import problems_of
 from workers.limits import Limits
 from workers.run_children import DeviceLostError, RunChild
-from workers.run_order import HUNG_NS
+from workers.run_order import HUNG_NS, OUT_OF_BUDGET
 from workers.run_phases import Patience, Phase, patience_in
 from workers.task_state import TaskState, quarantined
 
@@ -262,7 +262,7 @@ class RunLane:
         if self.state.num_deaths >= self._limits.deaths_to_quarantine:
             self._fail_unstarted(Failure(code=code, stage=stage, detail=detail))
         else:
-            self._go_on()
+            self._go_on_or_finish()
 
     def _died_in_config(self, child: Child, phase: Phase, used_up: Patience | None) -> None:
         assert self.state is not None, "a death without a task"
@@ -303,10 +303,7 @@ class RunLane:
         elif state.is_fault(index):
             state.give_up_strategies_of(index, self._limits.faults_to_end_strategy)
         state.give_up_hopeless()
-        if state.is_complete:
-            self._finish()
-        else:
-            self._go_on()
+        self._go_on_or_finish()
 
     def _fail_unstarted(self, failure: Failure) -> None:
         """The kernel cannot be loaded: its one row, or the rest of its rows."""
@@ -323,6 +320,16 @@ class RunLane:
         self.state.trace.end_turn(time.monotonic())
         self._finished.append(self.state)
         self.state = None
+
+    def _go_on_or_finish(self) -> None:
+        """Time the rest in another turn, if there is a rest and the task has time left."""
+        assert self.state is not None, "nothing to go on with"
+        if self._budget_left_s(self.state) == 0.0:
+            self.state.record_rest(_launch_failure(FailureCode.OVER_TIME_BUDGET, OUT_OF_BUDGET))
+        if self.state.is_complete:
+            self._finish()
+        else:
+            self._go_on()
 
     def _go_on(self) -> None:
         """Send the task's open configs to a child, now or when one is ready."""

@@ -22,6 +22,8 @@ FEW_TOO_LONG = 3
 FAR_TOO_LONG = 4.0
 """A config is given up when one smaller took this many times the limit, or when so many took more than it."""
 
+OUT_OF_BUDGET = "not reached within limits.task_budget_s"
+
 _LEAST_NS = 1000.0
 """No launch is taken to be shorter: a clock that says 0 must not make every size look safe."""
 _MOST_RATIO = 1e30

@@ -58,6 +58,7 @@ class TaskState:
     sentinel: tuple[SentinelReading, ...] = ()
     trace: TaskTrace = field(init=False)
     _windows_s: list[tuple[float, float] | None] = field(init=False, default_factory=list)
+    _spared: set[int] = field(init=False, default_factory=set)
     _faults: Counter[Strategy] = field(init=False, default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -97,8 +98,10 @@ class TaskState:
 
     @property
     def has_outcomes(self) -> bool:
-        """Whether any config has an outcome."""
-        return any(self.outcomes)
+        """Whether any config has an outcome that it got on the device."""
+        return any(
+            outcome for index, outcome in enumerate(self.outcomes) if index not in self._spared
+        )
 
     @property
     def check_indices(self) -> tuple[int, ...]:
@@ -128,6 +131,11 @@ class TaskState:
         self.outcomes[index] = (outcome, self.now_us())
         self.launch_ns[index] = launch_ns
         self._windows_s[index] = window_s
+
+    def spare(self, index: int, failure: Failure) -> None:
+        """Give a config its outcome before the task comes to the device: it is not launched."""
+        self._spared.add(index)
+        self.record(index, failure)
 
     def record_rest(self, failure: Failure) -> None:
         """Give every config that has no outcome yet this failure."""
@@ -237,6 +245,7 @@ class TaskState:
         self.outcomes = [None] * len(configs)
         self.launch_ns = [None] * len(configs)
         self._windows_s = [None] * len(configs)
+        self._spared = set()
 
     def _judged(self, outcome: Outcome, seen: Condition | None) -> Outcome:
         """Add to a timing what is known beside the launches: of the kernel by its analysis, of the device by its monitor."""

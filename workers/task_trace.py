@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmperf_common.records import Outcome, Timing
+from workers.timing import ONE_WARMUP_NS
 
 
 @dataclass(slots=True)
@@ -62,7 +63,8 @@ class TaskTrace:
             median_ns = sorted(outcome.time_ns)[len(outcome.time_ns) // 2]
             decade = f"1e{math.floor(math.log10(max(median_ns, 1.0)))}"
             warm_ns = sum(outcome.time_ns) * outcome.launches_per_reading
-            further_ns = (self.num_warmups - 1) * median_ns
+            num_further = 0 if outcome.first_ns > ONE_WARMUP_NS else self.num_warmups - 1
+            further_ns = num_further * median_ns
             launched_s = (outcome.first_ns + further_ns + warm_ns + sum(outcome.cold_ns)) / 1e9
         share = self._by_decade[decade]
         share.num_configs += 1

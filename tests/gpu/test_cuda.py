@@ -31,7 +31,7 @@ from workers.device.cuda_launch import CudaError
 from workers.device.find import choose, open_compiler, open_session
 from workers.device.interface import Compiler, DeviceRef
 from workers.device.opencl import OpenclSession
-from workers.device.opencl_launch import OpenclLoadedKernel
+from workers.device.opencl_buffers import OpenclLoadedKernel
 from workers.device.ptxas_log import notes_on
 from workers.inputs import SCALAR_TYPES
 from workers.kernel_resources import ResourceReader

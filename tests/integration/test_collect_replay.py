@@ -79,6 +79,20 @@ def test_a_task_begins_no_config_beyond_its_budget(tmp_path: Path) -> None:
     assert_clean(tmp_path / "data")
 
 
+def test_a_fault_that_used_up_the_budget_ends_the_task(tmp_path: Path) -> None:
+    corpus = write_kernels(tmp_path / "kernels", ["faults"])
+    behaviours = [
+        {"kernel": "faults", "action": "slow", "seconds": 0.5},
+        {"kernel": "faults", "action": "fault", "at_config": 0},
+    ]
+    device = replay_file(tmp_path / "r.json", behaviours=behaviours)
+    budget = ("--set", "limits.task_budget_s=0.3")
+    done = Collect(corpus, tmp_path / "data", device, FAST + budget).run()
+    assert done.returncode == 0, done.stderr
+    assert statuses(tmp_path / "data")["faults"] == {"device_fault": 1, "over_time_budget": 5}
+    assert_clean(tmp_path / "data")
+
+
 def test_every_misbehaviour_costs_one_kernel_and_gets_its_code(tmp_path: Path) -> None:
     names = [
         "good",

@@ -35,7 +35,7 @@ from tests.reading import read_signatures
 from workers.config import TimingConfig
 from workers.device.find import choose, open_compiler, open_session
 from workers.device.interface import ROOM_BYTES, DeviceFailure, DeviceRef, Program, Session
-from workers.device.opencl_launch import OpenclLoadedKernel
+from workers.device.opencl_buffers import OpenclLoadedKernel
 from workers.inputs import SCALAR_TYPES, FillKind, fill_spec, reference_bytes, reference_fill
 from workers.timing import time_config
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmperf_common.failures import Failure, Stage
+from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Strategy
 from tests.integration.stub_device import DEVICE
@@ -100,7 +100,9 @@ def test_what_leaves_its_buffers_is_not_launched(tmp_path: Path, plan: Plan) -> 
     assert statuses(found["tame"]) == {"ok": 6}
 
 
-def test_a_child_that_dies_is_tried_once_more_without_barriers(tmp_path: Path, plan: Plan) -> None:
+def test_a_kernel_whose_child_dies_is_tried_again_and_then_without_barriers(
+    tmp_path: Path, plan: Plan
+) -> None:
     task = next(
         plan.task(index) for index in range(3) if plan.task(index).kernel.name == "divergent"
     )
@@ -109,8 +111,35 @@ def test_a_child_that_dies_is_tried_once_more_without_barriers(tmp_path: Path, p
         device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
     )  # fmt: skip
     work = ReachWork()
-    assert not work.job(state).without_barriers
-    assert work.died(state, "SIGSEGV", "", 1.0)
+    for _ in range(2):
+        assert not work.job(state).without_barriers
+        assert work.died(state, "SIGSEGV", "", 1.0)
     assert work.job(state).without_barriers
     assert not work.died(state, "SIGSEGV", "", 1.0)
+    assert not any(state.outcomes)
+
+
+def test_an_error_of_ours_is_told(
+    tmp_path: Path, plan: Plan, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = TaskState(
+        plan=plan, task=plan.task(0), lease=Lease(task=0, epoch=1, token=1, attempt=1),
+        device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
+    )  # fmt: skip
+    work = ReachWork()
+    work.job(state)
+    assert not work.died(state, "exit code 1", "Traceback: KeyError", 1.0)
+    assert "KeyError" in caplog.text
+
+
+def test_what_is_spared_has_not_begun(plan: Plan) -> None:
+    state = TaskState(
+        plan=plan, task=plan.task(0), lease=Lease(task=0, epoch=1, token=1, attempt=1),
+        device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
+    )  # fmt: skip
+    failure = Failure(code=FailureCode.QUARANTINED, stage=Stage.PROBE, detail="x")
+    state.spare(0, failure)
     assert not state.has_outcomes
+    assert 0 not in state.open_indices
+    state.record(1, failure)
+    assert state.has_outcomes

@@ -200,7 +200,7 @@ def test_a_lost_context_keeps_its_turn_until_it_is_gone(tmp_path: Path, plan: Pl
 
 
 def test_a_lane_that_cannot_start_is_closed_where_another_works(tmp_path: Path, plan: Plan) -> None:
-    with slot(tmp_path, {"run-1": "none", "run-2": "none"}) as made:
+    with slot(tmp_path, {"run-1": "none", "run-2": "none", "run-3": "none"}) as made:
         for index in (0, 1, 0):
             state = begin(made, plan, index, tmp_path)
             finished: list[TaskState] = []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from llmperf_common.analysis import Contents, ContentsRule
 from llmperf_common.records import (
     Access,
     Argument,
@@ -75,3 +78,17 @@ def test_a_reach_that_grows_is_carried_on() -> None:
     assert spared(*square) == {2**14, 2**20, 2**24}
     constant = [(index, record(10**6)) for index in (1, 3, 2)]
     assert spared(*constant) == set()
+
+
+def test_what_is_spared_makes_the_buffers_of_the_others_smaller() -> None:
+    sizes = (64, 2**12, 2**16, 2**20, 2**28)
+    configs = [config(items) for items in sizes]
+    seen = [(index, record(320 * sizes[index])) for index in range(3)]
+    gone = {sizes[index] for index, _ in unbearable(SIGNATURE, configs, seen)}
+    assert gone == {2**20, 2**28}, "2^20 had room behind the buffer of 2^28 only"
+
+
+def test_row_offsets_are_not_tried() -> None:
+    contents = Contents(rule=ContentsRule.PREFIX, limit=100)
+    args = tuple(replace(one, contents=contents) for one in CONFIGS[0].args)
+    assert tried_indices([*CONFIGS[1:], replace(CONFIGS[0], args=args)]) == ()

@@ -21,18 +21,18 @@ _MAX_TURNS = 2**21
 
 def planned_reaches(
     kernel: Kernel, configs: Sequence[LaunchConfig], prober: Prober, *, without_barriers: bool
-) -> tuple[ProbeRecord | None, ...]:
-    """Return what each config touches, in order; None from the first one on that cannot be told.
+) -> tuple[tuple[ProbeRecord | None, ...], bool]:
+    """Return what each config touches, in order, and whether the device's context was lost (its process is of no further use).
+
+    It is None from the first config on of which that cannot be told.
 
     Args:
         kernel: with its signature.
         configs: small ones first: none is launched after one whose loops were cut off.
         prober: of a CPU device.
         without_barriers: launch a copy without them; they end a process where not all work-items come to them.
-
-    Raises:
-        DeviceFailure: The device's context was lost (sticky): its process is of no further use.
     """
+    is_lost = False
     records: list[ProbeRecord | None] = []
     try:
         instrumented = instrument(kernel.source, kernel.name, kernel.build_options)
@@ -46,9 +46,8 @@ def planned_reaches(
     except UnresolvedError:
         pass  # such a kernel has no analysis either
     except DeviceFailure as error:
-        if error.sticky:
-            raise
-    return (*records, *(None for _ in configs[len(records) :]))
+        is_lost = error.sticky
+    return (*records, *(None for _ in configs[len(records) :])), is_lost
 
 
 def _launch(config: LaunchConfig) -> ProbeLaunch:

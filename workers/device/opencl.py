@@ -1,6 +1,6 @@
 """The OpenCL door: a compiler for compile children and a session for run children.
 
-Owns contexts, queues, programs. Buffers and launches are ``opencl_launch``'s, measured peaks
+Owns contexts, queues, programs. Buffers are ``opencl_buffers``'s, launches ``opencl_launch``'s, measured peaks
 ``opencl_peaks``'s. Nothing here limits time: a child that does not answer is killed by its parent.
 """
 
@@ -20,9 +20,9 @@ import pyopencl as cl  # noqa: TID251
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Device, Kernel
 from workers.device.interface import DeviceFailure, DeviceRef, Program
+from workers.device.opencl_buffers import OpenclLoadedKernel
 from workers.device.opencl_device import describe, find_cl_device
 from workers.device.opencl_errors import BUILD_PROGRAM_FAILURE, cl_errors, failure_of
-from workers.device.opencl_launch import OpenclLoadedKernel
 from workers.device.opencl_peaks import FmaLoad, measure_peaks
 from workers.device.opencl_queue import DeviceQueue
 from workers.inputs import FillKind

@@ -1,7 +1,7 @@
 """A context's profiling queue with LLMPerf's own kernels on it (``fill.cl``).
 
-Owns the queue and every launch that is not a timed kernel: fills, flushes, digests. Buffers of a task and
-timed launches are ``opencl_launch``'s.
+Owns the queue and every launch that is not a timed kernel: fills, flushes, digests. Buffers of a task are
+``opencl_buffers``'s, timed launches ``opencl_launch``'s.
 """
 
 from __future__ import annotations
