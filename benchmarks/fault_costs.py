@@ -126,7 +126,7 @@ def hog(device: str, share: float) -> Iterator[None]:
 def run_kind(kind: str, folder: Path, device: str) -> dict[str, Any]:
     """Collect with one bad kernel; return what it cost."""
     write_kernels(folder / "kernels", kind)
-    # The kernels are new: without a rehearsal on the CPU each is launched as it stands.
+    # The kernels are new: without a look ahead on the CPU each is launched as it stands.
     settings = ["limits.check_reach=off"]
     settings += {
         "memory": ["limits.allow_busy_gpu=true", "plan.max_launch_bytes=137438953472", "plan.idle_share=0", "plan.under_share=0"],

@@ -1,9 +1,11 @@
 """What the host pays on an OpenCL device for each step that a collector repeats.
 
-``python -m benchmarks.launch_costs --device cuda:0 [--out FILE.csv] [--parts launch,steps,memory,load,start]``
+``python -m benchmarks.launch_costs --device cuda:0 [--out FILE.csv] [--parts launch,several,steps,memory,load,start]``
 
 * *launch*: wall time of enqueueing, waiting for and reading the stamps of one launch, one at a time and queued; what an
   event says of the same kernel on an idle device and behind other launches;
+* *several*: launches enqueued ten at a time against launches waited for one by one, as ``llmperf collect`` makes both
+  (nan: none of the ten found the device idle);
 * *steps*: setting an argument, flushing the cache, finishing an empty queue, a digest;
 * *memory*: creating, first fill, second fill and freeing of buffers from 64 KiB to 2 GiB;
 * *load*: building from source, and loading the binary in a fresh process with an empty CUDA cache, with the cache that
@@ -33,9 +35,11 @@ from pathlib import Path
 import numpy as np
 import pyopencl as cl  # noqa: TID251
 
+from llmperf_common.records import LaunchConfig
 from workers.device.find import NoDevice, choose, open_session
 from workers.device.interface import DeviceRef
 from workers.device.opencl import OpenclSession, build_program
+from workers.device.opencl_launch import AT_ONCE, OpenclLauncher
 from workers.inputs import FillKind
 
 SOURCE = """
@@ -49,7 +53,7 @@ __kernel void spin(__global float *a, uint turns) {
     a[get_global_id(0)] = x;
 }
 """
-PARTS = ("launch", "steps", "memory", "load", "start")
+PARTS = ("launch", "several", "steps", "memory", "load", "start")
 Row = tuple[str, str, float]
 
 
@@ -121,6 +125,32 @@ class Bench:
             yield what, "a launch, queued, wall", (t2 - t0) / 300e3
             yield what, "event, queued", float(np.median(times)) / 1e3
             yield what, "gap between queued launches", float(np.median(gaps)) / 1e3
+
+    def several(self) -> Iterator[Row]:
+        """The same launches waited for one by one, and at once."""
+        for items in (2**10, 2**16, 2**20, 2**22):
+            launcher = OpenclLauncher(
+                queue=self.queue,
+                cl_kernel=self.vadd(items),
+                config=LaunchConfig(
+                    sample_id="", global_size=(items,), local_size=(256,), args=(), regime=None,
+                    strategies=(), seed=0,
+                ),
+                buffers=(),
+            )  # fmt: skip
+            self.session.spin_up(50)
+            start_ns = time.perf_counter_ns()
+            waited_for = [launcher.launch() for _ in range(300)]
+            between_ns = time.perf_counter_ns()
+            at_once = [
+                one for _ in range(30) for one in launcher.launch_each(AT_ONCE, refill_seed=0)
+            ]
+            end_ns = time.perf_counter_ns()
+            what = f"vadd {items}"
+            yield what, "wall, waited for", (between_ns - start_ns) / 300e3
+            yield what, "wall, ten at once", (end_ns - between_ns) / 300e3
+            yield what, "event, waited for", float(np.median(waited_for)) / 1e3
+            yield what, "event, ten at once", float(np.median(at_once or [np.nan])) / 1e3
 
     def steps(self) -> Iterator[Row]:
         """The small steps between launches."""
@@ -311,7 +341,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         bench, children = Bench(ref), Children(ref, Path(folder))
         sources: dict[str, Callable[[], Iterator[Row]]] = {
-            "launch": bench.launch, "steps": bench.steps, "memory": bench.memory, "load": children.load,
+            "launch": bench.launch, "several": bench.several, "steps": bench.steps, "memory": bench.memory, "load": children.load,
             "start": lambda: children.killed(bench, turns_of(bench, 1000.0)),
         }  # fmt: skip
         for part in PARTS:

@@ -18,7 +18,7 @@ _KERNELS_PER_CHILD = 100
 
 
 def main(channel: Channel, argument: str) -> None:
-    """Serve ``AnalyseJob``s on ``channel`` until it closes or enough were served; ``argument`` is the DeviceRef as JSON."""
+    """Serve ``AnalyseJob``s and ``ReachJob``s on ``channel`` until it closes or enough were served; ``argument`` is the DeviceRef as JSON."""
     analyse, reach = _open(DeviceRef(**json.loads(argument)))
     channel.send(CompilerReady())
     for _ in range(_KERNELS_PER_CHILD):

@@ -14,7 +14,7 @@ from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Strategy
 from tests.integration.stub_device import DEVICE
-from workers.config import CollectConfig, LimitsConfig, PlanConfig
+from workers.config import CollectConfig, PlanConfig
 from workers.corpus import read_sources
 from workers.device.find import choose
 from workers.device.interface import DeviceRef
@@ -55,14 +55,14 @@ def plan(tmp_path: Path) -> Plan:
 
 
 @contextmanager
-def pipeline(plan: Plan, scratch: Path, *, check_reach: str) -> Iterator[DevicePipeline]:
+def pipeline(plan: Plan, scratch: Path) -> Iterator[DevicePipeline]:
     """A pipeline that takes the CPU device for a GPU, and another process of it for the CPU device."""
     scratch.mkdir()
     ref = choose("cpu")
     assert isinstance(ref, DeviceRef)
-    config = CollectConfig(limits=LimitsConfig(check_reach=check_reach), timing=plan.timing_config)
+    config = CollectConfig(timing=plan.timing_config)
     made = DevicePipeline(ref=ref, config=config, scratch=scratch, worker_id="t/1", quiet=True)
-    made._checks_reach = check_reach == "auto"
+    made._checks_reach = True
     made._analysis_ref = replace(ref, environment={**ref.environment, "ANOTHER": "1"})
     try:
         made.use(plan, made.open_device(measure_peaks=False), note=lambda *_, **__: None)
@@ -89,7 +89,7 @@ def run_all(made: DevicePipeline, plan: Plan) -> dict[str, FinishedTask]:
 
 
 def test_what_leaves_its_buffers_is_not_launched(tmp_path: Path, plan: Plan) -> None:
-    with pipeline(plan, tmp_path / "scratch", check_reach="auto") as made:
+    with pipeline(plan, tmp_path / "scratch") as made:
         found = run_all(made, plan)
     assert statuses(found["wild"]) == {"quarantined": 6}
     for sample in found["wild"].result.samples:
@@ -98,6 +98,7 @@ def test_what_leaves_its_buffers_is_not_launched(tmp_path: Path, plan: Plan) -> 
         assert "beyond the end of argument 'a'" in sample.outcome.detail
     assert found["wild"].result.build is None, "nothing was compiled for it"
     assert statuses(found["tame"]) == {"ok": 6}
+    assert statuses(found["divergent"]).total() == 6, "children died of it, and it went on"
 
 
 def test_a_kernel_whose_child_dies_is_tried_again_and_then_without_barriers(
