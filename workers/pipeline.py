@@ -27,7 +27,7 @@ from workers.device.monitor import Monitor
 from workers.executor import FinishedTask
 from workers.limits import limits_on
 from workers.plan import Plan, Task
-from workers.reaching import ReachWork, tried_indices
+from workers.reaching import ReachWork, is_doubtful, tried_indices
 from workers.running import RunSlot
 from workers.scratch import check_space
 from workers.task_state import TaskState
@@ -281,8 +281,8 @@ class DevicePipeline:
         return [state for pool in self._pools for state in pool.items()]
 
     def _is_to_be_tried(self, state: TaskState) -> bool:
-        """Whether its configs might leave their buffers, and another device than this can show which."""
-        if not self._checks_reach or state.extents_are_proven or not tried_indices(state.configs):
+        """Whether some of its configs might fault, and another device than this can show which."""
+        if not self._checks_reach or not is_doubtful(state) or not tried_indices(state.configs):
             return False
         return self._where_to_analyse() != self._ref
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from llmperf_common.analysis import ContentsRule
@@ -15,17 +16,19 @@ from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Argument, ArgumentKind, LaunchConfig, Signature
 from workers.analysing import MAX_ATTEMPTS, max_attempts
 from workers.channel import FromChild, Reached, ReachJob
-from workers.device.interface import ROOM_BYTES, ProbeRecord, Reach
+from workers.device.interface import FRONT_ROOM_BYTES, ROOM_BYTES, ProbeRecord, Reach
 from workers.task_state import TaskState
 
 _logger = logging.getLogger(__name__)
 
+_ARRAY = re.compile(r"\w\s+\w+\s*(?:\[[^\]]+\]\s*)+[;,]")
+"""A variable of fixed size: an index may go beyond its end."""
+_CAST = re.compile(r"\(\s*(?:const\s+)?(?:__)?(?:global|constant)\b[^()]*\*\s*\)")
+"""A pointer made into one of another type: what it points to may not be aligned."""
 _TIMEOUT_S = 20.0
 _TRIED_ITEMS = (2**12, 2**16)
 """Beside the smallest config, the largest of no more work-items are tried."""
 _MOST_TRIED_ITEMS = 2**18
-_BELOW_BYTES = 2**21
-"""More than this before a buffer's start is not borne: the driver maps pages of this size."""
 _MOST_GROWTH = 3.0
 """A reach grows at most with this power of the number of work-items."""
 
@@ -74,6 +77,14 @@ class ReachWork:
         """Nothing is left behind."""
 
 
+def is_doubtful(state: TaskState) -> bool:
+    """Whether some of its configs may fault: its extents are not proven, or its text holds what no extent tells of."""
+    if not state.extents_are_proven:
+        return True
+    source = state.task.kernel.source
+    return _ARRAY.search(source) is not None or _CAST.search(source) is not None
+
+
 def tried_indices(configs: Sequence[LaunchConfig]) -> tuple[int, ...]:
     """Return which configs are tried on a CPU device, by work-items: the smallest, and two larger ones.
 
@@ -99,8 +110,9 @@ def unbearable(
 ) -> Iterator[tuple[int, str]]:
     """Yield the configs that a GPU would not bear, and why.
 
-    A config that was tried and leaves its buffers takes with it all that have as many work-items. Beyond the largest that
-    was tried a reach is carried on by the power of the work-items with which it grew last.
+    A config that was tried and leaves its buffers and their room, or an array of fixed size, or accesses what is not
+    aligned, takes with it all that have as many work-items. Beyond the largest that was tried a reach is carried on by
+    the power of the work-items with which it grew last.
 
     Args:
         signature: of the kernel.
@@ -129,6 +141,10 @@ def _why(
 ) -> str:
     items = _items(config)
     smaller = [(_items(one), record) for one, record in seen if _items(one) <= items]
+    if any(record.overflow for _, record in smaller):
+        return "it indexes an array beyond its end, as on a CPU device"
+    if any(record.misaligned for _, record in smaller):
+        return "an access does not stand where its type aligns to, as on a CPU device"
     for argument in buffers if smaller else ():
         position = argument.position
         ends = [(size, _end_bytes(record.reaches, position)) for size, record in smaller]
@@ -136,7 +152,7 @@ def _why(
         largest = max(_elements(one, position) for one in kept.values())
         if _expected(ends, items) > largest * argument.element_bytes + ROOM_BYTES:
             return f"it reaches beyond the end of argument {argument.name!r}, as on a CPU device"
-        if _expected(starts, items) > _BELOW_BYTES:
+        if _expected(starts, items) > FRONT_ROOM_BYTES:
             return f"it reaches before the start of argument {argument.name!r}, as on a CPU device"
     return ""
 

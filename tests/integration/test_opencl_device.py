@@ -262,7 +262,7 @@ def test_launches_that_are_not_waited_for_do_the_work_of_one(
     loaded.release()
 
 
-def test_a_gpu_gets_room_behind_buffers_whose_reach_is_not_known(
+def test_a_gpu_gets_room_around_buffers_whose_reach_is_not_known(
     session: Session, compiled: Program
 ) -> None:
     kernel = vadd()
@@ -281,6 +281,24 @@ def test_a_gpu_gets_room_behind_buffers_whose_reach_is_not_known(
         assert loaded.prepare(config).launch() > 0
         found = loaded.read_buffer(2, num_bytes + ROOM_BYTES)
         assert found.count(0, 4 * 4096) == 4096 + ROOM_BYTES
+    finally:
+        loaded.queue.is_gpu = False
+        loaded.release()
+
+
+def test_what_is_read_before_a_buffer_with_room_is_zero(session: Session) -> None:
+    source = "__kernel void f(__global int *a, __global int *b) { int i = get_global_id(0); b[i] = a[i - 64]; }"
+    arguments = [arg(0, GLOBAL, "int", Access.READ), arg(1, GLOBAL, "int", Access.WRITE)]
+    kernel = make_kernel("f", source, *arguments)
+    loaded = session.load(kernel, Program(binary=b"", options="", log="", seconds=0))
+    assert isinstance(loaded, OpenclLoadedKernel)
+    config = make_config(kernel, 256, arg0=256, arg1=256)
+    loaded.queue.is_gpu = True
+    try:
+        loaded.reserve([config], with_room=True)
+        assert loaded.prepare(config).launch() > 0
+        assert not any(loaded.read_buffer(1, 4 * 64))
+        assert loaded.read_buffer(1, 4 * 256)[4 * 64 :] == loaded.read_buffer(0, 4 * 192)
     finally:
         loaded.queue.is_gpu = False
         loaded.release()

@@ -14,12 +14,14 @@ from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Strategy
 from tests.integration.stub_device import DEVICE
-from workers.config import CollectConfig, PlanConfig
+from workers.analysis.reach import planned_reaches
+from workers.config import CollectConfig, LimitsConfig, PlanConfig
 from workers.corpus import read_sources
-from workers.device.find import choose
+from workers.device.find import choose, open_prober
 from workers.device.interface import DeviceRef
 from workers.executor import FinishedTask
 from workers.joining import device_class_of
+from workers.launch_plan import plan_configs
 from workers.pipeline import DevicePipeline
 from workers.plan import Plan
 from workers.reaching import ReachWork
@@ -144,3 +146,44 @@ def test_what_is_spared_has_not_begun(plan: Plan) -> None:
     assert 0 not in state.open_indices
     state.record(1, failure)
     assert state.has_outcomes
+
+
+CASES = {
+    "misaligned": (
+        "__kernel void k(__global uchar *a, int n) { int i = get_global_id(0);"
+        " if (i * 6 + 4 < n) *(__global int *)(a + 6 * i) = i; }",
+        (False, True),
+    ),
+    "vector": (
+        "__kernel void k(__global float *a, int n) { int i = get_global_id(0);"
+        " if (i + 5 < n) vstore4(vload4(0, a + i + 1), 0, a + i + 1); }",
+        (False, False),
+    ),
+    "cast vector": (
+        "__kernel void k(__global float *a, int n) { int i = get_global_id(0);"
+        " if (i + 5 < n) *(__global float4 *)(a + i + 1) = (float4)(i); }",
+        (False, True),
+    ),
+    "array": (
+        "__kernel void k(__global float *a, int n) { __local float f[32]; int i = get_global_id(0);"
+        " f[i] = i; a[i] = f[i]; }",
+        (True, False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_what_no_extent_tells_of_is_seen(name: str, tmp_path: Path) -> None:
+    source, expected = CASES[name]
+    (tmp_path / "k.cl").write_text(source)
+    (kernel,) = read_sources([tmp_path / "k.cl"]).kernels
+    configs = plan_configs(kernel, device_class_of(DEVICE), PlanConfig(local_sizes="few"))
+    small = min(
+        (one for one in configs if one.global_size[0] >= 64), key=lambda one: one.global_size
+    )
+    ref = choose("cpu")
+    assert isinstance(ref, DeviceRef)
+    (record,), is_lost = planned_reaches(kernel, [small], open_prober(ref), without_barriers=False)
+    assert record is not None
+    assert (record.overflow, record.misaligned) == expected
+    assert not is_lost

@@ -14,7 +14,7 @@ from llmperf_common.records import (
     Signature,
     Strategy,
 )
-from workers.device.interface import ROOM_BYTES, ProbeRecord, Reach
+from workers.device.interface import FRONT_ROOM_BYTES, ROOM_BYTES, ProbeRecord, Reach
 from workers.reaching import tried_indices, unbearable
 
 SIGNATURE = Signature(
@@ -68,9 +68,10 @@ def test_what_is_beyond_the_room_spares_it_and_all_larger_ones() -> None:
     assert spared((1, record(4)), (3, None), (2, record(beyond))) == {2**14, 2**20, 2**24}
 
 
-def test_a_reach_below_the_start_counts_from_a_page_on() -> None:
-    assert spared((1, record(4, start_bytes=-4096))) == set()
-    assert spared((1, record(4, start_bytes=-(2**22)))) == set(SIZES)
+def test_a_reach_below_the_start_counts_from_the_end_of_its_room_on() -> None:
+    assert spared((1, record(4, start_bytes=-4)), (3, record(4, start_bytes=-1024))) == {2**24}
+    assert spared((1, record(4, start_bytes=-FRONT_ROOM_BYTES))) == set()
+    assert spared((1, record(4, start_bytes=-FRONT_ROOM_BYTES - 1))) == set(SIZES)
 
 
 def test_a_reach_that_grows_is_carried_on() -> None:
@@ -92,3 +93,9 @@ def test_row_offsets_are_not_tried() -> None:
     contents = Contents(rule=ContentsRule.PREFIX, limit=100)
     args = tuple(replace(one, contents=contents) for one in CONFIGS[0].args)
     assert tried_indices([*CONFIGS[1:], replace(CONFIGS[0], args=args)]) == ()
+
+
+def test_an_array_left_or_an_access_not_aligned_spares_it_and_all_larger_ones() -> None:
+    for flag in ("overflow", "misaligned"):
+        bad = replace(record(4), **{flag: True})
+        assert spared((1, record(4)), (3, bad)) == {2**12, 2**14, 2**20, 2**24}

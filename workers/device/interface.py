@@ -31,6 +31,9 @@ ROOM_BYTES = 2**28
 """Zeros behind a buffer of a kernel whose reach is not known (``LoadedKernel.reserve``): a GPU's context does not survive a
 touch of what is not mapped."""
 
+FRONT_ROOM_BYTES = 2**21
+"""Zeros before it: a stencil's first row reads the one above. A page of the driver's."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRef:
@@ -217,7 +220,7 @@ class ProbeRecord:
 
     ``turns``: of all loops of all work-items. ``trace``: a hash over all indices of all work-items, the same in any
     order. ``exceeded``: a loop was cut off. ``overflow``: an array of fixed
-    size was indexed beyond its end.
+    size was indexed beyond its end. ``misaligned``: an access to a buffer did not stand where its type aligns to.
     """
 
     reaches: tuple[Reach, ...]
@@ -225,6 +228,7 @@ class ProbeRecord:
     trace: int
     exceeded: bool
     overflow: bool
+    misaligned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

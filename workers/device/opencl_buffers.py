@@ -14,7 +14,7 @@ import pyopencl as cl  # noqa: TID251
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Argument, ArgumentKind, Kernel, LaunchArgument, LaunchConfig
-from workers.device.interface import ROOM_BYTES, DeviceFailure
+from workers.device.interface import FRONT_ROOM_BYTES, ROOM_BYTES, DeviceFailure
 from workers.device.opencl_errors import cl_errors, launch_error, out_of_memory
 from workers.device.opencl_launch import OpenclLauncher, PlacedBuffer
 from workers.device.opencl_queue import DeviceQueue, set_scalar
@@ -24,6 +24,8 @@ _logger = logging.getLogger(__name__)
 
 GUARD_BYTES = 4096
 """Zeroed room behind every buffer: a kernel that reaches a little too far reads zeros, not its neighbour."""
+
+_BOTH_ROOMS_BYTES = FRONT_ROOM_BYTES + ROOM_BYTES
 
 _RESERVED_SHARE = 0.5
 """Most of the device's memory that is allocated before it is needed."""
@@ -64,7 +66,7 @@ class OpenclLoadedKernel:
 
         Args:
             configs: those to come.
-            with_room: on a GPU also put ``ROOM_BYTES`` of zeros behind each.
+            with_room: on a GPU also put ``FRONT_ROOM_BYTES`` of zeros before and ``ROOM_BYTES`` behind each.
 
         Raises:
             DeviceFailure: The context is lost.
@@ -83,11 +85,11 @@ class OpenclLoadedKernel:
         if needed > available:
             return
         with_room = with_room and self.queue.is_gpu
-        with_room = with_room and needed + len(largest) * ROOM_BYTES <= available
+        with_room = with_room and needed + len(largest) * _BOTH_ROOMS_BYTES <= available
         try:
             for position, num_bytes in largest.items():
                 if position not in self._buffers:
-                    fits = num_bytes + ROOM_BYTES <= device.max_allocation_bytes
+                    fits = num_bytes + _BOTH_ROOMS_BYTES <= device.max_allocation_bytes
                     allocate = (
                         self._allocate_with_room if with_room and fits else self.queue.allocate
                     )
@@ -99,10 +101,15 @@ class OpenclLoadedKernel:
             self.release()  # somebody else has the memory: smaller configs may find enough
 
     def _allocate_with_room(self, num_bytes: int) -> cl.Buffer:
-        buffer = self.queue.allocate(num_bytes + ROOM_BYTES)
+        """Return a buffer with zeros on both sides: what lies before it belongs to the allocation that it is a part of."""
+        whole = self.queue.allocate(num_bytes + _BOTH_ROOMS_BYTES)
         with cl_errors(Stage.LAUNCH):
-            self.queue.fill_bytes(buffer, 0, start=num_bytes, num_bytes=ROOM_BYTES)
-        return buffer
+            self.queue.fill_bytes(whole, 0, num_bytes=FRONT_ROOM_BYTES)
+            end = FRONT_ROOM_BYTES + num_bytes
+            self.queue.fill_bytes(whole, 0, start=end, num_bytes=ROOM_BYTES)
+            part = whole.get_sub_region(FRONT_ROOM_BYTES, num_bytes + ROOM_BYTES)
+            whole.release()  # the part keeps it
+        return part
 
     def prepare(self, config: LaunchConfig) -> OpenclLauncher:
         """Put the arguments of ``config`` in place, every buffer filled with the inputs of its seed.
