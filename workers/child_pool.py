@@ -93,6 +93,11 @@ class ChildPool(Generic[ItemT]):
         """Whether nothing waits and nothing is worked on."""
         return not self._waiting and not self._busy_slots()
 
+    def warm_up(self, num_children: int) -> None:
+        """Have so many children on their way, if the pool may have as many, before there is an item for them."""
+        while len(self._slots) < min(num_children, self._num_children):
+            self._add_slot()
+
     def submit(self, item: ItemT) -> None:
         """Queue an item."""
         self._waiting.append(item)
@@ -159,11 +164,14 @@ class ChildPool(Generic[ItemT]):
         return [slot for slot in self._slots if slot.item is not None]
 
     def _idle_slot(self) -> _Slot[ItemT] | None:
-        for slot in self._slots:
-            if slot.item is None:
-                return slot
+        idle = [slot for slot in self._slots if slot.item is None]
+        if idle:
+            return next((slot for slot in idle if slot.is_ready), idle[0])
         if len(self._slots) >= self._num_children:
             return None
+        return self._add_slot()
+
+    def _add_slot(self) -> _Slot[ItemT]:
         child = self._start_child(f"{self._name}-{next(self._numbers)}")
         fresh: _Slot[ItemT] = _Slot(child=child)
         self._slots.append(fresh)

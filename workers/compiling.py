@@ -19,6 +19,7 @@ _logger = logging.getLogger(__name__)
 _RESOURCES_LIMIT_S = 20.0
 """A second compiler takes some 0.05 s and a first CUDA context 0.3 s, some seconds on hosts with many GPUs."""
 _MOST_RESOURCES_DEATHS = 3
+"""In a row: then the compiler is at fault, not a kernel here and there."""
 
 
 class CompileWork:
@@ -27,7 +28,7 @@ class CompileWork:
     Args:
         scratch: holds the binaries of tasks in hand.
         timeout_s: for one build.
-        reads_resources: ask what the machine code needs; no more after ``_MOST_RESOURCES_DEATHS`` children died of it.
+        reads_resources: ask what the machine code needs; no more after ``_MOST_RESOURCES_DEATHS`` children in a row died of it.
     """
 
     def __init__(self, *, scratch: Path, timeout_s: float, reads_resources: bool = False) -> None:
@@ -36,6 +37,7 @@ class CompileWork:
         self._reads_resources = reads_resources
         self._asked: set[str] = set()
         self._died_of_resources: set[str] = set()
+        self._num_deaths_in_a_row = 0
         self._told: set[str] = set()
 
     @property
@@ -80,6 +82,8 @@ class CompileWork:
                 binary=self.binary_path(state).read_bytes(),
                 resources=answer.resources,
             )
+            if answer.resources is not None:
+                self._num_deaths_in_a_row = 0
             if answer.no_resources and answer.no_resources not in self._told:
                 self._told.add(answer.no_resources)
                 name = state.task.kernel.name
@@ -113,10 +117,11 @@ class CompileWork:
     def _note_death_of_resources(self, state: TaskState, how: str) -> None:
         self._died_of_resources.add(state.task.task_id)
         _logger.warning("%s: registers not known: %s", state.task.kernel.name, how)
-        if len(self._died_of_resources) >= _MOST_RESOURCES_DEATHS:
+        self._num_deaths_in_a_row += 1
+        if self._num_deaths_in_a_row >= _MOST_RESOURCES_DEATHS:
             self._reads_resources = False
             _logger.warning(
-                "no more registers in this run: %d children died", _MOST_RESOURCES_DEATHS
+                "no more registers in this run: %d children in a row died", _MOST_RESOURCES_DEATHS
             )
 
 

@@ -11,6 +11,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from llmperf_common.failures import Failure, FailureCode, Stage
@@ -32,6 +33,8 @@ from workers.running import RunSlot
 from workers.scratch import check_space
 from workers.task_state import TaskState
 
+_WARM_COMPILERS = 2
+"""Are started with the device, before there is a task; the others as they are needed."""
 _NO_CONFIG = Failure(
     code=FailureCode.UNSUPPORTED,
     stage=Stage.LAUNCH,
@@ -72,12 +75,12 @@ class DevicePipeline:
         self._device_id = ""
         self._monitor: Monitor | None = None
         self._note: Callable[..., None] = lambda *_, **__: None
-        self._analysis_ref: DeviceRef | None = None
+        self._analysis_ref: Future[DeviceRef] | None = None
         self._analysers: ChildPool[TaskState] = ChildPool(
             start_child=self._analysis_child,
             name="analyse",
             work=AnalysisWork(timeout_s=self._limits.analysis_timeout_s),
-            num_children=self._limits.num_compile_children,
+            num_children=self._limits.num_analysis_children,
         )
         self._compile_work = CompileWork(
             scratch=scratch,
@@ -90,7 +93,7 @@ class DevicePipeline:
             start_child=self._analysis_child,
             name="reach",
             work=ReachWork(),
-            num_children=self._limits.num_compile_children,
+            num_children=self._limits.num_analysis_children,
         )
         self._compilers: ChildPool[TaskState] = ChildPool(
             start_child=lambda name: self._starter.start(
@@ -110,7 +113,13 @@ class DevicePipeline:
         )
 
     def open_device(self, *, measure_peaks: bool) -> Device:
-        """Open the device in a run child; raises DeviceLostError."""
+        """Open the device in a run child; raises DeviceLostError.
+
+        What the first tasks will need beside it is begun, too: each child takes a second or more to start.
+        """
+        if not self._quiet:
+            self._compilers.warm_up(_WARM_COMPILERS)
+            self._look_where_to_analyse()
         return self._slot.open_device(measure_peaks=measure_peaks)
 
     def use(
@@ -287,9 +296,15 @@ class DevicePipeline:
         return self._where_to_analyse() != self._ref
 
     def _where_to_analyse(self) -> DeviceRef:
-        if self._analysis_ref is None:  # looking for one takes seconds: not before it is needed
+        return self._look_where_to_analyse().result()
+
+    def _look_where_to_analyse(self) -> Future[DeviceRef]:
+        """Trying the devices of a host takes seconds: in a thread, while the first tasks are prepared."""
+        if self._analysis_ref is None:
+            thread = ThreadPoolExecutor(1, "analysis-device")
             how = self._config.limits.analysis_device
-            self._analysis_ref = analysis_device(self._ref, how)
+            self._analysis_ref = thread.submit(analysis_device, self._ref, how)
+            thread.shutdown(wait=False)
         return self._analysis_ref
 
     def _analysis_child(self, name: str) -> Child:

@@ -10,13 +10,20 @@ import os
 import signal
 from pathlib import Path
 
+from llmperf_common.records import KernelResources
 from workers.channel import Channel, Compiled, CompileJob, CompilerReady
 from workers.child_main import serve
 from workers.kernel_resources import ended_after
 
 
+RESOURCES = KernelResources(
+    registers=7, spill_bytes=None, local_bytes=0, shared_bytes=0, max_work_group_size=256,
+    occupancy=None, occupancy_work_group_size=256, occupancy_limits=(), seconds=0.1,
+)  # fmt: skip
+
+
 def main(channel: Channel, where: str) -> None:
-    """Serve jobs; ``where``: ``build``, ``resources``, ``hang``, ``bug``, ``both`` or empty."""
+    """Serve jobs; ``where``: ``build``, ``resources``, ``hang``, ``bug``, ``both``, ``all but KERNEL`` or empty."""
     channel.send(CompilerReady())
     while True:
         job = channel.receive()
@@ -25,11 +32,20 @@ def main(channel: Channel, where: str) -> None:
         if where == "build" or (where == "both" and not asked):
             os.kill(os.getpid(), signal.SIGKILL)
         Path(job.binary_path).write_bytes(b"built")
+        resources = None
         if job.resources_limit_s is not None:
             channel.send(CompilerReady())
             with ended_after(job.resources_limit_s):
                 second_compiler(where)
-        channel.send(Compiled(options="", log="", seconds=0.5, no_resources="a stub knows none"))
+            if where.startswith("all but "):
+                if job.kernel.name != where.removeprefix("all but "):
+                    os.kill(os.getpid(), signal.SIGSEGV)
+                resources = RESOURCES
+        channel.send(
+            Compiled(
+                options="", log="", seconds=0.5, resources=resources, no_resources="a stub knows none"
+            )
+        )
 
 
 def second_compiler(where: str) -> None:

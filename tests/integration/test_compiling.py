@@ -116,6 +116,16 @@ def test_a_death_of_the_second_compiler_fails_no_kernel(
     assert sum("no more registers" in message for message in told) == 1
 
 
+def test_deaths_with_a_success_between_them_do_not_end_the_reading(
+    states: list[TaskState], scratch: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    compile_all(states, scratch, f"all but {states[2].task.kernel.name}")
+    assert [state.num_compile_attempts for state in states] == [2, 2, 1, 2, 2]
+    builds = [state.build for state in states]
+    assert [one.resources is not None for one in builds if one] == [False, False, True, False, False]
+    assert not any("no more registers" in one.getMessage() for one in caplog.records)
+
+
 def test_a_death_of_the_second_compiler_does_not_count_as_the_builds(
     states: list[TaskState], scratch: Path
 ) -> None:

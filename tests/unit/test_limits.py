@@ -12,7 +12,8 @@ def test_a_gpu_is_impatient_and_shared() -> None:
     assert limits.faults_to_end_strategy == 1
     assert limits.num_run_children == GPU_RUN_CHILDREN
     assert limits.num_compile_children >= 1
-    assert limits.claim_ahead > limits.num_run_children + limits.num_compile_children
+    assert limits.num_analysis_children >= limits.num_compile_children
+    assert limits.claim_ahead > limits.num_run_children + limits.num_analysis_children
 
 
 def test_a_cpu_device_does_one_thing_at_a_time() -> None:
@@ -35,5 +36,5 @@ def test_what_is_set_holds_on_every_device() -> None:
         limits = limits_on(config, gpu=gpu, shared=gpu)
         assert limits.config_timeout_s == 7
         assert limits.faults_to_end_strategy == 3
-        assert limits.num_compile_children == 5
+        assert limits.num_compile_children == limits.num_analysis_children == 5
         assert limits.claim_ahead == 9
