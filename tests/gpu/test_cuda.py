@@ -28,7 +28,7 @@ from llmperf_common.records import (
 )
 from workers.device.cuda import CudaContext
 from workers.device.cuda_launch import CudaError
-from workers.device.find import choose, open_compiler, open_session
+from workers.device.find import open_compiler
 from workers.device.interface import Compiler, DeviceRef
 from workers.device.opencl import OpenclSession
 from workers.device.opencl_buffers import OpenclLoadedKernel
@@ -146,21 +146,6 @@ def config_of(
         sample_id="", global_size=total, local_size=local, args=args, regime=None,
         strategies=(Strategy.SIMPLE,), seed=7,
     )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def ref() -> DeviceRef:
-    chosen = choose("cuda")
-    if not isinstance(chosen, DeviceRef):
-        pytest.skip(f"no NVIDIA GPU: {chosen.message()}")
-    return chosen
-
-
-@pytest.fixture(scope="module")
-def session(ref: DeviceRef) -> Iterator[OpenclSession]:
-    with open_session(ref) as opened:
-        assert isinstance(opened, OpenclSession)
-        yield opened
 
 
 @pytest.fixture(scope="module")

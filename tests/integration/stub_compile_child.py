@@ -43,7 +43,11 @@ def main(channel: Channel, where: str) -> None:
                 resources = RESOURCES
         channel.send(
             Compiled(
-                options="", log="", seconds=0.5, resources=resources, no_resources="a stub knows none"
+                options="",
+                log="",
+                seconds=0.5,
+                resources=resources,
+                no_resources="a stub knows none",
             )
         )
 

@@ -122,7 +122,13 @@ def test_deaths_with_a_success_between_them_do_not_end_the_reading(
     compile_all(states, scratch, f"all but {states[2].task.kernel.name}")
     assert [state.num_compile_attempts for state in states] == [2, 2, 1, 2, 2]
     builds = [state.build for state in states]
-    assert [one.resources is not None for one in builds if one] == [False, False, True, False, False]
+    assert [one.resources is not None for one in builds if one] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
     assert not any("no more registers" in one.getMessage() for one in caplog.records)
 
 

@@ -1,0 +1,69 @@
+"""Launches and buffers of ``workers/device`` on a real NVIDIA GPU: what a CPU device does not show."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from llmperf_common.records import Kernel
+from tests.gpu.test_cuda import BOTH, GLOBAL, READ, VADD, WRITE, arg, config_of, kernel
+from workers.device.find import open_compiler
+from workers.device.interface import FRONT_ROOM_BYTES, DeviceRef
+from workers.device.opencl import OpenclSession
+from workers.device.opencl_buffers import OpenclLoadedKernel
+from workers.device.opencl_launch import AT_ONCE
+
+pytestmark = pytest.mark.gpu
+
+UPDATE = kernel(
+    "update",
+    "__kernel void update(__global float *a) { size_t i = get_global_id(0); a[i] = a[i] * 0.5f + 1.0f; }",
+    arg(GLOBAL, "float", BOTH),
+)
+ITEMS_BEFORE = FRONT_ROOM_BYTES // 4
+BEFORE = kernel(
+    "before",
+    "__kernel void before(__global const int *a, __global int *b) {"
+    f" long i = get_global_id(0); b[i] = a[i - {ITEMS_BEFORE}]; }}",
+    arg(GLOBAL, "int", READ), arg(GLOBAL, "int", WRITE),
+)  # fmt: skip
+
+
+def loaded_by(session: OpenclSession, ref: DeviceRef, one: Kernel) -> OpenclLoadedKernel:
+    return session.load(one, open_compiler(ref).compile(one))
+
+
+@pytest.mark.parametrize("one", [VADD, UPDATE], ids=lambda one: one.name)
+def test_launches_at_once_take_as_long_as_launches_waited_for(
+    one: Kernel, session: OpenclSession, ref: DeviceRef
+) -> None:
+    loaded = loaded_by(session, ref, one)
+    launcher = loaded.prepare(config_of(one, 2**14))
+    session.spin_up(50)
+    assert launcher.num_at_once(6_000.0) == AT_ONCE
+    assert launcher.num_at_once(50_000.0) == 1
+    waited_for, at_once = [], []
+    for _ in range(30):
+        for _ in range(AT_ONCE):
+            launcher.refill(seed=7)
+            waited_for.append(launcher.launch())
+        at_once += launcher.launch_each(AT_ONCE, refill_seed=7)
+    assert len(at_once) >= 0.9 * len(waited_for), "most find the device idle"
+    ratio = statistics.median(at_once) / statistics.median(waited_for)
+    assert 0.95 < ratio < 1.05
+    loaded.release()
+
+
+def test_what_lies_before_a_buffer_with_room_is_mapped_and_zero(
+    session: OpenclSession, ref: DeviceRef
+) -> None:
+    loaded = loaded_by(session, ref, BEFORE)
+    config = config_of(BEFORE)
+    loaded.reserve([config], with_room=True)
+    launcher = loaded.prepare(config)
+    launcher.poison_output(255)
+    assert launcher.launch() > 0
+    num_bytes = 4 * config.global_size[0]
+    assert not any(loaded.read_buffer(1, num_bytes))
+    loaded.release()
