@@ -56,7 +56,7 @@ from workers.device.find import choose, open_session
 session = open_session(choose(sys.argv[1]))
 queue, held, left = session._queue, [], int(session.device.global_memory_bytes * float(sys.argv[2]))
 while left > 0:
-    size = min(left, session.device.max_allocation_bytes)
+    size = min(left, 2**31)
     held.append(queue.allocate(size)); queue.fill_bytes(held[-1], 1, num_bytes=size); queue.queue.finish()
     left -= size
 print("full", flush=True)

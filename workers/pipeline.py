@@ -92,7 +92,7 @@ class DevicePipeline:
         self._reachers: ChildPool[TaskState] = ChildPool(
             start_child=self._analysis_child,
             name="reach",
-            work=ReachWork(),
+            work=ReachWork(is_awaited=self._only_looks_ahead),
             num_children=self._limits.num_analysis_children,
         )
         self._compilers: ChildPool[TaskState] = ChildPool(
@@ -294,6 +294,11 @@ class DevicePipeline:
         if not self._checks_reach or not is_doubtful(state) or not tried_indices(state.configs):
             return False
         return self._where_to_analyse() != self._ref
+
+    def _only_looks_ahead(self) -> bool:
+        """Whether the device and all other children are without work."""
+        others_idle = self._analysers.is_idle and self._compilers.is_idle
+        return others_idle and not self._compiled and not self._slot.states
 
     def _where_to_analyse(self) -> DeviceRef:
         return self._look_where_to_analyse().result()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from llmperf_common.analysis import ContentsRule
 from llmperf_common.failures import Failure, FailureCode, Stage
@@ -26,6 +26,8 @@ _ARRAY = re.compile(r"\w\s+\w+\s*(?:\[[^\]]+\]\s*)+[;,]")
 _CAST = re.compile(r"\(\s*(?:const\s+)?(?:__)?(?:global|constant)\b[^()]*\*\s*\)")
 """A pointer made into one of another type: what it points to may not be aligned."""
 _TIMEOUT_S = 20.0
+_AWAITED_TIMEOUT_S = 3.0
+"""Where the device has nothing to do meanwhile: a fault costs less than a second."""
 _TRIED_ITEMS = (2**12, 2**16)
 """Beside the smallest config, the largest of no more work-items are tried."""
 _MOST_TRIED_ITEMS = 2**18
@@ -34,12 +36,19 @@ _MOST_GROWTH = 3.0
 
 
 class ReachWork:
-    """The ``PoolWork`` of children that look how far planned configs reach."""
+    """The ``PoolWork`` of children that look how far planned configs reach.
+
+    Args:
+        is_awaited: tells whether the device has nothing else to do.
+    """
+
+    def __init__(self, *, is_awaited: Callable[[], bool] = lambda: False) -> None:
+        self._is_awaited = is_awaited
 
     @property
     def timeout_s(self) -> float:
         """A child without an answer for this long is killed."""
-        return _TIMEOUT_S
+        return _AWAITED_TIMEOUT_S if self._is_awaited() else _TIMEOUT_S
 
     def job(self, state: TaskState) -> ReachJob:
         """Return the job, and count the attempt."""

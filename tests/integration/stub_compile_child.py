@@ -15,7 +15,6 @@ from workers.channel import Channel, Compiled, CompileJob, CompilerReady
 from workers.child_main import serve
 from workers.kernel_resources import ended_after
 
-
 RESOURCES = KernelResources(
     registers=7, spill_bytes=None, local_bytes=0, shared_bytes=0, max_work_group_size=256,
     occupancy=None, occupancy_work_group_size=256, occupancy_limits=(), seconds=0.1,

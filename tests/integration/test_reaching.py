@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Strategy
 from tests.integration.stub_device import DEVICE
 from workers.analysis.reach import planned_reaches
-from workers.config import CollectConfig, LimitsConfig, PlanConfig
+from workers.config import CollectConfig, PlanConfig
 from workers.corpus import read_sources
 from workers.device.find import choose, open_prober
 from workers.device.interface import DeviceRef
@@ -65,7 +66,9 @@ def pipeline(plan: Plan, scratch: Path) -> Iterator[DevicePipeline]:
     config = CollectConfig(timing=plan.timing_config)
     made = DevicePipeline(ref=ref, config=config, scratch=scratch, worker_id="t/1", quiet=True)
     made._checks_reach = True
-    made._analysis_ref = replace(ref, environment={**ref.environment, "ANOTHER": "1"})
+    elsewhere: Future[DeviceRef] = Future()
+    elsewhere.set_result(replace(ref, environment={**ref.environment, "ANOTHER": "1"}))
+    made._analysis_ref = elsewhere
     try:
         made.use(plan, made.open_device(measure_peaks=False), note=lambda *_, **__: None)
         yield made

@@ -15,7 +15,7 @@ from llmperf_common.records import (
     Strategy,
 )
 from workers.device.interface import FRONT_ROOM_BYTES, ROOM_BYTES, ProbeRecord, Reach
-from workers.reaching import tried_indices, unbearable
+from workers.reaching import ReachWork, tried_indices, unbearable
 
 SIGNATURE = Signature(
     arguments=(
@@ -99,3 +99,10 @@ def test_an_array_left_or_an_access_not_aligned_spares_it_and_all_larger_ones() 
     for flag in ("overflow", "misaligned"):
         bad = replace(record(4), **{flag: True})
         assert spared((1, record(4)), (3, bad)) == {2**12, 2**14, 2**20, 2**24}
+
+
+def test_a_device_without_other_work_does_not_wait_long() -> None:
+    awaited = iter((False, True, False))
+    work = ReachWork(is_awaited=lambda: next(awaited))
+    patient_s, awaited_s, patient_again_s = (work.timeout_s for _ in range(3))
+    assert awaited_s < patient_s == patient_again_s
