@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 
+import numpy as np
+import pyopencl as cl  # noqa: TID251
 import pytest
 
 from llmperf_common.records import Kernel
@@ -67,3 +69,14 @@ def test_what_lies_before_a_buffer_with_room_is_mapped_and_zero(
     num_bytes = 4 * config.global_size[0]
     assert not any(loaded.read_buffer(1, num_bytes))
     loaded.release()
+
+
+def test_more_than_two_gibibytes_can_be_filled(session: OpenclSession) -> None:
+    queue, num_bytes = session._queue, 2**31 + 2**30 + 64
+    buffer = queue.allocate(num_bytes)
+    queue.fill_bytes(buffer, 7, num_bytes=num_bytes)
+    ends = np.empty(128, np.uint8)
+    cl.enqueue_copy(queue.queue, ends[:64], buffer)
+    cl.enqueue_copy(queue.queue, ends[64:], buffer, src_offset=num_bytes - 64)
+    assert (ends == 7).all()
+    buffer.release()

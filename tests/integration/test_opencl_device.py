@@ -35,6 +35,7 @@ from tests.reading import read_signatures
 from workers.config import TimingConfig
 from workers.device.find import choose, open_compiler, open_session
 from workers.device.interface import ROOM_BYTES, DeviceFailure, DeviceRef, Program, Session
+from workers.device.opencl import OpenclSession
 from workers.device.opencl_buffers import OpenclLoadedKernel
 from workers.inputs import SCALAR_TYPES, FillKind, fill_spec, reference_bytes, reference_fill
 from workers.timing import time_config
@@ -284,6 +285,17 @@ def test_a_gpu_gets_room_around_buffers_whose_reach_is_not_known(
     finally:
         loaded.queue.is_gpu = False
         loaded.release()
+
+
+def test_large_fills_are_made_in_pieces(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.device.opencl_queue._MOST_FILL_BYTES", 1000)
+    assert isinstance(session, OpenclSession)
+    queue = session._queue
+    buffer = queue.allocate(4096)
+    queue.fill_bytes(buffer, 1, num_bytes=4096)
+    queue.fill_bytes(buffer, 7, start=100, num_bytes=2500)
+    assert queue.read(buffer, 4096) == bytes([1]) * 100 + bytes([7]) * 2500 + bytes([1]) * 1496
+    buffer.release()
 
 
 def test_what_is_read_before_a_buffer_with_room_is_zero(session: Session) -> None:

@@ -23,6 +23,8 @@ from workers.inputs import FillKind, FillSpec
 _logger = logging.getLogger(__name__)
 
 _DIGEST_ITEMS_PER_UNIT = 1024
+_MOST_FILL_BYTES = 2**30
+"""NVIDIA's driver (580.159) does not come back from clEnqueueFillBuffer over 2 GiB."""
 
 
 def set_scalar(kernel: cl.Kernel, position: int, value: np.generic | npt.NDArray[Any]) -> None:
@@ -151,7 +153,10 @@ class DeviceQueue:
         """Enqueue writing ``byte`` to ``num_bytes`` bytes from ``start``."""
         pattern = np.array([byte], dtype=np.uint8)
         self._has_own_work = True
-        cl.enqueue_fill_buffer(self.queue, buffer, pattern, start, num_bytes)
+        end = start + num_bytes
+        for first in range(start, end, _MOST_FILL_BYTES):
+            size = min(_MOST_FILL_BYTES, end - first)
+            cl.enqueue_fill_buffer(self.queue, buffer, pattern, first, size)
 
     def flush_cache(self) -> None:
         """Write twice the last-level cache, at most a quarter of what one allocation may have."""
