@@ -54,13 +54,19 @@ def arg(
     )  # fmt: skip
 
 
-def kernel(name: str, source: str, *arguments: Argument, dims: int = 1) -> Kernel:
+def kernel(
+    name: str,
+    source: str,
+    *arguments: Argument,
+    dims: int = 1,
+    required: tuple[int, int, int] | None = None,
+) -> Kernel:
     numbered = tuple(
         dataclasses.replace(one, position=number, name=f"arg{number}")
         for number, one in enumerate(arguments)
     )
     signature = Signature(
-        arguments=numbered, dims=dims, required_local_size=None, static_local_bytes=0, static_features={}
+        arguments=numbered, dims=dims, required_local_size=required, static_local_bytes=0, static_features={}
     )  # fmt: skip
     return Kernel(
         kernel_id="0" * 20, name=name, source=source, source_sha256="", path="", suite="", family_id="",
@@ -123,7 +129,7 @@ SPILLS = kernel(
     " float v[128];\n#pragma unroll\nfor (int k = 0; k < 128; k++) v[k] = a[(i * 131 + k * 17) % n];"
     "\nfor (int t = 0; t < 8; t++) {\n#pragma unroll\nfor (int k = 0; k < 128; k++) v[k] = fma(0.25f * v[k], v[(k * 37 + 11) & 127], 0.5f * v[(k + 64) & 127]); }"
     " float s = 0;\n#pragma unroll\nfor (int k = 0; k < 128; k++) s += v[k] * (k + 1); o[i] = s; }",
-    arg(GLOBAL, "float", READ), arg(GLOBAL, "float", WRITE),
+    arg(GLOBAL, "float", READ), arg(GLOBAL, "float", WRITE), required=(1024, 1, 1),
 )  # fmt: skip
 CASES = {one.name: one for one in (VADD, IDS, IDS_3D, LOCALS, VECTORS, CONSTANTS, TABLE, SPILLS)}
 

@@ -287,14 +287,19 @@ def test_a_gpu_gets_room_around_buffers_whose_reach_is_not_known(
         loaded.release()
 
 
-def test_large_fills_are_made_in_pieces(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.device.opencl_queue._MOST_FILL_BYTES", 1000)
+@pytest.mark.parametrize("start", [0, 16, 100])
+@pytest.mark.parametrize("num_bytes", [0, 1, 16, 31, 2500])
+def test_exactly_the_bytes_asked_for_are_set(session: Session, start: int, num_bytes: int) -> None:
     assert isinstance(session, OpenclSession)
     queue = session._queue
     buffer = queue.allocate(4096)
     queue.fill_bytes(buffer, 1, num_bytes=4096)
-    queue.fill_bytes(buffer, 7, start=100, num_bytes=2500)
-    assert queue.read(buffer, 4096) == bytes([1]) * 100 + bytes([7]) * 2500 + bytes([1]) * 1496
+    queue.fill_bytes(buffer, 167, start=start, num_bytes=num_bytes)
+    rest = 4096 - start - num_bytes
+    assert (
+        queue.read(buffer, 4096)
+        == bytes([1]) * start + bytes([167]) * num_bytes + bytes([1]) * rest
+    )
     buffer.release()
 
 

@@ -89,6 +89,21 @@ __kernel void flush(__global uint4 *out, ulong n, uint key)
         out[i] = (uint4)((uint)i ^ key);
 }
 
+// Writes `value`, four times the same byte, to n bytes from `start`: 16 a work-item, one by one where these lie across.
+__kernel void set_bytes(__global uchar *out, ulong start, ulong n, uint value)
+{
+    ulong i = (ulong)get_global_id(0) * 16;
+    if (i >= n)
+        return;
+    __global uchar *at = out + start + i;
+    if (((start + i) & 15) == 0 && n - i >= 16) {
+        *(__global uint4 *)at = (uint4)value;
+    } else {
+        for (ulong k = 0; k < min(n - i, (ulong)16); k++)
+            at[k] = (uchar)value;
+    }
+}
+
 // Sums of hashed words: independent of the order in which work-items arrive.
 __kernel void digest(__global const uint *words, ulong n, __global uint *sums)
 {

@@ -23,8 +23,7 @@ from workers.inputs import FillKind, FillSpec
 _logger = logging.getLogger(__name__)
 
 _DIGEST_ITEMS_PER_UNIT = 1024
-_MOST_FILL_BYTES = 2**30
-"""NVIDIA's driver (580.159) does not come back from clEnqueueFillBuffer over 2 GiB."""
+_SET_BYTES_AT_ONCE = 16
 
 
 def set_scalar(kernel: cl.Kernel, position: int, value: np.generic | npt.NDArray[Any]) -> None:
@@ -150,13 +149,17 @@ class DeviceQueue:
         return OwnLaunch(self, kernel, spec.num_scalars + num_zeros)
 
     def fill_bytes(self, buffer: cl.Buffer, byte: int, *, num_bytes: int, start: int = 0) -> None:
-        """Enqueue writing ``byte`` to ``num_bytes`` bytes from ``start``."""
-        pattern = np.array([byte], dtype=np.uint8)
-        self._has_own_work = True
-        end = start + num_bytes
-        for first in range(start, end, _MOST_FILL_BYTES):
-            size = min(_MOST_FILL_BYTES, end - first)
-            cl.enqueue_fill_buffer(self.queue, buffer, pattern, first, size)
+        """Enqueue writing ``byte`` to ``num_bytes`` bytes from ``start``.
+
+        By a kernel of our own: NVIDIA's driver (580.159) does not come back from clEnqueueFillBuffer of 2 GiB, and
+        loses the context where the offset is as large.
+        """
+        kernel = self.own_kernel("set_bytes")
+        kernel.set_arg(0, buffer)
+        set_scalar(kernel, 1, np.uint64(start))
+        set_scalar(kernel, 2, np.uint64(num_bytes))
+        set_scalar(kernel, 3, np.uint32(byte * 0x01010101))
+        self.enqueue_own(kernel, math.ceil(num_bytes / _SET_BYTES_AT_ONCE))
 
     def flush_cache(self) -> None:
         """Write twice the last-level cache, at most a quarter of what one allocation may have."""
