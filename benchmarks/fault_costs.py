@@ -187,7 +187,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder: datasets and costs.csv")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument(
-        "--memory-share", type=float, default=0.93, help="how much the other process takes"
+        "--memory-share", type=float, default=0.9, help="how much the other process takes"
     )
     given = parser.parse_args()
     rows = []

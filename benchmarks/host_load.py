@@ -3,9 +3,9 @@
 ``python -m benchmarks.host_load --device cuda:0 [--processes 12] [--rounds 3] [--out FILE.csv]``
 
 The stamps of an OpenCL event are the device's, but between them the device also fetches from the host what it is to do. The
-same launches are timed on an idle host, beside processes that only compute, beside processes that stream through memory,
-and on an idle host again, in rounds: a host that others share drifts by itself, and only what differs within a round is
-the load's. Buffers are new for each of six series; a row is the median of their medians.
+same launches are timed beside processes that only compute and beside processes that stream through memory, on an idle
+host before, between and after them, in rounds: a host that others share drifts by itself, and only what differs from its
+neighbours is the load's. Buffers are new for each of six series; a row is the median of their medians.
 """
 
 from __future__ import annotations
@@ -30,10 +30,14 @@ __kernel void vadd(__global const float *a, __global const float *b, __global fl
     if (i < n) c[i] = a[i] + b[i];
 }
 """
+_BEGIN = "import os, numpy as np\nparent = os.getppid()\n"
+_TURN = "print('on', flush=True)\nwhile os.getppid() == parent: "
 LOADS = {
     "idle": "",
-    "computing": "print('on', flush=True)\nx = 1\nwhile True: x = (x * 1103515245 + 12345) & 0x7fffffff",
-    "streaming": "import numpy as np\na, b = np.zeros(2**24), np.ones(2**24)\nprint('on', flush=True)\nwhile True: a += b",
+    "computing": f"{_BEGIN}{_TURN}sum(i * i & 255 for i in range(10**6))",
+    "idle again": "",
+    "streaming": f"{_BEGIN}a, b = np.zeros(2**24), np.ones(2**24)\n{_TURN}a += b",
+    "and again": "",
 }
 ITEMS = (2**14, 2**18, 2**20, 2**22, 2**24)
 _SERIES, _LAUNCHES = 6, 150
@@ -49,7 +53,8 @@ def busy(code: str, num_processes: int) -> Iterator[None]:
             processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         for one in processes:
             assert one.stdout is not None
-            one.stdout.readline()
+            if one.stdout.readline() != "on\n":
+                raise RuntimeError("a process that was to load the host did not start")
         yield
     finally:
         for one in processes:

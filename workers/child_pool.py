@@ -7,6 +7,8 @@ Owns the children, the queue and the deadlines. What a job is, what an answer me
 from __future__ import annotations
 
 import itertools
+import logging
+import select
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +18,8 @@ from typing import Generic, Protocol, TypeVar
 from workers.channel import ChildCrashed, CompilerReady, FromChild, ToChild
 from workers.child import Child
 from workers.run_children import START_TIMEOUT_S
+
+_logger = logging.getLogger(__name__)
 
 ItemT = TypeVar("ItemT")
 ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
@@ -98,6 +102,19 @@ class ChildPool(Generic[ItemT]):
         while len(self._slots) < min(num_children, self._num_children):
             self._add_slot()
 
+    def await_started(self) -> None:
+        """Wait until no child is starting any more; one that ends meanwhile is no item's loss."""
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while starting := [slot.child for slot in self._slots if not slot.is_ready]:
+            if time.monotonic() > deadline_s:
+                return
+            for child in select.select(starting, [], [], 1.0)[0]:
+                self.handle(child)
+
+    def allow(self, num_children: int) -> None:
+        """Have no more children at once than so many, now that more is known."""
+        self._num_children = min(self._num_children, num_children)
+
     def submit(self, item: ItemT) -> None:
         """Queue an item."""
         self._waiting.append(item)
@@ -105,6 +122,7 @@ class ChildPool(Generic[ItemT]):
     def start_waiting(self) -> None:
         """Hand waiting items to idle children, starting children as needed."""
         while self._waiting:
+            self._hear_idle()
             slot = self._idle_slot()
             if slot is None:
                 return
@@ -135,6 +153,11 @@ class ChildPool(Generic[ItemT]):
                 self._finished.append(slot.item)
                 slot.item = None
 
+    @property
+    def has_finished(self) -> bool:
+        """Whether ``take_finished`` would return any."""
+        return bool(self._finished)
+
     def take_finished(self) -> list[ItemT]:
         """Return the items finished since the last call."""
         finished, self._finished = self._finished, []
@@ -159,6 +182,12 @@ class ChildPool(Generic[ItemT]):
         """Kill every child."""
         for slot in list(self._slots):
             self._discard(slot)
+
+    def _hear_idle(self) -> None:
+        """Take in what idle children have sent: one started ahead may be ready by now, or gone."""
+        idle = [slot.child for slot in self._slots if slot.item is None]
+        for child in select.select(idle, [], [], 0)[0] if idle else ():
+            self.handle(child)
 
     def _busy_slots(self) -> list[_Slot[ItemT]]:
         return [slot for slot in self._slots if slot.item is not None]
@@ -191,6 +220,8 @@ class ChildPool(Generic[ItemT]):
         self._discard(slot)
         item = slot.item
         if item is None:
+            if slot.report:
+                _logger.warning("%s: a child ended: %s", self._name, slot.report)
             return
         slot.item = None
         seconds = time.monotonic() - slot.child.last_heard_s

@@ -141,6 +141,7 @@ def collect(
         stack.callback(pipeline.close)
         found = pipeline.open_device(measure_peaks=False)
         claim.take(found)
+        pipeline.get_ready()
         plan = join_plan(fs, corpus, config, found)
         with fs.lock(RUN_LOCK, exclusive=False, wait=True):
             device, device_entry = device_of_run(fs, found, plan, pipeline)

@@ -175,7 +175,9 @@ class LimitsConfig(Node):
         None,
         ge=1,
         le=256,
-        description="Compile processes at once, as many that analyse, and as many that see how far kernels reach; unset: on a GPU at most 4 that compile and 16 of each other kind, fewer where there are fewer than 20 processors, 1 elsewhere.",
+        description="Compile processes at once, as many that analyse, and as many that see how far kernels reach; "
+        "unset: on a GPU at most 4 that compile and 16 of each other kind (0.4 GiB of memory each), fewer where there "
+        "are fewer than 20 processors, 1 elsewhere.",
     )
     allow_busy_gpu: bool = Field(
         False,

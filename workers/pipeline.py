@@ -8,10 +8,11 @@ its own, because a kernel there can damage its process unseen.
 from __future__ import annotations
 
 import select
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 
 from llmperf_common.failures import Failure, FailureCode, Stage
@@ -28,13 +29,13 @@ from workers.device.monitor import Monitor
 from workers.executor import FinishedTask
 from workers.limits import limits_on
 from workers.plan import Plan, Task
-from workers.reaching import ReachWork, is_doubtful, tried_indices
+from workers.reaching import ReachWork, tried_indices
 from workers.running import RunSlot
 from workers.scratch import check_space
 from workers.task_state import TaskState
 
 _WARM_COMPILERS = 2
-"""Are started with the device, before there is a task; the others as they are needed."""
+"""Are started before there is a task; the others as they are needed."""
 _NO_CONFIG = Failure(
     code=FailureCode.UNSUPPORTED,
     stage=Stage.LAUNCH,
@@ -113,14 +114,17 @@ class DevicePipeline:
         )
 
     def open_device(self, *, measure_peaks: bool) -> Device:
-        """Open the device in a run child; raises DeviceLostError.
+        """Open the device in a run child; raises DeviceLostError."""
+        if measure_peaks and self._analysis_ref is not None:
+            self._analysis_ref.result()  # trying devices launches kernels on them
+            self._compilers.await_started()  # contexts are opened
+        return self._slot.open_device(measure_peaks=measure_peaks)
 
-        What the first tasks will need beside it is begun, too: each child takes a second or more to start.
-        """
+    def get_ready(self) -> None:
+        """Begin what the first tasks will need beside the device, which is ours: each child takes a second or more."""
         if not self._quiet:
             self._compilers.warm_up(_WARM_COMPILERS)
             self._look_where_to_analyse()
-        return self._slot.open_device(measure_peaks=measure_peaks)
 
     def use(
         self,
@@ -290,29 +294,38 @@ class DevicePipeline:
         return [state for pool in self._pools for state in pool.items()]
 
     def _is_to_be_tried(self, state: TaskState) -> bool:
-        """Whether some of its configs might fault, and another device than this can show which."""
-        if not self._checks_reach or not is_doubtful(state) or not tried_indices(state.configs):
+        """Whether its configs might leave their buffers, and another device than this can show which."""
+        if not self._checks_reach or state.extents_are_proven or not tried_indices(state.configs):
             return False
         return self._where_to_analyse() != self._ref
 
     def _only_looks_ahead(self) -> bool:
-        """Whether the device and all other children are without work."""
-        others_idle = self._analysers.is_idle and self._compilers.is_idle
-        return others_idle and not self._compiled and not self._slot.states
+        """Whether the device and all children but those that look ahead are without work."""
+        nearer = (*self._analysers.items(), *self._compilers.items(), *self._compiled)
+        return not (nearer or self._slot.states or self._reachers.has_finished)
 
     def _where_to_analyse(self) -> DeviceRef:
         return self._look_where_to_analyse().result()
 
     def _look_where_to_analyse(self) -> Future[DeviceRef]:
-        """Trying the devices of a host takes seconds: in a thread, while the first tasks are prepared."""
+        """Trying the devices of a host takes seconds: in a thread, which does not keep the process from ending."""
         if self._analysis_ref is None:
-            thread = ThreadPoolExecutor(1, "analysis-device")
+            found: Future[DeviceRef] = Future()
             how = self._config.limits.analysis_device
-            self._analysis_ref = thread.submit(analysis_device, self._ref, how)
-            thread.shutdown(wait=False)
+
+            def look() -> None:
+                try:
+                    found.set_result(analysis_device(self._ref, how))
+                except BaseException as error:  # noqa: BLE001  (raised where the answer is asked for)
+                    found.set_exception(error)
+
+            threading.Thread(target=look, name="analysis-device", daemon=True).start()
+            self._analysis_ref = found
         return self._analysis_ref
 
     def _analysis_child(self, name: str) -> Child:
+        if self._where_to_analyse() == self._ref:  # each has a context on the card that is timed
+            self._analysers.allow(self._limits.num_compile_children)
         return self._starter.start(
             "workers.analysis_child",
             name,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from llmperf_common.analysis import ContentsRule
@@ -21,10 +20,6 @@ from workers.task_state import TaskState
 
 _logger = logging.getLogger(__name__)
 
-_ARRAY = re.compile(r"\w\s+\w+\s*(?:\[[^\]]+\]\s*)+[;,]")
-"""A variable of fixed size: an index may go beyond its end."""
-_CAST = re.compile(r"\(\s*(?:const\s+)?(?:__)?(?:global|constant)\b[^()]*\*\s*\)")
-"""A pointer made into one of another type: what it points to may not be aligned."""
 _TIMEOUT_S = 20.0
 _AWAITED_TIMEOUT_S = 3.0
 """Where the device has nothing to do meanwhile: a fault costs less than a second."""
@@ -86,14 +81,6 @@ class ReachWork:
         """Nothing is left behind."""
 
 
-def is_doubtful(state: TaskState) -> bool:
-    """Whether some of its configs may fault: its extents are not proven, or its text holds what no extent tells of."""
-    if not state.extents_are_proven:
-        return True
-    source = state.task.kernel.source
-    return _ARRAY.search(source) is not None or _CAST.search(source) is not None
-
-
 def tried_indices(configs: Sequence[LaunchConfig]) -> tuple[int, ...]:
     """Return which configs are tried on a CPU device, by work-items: the smallest, and two larger ones.
 
@@ -119,9 +106,8 @@ def unbearable(
 ) -> Iterator[tuple[int, str]]:
     """Yield the configs that a GPU would not bear, and why.
 
-    A config that was tried and leaves its buffers and their room, or an array of fixed size, or accesses what is not
-    aligned, takes with it all that have as many work-items. Beyond the largest that was tried a reach is carried on by
-    the power of the work-items with which it grew last.
+    A config that was tried and leaves its buffers and their room takes with it all that have as many work-items. Beyond
+    the largest that was tried a reach is carried on by the power of the work-items with which it grew last.
 
     Args:
         signature: of the kernel.
@@ -150,10 +136,6 @@ def _why(
 ) -> str:
     items = _items(config)
     smaller = [(_items(one), record) for one, record in seen if _items(one) <= items]
-    if any(record.overflow for _, record in smaller):
-        return "it indexes an array beyond its end, as on a CPU device"
-    if any(record.misaligned for _, record in smaller):
-        return "an access does not stand where its type aligns to, as on a CPU device"
     for argument in buffers if smaller else ():
         position = argument.position
         ends = [(size, _end_bytes(record.reaches, position)) for size, record in smaller]

@@ -165,3 +165,58 @@ def test_a_device_without_cuda_builds_and_says_why_nothing_is_known(
         one.getMessage() for one in caplog.records if "registers not known" in one.getMessage()
     ]
     assert "CUDA" in told or "pycuda" in told
+
+
+def test_children_started_ahead_that_end_cost_no_task_anything(
+    states: list[TaskState], scratch: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    modules = iter(
+        ["tests.integration.no_such_module"] * 2 + ["tests.integration.stub_compile_child"] * 2
+    )
+    pool: ChildPool[TaskState] = ChildPool(
+        start_child=lambda name: Child(next(modules), "", environment={"PYTHONPATH": path}, scratch=scratch / name),
+        name="compile", work=CompileWork(scratch=scratch, timeout_s=60), num_children=2,
+    )  # fmt: skip
+    try:
+        pool.warm_up(5)
+        assert len(pool.children()) == 2, "no more than the pool may have"
+        for child in list(pool.children()):
+            assert select.select([child], [], [], 30)[0], "it has ended"
+        pool.submit(states[0])
+        pool.start_waiting()
+        assert states[0].num_compile_attempts == 1
+        finished: list[TaskState] = []
+        deadline_s = time.monotonic() + 60
+        while not finished and time.monotonic() < deadline_s:
+            for child in select.select(pool.children(), [], [], 0.1)[0]:
+                pool.handle(child)
+            finished = pool.take_finished()
+    finally:
+        pool.close()
+    assert codes(finished) == ["built"]
+    assert states[0].num_compile_attempts == 1
+
+
+def test_who_waits_for_the_first_children_hears_when_they_are_ready(
+    states: list[TaskState], scratch: Path
+) -> None:
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    modules = iter(["tests.integration.no_such_module", "tests.integration.stub_compile_child"])
+    pool: ChildPool[TaskState] = ChildPool(
+        start_child=lambda name: Child(next(modules), "", environment={"PYTHONPATH": path}, scratch=scratch / name),
+        name="compile", work=CompileWork(scratch=scratch, timeout_s=60), num_children=2,
+    )  # fmt: skip
+    try:
+        pool.warm_up(2)
+        pool.await_started()
+        (ready,) = pool.children()
+        pool.submit(states[0])
+        pool.start_waiting()
+        assert pool.children() == [ready], "it takes the task"
+        pool.allow(1)
+        pool.submit(states[1])
+        pool.start_waiting()
+        assert pool.children() == [ready], "there may be no second one"
+    finally:
+        pool.close()

@@ -287,11 +287,16 @@ def test_a_gpu_gets_room_around_buffers_whose_reach_is_not_known(
         loaded.release()
 
 
-@pytest.mark.parametrize("start", [0, 16, 100])
-@pytest.mark.parametrize("num_bytes", [0, 1, 16, 31, 2500])
-def test_exactly_the_bytes_asked_for_are_set(session: Session, start: int, num_bytes: int) -> None:
+@pytest.mark.parametrize("is_gpu", [False, True])
+@pytest.mark.parametrize(
+    ("start", "num_bytes"), [(0, 1), (0, 2500), (16, 31), (100, 16), (100, 2500)]
+)
+def test_exactly_the_bytes_asked_for_are_set(
+    session: Session, monkeypatch: pytest.MonkeyPatch, start: int, num_bytes: int, is_gpu: bool
+) -> None:
     assert isinstance(session, OpenclSession)
     queue = session._queue
+    monkeypatch.setattr(queue, "is_gpu", is_gpu)
     buffer = queue.allocate(4096)
     queue.fill_bytes(buffer, 1, num_bytes=4096)
     queue.fill_bytes(buffer, 167, start=start, num_bytes=num_bytes)

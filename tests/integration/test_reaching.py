@@ -15,14 +15,12 @@ from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Strategy
 from tests.integration.stub_device import DEVICE
-from workers.analysis.reach import planned_reaches
 from workers.config import CollectConfig, PlanConfig
 from workers.corpus import read_sources
-from workers.device.find import choose, open_prober
+from workers.device.find import choose
 from workers.device.interface import DeviceRef
 from workers.executor import FinishedTask
 from workers.joining import device_class_of
-from workers.launch_plan import plan_configs
 from workers.pipeline import DevicePipeline
 from workers.plan import Plan
 from workers.reaching import ReachWork
@@ -151,42 +149,15 @@ def test_what_is_spared_has_not_begun(plan: Plan) -> None:
     assert state.has_outcomes
 
 
-CASES = {
-    "misaligned": (
-        "__kernel void k(__global uchar *a, int n) { int i = get_global_id(0);"
-        " if (i * 6 + 4 < n) *(__global int *)(a + 6 * i) = i; }",
-        (False, True),
-    ),
-    "vector": (
-        "__kernel void k(__global float *a, int n) { int i = get_global_id(0);"
-        " if (i + 5 < n) vstore4(vload4(0, a + i + 1), 0, a + i + 1); }",
-        (False, False),
-    ),
-    "cast vector": (
-        "__kernel void k(__global float *a, int n) { int i = get_global_id(0);"
-        " if (i + 5 < n) *(__global float4 *)(a + i + 1) = (float4)(i); }",
-        (False, True),
-    ),
-    "array": (
-        "__kernel void k(__global float *a, int n) { __local float f[32]; int i = get_global_id(0);"
-        " f[i] = i; a[i] = f[i]; }",
-        (True, False),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", sorted(CASES))
-def test_what_no_extent_tells_of_is_seen(name: str, tmp_path: Path) -> None:
-    source, expected = CASES[name]
-    (tmp_path / "k.cl").write_text(source)
-    (kernel,) = read_sources([tmp_path / "k.cl"]).kernels
-    configs = plan_configs(kernel, device_class_of(DEVICE), PlanConfig(local_sizes="few"))
-    small = min(
-        (one for one in configs if one.global_size[0] >= 64), key=lambda one: one.global_size
-    )
-    ref = choose("cpu")
-    assert isinstance(ref, DeviceRef)
-    (record,), is_lost = planned_reaches(kernel, [small], open_prober(ref), without_barriers=False)
-    assert record is not None
-    assert (record.overflow, record.misaligned) == expected
-    assert not is_lost
+def test_a_look_ahead_is_awaited_where_nothing_else_is_at_hand(tmp_path: Path, plan: Plan) -> None:
+    with pipeline(plan, tmp_path / "scratch") as made:
+        assert made._only_looks_ahead()
+        state = TaskState(
+            plan=plan, task=plan.task(0), lease=Lease(task=0, epoch=1, token=1, attempt=1),
+            device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
+        )  # fmt: skip
+        made._compiled.append(state)
+        assert not made._only_looks_ahead()
+        made._compiled.clear()
+        made._compilers.submit(state)
+        assert not made._only_looks_ahead()

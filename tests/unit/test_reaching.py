@@ -95,12 +95,6 @@ def test_row_offsets_are_not_tried() -> None:
     assert tried_indices([*CONFIGS[1:], replace(CONFIGS[0], args=args)]) == ()
 
 
-def test_an_array_left_or_an_access_not_aligned_spares_it_and_all_larger_ones() -> None:
-    for flag in ("overflow", "misaligned"):
-        bad = replace(record(4), **{flag: True})
-        assert spared((1, record(4)), (3, bad)) == {2**12, 2**14, 2**20, 2**24}
-
-
 def test_a_device_without_other_work_does_not_wait_long() -> None:
     awaited = iter((False, True, False))
     work = ReachWork(is_awaited=lambda: next(awaited))

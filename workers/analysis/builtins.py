@@ -37,22 +37,16 @@ def stand_in(
     stride = 4 if lanes == 3 and match["verb"].endswith("a") else lanes
     size = 2 if scalar == "half" else f"sizeof({scalar})"
     width = match["lanes"] or ""
-    # vload and vstore align to one element, vloada and vstorea to all of them.
-    unit = "0" if match["verb"].endswith("a") else f"(uint)({size})"
-    real = (
-        f"    c->unit = {unit};\n"
-        f"    {pointers[0]} *r = ({pointers[0]} *){touch}(c, site, (ulong)p + i * {stride} * {size}, {lanes} * {size});\n"
-        "    c->unit = 0;\n"
-    )
+    real = f"({pointers[0]} *){touch}(c, site, (ulong)p + i * {stride} * {size}, {lanes} * {size})"
     if match["verb"].startswith("vload"):
         result = ("float" if match["half"] else scalar) + width
         return (
             f"{result} {function}(lp_ctx *c, uint site, ulong i, {pointers[0]} *p)\n"
-            f"{{\n{real}    return {name}(0, r);\n}}\n"
+            f"{{ return {name}(0, {real}); }}\n"
         )
     return (
         f"void {function}(lp_ctx *c, uint site, {value_type} v, ulong i, {pointers[0]} *p)\n"
-        f"{{\n{real}    {name}(v, 0, r);\n}}\n"
+        f"{{ {name}(v, 0, {real}); }}\n"
     )
 
 

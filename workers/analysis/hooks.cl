@@ -12,12 +12,10 @@
 #define LP_TAG(k) (0x4000000000000000ul + LP_BIAS + ((ulong)(k) << 44))
 
 // `mask`: of a buffer; of a variable, its bytes, 0 as long as no pointer was made into it. `spare` is where an
-// access goes that is wider than the variable it was meant for. `unit`: what the access at hand aligns to, 0 for its own
-// size's lowest bit.
+// access goes that is wider than the variable it was meant for.
 typedef struct {
     volatile __global ulong *table;
     uint turns;
-    uint unit;
     ulong most_turns;
     ulong trace;
     ulong base[LP_TAGS];
@@ -54,8 +52,6 @@ ulong lp_record(lp_ctx *c, uint k, uint site, ulong address, ulong bytes)
     if (row[1] < low)
         atom_max(&row[1], low);
     c->trace += lp_mixed(address);
-    if (at & ((c->unit ? (ulong)c->unit : bytes & -bytes) - 1ul))
-        atom_or(&c->table[1], 8ul);
     // Folded back to where an access of this size may stand: its lowest bit is what types align to.
     return c->base[k] + (at & c->mask[k] & ~((bytes & -bytes) - 1ul));
 }

@@ -177,7 +177,7 @@ class _File:
         """Rename kernel and pointers, add the table, and open the body with the context and the tags."""
         positions: list[int] = []
         lines = [
-            f" lp_ctx lp_own; lp_ctx *{CONTEXT} = &lp_own; lp_own.table = lp_table; lp_own.most_turns = lp_most_turns; lp_own.turns = 0; lp_own.unit = 0; lp_own.trace = 0; lp_begin({CONTEXT});"
+            f" lp_ctx lp_own; lp_ctx *{CONTEXT} = &lp_own; lp_own.table = lp_table; lp_own.most_turns = lp_most_turns; lp_own.turns = 0; lp_own.trace = 0; lp_begin({CONTEXT});"
         ]
         parameters = [c for c in kernel.get_children() if c._kind_id == _PARAMETER]
         for position, parameter in enumerate(parameters):

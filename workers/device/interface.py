@@ -220,7 +220,7 @@ class ProbeRecord:
 
     ``turns``: of all loops of all work-items. ``trace``: a hash over all indices of all work-items, the same in any
     order. ``exceeded``: a loop was cut off. ``overflow``: an array of fixed
-    size was indexed beyond its end. ``misaligned``: an access to a buffer did not stand where its type aligns to.
+    size was indexed beyond its end.
     """
 
     reaches: tuple[Reach, ...]
@@ -228,7 +228,6 @@ class ProbeRecord:
     trace: int
     exceeded: bool
     overflow: bool
-    misaligned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from workers.device.opencl_errors import cl_errors
 from workers.inputs import SCALAR_TYPES, pack_scalar, stream_key
 
 _BIAS = 2**43
-_EXCEEDED, _OVERFLOW, _LOST, _MISALIGNED = 1, 2, 4, 8
+_EXCEEDED, _OVERFLOW, _LOST = 1, 2, 4
 _LAUNCHES_PER_WAIT = 16
 
 
@@ -200,7 +200,6 @@ class _LoadedProbe:
             trace=int(row[2]),
             exceeded=bool(flags & _EXCEEDED),
             overflow=bool(flags & _OVERFLOW),
-            misaligned=bool(flags & _MISALIGNED),
         )
 
 
