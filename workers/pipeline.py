@@ -308,7 +308,7 @@ class DevicePipeline:
         return self._look_where_to_analyse().result()
 
     def _look_where_to_analyse(self) -> Future[DeviceRef]:
-        """Trying the devices of a host takes seconds: in a thread, which does not keep the process from ending."""
+        """Trying the devices of a host takes seconds: in a thread, for which the command line does not wait."""
         if self._analysis_ref is None:
             found: Future[DeviceRef] = Future()
             how = self._config.limits.analysis_device
