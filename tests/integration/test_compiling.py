@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
 import select
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from workers.plan import Plan
 from workers.task_state import TaskState
 
 REPOSITORY = Path(__file__).parents[2]
+STUB, ABSENT = "tests.integration.stub_compile_child", "tests.integration.no_such_module"
 
 
 @pytest.fixture
@@ -56,21 +59,29 @@ def scratch(tmp_path: Path) -> Path:
     return folder
 
 
+def pool_of(
+    scratch: Path, work: CompileWork, modules: Iterable[str], *, where: str = "", num_children: int
+) -> ChildPool[TaskState]:
+    """Return a pool whose n-th child is the n-th of ``modules``."""
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    following = iter(modules)
+    return ChildPool(
+        start_child=lambda name: Child(next(following), where, environment={"PYTHONPATH": path}, scratch=scratch / name),
+        name="compile", work=work, num_children=num_children,
+    )  # fmt: skip
+
+
 def compile_all(
     states: list[TaskState],
     scratch: Path,
     where: str,
     *,
-    module: str = "tests.integration.stub_compile_child",
+    module: str = STUB,
     timeout_s: float = 60,
     reads_resources: bool = True,
 ) -> CompileWork:
-    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     work = CompileWork(scratch=scratch, timeout_s=timeout_s, reads_resources=reads_resources)
-    pool: ChildPool[TaskState] = ChildPool(
-        start_child=lambda name: Child(module, where, environment={"PYTHONPATH": path}, scratch=scratch / name),
-        name="compile", work=work, num_children=1,
-    )  # fmt: skip
+    pool = pool_of(scratch, work, itertools.repeat(module), where=where, num_children=1)
     try:
         for state in states:
             pool.submit(state)
@@ -168,16 +179,10 @@ def test_a_device_without_cuda_builds_and_says_why_nothing_is_known(
 
 
 def test_children_started_ahead_that_end_cost_no_task_anything(
-    states: list[TaskState], scratch: Path, caplog: pytest.LogCaptureFixture
+    states: list[TaskState], scratch: Path
 ) -> None:
-    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    modules = iter(
-        ["tests.integration.no_such_module"] * 2 + ["tests.integration.stub_compile_child"] * 2
-    )
-    pool: ChildPool[TaskState] = ChildPool(
-        start_child=lambda name: Child(next(modules), "", environment={"PYTHONPATH": path}, scratch=scratch / name),
-        name="compile", work=CompileWork(scratch=scratch, timeout_s=60), num_children=2,
-    )  # fmt: skip
+    work = CompileWork(scratch=scratch, timeout_s=60)
+    pool = pool_of(scratch, work, [ABSENT, ABSENT, STUB, STUB], num_children=2)
     try:
         pool.warm_up(5)
         assert len(pool.children()) == 2, "no more than the pool may have"
@@ -201,12 +206,9 @@ def test_children_started_ahead_that_end_cost_no_task_anything(
 def test_who_waits_for_the_first_children_hears_when_they_are_ready(
     states: list[TaskState], scratch: Path
 ) -> None:
-    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    modules = iter(["tests.integration.no_such_module", "tests.integration.stub_compile_child"])
-    pool: ChildPool[TaskState] = ChildPool(
-        start_child=lambda name: Child(next(modules), "", environment={"PYTHONPATH": path}, scratch=scratch / name),
-        name="compile", work=CompileWork(scratch=scratch, timeout_s=60), num_children=2,
-    )  # fmt: skip
+    pool = pool_of(
+        scratch, CompileWork(scratch=scratch, timeout_s=60), [ABSENT, STUB], num_children=2
+    )
     try:
         pool.warm_up(2)
         pool.await_started()
