@@ -1,0 +1,242 @@
+"""The ledger of a cluster: one Redis server, shared by the workers of all hosts.
+
+Owns the keys and the scripts (``lua/``): each method is one script, so one round trip, and atomic. Time is the server's. What
+is kept is what was touched: leases in hand, one bit a finished task, a line a shard; never the plan. Redis may forget: a ledger
+is bound to one life of its server, and whoever finds another life, or nothing, builds the next epoch from the shards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from hashlib import sha256
+from importlib import resources
+from itertools import islice
+from typing import Any, TypeVar
+
+import redis
+from redis.commands.core import Script
+
+from llmperf_common.ledger.protocol import (
+    CommitOutcome,
+    Committed,
+    Holder,
+    Lease,
+    Ledger,
+    LedgerLostError,
+    Refused,
+    TaskCounts,
+)
+from llmperf_common.store.manifest import ShardEntry
+
+_T = TypeVar("_T")
+_KEYS = ("meta", "expiry", "leases", "cursors", "done", "shards", "unpublished", "publisher")
+_US = 1_000_000
+_AT_ONCE = 1000
+
+
+class RedisLedger:
+    """A ``Ledger`` on a Redis server of version 6.2 or newer.
+
+    Args:
+        client: the ledger closes it.
+        prefix: of its keys, the epoch among it.
+        epoch: it was built in.
+        clock_offset_us: added to the server's time; tests let time pass by it.
+    """
+
+    def __init__(
+        self, client: redis.Redis, *, prefix: str, epoch: int, clock_offset_us: int = 0
+    ) -> None:
+        self._client = client
+        self._keys = [f"{prefix}:{key}" for key in _KEYS]
+        self._epoch = epoch
+        self._scripts: dict[str, Script] = {}
+        self.clock_offset_us = clock_offset_us
+
+    @property
+    def epoch(self) -> int:
+        """The epoch this ledger was built in."""
+        return self._epoch
+
+    def claim(self, *, holder: Holder, tasks: range, limit: int, ttl_s: float) -> list[Lease]:
+        """Lease up to ``limit`` tasks: expired ones first, then in plan order."""
+        arguments = (tasks.start, tasks.stop, limit, _us(ttl_s), _name(holder))
+        answer = self._run("claim", *arguments)
+        return [
+            Lease(task=task, epoch=self._epoch, token=token, attempt=attempt)
+            for task, token, attempt in zip(*[iter(answer)] * 3, strict=True)
+        ]
+
+    def renew(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease]:
+        """Extend ``leases``; returns those still held."""
+        held = set(self._run("extend", _us(ttl_s), *self._tokens(leases)))
+        return [lease for lease in leases if lease.epoch == self._epoch and lease.task in held]
+
+    def release(self, leases: Sequence[Lease]) -> None:
+        """Give leases back: they expire now."""
+        self._run("extend", -1, *self._tokens(leases))
+
+    def commit(self, *, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> CommitOutcome:
+        """Bind all tasks of ``leases`` to ``shards`` or, if one token is stale, none."""
+        tokens = self._tokens(leases)
+        name = sha256(repr((self._epoch, tokens)).encode()).hexdigest()[:20]
+        entries = [part for entry in shards for part in (entry.name, _entry_text(entry, name))]
+        stale = self._run("commit", name, len(leases), *tokens, *entries)
+        return Refused(tuple(stale)) if stale else Committed()
+
+    def unpublished(self) -> list[ShardEntry]:
+        """Return the committed shards that no manifest is known to list."""
+        answer = self._run("unpublished")
+        return [
+            _entry(name.decode(), text) for name, text in zip(*[iter(answer)] * 2, strict=True)
+        ]
+
+    def mark_published(self, names: Sequence[str]) -> None:
+        """Note that a manifest lists these shards."""
+        for some in _pieces(names):
+            self._run("mark_published", *some)
+
+    def elect_publisher(self, *, holder: Holder, ttl_s: float) -> bool:
+        """Return whether ``holder`` is the publisher for the next ``ttl_s``."""
+        return bool(self._run("elect", _name(holder), _us(ttl_s)))
+
+    def counts(self, tasks: range) -> TaskCounts:
+        """Count the tasks of a range by state."""
+        done, leased = self._run("counts", tasks.start, tasks.stop)
+        return TaskCounts(done=done, leased=leased, total=len(tasks))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _tokens(self, leases: Sequence[Lease]) -> list[int]:
+        """Return task, token, task, …; of a lease of another epoch a token that nobody has."""
+        return [
+            part
+            for lease in leases
+            for part in (lease.task, lease.token if lease.epoch == self._epoch else 0)
+        ]
+
+    def _run(self, script: str, *arguments: object) -> Any:  # noqa: ANN401  (whatever the script returns)
+        if script not in self._scripts:
+            self._scripts[script] = self._client.register_script(_source(script))
+        with _as_lost():
+            return self._scripts[script](
+                keys=self._keys, args=[self._epoch, self.clock_offset_us, *arguments]
+            )
+
+
+class RedisHome:
+    """A Redis server with ledgers of datasets, one an epoch.
+
+    Args:
+        client: a connection pool to it; closed by the ledgers that it opens.
+        dataset: names the dataset; the same for all its workers, and for no other dataset of this server.
+    """
+
+    def __init__(self, client: redis.Redis, *, dataset: str) -> None:
+        self._client = client
+        # In braces: a cluster of servers keeps all keys with the same such part on one of them.
+        self._prefix = f"llmperf:{{{dataset}}}"
+
+    def open(self, epoch: int, plan_hash: str) -> Ledger | None:
+        """Open the ledger of ``epoch``; None if it is gone, of another plan, or of an earlier life of the server."""
+        with _as_lost():
+            found = self._client.hmget(f"{self._of(epoch)}:meta", ["epoch", "plan_hash", "run_id"])
+            wanted = [str(epoch), plan_hash, self._run_id()]
+        if [value.decode() if value else None for value in found] != wanted:
+            return None
+        return RedisLedger(self._client, prefix=self._of(epoch), epoch=epoch)
+
+    def retire(self, *, before: int) -> None:
+        """Remove older epochs: whoever still uses one is told that it is lost."""
+        with _as_lost():
+            for member in self._client.smembers(f"{self._prefix}:epochs"):
+                if int(member) < before:
+                    self._remove(int(member))
+
+    def create(
+        self,
+        *,
+        epoch: int,
+        plan_hash: str,
+        shards: Iterable[ShardEntry],
+        done: Iterable[tuple[int, str]],
+    ) -> Ledger:
+        """Create the ledger of ``epoch`` and open it; ``meta`` comes last, and nothing counts before it is there."""
+        prefix = self._of(epoch)
+        with _as_lost():
+            self._client.sadd(f"{self._prefix}:epochs", epoch)
+            self._client.delete(*(f"{prefix}:{key}" for key in _KEYS))
+            for some in _pieces(shards):
+                texts = {entry.name: _entry_text(entry, "") for entry in some}
+                self._client.hset(f"{prefix}:shards", mapping=texts)
+            bits = bytearray()
+            for task, _ in done:
+                bits.extend(bytes(max(0, task // 8 + 1 - len(bits))))
+                bits[task // 8] |= 0x80 >> task % 8
+            if bits:
+                self._client.set(f"{prefix}:done", bytes(bits))
+            meta = {"plan_hash": plan_hash, "run_id": self._run_id(), "last_token": 0}
+            self._client.hset(f"{prefix}:meta", mapping={**meta, "epoch": epoch})
+        return RedisLedger(self._client, prefix=prefix, epoch=epoch)
+
+    def _remove(self, epoch: int) -> None:
+        prefix = self._of(epoch)
+        self._client.delete(f"{prefix}:meta")  # first: from now on nothing can be committed to it
+        self._client.unlink(*(f"{prefix}:{key}" for key in _KEYS))
+        self._client.srem(f"{self._prefix}:epochs", epoch)
+
+    def _of(self, epoch: int) -> str:
+        return f"{self._prefix}:e{epoch:06d}"
+
+    def _run_id(self) -> str:
+        return str(self._client.info("server")["run_id"])
+
+
+@contextlib.contextmanager
+def _as_lost() -> Iterator[None]:
+    try:
+        yield
+    except redis.ResponseError as error:
+        if "LEDGERLOST" not in str(error):
+            raise  # a mistake of ours in a script, which attaching again would hide
+        raise LedgerLostError(f"the ledger is lost: {error}") from error
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        raise LedgerLostError(f"the Redis server cannot be reached: {error}") from error
+
+
+@cache
+def _source(name: str) -> str:
+    folder = resources.files("cluster") / "lua"
+    return (folder / "prelude.lua").read_text() + (folder / f"{name}.lua").read_text()
+
+
+def _pieces(items: Iterable[_T]) -> Iterator[list[_T]]:
+    waiting = iter(items)
+    while piece := list(islice(waiting, _AT_ONCE)):
+        yield piece
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * _US)
+
+
+def _name(holder: Holder) -> str:
+    return f"{holder.host}/{holder.pid}/{holder.boot_id}/{holder.start_ticks}"
+
+
+def _entry_text(entry: ShardEntry, commit: str) -> str:
+    return json.dumps(
+        {"rows": entry.rows, "bytes": entry.bytes, "sha256": entry.sha256, "tasks": entry.tasks, "commit": commit}
+    )  # fmt: skip
+
+
+def _entry(name: str, text: bytes) -> ShardEntry:
+    found = json.loads(text)
+    return ShardEntry(
+        name=name, rows=found["rows"], bytes=found["bytes"], sha256=found["sha256"], tasks=found["tasks"]
+    )  # fmt: skip

@@ -1,0 +1,52 @@
+-- ARGV: first task, task after the last, limit, ttl us, holder. Returns task, token, attempt, task, ...
+local first, stop, limit = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local expires_us, holder = now_us + ARGV[6], ARGV[7]
+
+local found = {}
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', now_us)) do
+    local task = tonumber(member)
+    if task >= first and task < stop then
+        table.insert(found, task)
+    end
+end
+table.sort(found)
+while #found > limit do
+    table.remove(found)
+end
+
+-- The first task from `position` on that is not done: a run of done ones is skipped by the server, not one by one.
+local function not_done(position)
+    while position % 8 ~= 0 do
+        if redis.call('GETBIT', done, position) == 0 then
+            return position
+        end
+        position = position + 1
+    end
+    local bit = redis.call('BITPOS', done, 0, position / 8)
+    return bit < 0 and position or bit
+end
+
+local position = tonumber(redis.call('HGET', cursors, first) or first)
+while #found < limit and position < stop do
+    position = not_done(position)
+    if position < stop then
+        if redis.call('HEXISTS', leases, position) == 0 then
+            table.insert(found, position)
+        end
+        position = position + 1
+    end
+end
+redis.call('HSET', cursors, first, math.min(position, stop))
+
+local answer = {}
+for _, task in ipairs(found) do
+    local before = redis.call('HGET', leases, task)
+    local attempt = before and string.match(before, '^%d+:(%d+):') + 1 or 1
+    local token = redis.call('HINCRBY', meta, 'last_token', 1)
+    redis.call('HSET', leases, task, string.format('%d:%d:%s', token, attempt, holder))
+    redis.call('ZADD', expiry, expires_us, task)
+    table.insert(answer, task)
+    table.insert(answer, token)
+    table.insert(answer, attempt)
+end
+return answer

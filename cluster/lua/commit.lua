@@ -1,0 +1,27 @@
+-- ARGV: name of the commit, number of leases, then task, token, ..., then shard, its entry, ... Returns the stale tasks.
+local commit, num_leases = ARGV[3], tonumber(ARGV[4])
+local first_shard = 5 + 2 * num_leases
+local recorded = redis.call('HGET', shards, ARGV[first_shard])
+if recorded and cjson.decode(recorded).commit == commit then
+    return {}
+end
+local stale = {}
+for i = 5, first_shard - 1, 2 do
+    if token_of(ARGV[i]) ~= ARGV[i + 1] then
+        table.insert(stale, tonumber(ARGV[i]))
+    end
+end
+if #stale > 0 then
+    return stale
+end
+for i = first_shard, #ARGV, 2 do
+    if redis.call('HSETNX', shards, ARGV[i], ARGV[i + 1]) == 1 then
+        redis.call('SADD', unpublished, ARGV[i])
+    end
+end
+for i = 5, first_shard - 1, 2 do
+    redis.call('SETBIT', done, ARGV[i], 1)
+    redis.call('HDEL', leases, ARGV[i])
+    redis.call('ZREM', expiry, ARGV[i])
+end
+return stale

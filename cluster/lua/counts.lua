@@ -1,0 +1,24 @@
+-- ARGV: first task, task after the last. Returns how many are done, and how many are held by live leases.
+local first, stop = tonumber(ARGV[3]), tonumber(ARGV[4])
+local num_done, num_leased = 0, 0
+local position = first
+while position < stop and position % 8 ~= 0 do
+    num_done = num_done + redis.call('GETBIT', done, position)
+    position = position + 1
+end
+local whole_bytes = math.floor((stop - position) / 8)
+if whole_bytes > 0 then
+    num_done = num_done + redis.call('BITCOUNT', done, position / 8, position / 8 + whole_bytes - 1)
+    position = position + 8 * whole_bytes
+end
+while position < stop do
+    num_done = num_done + redis.call('GETBIT', done, position)
+    position = position + 1
+end
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', expiry, string.format('(%.0f', now_us), '+inf')) do
+    local task = tonumber(member)
+    if task >= first and task < stop then
+        num_leased = num_leased + 1
+    end
+end
+return { num_done, num_leased }

@@ -1,0 +1,5 @@
+-- ARGV: names of shards.
+for i = 3, #ARGV do
+    redis.call('SREM', unpublished, ARGV[i])
+end
+return 0
