@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib import resources
@@ -25,15 +25,19 @@ from llmperf_common.ledger.protocol import (
     Holder,
     Lease,
     Ledger,
+    LedgerAwayError,
     LedgerLostError,
     Refused,
     TaskCounts,
 )
 from llmperf_common.store.manifest import ShardEntry
+from llmperf_common.store.run import RunRecord
 
 _T = TypeVar("_T")
 _KEYS = ("meta", "expiry", "leases", "cursors", "done", "shards", "unpublished", "publisher")
 _US = 1_000_000
+_TIMEOUT_S = 10.0
+_LEAST_VERSION = (6, 2)
 _AT_ONCE = 1000
 
 
@@ -90,9 +94,7 @@ class RedisLedger:
     def unpublished(self) -> list[ShardEntry]:
         """Return the committed shards that no manifest is known to list."""
         answer = self._run("unpublished")
-        return [
-            _entry(name.decode(), text) for name, text in zip(*[iter(answer)] * 2, strict=True)
-        ]
+        return [_entry(name.decode(), text) for name, text in zip(*[iter(answer)] * 2, strict=True)]
 
     def mark_published(self, names: Sequence[str]) -> None:
         """Note that a manifest lists these shards."""
@@ -120,10 +122,10 @@ class RedisLedger:
             for part in (lease.task, lease.token if lease.epoch == self._epoch else 0)
         ]
 
-    def _run(self, script: str, *arguments: object) -> Any:  # noqa: ANN401  (whatever the script returns)
+    def _run(self, script: str, *arguments: object) -> Any:
         if script not in self._scripts:
             self._scripts[script] = self._client.register_script(_source(script))
-        with _as_lost():
+        with _told_as_ours():
             return self._scripts[script](
                 keys=self._keys, args=[self._epoch, self.clock_offset_us, *arguments]
             )
@@ -144,7 +146,7 @@ class RedisHome:
 
     def open(self, epoch: int, plan_hash: str) -> Ledger | None:
         """Open the ledger of ``epoch``; None if it is gone, of another plan, or of an earlier life of the server."""
-        with _as_lost():
+        with _told_as_ours():
             found = self._client.hmget(f"{self._of(epoch)}:meta", ["epoch", "plan_hash", "run_id"])
             wanted = [str(epoch), plan_hash, self._run_id()]
         if [value.decode() if value else None for value in found] != wanted:
@@ -153,7 +155,7 @@ class RedisHome:
 
     def retire(self, *, before: int) -> None:
         """Remove older epochs: whoever still uses one is told that it is lost."""
-        with _as_lost():
+        with _told_as_ours():
             for member in self._client.smembers(f"{self._prefix}:epochs"):
                 if int(member) < before:
                     self._remove(int(member))
@@ -168,7 +170,7 @@ class RedisHome:
     ) -> Ledger:
         """Create the ledger of ``epoch`` and open it; ``meta`` comes last, and nothing counts before it is there."""
         prefix = self._of(epoch)
-        with _as_lost():
+        with _told_as_ours():
             self._client.sadd(f"{self._prefix}:epochs", epoch)
             self._client.delete(*(f"{prefix}:{key}" for key in _KEYS))
             for some in _pieces(shards):
@@ -197,8 +199,32 @@ class RedisHome:
         return str(self._client.info("server")["run_id"])
 
 
+class LedgerUrlError(ValueError):
+    """``--ledger`` names no Redis server that can be used."""
+
+
+def redis_home(url: str) -> Callable[[RunRecord], RedisHome]:
+    """Return what opens the ledgers of a run on the server at ``url``: ``redis://[USER:PASSWORD@]HOST:PORT/DB``, ``rediss://`` for TLS.
+
+    Raises:
+        LedgerUrlError: The URL is none, or its server is too old.
+        LedgerAwayError: The server cannot be reached, or refuses us.
+    """
+    try:
+        client = redis.Redis.from_url(
+            url, socket_connect_timeout=_TIMEOUT_S, socket_timeout=_TIMEOUT_S
+        )
+    except ValueError as error:
+        raise LedgerUrlError(f"--ledger {url!r}: {error}") from error
+    with _told_as_ours():
+        version = str(client.info("server")["redis_version"])
+    if tuple(map(int, version.split(".")[:2])) < _LEAST_VERSION:
+        raise LedgerUrlError(f"--ledger {url!r}: its server is Redis {version}, 6.2 is needed")
+    return lambda run: RedisHome(client, dataset=run.run_id or run.plan_hash)
+
+
 @contextlib.contextmanager
-def _as_lost() -> Iterator[None]:
+def _told_as_ours() -> Iterator[None]:
     try:
         yield
     except redis.ResponseError as error:
@@ -206,7 +232,7 @@ def _as_lost() -> Iterator[None]:
             raise  # a mistake of ours in a script, which attaching again would hide
         raise LedgerLostError(f"the ledger is lost: {error}") from error
     except (redis.ConnectionError, redis.TimeoutError) as error:
-        raise LedgerLostError(f"the Redis server cannot be reached: {error}") from error
+        raise LedgerAwayError(f"the Redis server cannot be reached: {error}") from error
 
 
 @cache

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
+    from llmperf_common.ledger.attach import LedgerHome
     from llmperf_common.records import Kernel, Signature
     from llmperf_common.store.reader import Dataset
+    from llmperf_common.store.run import RunRecord
     from trainer.evaluate import EvaluationSummary
     from trainer.train import RunSummary
     from workers.collect import CollectSummary, Control, RunStart
@@ -42,6 +44,7 @@ def collect(
     config: CollectConfig | None = None,
     control: Control | None = None,
     observe: Callable[[RunStart], LoopObserver] | None = None,
+    ledger: str = "sqlite",
 ) -> CollectSummary:
     """Time the kernels of ``corpus`` on one device into the dataset ``out``; resumes what is there.
 
@@ -52,6 +55,7 @@ def collect(
         config: the tree of ``workers.config``; defaults where None.
         control: lets another thread or a signal handler stop the run.
         observe: makes an observer of the loop from what is known at its start.
+        ledger: ``sqlite``, beside the dataset, or the URL of a Redis server that several hosts share.
 
     Raises:
         CorpusError: No kernel can be read.
@@ -72,7 +76,7 @@ def collect(
         config=config or Config(),
         control=control or Control_(),
         observe=observe or (lambda _start: SilentObserver()),
-        state_folder=_state_folder(),
+        home_of=_ledger_home(ledger, Path(out)),
     )
 
 
@@ -228,6 +232,16 @@ def _only_run() -> Path:
         else "none is here: make one with `llmperf train`"
     )
     raise BadInput(f"--model is missing; {there}")
+
+
+def _ledger_home(ledger: str, out: Path) -> Callable[[RunRecord], LedgerHome]:
+    if ledger == "sqlite":
+        from llmperf_common.ledger.attach import SqliteHome, ledger_folder  # noqa: PLC0415
+
+        return lambda _run: SqliteHome(ledger_folder(out, _state_folder()))
+    from cluster.ledger_redis import redis_home  # noqa: PLC0415
+
+    return redis_home(ledger)
 
 
 def _state_folder() -> Path:

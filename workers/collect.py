@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.failures import OK_STATUS
-from llmperf_common.ledger.attach import SqliteHome, ledger_folder, process_name
+from llmperf_common.ledger.attach import LedgerHome, process_name
 from llmperf_common.ledger.holder import boot_clock_s, this_process
 from llmperf_common.ledger.protocol import Holder
 from llmperf_common.records import Device
@@ -28,7 +28,7 @@ from llmperf_common.store.card import write_card
 from llmperf_common.store.filesystem import PosixFilesystem
 from llmperf_common.store.manifest import ShardEntry, latest_manifest
 from llmperf_common.store.reader import Dataset, open_dataset
-from llmperf_common.store.run import RUN_LOCK
+from llmperf_common.store.run import RUN_LOCK, RunRecord, read_run
 from llmperf_common.store.sweep import sweep
 from workers.config import CollectConfig
 from workers.corpus import Corpus
@@ -106,7 +106,7 @@ def collect(
     config: CollectConfig,
     control: Control,
     observe: Callable[[RunStart], LoopObserver],
-    state_folder: Path,
+    home_of: Callable[[RunRecord], LedgerHome],
 ) -> CollectSummary:
     """Collect ``corpus`` on one device into ``out``, from wherever an earlier run stopped.
 
@@ -117,7 +117,7 @@ def collect(
         config: the whole tree.
         control: for Ctrl-C.
         observe: makes the observer of progress.
-        state_folder: holds the ledger when ``out`` is on a network file system.
+        home_of: where the ledgers of a run are kept.
 
     Raises:
         StoreError: ``out`` cannot be used (``ForeignRunError``: it belongs to another run).
@@ -143,6 +143,8 @@ def collect(
         claim.take(found)
         pipeline.get_ready()
         plan = join_plan(fs, corpus, config, found)
+        run = read_run(fs)
+        assert run is not None, "it was joined"
         with fs.lock(RUN_LOCK, exclusive=False, wait=True):
             device, device_entry = device_of_run(fs, found, plan, pipeline)
             start = _run_start(out, fs, plan, device, corpus)
@@ -155,7 +157,7 @@ def collect(
             pipeline.use(plan, device, note=events.note, monitor=monitor)
             loop = _make_loop(
                 fs=fs,
-                home=SqliteHome(ledger_folder(out, state_folder)),
+                home=home_of(run),
                 plan=plan,
                 pipeline=pipeline,
                 holder=holder,
@@ -231,7 +233,7 @@ def _rows_with_config(dataset: Dataset) -> Counter[str]:
 def _make_loop(
     *,
     fs: PosixFilesystem,
-    home: SqliteHome,
+    home: LedgerHome,
     plan: Plan,
     pipeline: DevicePipeline,
     holder: Holder,

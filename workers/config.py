@@ -214,6 +214,11 @@ class LedgerConfig(Node):
     lease_ttl_s: float = Field(
         60.0, ge=1, le=3600, description="A lease not renewed for this long is free again."
     )
+    away_limit_s: float = Field(
+        600.0,
+        ge=0,
+        description="A ledger that cannot be reached for this long ends the run; what has finished by then is on disk.",
+    )
     claim_ahead: int | None = Field(
         None,
         ge=1,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import secrets
 from datetime import UTC, datetime
 
 from llmperf_common.ledger.attach import LedgerHome, attach
@@ -77,6 +78,7 @@ def _run_record(plan: Plan, config: CollectConfig) -> RunRecord:
         device_classes=plan.device_classes,
         num_tasks=plan.num_tasks,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        run_id=secrets.token_hex(10),
     )
 
 

@@ -7,6 +7,8 @@ clock, names), so the simulator drives this very code through crashes.
 from __future__ import annotations
 
 import contextlib
+import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from llmperf_common.ledger.protocol import (
     Holder,
     Lease,
     Ledger,
+    LedgerAwayError,
     LedgerLostError,
     Refused,
 )
@@ -25,10 +28,14 @@ from llmperf_common.records import TaskResult
 from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifest import Manifest, ShardEntry, StaleEpoch, publish
 from llmperf_common.store.shard import Encoder, encode_results, write_shard
+from workers.away import Backoff
 from workers.config import LedgerConfig, StoreConfig
 from workers.executor import FinishedTask, TaskExecutor
 from workers.plan import Task
 
+_logger = logging.getLogger(__name__)
+
+_AWAY_POLL_S = 0.1
 _IDLE_CLAIM_INTERVAL_S = 1.0
 """How often to ask again for tasks that others hold: their holders may die."""
 
@@ -109,6 +116,7 @@ class CollectLoop:
         observer: told what happens.
         writer: encodes and writes shards beside the loop: the device must not wait for a disk.
         encode: ``encode_results``, or one that remembers.
+        sleep: seconds, while a ledger is away and nothing runs.
     """
 
     def __init__(
@@ -128,6 +136,7 @@ class CollectLoop:
         observer: LoopObserver,
         writer: Executor,
         encode: Encoder = encode_results,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._fs = fs
         self._attach = attach
@@ -142,8 +151,11 @@ class CollectLoop:
         self._lease = ledger_config
         self._observer = observer
         self._encode = encode
+        self._sleep = sleep
         self._writer = writer
         self._ledger = attach()
+        self._is_attached = True
+        self._backoff = Backoff()
         self._waiting: list[FinishedTask] = []
         self._waiting_since_s = 0.0
         self._batch: _Batch | None = None
@@ -181,11 +193,12 @@ class CollectLoop:
     def finish(self) -> None:
         """Commit and publish everything this worker and its dead colleagues have left."""
         while self._batch is not None or self._waiting:
+            self._await_ledger()
             self._guarded(lambda: self._commit(wait=True))
         # Where the ledger was lost and another collector had rebuilt it, the rebuilt one may hold commits of
         # its own that a dead colleague has not published; a sweep that follows would remove them.
         while not self._guarded(self.publish_all):
-            pass
+            self._await_ledger()
 
     def publish_all(self) -> None:
         """Publish every committed shard, whoever committed it."""
@@ -193,15 +206,25 @@ class CollectLoop:
 
     def close(self) -> None:
         """Give back what is still leased, as far as that is possible, and close the ledger."""
-        with contextlib.suppress(LedgerLostError, StoreError):
+        with contextlib.suppress(LedgerLostError, LedgerAwayError, StoreError):
             self._ledger.release(self._held())
         self._ledger.close()
 
     def _guarded(self, action: Callable[[], None]) -> bool:
-        """Run ``action``; when the ledger is lost, drop what was leased from it, attach again and say False."""
+        """Run ``action`` and say whether all of it was done.
+
+        When the ledger is lost, what was leased from it is dropped, and it is attached again. When it is away everything is kept:
+        nobody else can have been given what we hold without its server telling so later.
+        """
         try:
+            if not self._is_attached:
+                self._attach_again()
             action()
+            self._backoff.succeeded()
             return True
+        except LedgerAwayError as error:
+            self._note_away(error)
+            return False
         except LedgerLostError as error:
             dropped = [lease.task for lease in self._held()]
             self._observer.lost(dropped, str(error))
@@ -212,13 +235,38 @@ class CollectLoop:
                     self._batch.writing.result()
             self._batch = None
             self._ledger.close()
-            self._ledger = self._attach()
-            self._renewed_s = self._clock_s()
-            self._claim_after_s = 0.0
-            self._all_done = False
+            self._is_attached = False
+            try:
+                self._attach_again()
+            except LedgerAwayError as away:
+                self._note_away(away)
             return False
 
+    def _attach_again(self) -> None:
+        self._ledger = self._attach()
+        self._is_attached = True
+        self._renewed_s = self._clock_s()
+        self._claim_after_s = 0.0
+        self._all_done = False
+
+    def _note_away(self, error: LedgerAwayError) -> None:
+        now_s = self._clock_s()
+        away_s = self._backoff.away_s(now_s=now_s)
+        if away_s > self._lease.away_limit_s:
+            raise error
+        wait_s = self._backoff.failed(now_s=now_s)
+        _logger.warning("%s; asking again in %g s", error, wait_s)
+
+    def _await_ledger(self) -> None:
+        while self._backoff.is_waiting(now_s=self._clock_s()):
+            self._sleep(_AWAY_POLL_S)
+
     def _step(self, timeout_s: float) -> None:
+        if self._backoff.is_waiting(now_s=self._clock_s()):
+            self._take_results(timeout_s)
+            if self._commit_is_due():
+                self._begin_writing()
+            return
         self._renew()
         if self._stop is None:
             self._claim()
@@ -226,11 +274,7 @@ class CollectLoop:
             waiting = self._executor.abandon_waiting()
             if waiting:
                 self._ledger.release(waiting)
-        for item in self._executor.poll(timeout_s):
-            self._observer.finished(item.lease, item.result)
-            if not self._waiting:
-                self._waiting_since_s = self._clock_s()
-            self._waiting.append(item)
+        self._take_results(timeout_s)
         if self._commit_is_due():
             self._commit(wait=False)
         now_s = self._clock_s()
@@ -240,6 +284,13 @@ class CollectLoop:
             ttl_s = 2 * self._store.publish_interval_s
             if self._ledger.elect_publisher(holder=self._holder, ttl_s=ttl_s):
                 self._publish_if_any()
+
+    def _take_results(self, timeout_s: float) -> None:
+        for item in self._executor.poll(timeout_s):
+            self._observer.finished(item.lease, item.result)
+            if not self._waiting:
+                self._waiting_since_s = self._clock_s()
+            self._waiting.append(item)
 
     def _publish_if_any(self) -> None:
         entries = self._ledger.unpublished()
@@ -265,10 +316,11 @@ class CollectLoop:
         if now_s - self._renewed_s < self._lease.lease_ttl_s / 4:
             return
         held = self._held()
-        self._renewed_s = now_s
         if not held:
+            self._renewed_s = now_s
             return
         kept = {lease.token for lease in self._ledger.renew(held, ttl_s=self._lease.lease_ttl_s)}
+        self._renewed_s = now_s
         lost = [lease.task for lease in self._executor.leases() if lease.token not in kept]
         if lost:
             self._executor.abandon(lost)
@@ -317,12 +369,8 @@ class CollectLoop:
 
         Without ``wait`` it returns while they are being written; the next call goes on.
         """
-        if self._batch is None:
-            self._batch = self._new_batch(tuple(self._waiting))
-            self._waiting.clear()
-        batch = self._batch
-        if batch.writing is None:
-            batch.writing = self._writer.submit(self._write, batch)
+        batch = self._begin_writing()
+        assert batch.writing is not None, "it has begun"
         if not wait and not batch.writing.done():
             return
         try:
@@ -344,6 +392,14 @@ class CollectLoop:
         self._observer.committed(
             batch.stem, [item.result for item in batch.items], self._ledger.epoch
         )
+
+    def _begin_writing(self) -> _Batch:
+        if self._batch is None:
+            self._batch = self._new_batch(tuple(self._waiting))
+            self._waiting.clear()
+        if self._batch.writing is None:
+            self._batch.writing = self._writer.submit(self._write, self._batch)
+        return self._batch
 
     def _new_batch(self, items: tuple[FinishedTask, ...]) -> _Batch:
         epoch = self._ledger.epoch

@@ -89,22 +89,26 @@ def collect(
     ] = False,
     ledger: Annotated[
         str,
-        typer.Option("--ledger", metavar="URL", help="sqlite; redis://... is not in this release."),
+        typer.Option(
+            "--ledger",
+            metavar="URL",
+            help="sqlite, beside the dataset, or redis://HOST:PORT, shared by several hosts.",
+        ),
     ] = "sqlite",
 ) -> None:
     """Time kernels on one device into an exactly-once dataset. Running it again resumes."""
-    if ledger != "sqlite" and not ledger.startswith("redis://"):
+    if ledger != "sqlite" and not ledger.startswith(("redis://", "rediss://", "unix://")):
         raise CommandError(Exit.USAGE, f"--ledger {ledger!r}: must be sqlite or redis://HOST:PORT")
-    if cluster or ledger != "sqlite":
+    if cluster:
         raise CommandError(
             Exit.USAGE,
-            "--cluster and Redis ledgers are not in this release: run one `llmperf collect` a GPU on the same "
-            "--out instead (collectors of one machine share the work)",
+            "--cluster is not in this release: run one `llmperf collect` a GPU on the same --out instead (collectors "
+            "of one machine share the work, and with --ledger redis://HOST:PORT those of several machines)",
         )
     settings = _config(
         preset, config, set_ or [], samples_per_kernel, strategy, seed, max_time, max_failures
     )
-    _finish(_collect(corpus, out, device, settings))
+    _finish(_collect(corpus, out, device, settings, ledger))
 
 
 def _config(
@@ -143,7 +147,9 @@ def _names(given: list[str] | None) -> list[str] | None:
     return list(dict.fromkeys(name.strip() for text in given for name in text.split(",")))
 
 
-def _collect(corpus: Path, out: Path, device: str, settings: CollectConfig) -> CollectSummary:
+def _collect(
+    corpus: Path, out: Path, device: str, settings: CollectConfig, ledger: str
+) -> CollectSummary:
     from llmperf import api  # noqa: PLC0415
     from llmperf.cli.progress import ProgressObserver, interrupts_to  # noqa: PLC0415
     from workers.collect import Control  # noqa: PLC0415
@@ -164,6 +170,7 @@ def _collect(corpus: Path, out: Path, device: str, settings: CollectConfig) -> C
                 config=settings,
                 control=control,
                 observe=observe,
+                ledger=ledger,
             )
         finally:
             for observer in observers:

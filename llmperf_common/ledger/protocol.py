@@ -15,7 +15,11 @@ from llmperf_common.store.manifest import ShardEntry
 
 
 class LedgerLostError(Exception):
-    """The ledger was replaced, wiped or cannot be reached: attach again before going on."""
+    """The ledger was replaced or wiped: attach again before going on."""
+
+
+class LedgerAwayError(Exception):
+    """The ledger cannot be reached just now; what was asked may have happened or not. Ask again later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +76,7 @@ class TaskCounts:
 class Ledger(Protocol):
     """The one truth while a run goes on. Every method is atomic, and durable when it returns.
 
-    Every method may raise ``LedgerLostError``.
+    Every method may raise ``LedgerLostError``, and ``LedgerAwayError`` where the ledger is not a file.
     """
 
     @property

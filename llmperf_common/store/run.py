@@ -30,6 +30,7 @@ class ForeignRunError(StoreError):
 class RunRecord:
     """Everything that decides what is planned, and the config it was first started with.
 
+    ``run_id`` names the run among others of the same plan; empty in datasets that were begun before there was one.
     ``merged_from`` is empty but for merged datasets: the plan hashes that their tasks came from.
     """
 
@@ -40,6 +41,7 @@ class RunRecord:
     device_classes: tuple[DeviceClass, ...]
     num_tasks: int
     created_at: str
+    run_id: str = ""
     harness_version: int = HARNESS_VERSION
     schema_version: int = SCHEMA_VERSION
     merged_from: tuple[str, ...] = ()

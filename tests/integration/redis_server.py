@@ -1,0 +1,75 @@
+"""A redis-server of the tests' own: real, on a free port of this machine, gone with them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import redis
+
+
+class RedisServer:
+    """One server process; ``kill`` and ``start`` it as often as needed.
+
+    Args:
+        folder: of its data; kept between two lives.
+        aof: write an append-only file.
+    """
+
+    def __init__(self, folder: Path, *, aof: bool = False) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
+        self._command = [
+            find_server(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder),
+            "--appendonly", "yes" if aof else "no", "--appendfsync", "everysec",
+        ]  # fmt: skip
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """As ``--ledger`` takes it."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def client(self) -> redis.Redis:
+        """Return a new client."""
+        return redis.Redis.from_url(self.url)
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        deadline_s = time.monotonic() + 30
+        while True:
+            try:
+                with self.client() as client:
+                    client.ping()
+                return
+            except redis.ConnectionError:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.02)
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def find_server() -> str:
+    """Return the server's program: ``LLMPERF_REDIS_SERVER``, or the one on the path."""
+    found = os.environ.get("LLMPERF_REDIS_SERVER") or shutil.which("redis-server")
+    if found is None:
+        raise FileNotFoundError(
+            "no redis-server: install it (apt-get install redis-server), or name its program in LLMPERF_REDIS_SERVER"
+        )
+    return found

@@ -1,0 +1,52 @@
+"""How long to leave a ledger alone that could not be reached.
+
+Owns the waits: each twice the one before, so that a thousand workers do not all knock at a server that is coming back.
+"""
+
+from __future__ import annotations
+
+FIRST_WAIT_S = 0.5
+LONGEST_WAIT_S = 15.0
+
+
+class Backoff:
+    """Counts failures in a row; pure.
+
+    >>> backoff = Backoff()
+    >>> [backoff.failed(now_s=10.0) for _ in range(3)]
+    [0.5, 1.0, 2.0]
+    >>> backoff.is_waiting(now_s=11.9), backoff.is_waiting(now_s=12.0)
+    (True, False)
+    >>> backoff.away_s(now_s=12.0)
+    2.0
+    >>> backoff.succeeded()
+    >>> backoff.away_s(now_s=12.0)
+    0.0
+    """
+
+    def __init__(self) -> None:
+        self._num_failures = 0
+        self._since_s = 0.0
+        self._until_s = 0.0
+
+    def failed(self, *, now_s: float) -> float:
+        """Note one more failure; return for how long to leave it alone, seconds."""
+        if not self._num_failures:
+            self._since_s = now_s
+        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0**self._num_failures)
+        self._num_failures += 1
+        self._until_s = now_s + wait_s
+        return wait_s
+
+    def succeeded(self) -> None:
+        """It was there."""
+        self._num_failures = 0
+        self._until_s = 0.0
+
+    def is_waiting(self, *, now_s: float) -> bool:
+        """Whether it is too early to try again."""
+        return now_s < self._until_s
+
+    def away_s(self, *, now_s: float) -> float:
+        """For how long it has not been reached, seconds; 0 where it is there."""
+        return now_s - self._since_s if self._num_failures else 0.0
