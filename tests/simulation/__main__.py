@@ -29,6 +29,8 @@ _EVENTS = (
     "lost the race for a file",
     "left a temporary file",
     "disk was full",
+    "got no answer",
+    "did what it got no answer to",
 )
 """Each must have happened at least once in a search of some thousand schedules."""
 _ENOUGH_FOR_ALL_EVENTS = 2_000

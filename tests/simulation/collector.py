@@ -153,6 +153,7 @@ def collect(
             observer=CountingObserver(disk.coverage),
             encode=memo.encode_results,
             writer=LateWriter(setup.writing_polls),
+            sleep=lambda seconds: scheduler.sleep(seconds, "the ledger is away"),
         )
         process.request_stop = lambda: loop.request_stop(StopReason.INTERRUPTED)
         while not loop.is_over:

@@ -38,6 +38,8 @@ class Kind(StrEnum):
     """The next process that opens the ledger finds it damaged, though others still use it."""
     SUSPEND = "suspend"
     """The host sleeps: its boot clock goes on, the monotonic clocks do not."""
+    AWAY = "away"
+    """The process's next ledger operations get no answer: odd n before their effect, even n after it."""
     NO_SPACE = "no_space"
     """The next file that the process writes finds the disk full."""
 
@@ -69,6 +71,7 @@ _WEIGHTS = {
     Kind.WIPE: 5,
     Kind.UNREADABLE: 2,
     Kind.SUSPEND: 2,
+    Kind.AWAY: 4,
     Kind.NO_SPACE: 1,
 }
 _KINDS = tuple(_WEIGHTS)

@@ -7,8 +7,8 @@ inside a transaction, just as SQLite's write lock allows none.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from llmperf_common.ledger.protocol import (
     CommitOutcome,
@@ -16,6 +16,7 @@ from llmperf_common.ledger.protocol import (
     Holder,
     Lease,
     Ledger,
+    LedgerAwayError,
     TaskCounts,
 )
 from llmperf_common.ledger.sqlite import SqliteLedger
@@ -23,6 +24,9 @@ from llmperf_common.store.manifest import ShardEntry
 from tests.simulation.disk import Disk
 from tests.simulation.oracle import Oracle
 from tests.simulation.scheduler import Crash, Process, Scheduler
+
+
+_T = TypeVar("_T")
 
 
 class MortalConnection:
@@ -78,10 +82,26 @@ class _EmptyDatabase:
 class WatchedLedger:
     """A ``Ledger`` that makes every operation a point of the schedule and tells the oracle of commits."""
 
-    def __init__(self, ledger: SqliteLedger, scheduler: Scheduler, oracle: Oracle) -> None:
+    def __init__(
+        self, ledger: SqliteLedger, scheduler: Scheduler, oracle: Oracle, disk: Disk, process: Process
+    ) -> None:
         self._ledger = ledger
         self._scheduler = scheduler
         self._oracle = oracle
+        self._disk = disk
+        self._process = process
+
+    def _asked(self, what: str, act: Callable[[], _T]) -> _T:
+        """Do it, unless the server is away from this process; then it may have been done nevertheless."""
+        self._scheduler.point(what)
+        if not self._process.unanswered:
+            return act()
+        self._process.unanswered -= 1
+        self._disk.coverage["got no answer"] += 1
+        if self._process.is_heard:
+            act()
+            self._disk.coverage["did what it got no answer to"] += 1
+        raise LedgerAwayError("simulated")
 
     @property
     def epoch(self) -> int:
@@ -90,49 +110,52 @@ class WatchedLedger:
 
     def claim(self, *, holder: Holder, tasks: range, limit: int, ttl_s: float) -> list[Lease]:
         """Lease tasks."""
-        self._scheduler.point(f"claim {limit}")
-        leases = self._ledger.claim(holder=holder, tasks=tasks, limit=limit, ttl_s=ttl_s)
+        leases = self._asked(
+            f"claim {limit}",
+            lambda: self._ledger.claim(holder=holder, tasks=tasks, limit=limit, ttl_s=ttl_s),
+        )
         self._scheduler.note(f"    leased {[(x.task, x.token) for x in leases]}")
         return leases
 
     def renew(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease]:
         """Extend leases."""
-        self._scheduler.point("renew")
-        return self._ledger.renew(leases, ttl_s=ttl_s)
+        return self._asked("renew", lambda: self._ledger.renew(leases, ttl_s=ttl_s))
 
     def release(self, leases: Sequence[Lease]) -> None:
         """Give leases back."""
-        self._scheduler.point(f"release {[x.task for x in leases]}")
-        self._ledger.release(leases)
+        self._asked(
+            f"release {[x.task for x in leases]}", lambda: self._ledger.release(leases)
+        )
 
     def commit(self, *, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> CommitOutcome:
         """Bind tasks to shards."""
-        self._scheduler.point(f"commit {[(x.task, x.token) for x in leases]}")
-        outcome = self._ledger.commit(shards=shards, leases=leases)
-        self._scheduler.note(f"    {outcome} in epoch {self.epoch}")
-        if isinstance(outcome, Committed):
-            self._oracle.committed([lease.task for lease in leases], shards)
-        return outcome
+
+        def act() -> CommitOutcome:
+            outcome = self._ledger.commit(shards=shards, leases=leases)
+            self._scheduler.note(f"    {outcome} in epoch {self.epoch}")
+            if isinstance(outcome, Committed):
+                self._oracle.committed([lease.task for lease in leases], shards)
+            return outcome
+
+        return self._asked(f"commit {[(x.task, x.token) for x in leases]}", act)
 
     def unpublished(self) -> list[ShardEntry]:
         """Return committed shards that no manifest lists."""
-        self._scheduler.point("unpublished")
-        return self._ledger.unpublished()
+        return self._asked("unpublished", self._ledger.unpublished)
 
     def mark_published(self, names: Sequence[str]) -> None:
         """Note that a manifest lists these."""
-        self._scheduler.point("mark published")
-        self._ledger.mark_published(names)
+        self._asked("mark published", lambda: self._ledger.mark_published(names))
 
     def elect_publisher(self, *, holder: Holder, ttl_s: float) -> bool:
         """Return whether this process publishes."""
-        self._scheduler.point("elect publisher")
-        return self._ledger.elect_publisher(holder=holder, ttl_s=ttl_s)
+        return self._asked(
+            "elect publisher", lambda: self._ledger.elect_publisher(holder=holder, ttl_s=ttl_s)
+        )
 
     def counts(self, tasks: range) -> TaskCounts:
         """Count tasks by state."""
-        self._scheduler.point("count")
-        return self._ledger.counts(tasks)
+        return self._asked("count", lambda: self._ledger.counts(tasks))
 
     def close(self) -> None:
         """Release the connection."""
@@ -209,7 +232,9 @@ class SimHome:
         ledger = self.ledger_class(
             connection, clock_s=self._boot_clock_s, is_alive=self._is_alive, is_current=is_current
         )
-        return WatchedLedger(ledger, self._scheduler, self._oracle)
+        return WatchedLedger(
+            ledger, self._scheduler, self._oracle, self._disk, self._process
+        )
 
     def _boot_clock_s(self) -> float:
         return self._scheduler.now_s + self._scheduler.suspended_s

@@ -153,6 +153,10 @@ class World:
         del process
         self.scheduler.suspended_s += TTL_S * (1 + number % 3)
 
+    def _away(self, number: int, process: Process) -> None:
+        process.unanswered = 1 + number // 2
+        process.is_heard = number % 2 == 0
+
     def _no_space(self, number: int, process: Process) -> None:
         del number
         process.finds_disk_full = True
@@ -170,6 +174,7 @@ _ACTIONS: dict[Kind, Callable[[World, int, Process], None]] = {
     Kind.WIPE: World._wipe,
     Kind.UNREADABLE: World._unreadable,
     Kind.SUSPEND: World._suspend,
+    Kind.AWAY: World._away,
     Kind.NO_SPACE: World._no_space,
 }
 

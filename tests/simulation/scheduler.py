@@ -55,6 +55,8 @@ class Process:
         self.wants: tuple[FileLock, bool] | None = None
         self.dies_at_statement = 0
         self.finds_disk_full = False
+        self.unanswered = 0
+        self.is_heard = False
         self.wants_abort = False
         self.request_stop: Callable[[], None] = lambda: None
         self.on_crash: Callable[[], None] = lambda: None
