@@ -16,8 +16,8 @@ from importlib import resources
 from itertools import islice
 from typing import Any, TypeVar
 
-import redis
-from redis.commands.core import Script
+import redis  # noqa: TID251
+from redis.commands.core import Script  # noqa: TID251
 
 from llmperf_common.ledger.protocol import (
     CommitOutcome,

@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import redis
+import redis  # noqa: TID251
 
 
 class RedisServer:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import redis
+import redis  # noqa: TID251
 from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from cluster.ledger_redis import RedisHome, RedisLedger
 from llmperf_common.ledger.attach import attach
@@ -109,8 +110,6 @@ def test_the_state_machine(server: RedisServer) -> None:
     class RedisMachine(LedgerMachine):
         def make_harness(self) -> Harness:
             return RedisHarness(server.url)
-
-    from hypothesis.stateful import run_state_machine_as_test
 
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         RedisMachine, settings=settings(max_examples=60, stateful_step_count=30, deadline=None)

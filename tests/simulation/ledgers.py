@@ -25,7 +25,6 @@ from tests.simulation.disk import Disk
 from tests.simulation.oracle import Oracle
 from tests.simulation.scheduler import Crash, Process, Scheduler
 
-
 _T = TypeVar("_T")
 
 
@@ -83,7 +82,12 @@ class WatchedLedger:
     """A ``Ledger`` that makes every operation a point of the schedule and tells the oracle of commits."""
 
     def __init__(
-        self, ledger: SqliteLedger, scheduler: Scheduler, oracle: Oracle, disk: Disk, process: Process
+        self,
+        ledger: SqliteLedger,
+        scheduler: Scheduler,
+        oracle: Oracle,
+        disk: Disk,
+        process: Process,
     ) -> None:
         self._ledger = ledger
         self._scheduler = scheduler
@@ -123,9 +127,7 @@ class WatchedLedger:
 
     def release(self, leases: Sequence[Lease]) -> None:
         """Give leases back."""
-        self._asked(
-            f"release {[x.task for x in leases]}", lambda: self._ledger.release(leases)
-        )
+        self._asked(f"release {[x.task for x in leases]}", lambda: self._ledger.release(leases))
 
     def commit(self, *, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> CommitOutcome:
         """Bind tasks to shards."""
@@ -232,9 +234,7 @@ class SimHome:
         ledger = self.ledger_class(
             connection, clock_s=self._boot_clock_s, is_alive=self._is_alive, is_current=is_current
         )
-        return WatchedLedger(
-            ledger, self._scheduler, self._oracle, self._disk, self._process
-        )
+        return WatchedLedger(ledger, self._scheduler, self._oracle, self._disk, self._process)
 
     def _boot_clock_s(self) -> float:
         return self._scheduler.now_s + self._scheduler.suspended_s

@@ -1,0 +1,66 @@
+"""Collectors that share a Redis ledger: real processes, a real server, which dies amid the run."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from llmperf_common.store.reader import open_dataset
+from tests.integration.collecting import (
+    Collect,
+    replay_file,
+    run_llmperf,
+    wait_until,
+    write_kernels,
+)
+from tests.integration.redis_server import RedisServer
+
+NUM_KERNELS, SAMPLES = 14, 6
+OPTIONS = (
+    "--samples-per-kernel", str(SAMPLES),
+    "--set", "timing.spin_up_ms=0",
+    "--set", "ledger.claim_ahead=2",
+    "--set", "store.commit_interval_s=0.1",
+    "--set", "store.publish_interval_s=0.1",
+)  # fmt: skip
+
+
+def assert_whole(out: Path, samples: int = NUM_KERNELS * SAMPLES) -> None:
+    """Every sample is there once, and the command itself finds nothing wrong."""
+    done = run_llmperf("dataset", "verify", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ids = open_dataset(out).samples(["sample_id"])["sample_id"].to_pylist()
+    assert len(ids) == len(set(ids)) == samples
+
+
+@pytest.mark.parametrize("aof", [False, True])
+def test_a_run_survives_its_server(tmp_path: Path, aof: bool) -> None:
+    server = RedisServer(tmp_path / "redis", aof=aof)
+    corpus = write_kernels(tmp_path / "kernels", [f"k{n}" for n in range(NUM_KERNELS)])
+    slow = [{"kernel": f"k{n}", "action": "slow", "seconds": 0.02} for n in range(NUM_KERNELS)]
+    device = replay_file(tmp_path / "r.json", behaviours=slow)
+    wanted = Collect(corpus, tmp_path / "data", device, (*OPTIONS, "--ledger", server.url))
+    running = [wanted.start(), wanted.start()]
+    wait_until(lambda: any((tmp_path / "data" / "samples").glob("*.parquet")), timeout_s=60)
+    server.kill()
+    with pytest.raises(subprocess.TimeoutExpired):
+        running[0].wait(timeout=2)
+    server.start()
+    for process in running:
+        _, told = process.communicate(timeout=100)
+        assert process.returncode == 0, told
+        assert "asking again" in told
+    server.kill()
+    assert_whole(tmp_path / "data")
+
+
+def test_a_server_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+    corpus = write_kernels(tmp_path / "kernels", ["k0"])
+    device = replay_file(tmp_path / "r.json")
+    options = (*OPTIONS, "--ledger", "redis://127.0.0.1:1/0")
+    done = Collect(corpus, tmp_path / "data", device, options).run()
+    assert done.returncode == 3
+    assert "the Redis server cannot be reached" in done.stderr
+    assert "Traceback" not in done.stderr
