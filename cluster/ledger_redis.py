@@ -14,7 +14,7 @@ from functools import cache
 from hashlib import sha256
 from importlib import resources
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis  # noqa: TID251
 from redis.commands.core import Script  # noqa: TID251
@@ -32,6 +32,10 @@ from llmperf_common.ledger.protocol import (
 )
 from llmperf_common.store.manifest import ShardEntry
 from llmperf_common.store.run import RunRecord
+
+if TYPE_CHECKING:
+    _Value = bytes | bytearray | memoryview[int] | str | int | float
+    _Fields = dict[_Value, _Value]
 
 _T = TypeVar("_T")
 _KEYS = ("meta", "expiry", "leases", "cursors", "done", "shards", "unpublished", "publisher")
@@ -122,7 +126,7 @@ class RedisLedger:
             for part in (lease.task, lease.token if lease.epoch == self._epoch else 0)
         ]
 
-    def _run(self, script: str, *arguments: object) -> Any:
+    def _run(self, script: str, *arguments: str | int) -> Any:
         if script not in self._scripts:
             self._scripts[script] = self._client.register_script(_source(script))
         with _told_as_ours():
@@ -149,7 +153,7 @@ class RedisHome:
         with _told_as_ours():
             found = self._client.hmget(f"{self._of(epoch)}:meta", ["epoch", "plan_hash", "run_id"])
             wanted = [str(epoch), plan_hash, self._run_id()]
-        if [value.decode() if value else None for value in found] != wanted:
+        if [value.decode() if isinstance(value, bytes) else value for value in found] != wanted:
             return None
         return RedisLedger(self._client, prefix=self._of(epoch), epoch=epoch)
 
@@ -174,7 +178,7 @@ class RedisHome:
             self._client.sadd(f"{self._prefix}:epochs", epoch)
             self._client.delete(*(f"{prefix}:{key}" for key in _KEYS))
             for some in _pieces(shards):
-                texts = {entry.name: _entry_text(entry, "") for entry in some}
+                texts: _Fields = {entry.name: _entry_text(entry, "") for entry in some}
                 self._client.hset(f"{prefix}:shards", mapping=texts)
             bits = bytearray()
             for task, _ in done:
@@ -182,7 +186,7 @@ class RedisHome:
                 bits[task // 8] |= 0x80 >> task % 8
             if bits:
                 self._client.set(f"{prefix}:done", bytes(bits))
-            meta = {"plan_hash": plan_hash, "run_id": self._run_id(), "last_token": 0}
+            meta: _Fields = {"plan_hash": plan_hash, "run_id": self._run_id(), "last_token": 0}
             self._client.hset(f"{prefix}:meta", mapping={**meta, "epoch": epoch})
         return RedisLedger(self._client, prefix=prefix, epoch=epoch)
 

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from llmperf_common.store.run import RunRecord
     from trainer.evaluate import EvaluationSummary
     from trainer.train import RunSummary
-    from workers.collect import CollectSummary, Control, RunStart
     from workers.config import CollectConfig
     from workers.device.interface import DeviceRef
+    from workers.device_worker import Control, RunStart
     from workers.loop import LoopObserver
+    from workers.summary import CollectSummary
 
 
 def open_dataset(path: str | Path) -> Dataset:
@@ -62,16 +63,18 @@ def collect(
         CommandError: No usable device.
         StoreError: ``out`` cannot be used.
     """
-    from workers.collect import Control as Control_  # noqa: PLC0415
+    from llmperf_common.store.filesystem import PosixFilesystem  # noqa: PLC0415
     from workers.collect import collect as collect_  # noqa: PLC0415
     from workers.config import CollectConfig as Config  # noqa: PLC0415
     from workers.corpus import read_sources  # noqa: PLC0415
+    from workers.device_worker import Control as Control_  # noqa: PLC0415
     from workers.observers import SilentObserver  # noqa: PLC0415
 
     kernels = read_sources([Path(corpus)])
     return collect_(
         corpus=kernels,
-        out=Path(out),
+        fs=PosixFilesystem(Path(out)),
+        events=Path(out) / "events",
         ref=device_ref(device),
         config=config or Config(),
         control=control or Control_(),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import secrets
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from llmperf_common.ledger.attach import LedgerHome, attach
@@ -16,7 +17,7 @@ from llmperf_common.ledger.protocol import Ledger, LedgerLostError
 from llmperf_common.records import Device, DeviceClass
 from llmperf_common.schemas import TABLES
 from llmperf_common.store.epochs import EPOCHS_FOLDER
-from llmperf_common.store.filesystem import PosixFilesystem
+from llmperf_common.store.filesystem import Filesystem
 from llmperf_common.store.manifest import ShardEntry, latest_manifest
 from llmperf_common.store.run import ForeignRunError, RunRecord, create_or_join_run, read_run
 from llmperf_common.store.shard import ShardError, decode, device_from_table, encode_device
@@ -27,22 +28,25 @@ from workers.pipeline import DevicePipeline
 from workers.plan import Plan
 
 
-def join_plan(fs: PosixFilesystem, corpus: Corpus, config: CollectConfig, found: Device) -> Plan:
-    """Return the folder's plan, made now if it has none.
+def join_plan(
+    fs: Filesystem, corpus: Corpus, config: CollectConfig, found: Sequence[Device]
+) -> Plan:
+    """Return the folder's plan, made now if it has none: a task for each kernel on each class of ``found``.
 
-    The facts of the device class come from ``run.json`` where it has them: what a driver reports of its
-    memory changes between two starts, a plan must not.
+    The facts of the device classes come from ``run.json`` where it has them all: what a driver reports of its
+    memory changes between two starts, a plan must not. A run of several classes is joined with any of them.
     """
+    wanted = {device.device_class: device_class_of(device) for device in reversed(found)}
     while True:
         recorded = read_run(fs)
         if recorded is None:
             _refuse_foreign_folders(fs)
         classes = recorded.device_classes if recorded else ()
-        known = [one for one in classes if one.name == found.device_class]
+        is_ours = wanted.keys() <= {one.name for one in classes}
         plan = Plan(
             kernels=corpus.kernels,
             corpus_sha256=corpus.sha256,
-            device_classes=tuple(known) or (device_class_of(found),),
+            device_classes=classes if is_ours else tuple(wanted[name] for name in sorted(wanted)),
             plan_config=config.plan,
             timing_config=config.timing,
         )
@@ -55,16 +59,13 @@ def join_plan(fs: PosixFilesystem, corpus: Corpus, config: CollectConfig, found:
         return plan
 
 
-def _refuse_foreign_folders(fs: PosixFilesystem) -> None:
+def _refuse_foreign_folders(fs: Filesystem) -> None:
     """A dataset is not mixed into somebody's tree; its own folders may be there from a colleague's start."""
-    if not fs.root.is_dir():
-        return
     own = {*TABLES, EPOCHS_FOLDER, "ledger", "events"}
-    folders = sorted(entry.name for entry in fs.root.iterdir() if entry.is_dir())
-    foreign = [name for name in folders if name not in own and not name.startswith(".")]
+    foreign = [name for name in fs.folders() if name not in own and not name.startswith(".")]
     if foreign:
         raise ForeignRunError(
-            f"{fs.root} has no run.json but other folders ({', '.join(foreign[:3])}): "
+            f"{fs.describe()} has no run.json but other folders ({', '.join(foreign[:3])}): "
             "choose an empty or new folder for --out"
         )
 
@@ -83,7 +84,7 @@ def _run_record(plan: Plan, config: CollectConfig) -> RunRecord:
 
 
 def device_of_run(
-    fs: PosixFilesystem, found: Device, plan: Plan, pipeline: DevicePipeline
+    fs: Filesystem, found: Device, plan: Plan, pipeline: DevicePipeline
 ) -> tuple[Device, ShardEntry]:
     """Return the device as the dataset records it, measuring its peaks the first time."""
     name = f"devices/{found.device_id}.parquet"
@@ -132,7 +133,7 @@ def _constant_limit(device: Device) -> int | None:
     return limit_bytes
 
 
-def attach_ledger(fs: PosixFilesystem, home: LedgerHome, plan: Plan, *, who: str) -> Ledger:
+def attach_ledger(fs: Filesystem, home: LedgerHome, plan: Plan, *, who: str) -> Ledger:
     """Return the dataset's ledger; one that knows more than the manifests list is rebuilt from the shards.
 
     Such a ledger is left when a damaged manifest was moved away. It would never give its tasks out again, and
@@ -149,7 +150,7 @@ def attach_ledger(fs: PosixFilesystem, home: LedgerHome, plan: Plan, *, who: str
         ledger.close()
 
 
-def _is_listed(ledger: Ledger, fs: PosixFilesystem, plan: Plan) -> bool:
+def _is_listed(ledger: Ledger, fs: Filesystem, plan: Plan) -> bool:
     """Whether every committed task is in the current manifest or waits for the next one.
 
     Asked in this order, so that colleagues who commit and publish meanwhile do not disturb it.

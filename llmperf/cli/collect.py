@@ -12,8 +12,9 @@ from llmperf.cli.console import say
 from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
-    from workers.collect import CollectSummary, RunStart
     from workers.config import CollectConfig
+    from workers.device_worker import RunStart
+    from workers.summary import CollectSummary
 
 
 def collect(
@@ -152,7 +153,7 @@ def _collect(
 ) -> CollectSummary:
     from llmperf import api  # noqa: PLC0415
     from llmperf.cli.progress import ProgressObserver, interrupts_to  # noqa: PLC0415
-    from workers.collect import Control  # noqa: PLC0415
+    from workers.device_worker import Control  # noqa: PLC0415
 
     control = Control()
     observers: list[ProgressObserver] = []
@@ -187,7 +188,7 @@ def _finish(summary: CollectSummary) -> None:
     )
     if failures:
         say(f"failed: {failures}")
-    say(f"{summary.device.name}: {summary.seconds:.1f} s")
+    say(f"{', '.join(dict.fromkeys(d.name for d in summary.devices))}: {summary.seconds:.1f} s")
     if summary.stop_reason is StopReason.INTERRUPTED:
         raise CommandError(
             Exit.INTERRUPTED, "interrupted; everything finished is saved, the same command resumes"

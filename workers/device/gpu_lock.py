@@ -94,7 +94,7 @@ def owner_of(device: Device, folder: Path | None = None) -> Owner | None:
 
 
 @contextlib.contextmanager
-def gpu_lock(device: Device, out: Path) -> Iterator[None]:
+def gpu_lock(device: Device, out: str) -> Iterator[None]:
     """Hold the GPU's lock; ``out`` is where its holder collects, for others to read. Raises GpuTakenError."""
     path = lock_path(device)
     try:
@@ -162,7 +162,7 @@ def _flock(descriptor: int) -> bool:
             return True
 
 
-def _this_owner(out: Path) -> Owner:
+def _this_owner(out: str) -> Owner:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
@@ -172,7 +172,7 @@ def _this_owner(out: Path) -> Owner:
         host=socket.gethostname(),
         user=user,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        out=str(out.absolute()),
+        out=out if "://" in out else os.path.abspath(out),
     )
 
 

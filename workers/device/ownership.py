@@ -37,7 +37,7 @@ class GpuClaim:
         allow_busy: other compute processes are borne (``limits.allow_busy_gpu``); another owner never is.
     """
 
-    def __init__(self, ref: DeviceRef, *, out: Path, allow_busy: bool) -> None:
+    def __init__(self, ref: DeviceRef, *, out: str, allow_busy: bool) -> None:
         self._ref = ref
         self._out = out
         self._allow_busy = allow_busy

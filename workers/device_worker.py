@@ -1,0 +1,268 @@
+"""One device of this host at work: opened and claimed once, then collecting a run's tasks.
+
+Owns what a worker process holds (scratch folder, claim of the GPU, children) and the order of its run: device record,
+ledger, loop, sweep, card. The command line drives one, an actor of a cluster another; neither knows the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmperf_common.ledger.attach import LedgerHome, process_name
+from llmperf_common.ledger.holder import boot_clock_s, this_process
+from llmperf_common.ledger.protocol import Holder
+from llmperf_common.records import Device
+from llmperf_common.store.card import write_card
+from llmperf_common.store.filesystem import Filesystem
+from llmperf_common.store.manifest import ShardEntry, latest_manifest
+from llmperf_common.store.reader import open_dataset
+from llmperf_common.store.run import RUN_LOCK
+from llmperf_common.store.sweep import sweep
+from workers.config import CollectConfig
+from workers.device.interface import DeviceRef
+from workers.device.nvml import open_monitor
+from workers.device.ownership import GpuClaim
+from workers.events import EventLog
+from workers.joining import attach_ledger, device_of_run
+from workers.loop import CollectLoop, LoopObserver, StopReason
+from workers.observers import Fanout, Tally
+from workers.pipeline import DevicePipeline
+from workers.plan import Plan
+from workers.run_children import DeviceLostError
+from workers.scratch import scratch_folder
+
+_POLL_S = 0.2
+_TIDY_ATTEMPTS = 5
+
+
+class Control:
+    """How the outside reaches a running collect."""
+
+    def __init__(self) -> None:
+        self.num_interrupts = 0
+        self.is_collecting = False
+        """Whether the loop runs, so that there is a task in hand to finish."""
+
+    def interrupt(self) -> None:
+        """Once: finish the task in hand and stop. Twice: drop it and stop."""
+        self.num_interrupts += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStart:
+    """What is known when the loop is about to begin; an observer is made from it."""
+
+    plan: Plan
+    device: Device
+    statuses: dict[str, int]
+    """Rows by status that an earlier run left."""
+    num_tasks_done: int
+    skipped: tuple[tuple[str, str], ...]
+    """Files of the corpus without any kernel, and why."""
+
+
+class DeviceWorker:
+    """Opens a device, makes it ours and collects with it; a context manager.
+
+    Args:
+        ref: the device.
+        config: the whole tree.
+        where: the dataset, for messages to others who want the device.
+    """
+
+    def __init__(self, ref: DeviceRef, config: CollectConfig, *, where: str) -> None:
+        self._config = config
+        self._holder = this_process()
+        self._started_s = time.monotonic()
+        self._stack = contextlib.ExitStack()
+        scratch = self._stack.enter_context(scratch_folder(self._holder))
+        self._claim = self._stack.enter_context(
+            GpuClaim(ref, out=where, allow_busy=config.limits.allow_busy_gpu)
+        )
+        self._pipeline = DevicePipeline(
+            ref=ref,
+            config=config,
+            scratch=scratch,
+            worker_id=self.worker_id,
+            quiet=not ref.selector.startswith(("cuda", "replay")),
+        )
+        self._stack.callback(self._pipeline.close)
+        self._found: Device | None = None
+
+    @property
+    def worker_id(self) -> str:
+        """``host/pid``, as in the rows."""
+        return process_name(self._holder)
+
+    def open(self) -> Device:
+        """Open the device and make it ours.
+
+        Raises:
+            DeviceLostError: It cannot be opened.
+            GpuTakenError: Somebody else is at work on it.
+        """
+        found = self._pipeline.open_device(measure_peaks=False)
+        self._claim.take(found)
+        self._pipeline.get_ready()
+        self._found = found
+        return found
+
+    def collect(
+        self,
+        *,
+        fs: Filesystem,
+        plan: Plan,
+        home: LedgerHome,
+        events: Path,
+        control: Control,
+        observe: Callable[[RunStart], LoopObserver],
+        skipped: tuple[tuple[str, str], ...] = (),
+    ) -> tuple[StopReason, Device]:
+        """Collect tasks of the device's class until none is left or a reason to stop comes.
+
+        Args:
+            fs: the dataset, joined (``joining.join_plan``).
+            plan: of the run.
+            home: where its ledgers are kept.
+            events: folder of the event log.
+            control: for Ctrl-C.
+            observe: makes the observer of progress.
+            skipped: files of the corpus without any kernel, and why.
+
+        Returns:
+            Why it ended, and the device as the dataset records it.
+
+        Raises:
+            StoreError: The dataset cannot be used.
+            DeviceLostError: The device failed; everything finished is committed.
+        """
+        assert self._found is not None, "open() comes first"
+        with contextlib.ExitStack() as stack:
+            with fs.lock(RUN_LOCK, exclusive=False, wait=True):
+                device, device_entry = device_of_run(fs, self._found, plan, self._pipeline)
+                start = _run_start(fs, plan, device, skipped)
+                tally = Tally(start.statuses)
+                log = EventLog(events / f"{_slug(self.worker_id)}.jsonl", worker_id=self.worker_id)
+                stack.callback(log.close)
+                monitor = open_monitor(device, poll_hz=self._config.timing.poll_hz)
+                if monitor is not None:
+                    stack.enter_context(monitor)
+                self._pipeline.use(plan, device, note=log.note, monitor=monitor)
+                loop = _make_loop(
+                    fs=fs,
+                    home=home,
+                    plan=plan,
+                    pipeline=self._pipeline,
+                    holder=self._holder,
+                    device=device,
+                    device_entry=device_entry,
+                    config=self._config,
+                    observer=Fanout((log, tally, observe(start))),
+                    writer=stack.enter_context(ThreadPoolExecutor(1, "shard-writer")),
+                )
+                stack.callback(loop.close)
+                try:
+                    _drive(loop, control, self._config, tally, self._started_s)
+                except DeviceLostError:
+                    loop.finish()  # what has finished is kept
+                    raise
+                loop.finish()
+            _tidy(fs, loop)
+            return loop.stop_reason, device
+
+    def close(self) -> None:
+        """End every child and give the device back."""
+        self._stack.close()
+
+    def __enter__(self) -> DeviceWorker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _make_loop(
+    *,
+    fs: Filesystem,
+    home: LedgerHome,
+    plan: Plan,
+    pipeline: DevicePipeline,
+    holder: Holder,
+    device: Device,
+    device_entry: ShardEntry,
+    config: CollectConfig,
+    observer: LoopObserver,
+    writer: Executor,
+) -> CollectLoop:
+    who = process_name(holder)
+    return CollectLoop(
+        fs=fs,
+        attach=lambda: attach_ledger(fs, home, plan, who=who),
+        plan=plan,
+        tasks=plan.tasks_of_class(device.device_class),
+        executor=pipeline,
+        holder=holder,
+        device_shards=[device_entry],
+        clock_s=boot_clock_s,  # as the ledger's: a suspended host must not think its leases fresh
+        new_stem=lambda epoch: f"e{epoch:06d}-{_slug(who)}-{secrets.token_hex(6)}",
+        store_config=config.store,
+        ledger_config=config.ledger,
+        observer=observer,
+        writer=writer,
+    )
+
+
+def _drive(
+    loop: CollectLoop, control: Control, config: CollectConfig, tally: Tally, started_s: float
+) -> None:
+    """Step the loop until it is over, passing on the reasons to stop early."""
+    limits = config.limits
+    aborted = False
+    control.is_collecting = True
+    while not loop.is_over:
+        if control.num_interrupts:
+            loop.request_stop(StopReason.INTERRUPTED)
+        if control.num_interrupts > 1 and not aborted:
+            loop.abort_tasks()
+            aborted = True
+        if limits.max_time_s is not None and time.monotonic() - started_s > limits.max_time_s:
+            loop.request_stop(StopReason.TIME_IS_UP)
+        if limits.max_failures is not None and tally.num_failed > limits.max_failures:
+            loop.request_stop(StopReason.TOO_MANY_FAILURES)
+        loop.step(_POLL_S)
+
+
+def _tidy(fs: Filesystem, loop: CollectLoop) -> None:
+    """Once the last collector is done: publish what dead ones left, sweep orphans, write the card."""
+    for _ in range(_TIDY_ATTEMPTS):  # `verify` and `status` hold the lock for a moment, too
+        with fs.lock(RUN_LOCK, exclusive=True, wait=False) as alone:
+            if alone:
+                loop.finish()
+                sweep(fs)
+                write_card(fs, open_dataset(fs))
+                return
+        time.sleep(_POLL_S)
+
+
+def _run_start(
+    fs: Filesystem, plan: Plan, device: Device, skipped: tuple[tuple[str, str], ...]
+) -> RunStart:
+    statuses: dict[str, int] = {}
+    num_done = 0
+    manifest = latest_manifest(fs)
+    if manifest is not None:
+        statuses = open_dataset(fs).status_counts()
+        num_done = manifest.num_tasks
+    return RunStart(
+        plan=plan, device=device, statuses=statuses, num_tasks_done=num_done, skipped=skipped
+    )
+
+
+def _slug(text: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in text)
