@@ -43,6 +43,18 @@ _US = 1_000_000
 _TIMEOUT_S = 10.0
 _LEAST_VERSION = (6, 2)
 _AT_ONCE = 1000
+_REFUSALS = (
+    "MISCONF",
+    "OOM",
+    "READONLY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "NOREPLICAS",
+    "BUSY",
+    "NOPERM",
+    "NOAUTH",
+)
+"""What a server says that is full, cannot write, follows another one, or lets us not in: for an operator to mend."""
 
 
 class RedisLedger:
@@ -232,9 +244,11 @@ def _told_as_ours() -> Iterator[None]:
     try:
         yield
     except redis.ResponseError as error:
-        if "LEDGERLOST" not in str(error):
-            raise  # a mistake of ours in a script, which attaching again would hide
-        raise LedgerLostError(f"the ledger is lost: {error}") from error
+        if "LEDGERLOST" in str(error):
+            raise LedgerLostError(f"the ledger is lost: {error}") from error
+        if any(sign in str(error) for sign in _REFUSALS):
+            raise LedgerAwayError(f"the Redis server refuses us: {error}") from error
+        raise  # a mistake of ours in a script, which asking again would hide
     except (redis.ConnectionError, redis.TimeoutError) as error:
         raise LedgerAwayError(f"the Redis server cannot be reached: {error}") from error
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
-    from llmperf_common.ledger.attach import LedgerHome
+    from cluster.collect import ClusterObserver
+    from cluster.config import ClusterCollectConfig
     from llmperf_common.records import Kernel, Signature
     from llmperf_common.store.reader import Dataset
-    from llmperf_common.store.run import RunRecord
     from trainer.evaluate import EvaluationSummary
     from trainer.train import RunSummary
     from workers.config import CollectConfig
@@ -63,6 +63,7 @@ def collect(
         CommandError: No usable device.
         StoreError: ``out`` cannot be used.
     """
+    from cluster.homes import ledger_home  # noqa: PLC0415
     from llmperf_common.store.filesystem import PosixFilesystem  # noqa: PLC0415
     from workers.collect import collect as collect_  # noqa: PLC0415
     from workers.config import CollectConfig as Config  # noqa: PLC0415
@@ -79,8 +80,67 @@ def collect(
         config=config or Config(),
         control=control or Control_(),
         observe=observe or (lambda _start: SilentObserver()),
-        home_of=_ledger_home(ledger, Path(out)),
+        home_of=ledger_home(ledger, str(out), state_folder()),
     )
+
+
+def collect_on_cluster(
+    *,
+    corpus: str | Path,
+    out: str | Path,
+    device: str = "auto",
+    config: ClusterCollectConfig | None = None,
+    control: Control | None = None,
+    observer: ClusterObserver | None = None,
+    ledger: str = "sqlite",
+) -> CollectSummary:
+    """Time the kernels of ``corpus`` on every GPU of a Ray cluster; resumes what is there.
+
+    The cluster is this Ray job's, or that of ``RAY_ADDRESS``; without either a local one is started.
+
+    Args:
+        corpus: a .cl file, a folder of them, or a CORPUS.parquet.
+        out: the dataset folder, which all nodes share.
+        device: ``auto``, ``cuda``, ``pocl``, ``cpu`` or ``replay:FILE``, for every actor.
+        config: the tree of ``cluster.config``; defaults where None.
+        control: lets another thread or a signal handler stop the run.
+        observer: told how the run goes on.
+        ledger: ``sqlite`` where all nodes are one host, else the URL of a Redis server.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+        CorpusError: No kernel can be read.
+        DeviceLostError: No node of the cluster can collect.
+        StoreError: ``out`` cannot be used.
+    """
+    from cluster.collect import collect_on_cluster as collect_  # noqa: PLC0415
+    from cluster.config import ClusterCollectConfig as Config  # noqa: PLC0415
+    from cluster.homes import ledger_home  # noqa: PLC0415
+    from cluster.observing import SilentClusterObserver  # noqa: PLC0415
+    from llmperf_common.extras import require  # noqa: PLC0415
+    from llmperf_common.store.filesystem import PosixFilesystem  # noqa: PLC0415
+    from workers.corpus import read_sources  # noqa: PLC0415
+    from workers.device_worker import Control as Control_  # noqa: PLC0415
+
+    require("ray", "cluster")
+    from cluster.ray_runtime import connected  # noqa: PLC0415
+
+    where = str(Path(out).absolute())
+    ledger_home(ledger, where, state_folder())  # a server that cannot be used is told at once
+    kernels = read_sources([Path(corpus)])
+    with connected() as runtime:
+        return collect_(
+            corpus=kernels,
+            fs=PosixFilesystem(Path(where)),
+            location=where,
+            runtime=runtime,
+            config=config or Config(),
+            device=device,
+            ledger=ledger,
+            state_folder=state_folder(),
+            control=control or Control_(),
+            observer=observer or SilentClusterObserver(),
+        )
 
 
 def device_ref(device: str) -> DeviceRef:
@@ -237,16 +297,7 @@ def _only_run() -> Path:
     raise BadInput(f"--model is missing; {there}")
 
 
-def _ledger_home(ledger: str, out: Path) -> Callable[[RunRecord], LedgerHome]:
-    if ledger == "sqlite":
-        from llmperf_common.ledger.attach import SqliteHome, ledger_folder  # noqa: PLC0415
-
-        return lambda _run: SqliteHome(ledger_folder(out, _state_folder()))
-    from cluster.ledger_redis import redis_home  # noqa: PLC0415
-
-    return redis_home(ledger)
-
-
-def _state_folder() -> Path:
+def state_folder() -> Path:
+    """Return where this user keeps what belongs to no dataset folder."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(base) / "llmperf"

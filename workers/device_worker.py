@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +123,7 @@ class DeviceWorker:
         control: Control,
         observe: Callable[[RunStart], LoopObserver],
         skipped: tuple[tuple[str, str], ...] = (),
+        context: Mapping[str, str] | None = None,
     ) -> tuple[StopReason, Device]:
         """Collect tasks of the device's class until none is left or a reason to stop comes.
 
@@ -134,6 +135,7 @@ class DeviceWorker:
             control: for Ctrl-C.
             observe: makes the observer of progress.
             skipped: files of the corpus without any kernel, and why.
+            context: what every line of the event log tells besides.
 
         Returns:
             Why it ended, and the device as the dataset records it.
@@ -148,7 +150,11 @@ class DeviceWorker:
                 device, device_entry = device_of_run(fs, self._found, plan, self._pipeline)
                 start = _run_start(fs, plan, device, skipped)
                 tally = Tally(start.statuses)
-                log = EventLog(events / f"{_slug(self.worker_id)}.jsonl", worker_id=self.worker_id)
+                log = EventLog(
+                    events / f"{_slug(self.worker_id)}.jsonl",
+                    worker_id=self.worker_id,
+                    context=context,
+                )
                 stack.callback(log.close)
                 monitor = open_monitor(device, poll_hz=self._config.timing.poll_hz)
                 if monitor is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,12 +25,15 @@ class EventLog:
     Args:
         path: appended to; its folder is made.
         worker_id: written into every line.
+        context: more that every line tells, as an actor's id and node.
     """
 
-    def __init__(self, path: Path, *, worker_id: str) -> None:
+    def __init__(
+        self, path: Path, *, worker_id: str, context: Mapping[str, str] | None = None
+    ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: TextIO = path.open("a", encoding="utf-8", buffering=1)
-        self._worker_id = worker_id
+        self._who = {"worker_id": worker_id, **(context or {})}
 
     def claimed(self, task: Task, lease: Lease) -> None:
         """A task was leased."""
@@ -87,7 +90,7 @@ class EventLog:
         line = {
             "at_s": round(time.time(), 3),
             "event": event,
-            "worker_id": self._worker_id,
+            **self._who,
             **fields,
         }
         with contextlib.suppress(OSError):  # a full disk is told by what matters, not by the log

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -12,9 +12,13 @@ from llmperf.cli.console import say
 from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
+    from cluster.config import ClusterCollectConfig
+    from llmperf_common.config import Node
     from workers.config import CollectConfig
     from workers.device_worker import RunStart
     from workers.summary import CollectSummary
+
+ConfigT = TypeVar("ConfigT", bound="Node")
 
 
 def collect(
@@ -85,7 +89,8 @@ def collect(
     cluster: Annotated[
         bool,
         typer.Option(
-            "--cluster", help="Collect on every GPU of a Ray cluster: not in this release."
+            "--cluster",
+            help="Collect on every GPU of this Ray job's cluster, or of RAY_ADDRESS; a local Ray where there is none.",
         ),
     ] = False,
     ledger: Annotated[
@@ -93,51 +98,48 @@ def collect(
         typer.Option(
             "--ledger",
             metavar="URL",
-            help="sqlite, beside the dataset, or redis://HOST:PORT, shared by several hosts.",
+            help="sqlite, beside the dataset, or redis://[USER:PASSWORD@]HOST:PORT[/DB] (rediss:// for TLS), shared by several hosts.",
         ),
     ] = "sqlite",
 ) -> None:
     """Time kernels on one device into an exactly-once dataset. Running it again resumes."""
     if ledger != "sqlite" and not ledger.startswith(("redis://", "rediss://", "unix://")):
         raise CommandError(Exit.USAGE, f"--ledger {ledger!r}: must be sqlite or redis://HOST:PORT")
+    values = {
+        "plan.samples_per_kernel": samples_per_kernel,
+        "plan.strategies": _names(strategy),
+        "plan.seed": seed,
+        "limits.max_time_s": parse_duration_s(max_time) if max_time is not None else None,
+        "limits.max_failures": max_failures,
+    }
     if cluster:
-        raise CommandError(
-            Exit.USAGE,
-            "--cluster is not in this release: run one `llmperf collect` a GPU on the same --out instead (collectors "
-            "of one machine share the work, and with --ledger redis://HOST:PORT those of several machines)",
-        )
-    settings = _config(
-        preset, config, set_ or [], samples_per_kernel, strategy, seed, max_time, max_failures
-    )
-    _finish(_collect(corpus, out, device, settings, ledger))
+        from cluster.config import ClusterCollectConfig  # noqa: PLC0415
+
+        settings = _config(ClusterCollectConfig, preset, config, set_ or [], values)
+        _finish(_collect_on_cluster(corpus, out, device, settings, ledger))
+    else:
+        from workers.config import CollectConfig  # noqa: PLC0415
+
+        alone = _config(CollectConfig, preset, config, set_ or [], values)
+        _finish(_collect(corpus, out, device, alone, ledger))
 
 
 def _config(
+    tree: type[ConfigT],
     preset: str,
     file: Path | None,
     overrides: list[str],
-    samples_per_kernel: int | None,
-    strategy: list[str] | None,
-    seed: int | None,
-    max_time: str | None,
-    max_failures: int | None,
-) -> CollectConfig:
+    values: dict[str, Any],
+) -> ConfigT:
     from llmperf_common.config import load_config  # noqa: PLC0415
-    from workers.config import CollectConfig  # noqa: PLC0415
 
     return load_config(
-        CollectConfig,
+        tree,
         preset=preset,
         preset_folder="collect",
         file=file,
         overrides=overrides,
-        values={
-            "plan.samples_per_kernel": samples_per_kernel,
-            "plan.strategies": _names(strategy),
-            "plan.seed": seed,
-            "limits.max_time_s": parse_duration_s(max_time) if max_time is not None else None,
-            "limits.max_failures": max_failures,
-        },
+        values=values,
     )
 
 
@@ -176,6 +178,27 @@ def _collect(
         finally:
             for observer in observers:
                 observer.close()
+
+
+def _collect_on_cluster(
+    corpus: Path, out: Path, device: str, settings: ClusterCollectConfig, ledger: str
+) -> CollectSummary:
+    from llmperf import api  # noqa: PLC0415
+    from llmperf.cli.cluster_progress import ClusterProgress  # noqa: PLC0415
+    from llmperf.cli.progress import interrupts_to  # noqa: PLC0415
+    from workers.device_worker import Control  # noqa: PLC0415
+
+    control = Control()
+    with interrupts_to(control):
+        return api.collect_on_cluster(
+            corpus=corpus,
+            out=out,
+            device=device,
+            config=settings,
+            control=control,
+            observer=ClusterProgress(),
+            ledger=ledger,
+        )
 
 
 def _finish(summary: CollectSummary) -> None:

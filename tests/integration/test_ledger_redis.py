@@ -14,7 +14,14 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from cluster.ledger_redis import RedisHome, RedisLedger
 from llmperf_common.ledger.attach import attach
-from llmperf_common.ledger.protocol import Committed, Holder, Ledger, LedgerLostError, TaskCounts
+from llmperf_common.ledger.protocol import (
+    Committed,
+    Holder,
+    Ledger,
+    LedgerAwayError,
+    LedgerLostError,
+    TaskCounts,
+)
 from llmperf_common.store.filesystem import PosixFilesystem
 from tests.integration.ledger_contract import (
     EPOCH,
@@ -143,7 +150,7 @@ def test_another_life_of_the_server_is_another_ledger(tmp_path: Path, aof: bool)
     holder = Holder(host="h", boot_id="b", pid=1, start_ticks=1)
     (lease,) = claim(ledger, holder)
     server.kill()
-    with pytest.raises(LedgerLostError, match="reached"):
+    with pytest.raises(LedgerAwayError, match="reached"):
         ledger.commit(shards=shard_pair("s"), leases=[lease])
     server.start()
     with pytest.raises(LedgerLostError):

@@ -132,6 +132,30 @@ def all_compute_pids() -> Mapping[str, frozenset[int]] | NvmlAbsent:
     return found
 
 
+def uuid_of_gpu(gpu_id: str) -> str | NvmlAbsent:
+    """Return the UUID of a card named by its index in PCI bus order, or by a UUID or the beginning of one."""
+    library = _started()
+    if isinstance(library, NvmlAbsent):
+        return library
+    try:
+        count = library.nvmlDeviceGetCount()
+        found = [
+            NvmlGpu(library, library.nvmlDeviceGetHandleByIndex(index)).uuid
+            for index in range(count)
+        ]
+    except library.NVMLError as error:
+        return NvmlAbsent(reason=f"NVML lists no GPUs: {error}", mend="see nvidia-smi")
+    finally:
+        library.nvmlShutdown()
+    if gpu_id.isdigit():
+        known = found[int(gpu_id) : int(gpu_id) + 1]
+    else:
+        known = [uuid for uuid in found if uuid.lower().startswith(gpu_id.lower())]
+    if len(known) == 1:
+        return known[0]
+    return NvmlAbsent(reason=f"NVML knows no GPU {gpu_id} among {count}", mend="see nvidia-smi -L")
+
+
 def absence() -> NvmlAbsent | None:
     """Return why NVML cannot be used on this machine, None if it can."""
     library = _started()

@@ -1,0 +1,218 @@
+"""The actor: one process on one seat, with one device, running the same loop as ``llmperf collect``.
+
+Owns the thread that works, and what is told to the pool. Its methods answer at once, so that an answer that does not come means
+a process or node that is gone. Knows nothing of Ray but the GPU ids that it is given: ``ray_runtime.py`` starts it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cluster.health import DrainRule
+from cluster.homes import ledger_home
+from cluster.pinning import NoSeatDevice, device_of_seat
+from cluster.reports import ActorReport, ActorSpec, ActorState, FailureKind
+from llmperf_common.extras import MissingExtra
+from llmperf_common.ledger.protocol import Lease, LedgerAwayError
+from llmperf_common.records import Device, TaskResult
+from llmperf_common.store.filesystem import PosixFilesystem, StoreError
+from llmperf_common.store.run import read_run
+from workers.corpus import Corpus
+from workers.device.gpu_lock import GpuTakenError
+from workers.device.nvml import NvmlAbsent, open_gpu_of
+from workers.device.nvml_gpu import NvmlGpu
+from workers.device_worker import Control, DeviceWorker
+from workers.joining import join_plan
+from workers.loop import StopReason
+from workers.observers import Fanout, SilentObserver, statuses_of
+from workers.plan import Task
+from workers.run_children import DeviceLostError
+
+_logger = logging.getLogger(__name__)
+
+_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
+    (GpuTakenError, FailureKind.TAKEN),
+    (DeviceLostError, FailureKind.DEVICE),
+    (StoreError, FailureKind.STORE),
+    (LedgerAwayError, FailureKind.STORE),
+    (MissingExtra, FailureKind.DEVICE),
+)
+
+
+class CollectActor:
+    """Collects with one device from when it is made; see ``report``.
+
+    Args:
+        spec: what to do.
+        gpu_ids: what Ray gave this process.
+        context: ids of the actor and its node, for the event log.
+    """
+
+    def __init__(self, spec: ActorSpec, gpu_ids: Sequence[str], context: Mapping[str, str]) -> None:
+        self._spec = spec
+        self._gpu_ids = tuple(gpu_ids)
+        self._context = dict(context)
+        self._control = Control()
+        self._board = _Board()
+        self._run: tuple[Corpus, str] | None = None
+        self._may_go_on = threading.Event()
+        self._report = ActorReport(state=ActorState.STARTING)
+        self._gpu: NvmlGpu | None = None
+        self._began_s: float | None = None
+        self._drained = ""
+        threading.Thread(target=self._work, name="collector", daemon=True).start()
+
+    def report(self) -> ActorReport:
+        """Return how things stand now."""
+        told, now_s = self._report, time.monotonic()
+        reading = self._gpu.read(now_s) if self._gpu and not told.is_final else None
+        return ActorReport(
+            state=told.state,
+            detail=told.detail,
+            kind=told.kind,
+            worker_id=told.worker_id,
+            device=told.device,
+            reason=told.reason,
+            drained=self._drained,
+            statuses=dict(self._board.statuses),
+            num_tasks_done=self._board.num_tasks_done,
+            num_tasks_in_hand=self._board.num_in_hand,
+            collecting_s=now_s - self._began_s if self._began_s else 0.0,
+            temperature_c=reading.temperature_c if reading else None,
+            busy_share=reading.busy_share if reading else None,
+        )
+
+    def begin(self, corpus: Corpus, run_id: str) -> None:
+        """Collect the run of this id, which the driver has created in the dataset folder."""
+        self._run = (corpus, run_id)
+        self._may_go_on.set()
+
+    def stop(self, *, drop: bool) -> None:
+        """Finish the tasks that have the device and end; ``drop``: not even these."""
+        self._control.num_interrupts = max(self._control.num_interrupts, 2 if drop else 1)
+        self._may_go_on.set()
+
+    def _work(self) -> None:
+        try:
+            self._open_and_collect()
+        except Exception as error:  # the boundary of this process
+            kind = next((kind for cls, kind in _KINDS if isinstance(error, cls)), None)
+            if kind is None:
+                _logger.exception("the collector failed")
+                self._tell(ActorState.FAILED, traceback.format_exc(), FailureKind.INTERNAL)
+            else:
+                self._tell(ActorState.FAILED, str(error), kind)
+
+    def _open_and_collect(self) -> None:
+        spec = self._spec
+        ref = device_of_seat(spec.seat.device, self._gpu_ids)
+        if isinstance(ref, NoSeatDevice):
+            self._tell(ActorState.FAILED, ref.reason, FailureKind.DEVICE)
+            return
+        if ref.selector.startswith("cuda"):
+            use_share_of_processors(spec.seat.index, spec.seat.num_on_node)
+        with DeviceWorker(ref, spec.config, where=spec.location) as worker:
+            device = worker.open()
+            self._tell(ActorState.OPEN, device=device, worker_id=worker.worker_id)
+            self._may_go_on.wait()
+            if self._control.num_interrupts or self._run is None:
+                self._tell(ActorState.ENDED, reason=StopReason.INTERRUPTED)
+                return
+            gpu = open_gpu_of(device)
+            self._gpu = None if isinstance(gpu, NvmlAbsent) else gpu
+            reason, device = self._collect(worker, device, *self._run)
+            self._tell(ActorState.ENDED, device=device, reason=reason)
+
+    def _collect(
+        self, worker: DeviceWorker, found: Device, corpus: Corpus, run_id: str
+    ) -> tuple[StopReason, Device]:
+        spec = self._spec
+        fs = PosixFilesystem(Path(spec.location))
+        run = read_run(fs)
+        if run is None or run.run_id != run_id:
+            raise StoreError(
+                f"{fs.describe()} on node {spec.seat.host} is not the folder that the driver sees: "
+                "give --out a folder that all nodes share"
+            )
+        plan = join_plan(fs, corpus, spec.config, [found])
+        self._began_s = time.monotonic()
+        self._tell(ActorState.COLLECTING)
+        rule = DrainRule(spec.config.cluster, self._drain)
+        return worker.collect(
+            fs=fs,
+            plan=plan,
+            home=ledger_home(spec.ledger, spec.location, spec.state_folder)(run),
+            events=Path(spec.location) / "events",
+            control=self._control,
+            observe=lambda _start: Fanout((self._board, rule)),
+            context=self._context,
+        )
+
+    def _drain(self, reason: str) -> None:
+        self._drained = reason
+        self.stop(drop=False)
+
+    def _tell(
+        self,
+        state: ActorState,
+        detail: str = "",
+        kind: FailureKind | None = None,
+        *,
+        device: Device | None = None,
+        worker_id: str = "",
+        reason: StopReason | None = None,
+    ) -> None:
+        before = self._report
+        self._report = ActorReport(
+            state=state,
+            detail=detail,
+            kind=kind,
+            device=device or before.device,
+            worker_id=worker_id or before.worker_id,
+            reason=reason,
+        )
+
+
+class _Board(SilentObserver):
+    """Counts what one actor does."""
+
+    def __init__(self) -> None:
+        self.statuses: Counter[str] = Counter()
+        self.num_tasks_done = 0
+        self.num_in_hand = 0
+
+    def claimed(self, task: Task, lease: Lease) -> None:
+        """A task was leased."""
+        del task, lease
+        self.num_in_hand += 1
+
+    def finished(self, lease: Lease, result: TaskResult) -> None:
+        """A task has its result, not yet durable."""
+        del lease, result
+        self.num_in_hand = max(0, self.num_in_hand - 1)
+
+    def committed(self, stem: str, results: Sequence[TaskResult], epoch: int) -> None:
+        """Results are durable."""
+        del stem, epoch
+        self.statuses += statuses_of(results)
+        self.num_tasks_done += len(results)
+
+    def lost(self, tasks: Sequence[int], why: str) -> None:
+        """Leases were lost and their work dropped."""
+        del why
+        self.num_in_hand = max(0, self.num_in_hand - len(tasks))
+
+
+def use_share_of_processors(index: int, num_shares: int) -> None:
+    """Keep this process and its children to its share of the processors, beside the actors of the node's other GPUs."""
+    processors = sorted(os.sched_getaffinity(0))
+    share = len(processors) // num_shares
+    if num_shares > 1 and share > 0:
+        os.sched_setaffinity(0, processors[index * share : (index + 1) * share])

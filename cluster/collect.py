@@ -1,0 +1,239 @@
+"""``collect --cluster``: the driver. It finds the devices, makes the plan, and watches; data never passes it.
+
+Owns the order of a run over many nodes. It may die at any moment: its actors end with it, and the same command again attaches to the
+dataset and its ledger and goes on.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from cluster.config import ClusterCollectConfig
+from cluster.homes import SQLITE
+from cluster.pool import ActorPool, SeatState
+from cluster.reports import ActorSpec, FailureKind
+from cluster.runtime import Runtime
+from cluster.seats import Seat
+from llmperf_common.failures import OK_STATUS
+from llmperf_common.records import Device
+from llmperf_common.store.filesystem import Filesystem, StoreError
+from llmperf_common.store.manifest import latest_manifest
+from llmperf_common.store.run import read_run
+from workers.corpus import Corpus
+from workers.device_worker import Control
+from workers.joining import join_plan
+from workers.loop import StopReason
+from workers.plan import Plan
+from workers.run_children import DeviceLostError
+from workers.summary import CollectSummary, summarise
+
+_POLL_S = 0.25
+
+
+class ManyHostsError(ValueError):
+    """A ledger in a file cannot serve several hosts."""
+
+
+class NoSeatsError(DeviceLostError):
+    """No node of the cluster can collect."""
+
+
+class ClusterObserver(Protocol):
+    """Is told how a run over many nodes goes on; decides nothing."""
+
+    def say(self, text: str) -> None:
+        """Something that an operator should know."""
+        ...
+
+    def began(self, plan: Plan, devices: tuple[Device, ...], num_tasks_done: int) -> None:
+        """The plan is made and actors begin."""
+        ...
+
+    def stands(self, pool: ActorPool) -> None:
+        """How all actors are now; called several times a second."""
+        ...
+
+
+def collect_on_cluster(
+    *,
+    corpus: Corpus,
+    fs: Filesystem,
+    location: str,
+    runtime: Runtime,
+    config: ClusterCollectConfig,
+    device: str,
+    ledger: str,
+    state_folder: Path,
+    control: Control,
+    observer: ClusterObserver,
+) -> CollectSummary:
+    """Collect ``corpus`` on every GPU of a cluster, from wherever an earlier run stopped.
+
+    Args:
+        corpus: the kernels.
+        fs: the dataset folder, as the driver sees it.
+        location: its name, the same on all nodes.
+        runtime: the cluster.
+        config: the whole tree.
+        device: ``--device``, for pools that name none.
+        ledger: ``sqlite`` or a Redis URL.
+        state_folder: for what must not lie on a network.
+        control: for Ctrl-C.
+        observer: told how it goes on.
+
+    Raises:
+        ManyHostsError: ``ledger`` is a file, and the nodes are several hosts.
+        NoSeatsError: No node has the labels, or no device can be used.
+        StoreError: The dataset cannot be used.
+    """
+    started_s = time.monotonic()
+    limits = config.limits
+    # The driver alone judges the whole run's limits: an actor knows its own rows only.
+    theirs = config.model_copy(
+        update={"limits": limits.model_copy(update={"max_time_s": None, "max_failures": None})}
+    )
+
+    def spec_of(seat: Seat) -> ActorSpec:
+        return ActorSpec(
+            seat=seat, location=location, ledger=ledger, state_folder=state_folder, config=theirs
+        )
+
+    pool = ActorPool(runtime, config.cluster, spec_of=spec_of, device=device, say=observer.say)
+    try:
+        devices = _opened(pool, config, ledger, control, started_s)
+        plan = join_plan(fs, corpus, config, _wanted(devices, config))
+        run = read_run(fs)
+        assert run is not None, "it was joined"
+        manifest = latest_manifest(fs)
+        observer.began(plan, devices, manifest.num_tasks if manifest else 0)
+        _tell_absent(plan, devices, observer.say)
+        pool.begin(corpus, run.run_id, [one.name for one in plan.device_classes])
+        reason = _watch(pool, config, control, observer, started_s)
+    finally:
+        pool.close()
+    devices = tuple(pool.devices.values())
+    summary = summarise(fs, plan, devices, reason, seconds=time.monotonic() - started_s)
+    if reason is StopReason.COMPLETE and summary.num_tasks_done < summary.num_tasks:
+        raise _unfinished(pool, summary)
+    return summary
+
+
+def _opened(
+    pool: ActorPool,
+    config: ClusterCollectConfig,
+    ledger: str,
+    control: Control,
+    started_s: float,
+) -> tuple[Device, ...]:
+    """Wait until all actors have their devices, or some have and the others take too long."""
+    deadline_s = started_s + config.cluster.start_timeout_s
+    while True:
+        pool.step(time.monotonic())
+        _refuse_many_hosts(pool, ledger)
+        if control.num_interrupts:
+            raise KeyboardInterrupt
+        is_late = time.monotonic() > deadline_s
+        if pool.is_settled or is_late:
+            devices = tuple(pool.devices.values())
+            usable = [p for p in pool.places.values() if p.state is SeatState.RUNNING]
+            if devices and usable:
+                return devices
+            if is_late or (pool.is_settled and not usable):
+                raise NoSeatsError(_why_none(pool))
+        time.sleep(_POLL_S)
+
+
+def _refuse_many_hosts(pool: ActorPool, ledger: str) -> None:
+    hosts = sorted({seat.host for seat in pool.places} | {socket.gethostname()})
+    if ledger == SQLITE and len(hosts) > 1:
+        raise ManyHostsError(
+            f"--ledger sqlite is a file and serves one host, but this cluster has {len(hosts)} "
+            f"({', '.join(hosts[:5])}): start a Redis server and say --ledger redis://HOST:PORT"
+        )
+
+
+def _wanted(devices: tuple[Device, ...], config: ClusterCollectConfig) -> tuple[Device, ...]:
+    """Return the devices whose classes are planned for."""
+    classes = config.cluster.device_classes
+    found = {one.device_class for one in devices}
+    missing = sorted(set(classes or ()) - found)
+    if missing:
+        raise NoSeatsError(
+            f"cluster.device_classes asks for {', '.join(missing)}, but the cluster has {', '.join(sorted(found))}: "
+            "start a node that has it, or leave it out"
+        )
+    return tuple(one for one in devices if classes is None or one.device_class in classes)
+
+
+def _tell_absent(plan: Plan, devices: tuple[Device, ...], say: Callable[[str], None]) -> None:
+    here = {one.device_class for one in devices}
+    absent = [one.name for one in plan.device_classes if one.name not in here]
+    if absent:
+        say(f"no node has device class {', '.join(absent)}: its tasks stay pending")
+
+
+def _watch(
+    pool: ActorPool,
+    config: ClusterCollectConfig,
+    control: Control,
+    observer: ClusterObserver,
+    started_s: float,
+) -> StopReason:
+    """Step the pool until it is over; return why."""
+    reason: StopReason | None = None
+    dropped = False
+    control.is_collecting = True
+    limits = config.limits
+    while not pool.is_over:
+        pool.step(time.monotonic())
+        observer.stands(pool)
+        wanted = None
+        if control.num_interrupts:
+            wanted = StopReason.INTERRUPTED
+        elif limits.max_time_s is not None and time.monotonic() - started_s > limits.max_time_s:
+            wanted = StopReason.TIME_IS_UP
+        elif limits.max_failures is not None and _num_failed(pool) > limits.max_failures:
+            wanted = StopReason.TOO_MANY_FAILURES
+        if wanted is not None and reason is None:
+            reason = wanted
+            pool.stop(drop=False)
+        if control.num_interrupts > 1 and not dropped:
+            dropped = True
+            pool.stop(drop=True)
+        time.sleep(_POLL_S)
+    observer.stands(pool)
+    return reason or StopReason.COMPLETE
+
+
+def _num_failed(pool: ActorPool) -> int:
+    return sum(count for status, count in pool.statuses.items() if status != OK_STATUS)
+
+
+def _why_none(pool: ActorPool) -> str:
+    lines = [
+        f"  {place.seat.name}: {place.why or 'no answer yet'}" for place in pool.places.values()
+    ]
+    lines += [f"  {text}" for text in pool.missing_labels]
+    return "\n".join(["no node of the cluster can collect", *(lines or ["  it has no node"])])
+
+
+def _unfinished(pool: ActorPool, summary: CollectSummary) -> Exception:
+    """Say why nobody collects any more although tasks are left."""
+    places = [p for p in pool.places.values() if p.state in (SeatState.DRAINED, SeatState.GONE)]
+    lines = [f"  {place.seat.name}: {place.state.value}: {place.why}" for place in places]
+    lines += [f"  {text}" for text in pool.missing_labels]
+    text = "\n".join(
+        [
+            f"{summary.num_tasks - summary.num_tasks_done:,} of {summary.num_tasks:,} tasks are left and no actor can take "
+            "them; everything finished is saved, the same command goes on:",
+            *lines,
+        ]
+    )
+    stores = [p for p in places if p.report is not None and p.report.kind is FailureKind.STORE]
+    if stores and len(stores) == len(places):
+        return StoreError(text)
+    return NoSeatsError(text)

@@ -1,0 +1,88 @@
+"""What an actor tells of itself: values that cross between processes.
+
+Owns the actor's states. They go one way, from ``STARTING`` to ``ENDED`` or ``FAILED``; an actor is used once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from cluster.config import ClusterCollectConfig
+from cluster.seats import Seat
+from llmperf_common.records import Device
+from workers.loop import StopReason
+
+
+class ActorState(StrEnum):
+    """How far an actor is."""
+
+    STARTING = "starting"
+    """It looks for its device and opens it."""
+    OPEN = "open"
+    """It has its device and waits for the plan."""
+    COLLECTING = "collecting"
+    ENDED = "ended"
+    """Its class has no task left, or it was asked to stop; everything finished is committed."""
+    FAILED = "failed"
+
+
+class FailureKind(StrEnum):
+    """Why an actor has failed, as far as its pool does different things about it."""
+
+    DEVICE = "device"
+    """The device cannot be used: its seat is drained."""
+    TAKEN = "taken"
+    """Somebody else has the GPU, perhaps an actor that is just being ended: tried again."""
+    STORE = "store"
+    """The dataset cannot be written or read, or the ledger not reached, from this node."""
+    INTERNAL = "internal"
+    """A mistake of ours: tried again like a death."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorSpec:
+    """What an actor is made with.
+
+    Args:
+        seat: where it sits.
+        location: the dataset folder, as every node names it.
+        ledger: ``sqlite`` or a Redis URL.
+        state_folder: for what must not lie on a network.
+        config: the whole tree.
+    """
+
+    seat: Seat
+    location: str
+    ledger: str
+    state_folder: Path
+    config: ClusterCollectConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorReport:
+    """One actor at one moment; counts are of this actor alone.
+
+    ``statuses`` are committed rows by status, ``device_s`` seconds since it began to collect.
+    """
+
+    state: ActorState
+    detail: str = ""
+    kind: FailureKind | None = None
+    worker_id: str = ""
+    device: Device | None = None
+    reason: StopReason | None = None
+    drained: str = ""
+    """Why it asked to be drained; it then ends by itself."""
+    statuses: dict[str, int] = field(default_factory=dict)
+    num_tasks_done: int = 0
+    num_tasks_in_hand: int = 0
+    collecting_s: float = 0.0
+    temperature_c: float | None = None
+    busy_share: float | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing will change any more."""
+        return self.state in (ActorState.ENDED, ActorState.FAILED)

@@ -1,0 +1,117 @@
+"""Where actors sit: one seat a Ray GPU, or one a node that has none.
+
+Owns the matching of nodes to pools by their labels. Pure: what Ray knows comes in as values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cluster.config import NodePool
+
+_LIST = re.compile(r"in\((?P<names>.*)\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterNode:
+    """A living node, as Ray describes it."""
+
+    node_id: str
+    host: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    num_gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A place for one actor. ``index`` counts the seats of its node, ``num_on_node`` of them."""
+
+    node_id: str
+    host: str
+    index: int
+    num_on_node: int
+    on_gpu: bool
+    device: str
+
+    @property
+    def name(self) -> str:
+        """As messages and metrics call it."""
+        kind = "gpu" if self.on_gpu else "cpu"
+        return f"{self.host}:{self.node_id[:6]}/{kind}{self.index}"
+
+
+def seats_of(
+    nodes: Sequence[ClusterNode], pools: Sequence[NodePool], *, device: str
+) -> tuple[Seat, ...]:
+    """Return the seats of all nodes that belong to a pool: one a GPU; in a pool without GPUs, one a node.
+
+    Args:
+        nodes: of the cluster.
+        pools: tried in order.
+        device: the selector of pools that name none.
+
+    >>> node = ClusterNode(node_id="a1", host="h", labels={"pool": "A"}, num_gpus=2)
+    >>> [seat.name for seat in seats_of([node], [NodePool(labels={"pool": "in(A,B)"})], device="auto")]
+    ['h:a1/gpu0', 'h:a1/gpu1']
+    """
+    found: list[Seat] = []
+    placed = [
+        (node, pool)
+        for node in sorted(nodes, key=lambda one: (one.host, one.node_id))
+        if (pool := next((one for one in pools if matches(node.labels, one.labels)), None))
+    ]
+    for node, pool in placed:
+        has_gpus = any(other.num_gpus for other, its_pool in placed if its_pool is pool)
+        num = node.num_gpus if has_gpus else 1
+        found += [
+            Seat(
+                node_id=node.node_id,
+                host=node.host,
+                index=index,
+                num_on_node=num,
+                on_gpu=node.num_gpus > 0,
+                device=pool.device or device,
+            )
+            for index in range(num)
+        ]
+    return tuple(found)
+
+
+def matches(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Whether a node with ``labels`` fulfils every selector of ``wanted``.
+
+    >>> matches({"pool": "A"}, {"pool": "!B"}), matches({}, {"pool": "A"})
+    (True, False)
+    """
+    return all(_fulfils(labels.get(key), selector) for key, selector in wanted.items())
+
+
+def unmatched_pools(
+    nodes: Sequence[ClusterNode], pools: Sequence[NodePool]
+) -> tuple[tuple[NodePool, str], ...]:
+    """Return the pools that no node belongs to, each with what to tell of it."""
+    there = sorted({f"{key}={value}" for node in nodes for key, value in node.labels.items()})
+    known = ", ".join(there[:20]) or "none"
+    return tuple(
+        (
+            pool,
+            f"no node has the labels {_written(pool.labels)} (labels there are: {known}); "
+            "start a node with `ray start --labels=...`, or change cluster.pools",
+        )
+        for pool in pools
+        if not any(matches(node.labels, pool.labels) for node in nodes)
+    )
+
+
+def _fulfils(value: str | None, selector: str) -> bool:
+    if selector.startswith("!"):
+        return not _fulfils(value, selector[1:])
+    names = _LIST.fullmatch(selector)
+    allowed = [name.strip() for name in names["names"].split(",")] if names else [selector]
+    return value in allowed
+
+
+def _written(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in labels.items()) or "(any)"
