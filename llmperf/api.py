@@ -27,14 +27,17 @@ if TYPE_CHECKING:
 
 
 def open_dataset(path: str | Path) -> Dataset:
-    """Open a dataset folder for reading: ``.samples()``, ``.kernels()``, ``.devices()`` as Arrow tables.
+    """Open a dataset for reading: ``.samples()``, ``.kernels()``, ``.devices()`` as Arrow tables.
+
+    Args:
+        path: its folder, or ``s3://bucket/prefix``.
 
     Raises:
-        StoreError: The folder is no dataset or is damaged.
+        StoreError: There is no dataset, or it is damaged.
     """
     from llmperf_common.store.reader import open_dataset as open_  # noqa: PLC0415
 
-    return open_(Path(path))
+    return open_(path)
 
 
 def collect(
@@ -51,19 +54,19 @@ def collect(
 
     Args:
         corpus: a .cl file, a folder of them, or a CORPUS.parquet.
-        out: the dataset folder.
+        out: the dataset folder, or ``s3://bucket/prefix``.
         device: ``auto``, ``pocl``, ``cpu``, ``cuda[:N]`` or ``replay:FILE``.
         config: the tree of ``workers.config``; defaults where None.
         control: lets another thread or a signal handler stop the run.
         observe: makes an observer of the loop from what is known at its start.
-        ledger: ``sqlite``, beside the dataset, or the URL of a Redis server that several hosts share.
+        ledger: ``sqlite``, beside the dataset (in the state folder of this machine where that is not a local disk), or the URL of a Redis server that several hosts share.
 
     Raises:
         CorpusError: No kernel can be read.
         CommandError: No usable device.
         StoreError: ``out`` cannot be used.
     """
-    from llmperf_common.store.filesystem import PosixFilesystem  # noqa: PLC0415
+    from llmperf_common.store.location import open_filesystem  # noqa: PLC0415
     from workers.collect import collect as collect_  # noqa: PLC0415
     from workers.config import CollectConfig as Config  # noqa: PLC0415
     from workers.corpus import read_sources  # noqa: PLC0415
@@ -73,13 +76,13 @@ def collect(
     kernels = read_sources([Path(corpus)])
     return collect_(
         corpus=kernels,
-        fs=PosixFilesystem(Path(out)),
-        events=Path(out) / "events",
+        fs=open_filesystem(out),
+        events=_beside(out) / "events",
         ref=device_ref(device),
         config=config or Config(),
         control=control or Control_(),
         observe=observe or (lambda _start: SilentObserver()),
-        home_of=_ledger_home(ledger, Path(out)),
+        home_of=_ledger_home(ledger, out),
     )
 
 
@@ -123,7 +126,7 @@ def train(
     from trainer.train import train as train_  # noqa: PLC0415
 
     config = load_train_config(preset, file=config_file, overrides=overrides)
-    return train_(load_data(Path(data)), config, Path(out), progress or (lambda _line: None))
+    return train_(load_data(data), config, Path(out), progress or (lambda _line: None))
 
 
 def evaluate(
@@ -144,7 +147,7 @@ def evaluate(
     from trainer.run_folder import load_run, resolve_run  # noqa: PLC0415
 
     loaded = load_run(resolve_run(run))
-    return evaluate_(loaded, load_data(Path(data)), split, Path(out), allow_seen=allow_seen)
+    return evaluate_(loaded, load_data(data), split, Path(out), allow_seen=allow_seen)
 
 
 def predict(
@@ -237,14 +240,26 @@ def _only_run() -> Path:
     raise BadInput(f"--model is missing; {there}")
 
 
-def _ledger_home(ledger: str, out: Path) -> Callable[[RunRecord], LedgerHome]:
+def _ledger_home(ledger: str, out: str | Path) -> Callable[[RunRecord], LedgerHome]:
     if ledger == "sqlite":
         from llmperf_common.ledger.attach import SqliteHome, ledger_folder  # noqa: PLC0415
+        from llmperf_common.store.location import local_folder  # noqa: PLC0415
 
-        return lambda _run: SqliteHome(ledger_folder(out, _state_folder()))
+        folder = local_folder(out)
+        if folder is None:  # a run begun anew under the same name has a ledger of its own
+            return lambda run: SqliteHome(_beside(out) / f"ledger-{run.run_id}")
+        return lambda _run: SqliteHome(ledger_folder(folder, _state_folder()))
     from cluster.ledger_redis import redis_home  # noqa: PLC0415
 
     return redis_home(ledger)
+
+
+def _beside(dataset: str | Path) -> Path:
+    """Return where this machine keeps a run's files that are no part of the dataset: in it, if it is a folder."""
+    from llmperf_common.store.location import local_folder, state_name  # noqa: PLC0415
+
+    folder = local_folder(dataset)
+    return _state_folder() / state_name(str(dataset)) if folder is None else folder
 
 
 def _state_folder() -> Path:

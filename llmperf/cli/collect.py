@@ -27,8 +27,12 @@ def collect(
         ),
     ],
     out: Annotated[
-        Path,
-        typer.Option("--out", metavar="DIR", help="The dataset folder: new, or one to resume."),
+        str,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="The dataset: a folder or s3://BUCKET/PREFIX, new or one to resume.",
+        ),
     ],
     device: Annotated[
         str,
@@ -93,7 +97,7 @@ def collect(
         typer.Option(
             "--ledger",
             metavar="URL",
-            help="sqlite, beside the dataset, or redis://HOST:PORT, shared by several hosts.",
+            help="sqlite, of this machine alone, or redis://HOST:PORT, shared by several hosts.",
         ),
     ] = "sqlite",
 ) -> None:
@@ -149,7 +153,7 @@ def _names(given: list[str] | None) -> list[str] | None:
 
 
 def _collect(
-    corpus: Path, out: Path, device: str, settings: CollectConfig, ledger: str
+    corpus: Path, out: str, device: str, settings: CollectConfig, ledger: str
 ) -> CollectSummary:
     from llmperf import api  # noqa: PLC0415
     from llmperf.cli.progress import ProgressObserver, interrupts_to  # noqa: PLC0415
