@@ -5,6 +5,7 @@ Requests are carried out one at a time: moto looks whether a name exists and wri
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import threading
@@ -122,6 +123,12 @@ class S3Server:
 
 def new_prefix(endpoint: str, bucket: str = "llmperf-tests") -> str:
     """Return an empty prefix of a bucket, which is made if it is not there."""
+    _make_bucket(endpoint, bucket)
+    return f"s3://{bucket}/{secrets.token_hex(6)}/data"
+
+
+@functools.cache
+def _make_bucket(endpoint: str, bucket: str) -> None:
     client = boto3.session.Session().client(
         "s3",
         endpoint_url=endpoint,
@@ -130,7 +137,6 @@ def new_prefix(endpoint: str, bucket: str = "llmperf-tests") -> str:
     )
     if bucket not in {one["Name"] for one in client.list_buckets()["Buckets"]}:
         client.create_bucket(Bucket=bucket)
-    return f"s3://{bucket}/{secrets.token_hex(6)}/data"
 
 
 def open_at(
