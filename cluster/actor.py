@@ -13,16 +13,16 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from cluster.health import DrainRule
-from cluster.homes import ledger_home
+from cluster.homes import kept_beside, ledger_home
 from cluster.pinning import NoSeatDevice, device_of_seat
 from cluster.reports import ActorReport, ActorSpec, ActorState, FailureKind
 from llmperf_common.extras import MissingExtra
 from llmperf_common.ledger.protocol import Lease, LedgerAwayError
 from llmperf_common.records import Device, TaskResult
-from llmperf_common.store.filesystem import PosixFilesystem, StoreError
+from llmperf_common.store.filesystem import StoreError
+from llmperf_common.store.location import open_filesystem
 from llmperf_common.store.run import read_run
 from workers.corpus import Corpus
 from workers.device.gpu_lock import GpuTakenError
@@ -134,7 +134,7 @@ class CollectActor:
         self, worker: DeviceWorker, found: Device, corpus: Corpus, run_id: str
     ) -> tuple[StopReason, Device]:
         spec = self._spec
-        fs = PosixFilesystem(Path(spec.location))
+        fs = open_filesystem(spec.location)
         run = read_run(fs)
         if run is None or run.run_id != run_id:
             raise StoreError(
@@ -149,7 +149,7 @@ class CollectActor:
             fs=fs,
             plan=plan,
             home=ledger_home(spec.ledger, spec.location, spec.state_folder)(run),
-            events=Path(spec.location) / "events",
+            events=kept_beside(spec.location, spec.state_folder) / "events",
             control=self._control,
             observe=lambda _start: Fanout((self._board, rule)),
             context=self._context,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +15,8 @@ _WATCH_INTERVAL_S = 2.0
 
 def status(
     directory: Annotated[
-        Path | None, typer.Argument(help="A dataset folder.", metavar="[DIR]")
+        str | None,
+        typer.Argument(help="A dataset: a folder or s3://BUCKET/PREFIX.", metavar="[DIR]"),
     ] = None,
     ledger: Annotated[
         str | None,
@@ -49,25 +49,26 @@ def status(
         time.sleep(_WATCH_INTERVAL_S)
 
 
-def _read(directory: Path) -> dict[str, Any]:
+def _read(directory: str) -> dict[str, Any]:
     from llmperf_common.failures import OK_STATUS  # noqa: PLC0415
-    from llmperf_common.store.filesystem import PosixFilesystem, StoreError  # noqa: PLC0415
+    from llmperf_common.store.filesystem import StoreError  # noqa: PLC0415
+    from llmperf_common.store.location import open_filesystem  # noqa: PLC0415
     from llmperf_common.store.manifest import latest_manifest  # noqa: PLC0415
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
     from llmperf_common.store.run import RUN_LOCK, read_run  # noqa: PLC0415
 
-    fs = PosixFilesystem(directory)
+    fs = open_filesystem(directory)
     run = read_run(fs)
     if run is None:
         raise StoreError(
             f"{directory} is no dataset (it has no run.json): name the --out folder of a collect"
         )
     manifest = latest_manifest(fs)
-    statuses = open_dataset(directory).status_counts() if manifest else {}
+    statuses = open_dataset(fs).status_counts() if manifest else {}
     with fs.lock(RUN_LOCK, exclusive=True, wait=False) as alone:
         collecting = not alone
     return {
-        "directory": str(directory),
+        "directory": directory,
         "plan_hash": run.plan_hash,
         "device_classes": [item.name for item in run.device_classes],
         "manifest": manifest.version if manifest else None,
