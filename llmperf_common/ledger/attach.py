@@ -13,6 +13,7 @@ import contextlib
 import os
 import re
 import sqlite3
+from array import array
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
@@ -113,11 +114,11 @@ def _rebuilt(
     manifest = rebuild_manifest(fs, plan_hash=plan_hash, epoch=epoch)
     if isinstance(manifest, StaleEpoch):
         return None
-    done = [
-        (index_of(task), name)
-        for name, tasks in tasks_by_shard(fs, manifest).items()
-        for task in tasks
+    # Numbers, not texts: millions of tasks may be done.
+    bound = [
+        (name, array("q", map(index_of, tasks))) for name, tasks in tasks_by_shard(fs, manifest)
     ]
+    done = ((task, name) for name, tasks in bound for task in tasks)
     return home.create(epoch=epoch, plan_hash=plan_hash, shards=manifest.shards, done=done)
 
 

@@ -60,9 +60,12 @@ def arbitrate(candidates: Sequence[Candidate], bound: Collection[str]) -> list[C
     return sorted(adopted, key=lambda c: c.stem)
 
 
-def tasks_by_shard(fs: Filesystem, manifest: Manifest) -> dict[str, tuple[str, ...]]:
-    """Return the task ids of each kernels shard of ``manifest``. Raises ShardError on a damaged one."""
-    found = {}
+def tasks_by_shard(fs: Filesystem, manifest: Manifest) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield name and task ids of each kernels shard of ``manifest``, one shard in memory at a time.
+
+    Raises:
+        ShardError: One is missing or damaged.
+    """
     for entry in manifest.of_table("kernels"):
         try:
             data = fs.read_bytes(entry.name)
@@ -71,8 +74,7 @@ def tasks_by_shard(fs: Filesystem, manifest: Manifest) -> dict[str, tuple[str, .
                 f"{fs.describe(entry.name)} is listed in {manifest_name(manifest.version)} but missing: "
                 "restore it from a backup, or start a new dataset folder"
             ) from None
-        found[entry.name] = tuple(task for task, _ in read_footer(data, entry.name).tasks)
-    return found
+        yield entry.name, tuple(task for task, _ in read_footer(data, entry.name).tasks)
 
 
 def rebuild_manifest(fs: Filesystem, *, plan_hash: str, epoch: int) -> Manifest | StaleEpoch:
@@ -87,8 +89,11 @@ def rebuild_manifest(fs: Filesystem, *, plan_hash: str, epoch: int) -> Manifest 
             return StaleEpoch(base.epoch)
         if base.plan_hash != plan_hash:
             raise StoreError(f"{fs.describe()} belongs to another plan ({base.plan_hash})")
-        bound = {task for tasks in tasks_by_shard(fs, base).values() for task in tasks}
-        adopted = arbitrate(list(find_candidates(fs, base, plan_hash)), bound)
+        candidates = list(find_candidates(fs, base, plan_hash))
+        claimed = {task for candidate in candidates for task, _ in candidate.tokens}
+        # Every listed shard is looked at, also where nothing is claimed: a damaged one is told before we publish.
+        bound = {task for _, tasks in tasks_by_shard(fs, base) for task in tasks if task in claimed}
+        adopted = arbitrate(candidates, bound)
         entries = [entry for candidate in adopted for entry in candidate.entries]
         if entries:
             entries += _device_entries(fs, plan_hash)
