@@ -250,7 +250,9 @@ def main() -> int:
         PARTS[given.part](given.work, given.classes, given.url, rows)
         print(json.dumps(rows))
         return 0
-    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".big-plan-") as folder:
+    runs = Path.cwd() / "runs"  # a real disk
+    runs.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=runs, prefix="big-plan-") as folder:
         work = Path(folder)
         write_corpus(work / "corpus.parquet", big_corpus(given.kernels, given.source_bytes))
         server = RedisServer(work / "redis")

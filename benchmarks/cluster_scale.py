@@ -6,7 +6,8 @@ Simulated actors (``simulated_actors.py``) share a real redis-server on this hos
 that of recorded tasks (CSV: task_s, rows; ``where_time_goes --tasks`` writes it). Prints and writes, for each number of actors:
 the share of an actor's time that its loop spends in ledger calls, in publishing and altogether; what its writer thread spends on
 shards; each script's latency as the client sees it; the server's processor, memory, mean time of a script and its calls of 1 ms or more;
-and what the simulator itself takes of this host, with how late it came. Ends with what encoding costs, which is work of the actors' own hosts.
+and what the simulator itself takes of this host, with how late it came. Ends with what encoding costs, which is work of the actors' own hosts,
+and what a manifest costs, which is as long as its list of shards.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from benchmarks.simulated_actors import NUM_TASKS, PLAN_HASH, Spent, Tasks, run_
 from cluster.ledger_redis import RedisHome, _source
 from llmperf_common.ledger.attach import attach
 from llmperf_common.store.filesystem import PosixFilesystem
-from llmperf_common.store.manifest import latest_manifest
+from llmperf_common.store.manifest import ShardEntry, latest_manifest, manifest_name, publish
 from llmperf_common.store.shard import encode_device, encode_results, write_shard
 from tests.integration.redis_server import RedisServer
 from tests.unit.dataset_factory import make_device
@@ -55,7 +56,7 @@ def measure(
     num_actors: int, *, recorded: list[tuple[float, int]], seconds: float, processes: int
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Run so many actors; return figures of the whole and of each kind of call."""
-    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".cluster-scale-") as folder:
+    with tempfile.TemporaryDirectory(dir=_work(), prefix="cluster-scale-") as folder:
         server = RedisServer(Path(folder) / "redis")
         try:
             return _measured(
@@ -194,6 +195,37 @@ def encoding(recorded: Sequence[tuple[float, int]], num_shards: int = 12) -> tup
     return float(np.median(took_s)), float(np.mean(device_s))
 
 
+def publishing(num_pairs: int) -> tuple[float, float]:
+    """Return seconds and MiB of publishing one commit more in a dataset that lists so many."""
+    with tempfile.TemporaryDirectory(dir=_work(), prefix="publishing-") as folder:
+        fs = PosixFilesystem(Path(folder))
+        some = [_pair(number) for number in range(num_pairs + 3)]
+        listed = [entry for two in some[:num_pairs] for entry in two]
+        publish(fs, listed, plan_hash=PLAN_HASH, epoch=1)
+        took_s = []
+        for two in some[num_pairs:]:
+            began_s = time.monotonic()
+            publish(fs, two, plan_hash=PLAN_HASH, epoch=1)
+            took_s.append(time.monotonic() - began_s)
+        size = len(fs.read_bytes(manifest_name(1)))
+    return float(np.median(took_s)), size / 2**20
+
+
+def _pair(number: int) -> list[ShardEntry]:
+    stem = f"e000001-simulated-{number % 256}-{number:012x}.parquet"
+    return [
+        ShardEntry(name=f"{table}/{stem}", rows=rows, bytes=150_000, sha256="0" * 64, tasks=27)
+        for table, rows in (("kernels", 27), ("samples", 1_780))
+    ]
+
+
+def _work() -> Path:
+    """Return a folder on a real disk: where temporary files lie an fsync may cost nothing."""
+    folder = Path.cwd() / "runs"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 def main() -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(
@@ -223,6 +255,11 @@ def main() -> int:
     cost_s, each_s = encoding(recorded)
     print(f"encoding a pair of {_TASKS_A_SHARD} tasks: {1e3 * cost_s:.1f} ms of processor,")
     print(f"in its own thread, {100 * cost_s / each_s:.2f} % of the {each_s:.1f} s it took to time")
+    for num_pairs in (1_000, 10_000, 100_000):
+        took_s, size_mib = publishing(num_pairs)
+        print(
+            f"publishing beside {num_pairs} pairs of shards: {1e3 * took_s:.0f} ms, {size_mib:.1f} MiB"
+        )
     if given.out:
         for suffix, table in ((".csv", wholes), ("-calls.csv", calls)):
             with Path(given.out + suffix).open("w", newline="", encoding="utf-8") as file:

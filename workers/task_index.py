@@ -1,7 +1,7 @@
 """From task ids back to places in the plan, at eight bytes a task.
 
-Owns the packed table of a plan's ids and the search for tasks without a result. An id is a hash, so a task is found by
-hashing all of them (about 1 µs each); only a ledger's rebuild and the final count ask for it, and drop it afterwards.
+Owns the packed tables of a plan's ids and the search for tasks without a result. An id is a hash, so a task is found by
+hashing all of a device class (about 1 µs each); only a ledger's rebuild and the final count ask for it, and drop it afterwards.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from llmperf_common.ids import TASK_HEAD_BYTES, task_id_heads
 from workers.plan import Plan, Task
 
 _HEAD_DIGITS = 2 * TASK_HEAD_BYTES
+_MOST_ALIKE = 64
+"""So many ids of a class that agree in 40 bits and more are looked at: two are a rarity."""
 
 
 class TaskIndex:
-    """Finds tasks of one plan by id; the table is made when it is first asked.
+    """Finds tasks of one plan by id.
 
-    An entry is the id's leading bits, then the index in the lowest bits that it needs: one sort in place orders it.
-    Ids whose leading bits agree lie side by side, and the whole id decides between them.
-
-    Args:
-        plan: at most 2^40 tasks, so that 24 bits of each id are left to search by.
+    Device classes are hashed one after the other, as far as ids are asked for: a shard holds tasks of one class, and who
+    asks does so shard by shard, so the class found last is looked at first.
     """
 
     def __init__(self, plan: Plan) -> None:
-        assert plan.num_tasks <= 2**40, "an index must leave bits for the id"
         self._plan = plan
-        self._index_bits = np.uint64(max(1, (plan.num_tasks - 1).bit_length()))
-        self._table: npt.NDArray[np.uint64] | None = None
+        self._made: list[_ClassTable] = []
+        self._others = (
+            _ClassTable(number * len(plan.kernels), heads)
+            for number, heads in enumerate(class_heads(plan))
+        )
 
     def index_of(self, task_id: str) -> int:
         """Return the index of a task.
@@ -40,32 +41,51 @@ class TaskIndex:
             KeyError: The plan has no task of this id.
         """
         try:
-            head = np.uint64(int(task_id[:_HEAD_DIGITS], 16))
+            head = int(task_id[:_HEAD_DIGITS], 16)
         except ValueError:
             raise KeyError(task_id) from None
-        if self._table is None:
-            self._table = self._packed()
-        bits, table = self._index_bits, self._table
-        wanted = head >> bits
-        place = int(np.searchsorted(table, wanted << bits))
-        while place < len(table) and table[place] >> bits == wanted:
-            index = int(table[place] & ~(~np.uint64(0) << bits))
-            if self._plan.task(index).task_id == task_id:
+        for place, table in enumerate(self._made):
+            index = self._found(table, head, task_id)
+            if index is not None:
+                self._made.insert(0, self._made.pop(place))
                 return index
-            place += 1
+        for table in self._others:
+            self._made.insert(0, table)
+            index = self._found(table, head, task_id)
+            if index is not None:
+                return index
         raise KeyError(task_id)
 
-    def _packed(self) -> npt.NDArray[np.uint64]:
-        table = np.empty(self._plan.num_tasks, np.uint64)
-        first = 0
-        for heads in class_heads(self._plan):
-            indices = np.arange(first, first + len(heads), dtype=np.uint64)
-            table[first : first + len(heads)] = (
-                heads >> self._index_bits << self._index_bits | indices
-            )
-            first += len(heads)
-        table.sort()
-        return table
+    def _found(self, table: _ClassTable, head: int, task_id: str) -> int | None:
+        for index in table.candidates(head):
+            if self._plan.task(index).task_id == task_id:
+                return index
+        return None
+
+
+class _ClassTable:
+    """The ids of one device class: each entry is an id's leading bits, then the kernel's number in the lowest bits that it needs.
+
+    One sort in place orders it. Ids whose leading bits agree lie side by side; the whole id has to decide between them.
+    """
+
+    def __init__(self, first: int, heads: npt.NDArray[np.uint64]) -> None:
+        self._first = first
+        self._bits = max(1, (len(heads) - 1).bit_length())
+        bits = np.uint64(self._bits)
+        self._entries = heads >> bits << bits | np.arange(len(heads), dtype=np.uint64)
+        self._entries.sort()
+
+    def candidates(self, head: int) -> Iterator[int]:
+        """Yield the indices of the tasks whose ids may begin with these 64 bits."""
+        if not 0 <= head < 2**64:
+            return
+        wanted = head >> self._bits
+        place = int(np.searchsorted(self._entries, np.uint64(wanted << self._bits)))
+        for entry in map(int, self._entries[place : place + _MOST_ALIKE]):
+            if entry >> self._bits != wanted:
+                return
+            yield self._first + (entry & ((1 << self._bits) - 1))
 
 
 def class_heads(plan: Plan) -> Iterator[npt.NDArray[np.uint64]]:

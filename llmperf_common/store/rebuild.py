@@ -6,7 +6,7 @@ verified shards the highest (epoch, token) of each task wins.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from llmperf_common.store.filesystem import TEMPORARY_PREFIX, Filesystem, StoreError
@@ -60,13 +60,22 @@ def arbitrate(candidates: Sequence[Candidate], bound: Collection[str]) -> list[C
     return sorted(adopted, key=lambda c: c.stem)
 
 
-def tasks_by_shard(fs: Filesystem, manifest: Manifest) -> Iterator[tuple[str, tuple[str, ...]]]:
+def tasks_by_shard(
+    fs: Filesystem, manifest: Manifest, *, but: Collection[str] = ()
+) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield name and task ids of each kernels shard of ``manifest``, one shard in memory at a time.
+
+    Args:
+        fs: the dataset.
+        manifest: its current version.
+        but: shards to leave out.
 
     Raises:
         ShardError: One is missing or damaged.
     """
     for entry in manifest.of_table("kernels"):
+        if entry.name in but:
+            continue
         try:
             data = fs.read_bytes(entry.name)
         except FileNotFoundError:
@@ -77,10 +86,16 @@ def tasks_by_shard(fs: Filesystem, manifest: Manifest) -> Iterator[tuple[str, tu
         yield entry.name, tuple(task for task, _ in read_footer(data, entry.name).tasks)
 
 
-def rebuild_manifest(fs: Filesystem, *, plan_hash: str, epoch: int) -> Manifest | StaleEpoch:
+def rebuild_manifest(
+    fs: Filesystem,
+    *,
+    plan_hash: str,
+    epoch: int,
+    note: Callable[[str, Sequence[str]], None] = lambda name, tasks: None,
+) -> Manifest | StaleEpoch:
     """Publish a manifest of ``epoch`` that lists the current version and every adopted shard.
 
-    From the moment it is published, no publisher of an older epoch can publish again. ``StaleEpoch``: this
+    ``note`` is told name and tasks of every kernels shard that was listed before: all are read here, and need not be again. From the moment it is published, no publisher of an older epoch can publish again. ``StaleEpoch``: this
     very rebuild was overtaken by one of a newer epoch (or the folder ``epochs`` has lost entries).
     """
     while True:
