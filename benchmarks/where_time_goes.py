@@ -1,6 +1,6 @@
 """Where the wall time of a finished ``llmperf collect`` went, from its event stream.
 
-``python -m benchmarks.where_time_goes DIR [--skip-s 5] [--csv FILE]``
+``python -m benchmarks.where_time_goes DIR [--skip-s 5] [--csv FILE] [--tasks FILE]``
 
 Prints, over the time from the first turn on the device to the last: the share in which no run child had the device
 (nothing was compiled or loaded in time, or the collector was busy), and, of the turns, by decade of the median: configs,
@@ -22,13 +22,25 @@ from typing import Any
 import numpy as np
 
 
-def timed_events(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the ``timed`` events of a dataset folder."""
+def events_of(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
+    """Yield the events of one kind of a dataset folder."""
     for path in sorted((folder / "events").glob("*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             event = json.loads(line)
-            if event["event"] == "timed":
+            if event["event"] == kind:
                 yield event
+
+
+def tasks_of(folder: Path) -> Iterator[tuple[float, int]]:
+    """Yield of each finished task, in order, for how long it had the device (seconds) and its rows."""
+    seconds: dict[str, float] = defaultdict(float)
+    for event in events_of(folder, "timed"):
+        seconds[event["task_id"]] += sum(ended_s - began_s for began_s, ended_s in event["turns"])
+    for event in events_of(folder, "finished"):
+        yield (
+            round(seconds.get(event["task_id"], 0.0), 6),
+            event["ok"] + sum(event["failed"].values()),
+        )
 
 
 def idle_share(turns: Sequence[tuple[float, float]]) -> float:
@@ -55,8 +67,11 @@ def main() -> int:
         "--skip-s", type=float, default=0.0, help="leave out so many seconds from the first turn"
     )
     parser.add_argument("--csv", type=Path, help="write the table by decade here, too")
+    parser.add_argument(
+        "--tasks", type=Path, help="write device seconds and rows of each task here"
+    )
     given = parser.parse_args()
-    events = list(timed_events(given.folder))
+    events = list(events_of(given.folder, "timed"))
     if not events:
         print(f"{given.folder}/events has no timed task", file=sys.stderr)
         return 3
@@ -99,6 +114,9 @@ def main() -> int:
                 ("median_decade_ns", "configs", "wall_s", "ms_per_config", "launch_share")
             )
             writer.writerows(table)
+    if given.tasks:
+        with given.tasks.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([("task_s", "rows"), *tasks_of(given.folder)])
     return 0
 
 

@@ -38,11 +38,14 @@ if TYPE_CHECKING:
     _Fields = dict[_Value, _Value]
 
 _T = TypeVar("_T")
-_KEYS = ("meta", "expiry", "leases", "cursors", "done", "shards", "unpublished", "publisher")
+_KEYS = (
+    "meta", "expiry", "held", "free", "leases", "cursors", "done", "shards", "unpublished", "publisher",
+)  # fmt: skip
 _US = 1_000_000
 _TIMEOUT_S = 10.0
 _LEAST_VERSION = (6, 2)
-_AT_ONCE = 1000
+_AT_ONCE = 500
+"""Shards in one call: while a script runs, everybody else waits."""
 _REFUSALS = (
     "MISCONF",
     "OOM",
@@ -109,8 +112,14 @@ class RedisLedger:
 
     def unpublished(self) -> list[ShardEntry]:
         """Return the committed shards that no manifest is known to list."""
-        answer = self._run("unpublished")
-        return [_entry(name.decode(), text) for name, text in zip(*[iter(answer)] * 2, strict=True)]
+        found: list[ShardEntry] = []
+        while True:
+            after = found[-1].name if found else ""
+            answer = self._run("unpublished", after, _AT_ONCE)
+            some = zip(*[iter(answer)] * 2, strict=True)
+            found += [_entry(name.decode(), text) for name, text in some]
+            if len(answer) < 2 * _AT_ONCE:
+                return found
 
     def mark_published(self, names: Sequence[str]) -> None:
         """Note that a manifest lists these shards."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ import pydantic
 from llmperf_common.analysis import Analysis
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ids import canonical_json, sha256_hex
-from llmperf_common.records import Kernel
+from llmperf_common.records import Argument, Kernel
 from workers.corpus_files import CorpusError
 from workers.parse_pool import signature_from_json
 
@@ -33,6 +35,7 @@ _VERSION_KEY, _SHA256_KEY, _SKIPPED_KEY = (
 _REQUIRED_TEXTS = (
     "kernel_id", "name", "source", "source_sha256", "path", "suite", "family_id", "build_options",
 )  # fmt: skip
+_REPEATED_TEXTS = ("name", "suite", "family_id", "build_options")
 _OPTIONAL_TEXTS = ("signature", "failure_code", "failure_stage", "failure_detail")
 _LATER_TEXTS = ("analysis",)
 """Optional, and not in the corpora of earlier releases."""
@@ -47,6 +50,7 @@ _SKIPPED: pydantic.TypeAdapter[tuple[tuple[str, str], ...]] = pydantic.TypeAdapt
 )
 _ANALYSIS: pydantic.TypeAdapter[Analysis] = pydantic.TypeAdapter(Analysis)
 _MAGIC = b"PAR1"
+_ROWS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,18 +124,19 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
     """
     where = Path(path)
     try:
-        table = pq.read_table(where)
+        with pq.ParquetFile(where) as file:
+            metadata = file.schema_arrow.metadata or {}
+            _check_header(where, file.schema_arrow, metadata)
+            kernels = tuple(_kernels(file))
+        skipped = _SKIPPED.validate_json(metadata.get(_SKIPPED_KEY, b"[]"))
+    except CorpusError:
+        raise  # (a ValueError, too)
     except FileNotFoundError:
         raise CorpusError(f"{where} does not exist: make it with `llmperf corpus build`") from None
     except (OSError, pa.ArrowException) as error:
         raise CorpusError(
             f"{where} is damaged or no Parquet file ({error}): build it again with `llmperf corpus build`"
         ) from None
-    metadata = table.schema.metadata or {}
-    _check_header(where, table.schema, metadata)
-    try:
-        kernels = tuple(_kernel(row) for row in table.to_pylist())
-        skipped = _SKIPPED.validate_json(metadata.get(_SKIPPED_KEY, b"[]"))
     except (ValueError, RecursionError) as error:
         raise CorpusError(
             f"{where} has a row that cannot be read: {error}: build it again"
@@ -143,6 +148,28 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
     if not kernels:
         raise CorpusError(f"{where} has no kernel in it: build it from other sources")
     return Corpus(kernels=kernels, sha256=sha256, skipped=skipped)
+
+
+def _kernels(file: pq.ParquetFile) -> Iterator[Kernel]:
+    """Yield the kernels, some rows in memory at a time; what is equal in many of them is there once."""
+    arguments: dict[Argument, Argument] = {}
+    numbers: dict[float, float] = {}
+    for batch in file.iter_batches(_ROWS_AT_ONCE):
+        for row in batch.to_pylist():
+            kernel = _kernel(row)
+            if kernel.signature is not None:
+                kept = dataclasses.replace(
+                    kernel.signature,
+                    arguments=tuple(
+                        arguments.setdefault(one, one) for one in kernel.signature.arguments
+                    ),
+                    static_features={
+                        sys.intern(name): numbers.setdefault(value, value)
+                        for name, value in kernel.signature.static_features.items()
+                    },
+                )
+                kernel = dataclasses.replace(kernel, signature=kept)
+            yield kernel
 
 
 def _check_header(where: Path, schema: pa.Schema, metadata: dict[bytes, bytes]) -> None:
@@ -198,7 +225,8 @@ def _kernel(row: dict[str, Any]) -> Kernel:
     if sha256_hex(row["source"].encode()) != row["source_sha256"] and row["source"]:
         raise ValueError(f"kernel {row['kernel_id']}: its source does not match its hash")
     return Kernel(
-        **{name: row[name] for name in _REQUIRED_TEXTS},
+        **{name: row[name] for name in _REQUIRED_TEXTS if name not in _REPEATED_TEXTS},
+        **{name: sys.intern(row[name]) for name in _REPEATED_TEXTS},
         signature=signature,
         failure=failure,
         analysis=None if analysis is None else _ANALYSIS.validate_json(analysis),

@@ -27,6 +27,7 @@ from workers.corpus import Corpus
 from workers.device.nvml import NvmlAbsent, open_gpu_of
 from workers.pipeline import DevicePipeline
 from workers.plan import Plan
+from workers.task_index import TaskIndex
 
 
 def join_plan(
@@ -147,7 +148,8 @@ def attach_ledger(fs: Filesystem, home: LedgerHome, plan: Plan, *, who: str) -> 
     the sweep would take their shards for orphans.
     """
     while True:
-        ledger = attach(fs, home, plan_hash=plan.plan_hash, index_of=plan.index_of, who=who)
+        index = TaskIndex(plan)  # a large plan's is large: it goes with this call
+        ledger = attach(fs, home, plan_hash=plan.plan_hash, index_of=index.index_of, who=who)
         with contextlib.suppress(
             LedgerLostError
         ):  # then another collector is rebuilding it: attach to that

@@ -36,6 +36,9 @@ from workers.plan import Task
 _logger = logging.getLogger(__name__)
 
 _AWAY_POLL_S = 0.1
+_CLAIM_SHARE = 8
+"""New tasks are asked for when an eighth of what an executor can hold has finished: one call for each task was most of
+what the ledger cost an actor, and the others wait in its queue."""
 _IDLE_CLAIM_INTERVAL_S = 1.0
 """How often to ask again for tasks that others hold: their holders may die."""
 
@@ -329,7 +332,8 @@ class CollectLoop:
     def _claim(self) -> None:
         wanted = self._executor.num_wanted()
         now_s = self._clock_s()
-        if wanted == 0 or now_s < self._claim_after_s:
+        is_few = wanted * _CLAIM_SHARE < wanted + len(self._executor.leases())
+        if wanted == 0 or is_few or now_s < self._claim_after_s:
             return
         leases = self._ledger.claim(
             holder=self._holder, tasks=self._tasks, limit=wanted, ttl_s=self._lease.lease_ttl_s

@@ -1,7 +1,8 @@
 """The plan of a run: every kernel of a corpus on every device class, in a fixed order.
 
 Owns which tasks there are, their ids and the plan's identity. Immutable and derived: whoever has the corpus
-and ``run.json`` has the same plan. Does not own who works on a task: ``llmperf_common/ledger``.
+and ``run.json`` has the same plan. Does not own who works on a task (``llmperf_common/ledger``), nor the way from
+an id back to its task (``task_index.py``).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Task:
 class Plan:
     """All tasks of a run. Task ``i`` is kernel ``i mod K`` on device class ``i div K``.
 
-    No ``slots``: hash and index are worked out once, when first asked for.
+    No ``slots``: the hash is worked out once, when first asked for.
 
     Args:
         kernels: of the corpus, sorted by id.
@@ -108,14 +109,6 @@ class Plan:
             device_class=device_class,
         )
 
-    def index_of(self, task_id: str) -> int:
-        """Return the index of a task.
-
-        Raises:
-            KeyError: The plan has no task of this id.
-        """
-        return self._indices[task_id]
-
     def tasks_of_class(self, device_class: str) -> range:
         """Return the indices of the tasks that run on the device class of this name.
 
@@ -174,10 +167,6 @@ class Plan:
             return self.plan_config.samples_per_kernel
         known = analysis or task.kernel.analysis
         return max(1, num_configs(task.kernel, task.device_class, self.plan_config, known))
-
-    @cached_property
-    def _indices(self) -> dict[str, int]:
-        return {self.task(index).task_id: index for index in range(self.num_tasks)}
 
 
 def _hashed(device_class: DeviceClass) -> dict[str, object]:

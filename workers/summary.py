@@ -6,9 +6,12 @@ Owns the count ``planned == ok + failed + pending``, which is asserted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from llmperf_common.analysis import Analysis
@@ -16,9 +19,11 @@ from llmperf_common.failures import OK_STATUS
 from llmperf_common.records import Device
 from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS, analysis_from_row
 from llmperf_common.store.filesystem import Filesystem
-from llmperf_common.store.reader import Dataset, open_dataset
+from llmperf_common.store.reader import Dataset, open_dataset, value_counts
+from llmperf_common.store.sample_keys import id_keys, join_keys
 from workers.loop import StopReason
 from workers.plan import Plan
+from workers.task_index import first_pending
 
 _MAX_TASKS_COUNTED = 2000
 """Drawing a task's configs takes milliseconds: the plan's count is held against the dataset for so many tasks,
@@ -51,18 +56,20 @@ def summarise(
 ) -> CollectSummary:
     """Count what the dataset holds against what the plan wants."""
     dataset = open_dataset(fs)
-    statuses = dataset.status_counts()
-    done = _analyses(dataset)
-    rows = _rows_with_config(dataset)
-    pending = [t for t in map(plan.task, range(plan.num_tasks)) if t.task_id not in done]
-    num_pending = sum(map(plan.num_samples, pending[:_MAX_TASKS_COUNTED]))
-    num_pending += plan.plan_config.samples_per_kernel * len(pending[_MAX_TASKS_COUNTED:])
-    num_planned = dataset.num_samples + num_pending
+    done = _finished(dataset)
+    num_pending_tasks = max(0, plan.num_tasks - len(done))
+    counted = min(num_pending_tasks, _MAX_TASKS_COUNTED)
+    num_pending = sum(map(plan.num_samples, first_pending(plan, done, limit=counted)))
+    num_pending += plan.plan_config.samples_per_kernel * (num_pending_tasks - counted)
+    first = [plan.task(index) for index in range(min(plan.num_tasks, _MAX_TASKS_COUNTED))]
+    statuses, rows = _count_rows(dataset, [task.task_id for task in first])
     full = plan.plan_config.samples_per_kernel
-    for task in map(plan.task, range(min(plan.num_tasks, _MAX_TASKS_COUNTED))):
-        # No plan gives more: only a task with fewer rows is worth the drawing of its configs.
-        if rows.get(task.task_id, full) != full:
-            num_planned += plan.num_samples(task, done[task.task_id]) - rows[task.task_id]
+    # No plan gives more: only a task with fewer rows is worth the drawing of its configs.
+    odd = [task for task in first if rows.get(task.task_id, full) != full]
+    analyses = _analyses(dataset, [task.task_id for task in odd])
+    num_planned = dataset.num_samples + num_pending
+    for task in odd:
+        num_planned += plan.num_samples(task, analyses[task.task_id]) - rows[task.task_id]
     num_ok = statuses.pop(OK_STATUS, 0)
     return CollectSummary(
         stop_reason=reason,
@@ -79,20 +86,35 @@ def summarise(
     )
 
 
-def _analyses(dataset: Dataset) -> dict[str, Analysis | None]:
-    """Return the analysis of each finished task, by task id; None where the kernel was not analysed."""
-    columns = ["task_id", *ANALYSIS_COLUMNS]
+def _finished(dataset: Dataset) -> npt.NDArray[np.uint64]:
+    """Return the leading 16 hex digits of the ids of all tasks with a result, ascending: 8 bytes a task."""
+    tables = dataset.iter_table("kernels", ["task_id"])
+    return np.unique(join_keys([id_keys(table.column("task_id")) for table in tables]).high)
+
+
+def _count_rows(dataset: Dataset, tasks: Sequence[str]) -> tuple[dict[str, int], Counter[str]]:
+    """Return the rows by status and, of ``tasks``, the rows of each that have a launch config.
+
+    A kernel that failed before it had one has a row without.
+    """
+    statuses: Counter[str] = Counter()
+    rows: Counter[str] = Counter()
+    wanted = pa.array(tasks, pa.string())
+    for table in dataset.iter_samples(["status", "task_id", "global_size"]):
+        statuses.update(value_counts(table.column("status")))
+        has_config = pc.greater(pc.list_value_length(table.column("global_size")), 0)
+        is_wanted = pc.is_in(table.column("task_id"), value_set=wanted)
+        rows.update(value_counts(table.column("task_id").filter(pc.and_(has_config, is_wanted))))
+    return dict(statuses.most_common()), rows
+
+
+def _analyses(dataset: Dataset, tasks: Collection[str]) -> dict[str, Analysis | None]:
+    """Return the analysis of each of ``tasks``; None where the kernel was not analysed."""
+    if not tasks:
+        return {}
+    wanted = pa.array(list(tasks), pa.string())
     return {
         row["task_id"]: analysis_from_row(row)
-        for table in dataset.iter_table("kernels", columns)
-        for row in table.to_pylist()
+        for table in dataset.iter_table("kernels", ["task_id", *ANALYSIS_COLUMNS])
+        for row in table.filter(pc.is_in(table.column("task_id"), value_set=wanted)).to_pylist()
     }
-
-
-def _rows_with_config(dataset: Dataset) -> Counter[str]:
-    """Return each task's rows that have a launch config; a kernel that failed before has one without."""
-    found: Counter[str] = Counter()
-    for table in dataset.iter_samples(["task_id", "global_size"]):
-        has_config = pc.greater(pc.list_value_length(table.column("global_size")), 0)
-        found.update(table.filter(has_config).column("task_id").to_pylist())
-    return found

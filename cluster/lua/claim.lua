@@ -2,16 +2,10 @@
 local first, stop, limit = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local expires_us, holder = now_us + ARGV[6], ARGV[7]
 
+free_expired()
 local found = {}
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', now_us)) do
-    local task = tonumber(member)
-    if task >= first and task < stop then
-        table.insert(found, task)
-    end
-end
-table.sort(found)
-while #found > limit do
-    table.remove(found)
+for _, task in ipairs(redis.call('ZRANGEBYSCORE', free, first, '(' .. stop, 'LIMIT', 0, limit)) do
+    table.insert(found, tonumber(task))
 end
 
 -- The first task from `position` on that is not done: a run of done ones is skipped by the server, not one by one.
@@ -44,7 +38,7 @@ for _, task in ipairs(found) do
     local attempt = before and string.match(before, '^%d+:(%d+):') + 1 or 1
     local token = redis.call('HINCRBY', meta, 'last_token', 1)
     redis.call('HSET', leases, task, string.format('%d:%d:%s', token, attempt, holder))
-    redis.call('ZADD', expiry, expires_us, task)
+    hold(task, expires_us)
     table.insert(answer, task)
     table.insert(answer, token)
     table.insert(answer, attempt)

@@ -16,12 +16,14 @@ if #stale > 0 then
 end
 for i = first_shard, #ARGV, 2 do
     if redis.call('HSETNX', shards, ARGV[i], ARGV[i + 1]) == 1 then
-        redis.call('SADD', unpublished, ARGV[i])
+        redis.call('ZADD', unpublished, 0, ARGV[i])
     end
 end
 for i = 5, first_shard - 1, 2 do
     redis.call('SETBIT', done, ARGV[i], 1)
     redis.call('HDEL', leases, ARGV[i])
     redis.call('ZREM', expiry, ARGV[i])
+    redis.call('ZREM', held, ARGV[i])
+    redis.call('ZREM', free, ARGV[i])
 end
 return stale

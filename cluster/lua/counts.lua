@@ -1,6 +1,7 @@
--- ARGV: first task, task after the last. Returns how many are done, and how many are held by live leases.
+-- ARGV: first task, task after the last. Returns how many are done, and how many are held by live leases (while more than
+-- `free_expired` takes have run out, also some of those).
 local first, stop = tonumber(ARGV[3]), tonumber(ARGV[4])
-local num_done, num_leased = 0, 0
+local num_done = 0
 local position = first
 while position < stop and position % 8 ~= 0 do
     num_done = num_done + redis.call('GETBIT', done, position)
@@ -15,10 +16,5 @@ while position < stop do
     num_done = num_done + redis.call('GETBIT', done, position)
     position = position + 1
 end
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', expiry, string.format('(%.0f', now_us), '+inf')) do
-    local task = tonumber(member)
-    if task >= first and task < stop then
-        num_leased = num_leased + 1
-    end
-end
-return { num_done, num_leased }
+free_expired()
+return { num_done, redis.call('ZCOUNT', held, first, '(' .. stop) }

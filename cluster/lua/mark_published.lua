@@ -1,5 +1,2 @@
 -- ARGV: names of shards.
-for i = 3, #ARGV do
-    redis.call('SREM', unpublished, ARGV[i])
-end
-return 0
+return redis.call('ZREM', unpublished, unpack(ARGV, 3))

@@ -1,7 +1,7 @@
 -- Begins every script. KEYS: what one ledger of one epoch consists of; ARGV[1]: the epoch, ARGV[2]: added to the clock, us.
 -- A ledger ends with its `meta`, and with the server that it was made on: a restarted server may have forgotten the last second.
-local meta, expiry, leases, cursors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local done, shards, unpublished, publisher = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local meta, expiry, held, free, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local cursors, done, shards, unpublished, publisher = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local known = redis.call('HMGET', meta, 'epoch', 'run_id')
 if known[1] ~= ARGV[1] then
     return redis.error_reply('LEDGERLOST it was wiped, or a newer epoch has taken over')
@@ -12,8 +12,27 @@ end
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2] + ARGV[2]
 
--- A lease is "token:attempt:holder".
+-- A lease is "token:attempt:holder". Its task is in `expiry` (by time) and in `held` (by task), or, once it ended, in `free` (by task).
 local function token_of(task)
     local lease = redis.call('HGET', leases, task)
     return lease and string.match(lease, '^(%d+):')
+end
+
+local function hold(task, expires_us)
+    redis.call('ZREM', free, task)
+    redis.call('ZADD', expiry, expires_us, task)
+    redis.call('ZADD', held, task, task)
+end
+
+local function let_go(task)
+    redis.call('ZREM', expiry, task)
+    redis.call('ZREM', held, task)
+    redis.call('ZADD', free, task, task)
+end
+
+-- Moves leases that ran out, so many at most: each is moved once, and no call pays for all when a whole cluster's run out together.
+local function free_expired()
+    for _, task in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', now_us, 'LIMIT', 0, 500)) do
+        let_go(task)
+    end
 end

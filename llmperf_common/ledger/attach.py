@@ -13,7 +13,8 @@ import contextlib
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterable
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -110,14 +111,17 @@ def _rebuilt(
     # A ledger that we cannot read may still serve others: what they commit after our look at the shards
     # would be lost. So it ends first.
     home.retire(before=epoch)
-    manifest = rebuild_manifest(fs, plan_hash=plan_hash, epoch=epoch)
+    bound: dict[str, array[int]] = {}  # numbers, not texts: millions of tasks may be done
+
+    def note(name: str, tasks: Sequence[str]) -> None:
+        bound[name] = array("q", map(index_of, tasks))
+
+    manifest = rebuild_manifest(fs, plan_hash=plan_hash, epoch=epoch, note=note)
     if isinstance(manifest, StaleEpoch):
         return None
-    done = [
-        (index_of(task), name)
-        for name, tasks in tasks_by_shard(fs, manifest).items()
-        for task in tasks
-    ]
+    for name, tasks in tasks_by_shard(fs, manifest, but=bound):
+        note(name, tasks)
+    done = ((task, name) for name, indices in bound.items() for task in indices)
     return home.create(epoch=epoch, plan_hash=plan_hash, shards=manifest.shards, done=done)
 
 

@@ -6,7 +6,7 @@ verified shards the highest (epoch, token) of each task wins.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from llmperf_common.store.filesystem import TEMPORARY_PREFIX, Filesystem, StoreError
@@ -60,10 +60,22 @@ def arbitrate(candidates: Sequence[Candidate], bound: Collection[str]) -> list[C
     return sorted(adopted, key=lambda c: c.stem)
 
 
-def tasks_by_shard(fs: Filesystem, manifest: Manifest) -> dict[str, tuple[str, ...]]:
-    """Return the task ids of each kernels shard of ``manifest``. Raises ShardError on a damaged one."""
-    found = {}
+def tasks_by_shard(
+    fs: Filesystem, manifest: Manifest, *, but: Collection[str] = ()
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield name and task ids of each kernels shard of ``manifest``, one shard in memory at a time.
+
+    Args:
+        fs: the dataset.
+        manifest: its current version.
+        but: shards to leave out.
+
+    Raises:
+        ShardError: One is missing or damaged.
+    """
     for entry in manifest.of_table("kernels"):
+        if entry.name in but:
+            continue
         try:
             data = fs.read_bytes(entry.name)
         except FileNotFoundError:
@@ -71,14 +83,19 @@ def tasks_by_shard(fs: Filesystem, manifest: Manifest) -> dict[str, tuple[str, .
                 f"{fs.describe(entry.name)} is listed in {manifest_name(manifest.version)} but missing: "
                 "restore it from a backup, or start a new dataset folder"
             ) from None
-        found[entry.name] = tuple(task for task, _ in read_footer(data, entry.name).tasks)
-    return found
+        yield entry.name, tuple(task for task, _ in read_footer(data, entry.name).tasks)
 
 
-def rebuild_manifest(fs: Filesystem, *, plan_hash: str, epoch: int) -> Manifest | StaleEpoch:
+def rebuild_manifest(
+    fs: Filesystem,
+    *,
+    plan_hash: str,
+    epoch: int,
+    note: Callable[[str, Sequence[str]], None] = lambda name, tasks: None,
+) -> Manifest | StaleEpoch:
     """Publish a manifest of ``epoch`` that lists the current version and every adopted shard.
 
-    From the moment it is published, no publisher of an older epoch can publish again. ``StaleEpoch``: this
+    ``note`` is told name and tasks of every kernels shard that was listed before: all are read here, and need not be again. From the moment it is published, no publisher of an older epoch can publish again. ``StaleEpoch``: this
     very rebuild was overtaken by one of a newer epoch (or the folder ``epochs`` has lost entries).
     """
     while True:
@@ -87,8 +104,11 @@ def rebuild_manifest(fs: Filesystem, *, plan_hash: str, epoch: int) -> Manifest 
             return StaleEpoch(base.epoch)
         if base.plan_hash != plan_hash:
             raise StoreError(f"{fs.describe()} belongs to another plan ({base.plan_hash})")
-        bound = {task for tasks in tasks_by_shard(fs, base).values() for task in tasks}
-        adopted = arbitrate(list(find_candidates(fs, base, plan_hash)), bound)
+        candidates = list(find_candidates(fs, base, plan_hash))
+        claimed = {task for candidate in candidates for task, _ in candidate.tokens}
+        # Every listed shard is looked at, also where nothing is claimed: a damaged one is told before we publish.
+        bound = {task for _, tasks in tasks_by_shard(fs, base) for task in tasks if task in claimed}
+        adopted = arbitrate(candidates, bound)
         entries = [entry for candidate in adopted for entry in candidate.entries]
         if entries:
             entries += _device_entries(fs, plan_hash)

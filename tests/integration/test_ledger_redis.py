@@ -20,6 +20,7 @@ from llmperf_common.ledger.protocol import (
     Ledger,
     LedgerAwayError,
     LedgerLostError,
+    Refused,
     TaskCounts,
 )
 from llmperf_common.store.filesystem import PosixFilesystem
@@ -140,6 +141,54 @@ def test_ten_million_tasks_weigh_little(server: RedisServer) -> None:
     assert tasks_of(leases) == list(range(9_999_000, 10_000_000))
     assert ledger.counts(tasks) == TaskCounts(done=9_999_000, leased=1000, total=len(tasks))
     home.retire(before=2)
+
+
+def test_leases_of_many_that_run_out_together_are_given_out_again_once(
+    server: RedisServer,
+) -> None:
+    ledger = RedisHome(server.client(), dataset="outage").create(
+        epoch=1, plan_hash="p", shards=[], done=[]
+    )
+    assert isinstance(ledger, RedisLedger)
+    ours, others, num_each = range(2000), range(2000, 4000), 700
+    gone = Holder(host="h", boot_id="b", pid=1, start_ticks=1)
+    here = Holder(host="h", boot_id="b", pid=2, start_ticks=1)
+    of_others = ledger.claim(holder=gone, tasks=others, limit=num_each, ttl_s=10)
+    of_ours = ledger.claim(holder=gone, tasks=ours, limit=num_each, ttl_s=10)
+    assert tasks_of(of_ours) == list(range(num_each))
+    ledger.clock_offset_us = 11_000_000
+    kept = ledger.renew(of_ours[:3], ttl_s=60)  # they ran out, but nobody took them
+    assert kept == of_ours[:3]
+    found: list[int] = []
+    while len(found) < 2000 - 3:
+        some = tasks_of(ledger.claim(holder=here, tasks=ours, limit=40, ttl_s=60))
+        assert some, "tasks are left"
+        found += some
+    assert sorted(found) == list(range(3, 2000))
+    assert ledger.claim(holder=here, tasks=ours, limit=40, ttl_s=60) == []
+    assert ledger.counts(ours) == TaskCounts(done=0, leased=2000, total=2000)
+    assert ledger.counts(others) == TaskCounts(done=0, leased=0, total=2000)
+    assert ledger.commit(shards=shard_pair("kept"), leases=kept) == Committed()
+    assert ledger.commit(shards=shard_pair("late"), leases=of_ours[3:5]) == Refused((3, 4))
+    # Also one that nobody took can still be committed, and is not given out afterwards.
+    assert ledger.commit(shards=shard_pair("other"), leases=of_others[:1]) == Committed()
+    again = ledger.claim(holder=here, tasks=others, limit=1, ttl_s=60)
+    assert [(one.task, one.attempt) for one in again] == [(2001, 2)]
+
+
+def test_more_shards_than_one_answer_holds(server: RedisServer) -> None:
+    ledger = RedisHome(server.client(), dataset="shards").create(
+        epoch=1, plan_hash="p", shards=[], done=[]
+    )
+    holder = Holder(host="h", boot_id="b", pid=1, start_ticks=1)
+    names = []
+    for lease in ledger.claim(holder=holder, tasks=range(600), limit=600, ttl_s=60):
+        shards = shard_pair(f"s{lease.task:04d}")
+        names += [entry.name for entry in shards]
+        assert ledger.commit(shards=shards, leases=[lease]) == Committed()
+    assert [entry.name for entry in ledger.unpublished()] == sorted(names)
+    ledger.mark_published(names[:1100])
+    assert [entry.name for entry in ledger.unpublished()] == sorted(names[1100:])
 
 
 @pytest.mark.parametrize("aof", [False, True])

@@ -108,7 +108,7 @@ def attach_trusting_its_lock(
         manifest = rebuild.rebuild_manifest(fs, plan_hash=plan_hash, epoch=epoch)
         if isinstance(manifest, StaleEpoch):
             raise StoreError("a newer rebuild was faster")
-        bound = rebuild.tasks_by_shard(fs, manifest).items()
+        bound = rebuild.tasks_by_shard(fs, manifest)
         done = [(index_of(task), name) for name, tasks in bound for task in tasks]
         return home.create(epoch=epoch, plan_hash=plan_hash, shards=manifest.shards, done=done)
 

@@ -9,7 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workers.corpus import Corpus, CorpusError, read_corpus, read_sources, write_corpus
+from tests.unit.dataset_factory import make_kernel
+from workers.corpus import (
+    Corpus,
+    CorpusError,
+    corpus_sha256,
+    read_corpus,
+    read_sources,
+    write_corpus,
+)
 from workers.corpus_parquet import is_corpus
 
 VADD = "__kernel void vadd(__global float *a) { a[get_global_id(0)] += 1; }\n"
@@ -65,3 +73,17 @@ def test_a_corpus_is_told_from_other_files(corpus: Corpus, tmp_path: Path):
     assert is_corpus(path)
     path.write_bytes(path.read_bytes()[:-4])
     assert not is_corpus(path)
+
+
+def test_what_many_kernels_have_in_common_is_in_memory_once(tmp_path):
+    """A plan of many kernels lies in every worker's memory."""
+    kernels = tuple(sorted((make_kernel(i) for i in range(1200)), key=lambda one: one.kernel_id))
+    path = tmp_path / "corpus.parquet"
+    write_corpus(path, Corpus(kernels=kernels, sha256=corpus_sha256(kernels)))
+    found = read_corpus(path).kernels
+    assert found == kernels
+    first, last = found[0].signature, found[-1].signature
+    assert first is not None
+    assert last is not None
+    assert all(a is b for a, b in zip(first.arguments, last.arguments, strict=True))
+    assert {id(name) for name in first.static_features} == {id(n) for n in last.static_features}

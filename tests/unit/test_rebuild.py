@@ -160,7 +160,7 @@ def test_unpublished_shards_are_adopted_with_their_device(fs):
     }
     assert (manifest.epoch, manifest.num_tasks) == (2, 2)
     assert latest_manifest(fs) == manifest
-    assert tasks_by_shard(fs, manifest) == {
+    assert dict(tasks_by_shard(fs, manifest)) == {
         "kernels/a.parquet": (result(0).task_id, result(1).task_id)
     }
 
@@ -202,7 +202,7 @@ def test_a_missing_published_shard_is_named(tmp_path):
     lost = manifest.of_table("kernels")[0].name
     fs.remove(lost)
     with pytest.raises(ShardError, match=f"{lost} is listed in manifest-.* but missing: restore"):
-        tasks_by_shard(fs, manifest)
+        list(tasks_by_shard(fs, manifest))
 
 
 def test_a_rebuild_of_an_older_epoch_does_not_lower_it(fs):

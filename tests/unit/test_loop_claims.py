@@ -1,0 +1,101 @@
+"""How often the loop asks for tasks: in batches, and never so late that the device waits."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from llmperf_common.ledger.holder import this_process
+from llmperf_common.ledger.protocol import Lease
+from llmperf_common.ledger.sqlite import SqliteLedger
+from llmperf_common.store.filesystem import PosixFilesystem
+from tests.simulation.collector import LateWriter
+from tests.simulation.work import PLAN_HASH, SimPlan, simulated_result
+from workers.config import LedgerConfig, StoreConfig
+from workers.executor import FinishedTask
+from workers.loop import CollectLoop
+from workers.observers import SilentObserver
+from workers.plan import Task
+
+
+class OneEachPoll:
+    """An executor that holds some tasks and finishes one at every poll."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.held: list[Lease] = []
+        self.fewest_left: list[int] = []
+
+    def num_wanted(self) -> int:
+        return self.capacity - len(self.held)
+
+    def submit(self, task: Task, lease: Lease) -> None:
+        del task
+        self.held.append(lease)
+
+    def poll(self, timeout_s: float) -> list[FinishedTask]:
+        del timeout_s
+        self.fewest_left.append(len(self.held))
+        if not self.held:
+            return []
+        lease = self.held.pop(0)
+        result = simulated_result(lease.task, lease.epoch, lease.token)
+        return [FinishedTask(lease=lease, result=result)]
+
+    def leases(self) -> list[Lease]:
+        return list(self.held)
+
+    def abandon(self, tasks: Collection[int]) -> None:
+        self.held = [lease for lease in self.held if lease.task not in tasks]
+
+    def abandon_waiting(self) -> list[Lease]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class CountingLedger(SqliteLedger):
+    """Counts how often it is asked for tasks."""
+
+    num_claims = 0
+
+    def claim(self, **given) -> list[Lease]:  # type: ignore[no-untyped-def,override]
+        self.num_claims += 1
+        return super().claim(**given)
+
+
+@pytest.mark.parametrize(("capacity", "most_claims"), [(1, 105), (7, 105), (38, 30), (200, 12)])
+def test_tasks_are_asked_for_in_batches(tmp_path: Path, capacity: int, most_claims: int) -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    SqliteLedger.create(connection, epoch=1, plan_hash=PLAN_HASH, shards=[], done=[])
+    ledger = CountingLedger(
+        connection, clock_s=lambda: 0.0, is_alive=lambda _: True, is_current=lambda: True
+    )
+    executor, clock = OneEachPoll(capacity), iter(range(10**6))
+    loop = CollectLoop(
+        fs=PosixFilesystem(tmp_path),
+        attach=lambda: ledger,
+        plan=SimPlan(num_tasks=100),
+        tasks=range(100),
+        executor=executor,
+        holder=this_process(),
+        device_shards=[],
+        clock_s=lambda: next(clock) / 100,
+        new_stem=lambda epoch: f"{epoch}-{ledger.num_claims}-{len(executor.fewest_left)}",
+        store_config=StoreConfig(commit_interval_s=60.0, publish_interval_s=60.0),
+        ledger_config=LedgerConfig(),
+        observer=SilentObserver(),
+        writer=LateWriter(0),
+    )
+    while not loop.is_over:
+        loop.step(0.0)
+    loop.finish()
+    assert ledger.counts(range(100)).done == 100
+    assert ledger.num_claims <= most_claims
+    busy = executor.fewest_left[: max(0, 100 - capacity)]  # later there is nothing left to hold
+    assert all(held >= capacity - capacity // 8 for held in busy), "the device never waits"
+    loop.close()
