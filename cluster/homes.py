@@ -32,4 +32,4 @@ def ledger_home(
     require("redis", "cluster")
     from cluster.ledger_redis import redis_home  # noqa: PLC0415  (a server's users have the extra)
 
-    return redis_home(ledger)
+    return redis_home(ledger, location)

@@ -1,7 +1,7 @@
 -- Begins every script. KEYS: what one ledger of one epoch consists of; ARGV[1]: the epoch, ARGV[2]: added to the clock, us.
 -- A ledger ends with its `meta`, and with the server that it was made on: a restarted server may have forgotten the last second.
 local meta, expiry, leases, cursors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local done, shards, unpublished, publisher = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local done, shards, unpublished, publisher, board = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local known = redis.call('HMGET', meta, 'epoch', 'run_id')
 if known[1] ~= ARGV[1] then
     return redis.error_reply('LEDGERLOST it was wiped, or a newer epoch has taken over')
