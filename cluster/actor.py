@@ -156,7 +156,7 @@ class CollectActor:
         )
 
     def _drain(self, reason: str) -> None:
-        self._drained = reason
+        self._drained = self._control.drained = reason
         self.stop(drop=False)
 
     def _tell(

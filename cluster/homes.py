@@ -32,4 +32,5 @@ def ledger_home(
     require("redis", "cluster")
     from cluster.ledger_redis import redis_home  # noqa: PLC0415  (a server's users have the extra)
 
-    return redis_home(ledger, location)
+    named = location if "://" in location else str(Path(location).absolute())
+    return redis_home(ledger, named)

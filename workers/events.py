@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ class EventLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: TextIO = path.open("a", encoding="utf-8", buffering=1)
         self._who = {"worker_id": worker_id, **(context or {})}
+        self._lock = threading.Lock()  # what is logged comes from any thread
 
     def claimed(self, task: Task, lease: Lease) -> None:
         """A task was leased."""
@@ -93,5 +95,6 @@ class EventLog:
             **self._who,
             **fields,
         }
-        with contextlib.suppress(OSError):  # a full disk is told by what matters, not by the log
+        # A full disk is told by what matters, not by the log; a thread may log after the end.
+        with self._lock, contextlib.suppress(OSError, ValueError):
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")

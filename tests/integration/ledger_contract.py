@@ -277,7 +277,10 @@ class LedgerContract:
         ledger.report("b/2", '{"state": "ended"}')
         for board in (ledger.workers(), other.workers()):
             assert [one.worker for one in board] == ["a/1", "b/2"]
-            assert [one.document for one in board] == ['{"name": "Müller \\n"}\n', '{"state": "ended"}']
+            assert [one.document for one in board] == [
+                '{"name": "Müller \\n"}\n',
+                '{"state": "ended"}',
+            ]
             assert board[0].age_s == pytest.approx(10, abs=5)
             assert board[1].age_s == pytest.approx(0, abs=5)
 
