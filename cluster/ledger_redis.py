@@ -193,6 +193,10 @@ class RedisHome:
         # In braces: a cluster of servers keeps all keys with the same such part on one of them.
         self._prefix = f"llmperf:{{{dataset}}}"
 
+    def key(self, name: str) -> str:
+        """Return the key of what is kept of the dataset itself, whatever the epoch."""
+        return f"{self._prefix}:{name}"
+
     def open(self, epoch: int, plan_hash: str) -> Ledger | None:
         """Open the ledger of ``epoch``; None if it is gone, of another plan, or of an earlier life of the server."""
         with told_as_ours():
@@ -205,7 +209,7 @@ class RedisHome:
     def retire(self, *, before: int) -> None:
         """Remove older epochs: whoever still uses one is told that it is lost."""
         with told_as_ours():
-            for member in self._client.smembers(f"{self._prefix}:epochs"):
+            for member in self._client.smembers(self.key("epochs")):
                 if int(member) < before:
                     self._remove(int(member))
 
@@ -220,9 +224,9 @@ class RedisHome:
         """Create the ledger of ``epoch`` and open it; ``meta`` comes last, and nothing counts before it is there."""
         prefix = self._of(epoch)
         with told_as_ours():
-            self._client.set(f"{self._prefix}:about", self._about)
+            self._client.set(self.key("about"), self._about)
             self._client.sadd(RUNS_KEY, self._dataset)
-            self._client.sadd(f"{self._prefix}:epochs", epoch)
+            self._client.sadd(self.key("epochs"), epoch)
             self._client.delete(*(f"{prefix}:{key}" for key in _KEYS))
             for some in _pieces(shards):
                 texts: _Fields = {entry.name: _entry_text(entry, "") for entry in some}
@@ -241,7 +245,7 @@ class RedisHome:
         prefix = self._of(epoch)
         self._client.delete(f"{prefix}:meta")  # first: from now on nothing can be committed to it
         self._client.unlink(*(f"{prefix}:{key}" for key in _KEYS))
-        self._client.srem(f"{self._prefix}:epochs", epoch)
+        self._client.srem(self.key("epochs"), epoch)
 
     def _of(self, epoch: int) -> str:
         return f"{self._prefix}:e{epoch:06d}"

@@ -28,6 +28,18 @@ class LedgerView:
     workers: tuple[WorkerReport, ...]
 
 
+def class_ranges(num_tasks: int, num_classes: int) -> tuple[range, ...]:
+    """Return the tasks of each device class of a plan, in order: all have as many.
+
+    >>> class_ranges(6, 2)
+    (range(0, 3), range(3, 6))
+    """
+    if not num_classes:
+        return ()
+    each = num_tasks // num_classes
+    return tuple(range(number * each, (number + 1) * each) for number in range(num_classes))
+
+
 def look_at_sqlite(folder: Path, ranges: Sequence[range], *, now_s: float) -> LedgerView | None:
     """Return what the newest ledger of ``folder`` says; None where there is none that can be read.
 

@@ -48,7 +48,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 def test_a_collector_reports_while_it_runs_and_at_its_end(tmp_path: Path) -> None:
     names = [f"k{n}" for n in range(8)]
-    slow = [{"kernel": name, "action": "slow", "seconds": 0.1} for name in names]
+    slow = [{"kernel": name, "action": "slow", "seconds": 0.02} for name in names]
     corpus = write_kernels(tmp_path / "kernels", names)
     device = replay_file(tmp_path / "r.json", behaviours=slow)
     process = Collect(corpus, tmp_path / "data", device, FAST).start()
@@ -72,7 +72,7 @@ def test_a_collector_reports_while_it_runs_and_at_its_end(tmp_path: Path) -> Non
 
 def test_a_collector_that_fails_says_why_on_the_board(tmp_path: Path) -> None:
     names = [f"k{n}" for n in range(6)]
-    slow = [{"kernel": name, "action": "slow", "seconds": 0.3} for name in names]
+    slow = [{"kernel": name, "action": "slow", "seconds": 0.03} for name in names]
     corpus = write_kernels(tmp_path / "kernels", names)
     device = replay_file(tmp_path / "r.json", behaviours=slow)
     data = tmp_path / "data"
