@@ -123,7 +123,8 @@ def collect_on_cluster(
     from workers.device_worker import Control as Control_  # noqa: PLC0415
 
     require("ray", "cluster")
-    from cluster.ray_runtime import connected  # noqa: PLC0415
+    from cluster.ray_runtime import RayMeter, connected  # noqa: PLC0415
+    from cluster.seat_metrics import SeatMetrics  # noqa: PLC0415
 
     where = str(Path(out).absolute())
     ledger_home(ledger, where, state_folder())  # a server that cannot be used is told at once
@@ -139,7 +140,7 @@ def collect_on_cluster(
             ledger=ledger,
             state_folder=state_folder(),
             control=control or Control_(),
-            observer=observer or SilentClusterObserver(),
+            observer=SeatMetrics(observer or SilentClusterObserver(), RayMeter()),
         )
 
 

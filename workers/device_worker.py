@@ -31,7 +31,7 @@ from workers.device.interface import DeviceRef
 from workers.device.nvml import open_monitor
 from workers.device.ownership import GpuClaim
 from workers.event_logging import EventLogHandler, logging_taken
-from workers.events import EventLog
+from workers.events import open_event_log
 from workers.joining import attach_ledger, device_of_run
 from workers.loop import CollectLoop, LoopObserver, StopReason
 from workers.observers import Fanout, Tally
@@ -167,11 +167,7 @@ class DeviceWorker:
                 device, device_entry = device_of_run(fs, self._found, plan, self._pipeline)
                 start = _run_start(fs, plan, device, skipped)
                 tally = Tally(start.statuses)
-                log = EventLog(
-                    events / f"{_slug(self.worker_id)}.jsonl",
-                    worker_id=self.worker_id,
-                    context=context,
-                )
+                log = open_event_log(events, self.worker_id, context)
                 stack.callback(log.close)
                 monitor = open_monitor(device, poll_hz=self._config.timing.poll_hz)
                 if monitor is not None:

@@ -20,6 +20,14 @@ from llmperf_common.store.manifest import Manifest
 from workers.plan import Task
 
 
+def open_event_log(
+    folder: Path, worker_id: str, context: Mapping[str, str] | None = None
+) -> EventLog:
+    """Open the event log of a worker in the folder of those of its dataset."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in worker_id)
+    return EventLog(folder / f"{name}.jsonl", worker_id=worker_id, context=context)
+
+
 class EventLog:
     """A ``LoopObserver`` that writes JSON lines.
 
