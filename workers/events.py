@@ -19,6 +19,43 @@ from llmperf_common.records import TaskResult
 from llmperf_common.store.manifest import Manifest
 from workers.plan import Task
 
+ON_EVERY_LINE = (
+    ("at_s", "When, in seconds since 1970 (UTC)."),
+    ("event", "Its kind, see below."),
+    ("worker_id", "`host/pid` of the process, as in the rows."),
+    (
+        "actor_id, node_id, job_id, seat",
+        "On a cluster: Ray's ids, and the seat as messages and metrics call it.",
+    ),
+)
+EVENT_KINDS: dict[str, tuple[str, str]] = {
+    "claimed": ("task_id, kernel, device_class, token, attempt", "A task was leased."),
+    "timed": (
+        "task_id, sent_s, loaded_s, turns, decades",
+        "A task has left the device: when it was sent and loaded, its turns, and by decade of the median how many configs, their wall "
+        "time and the time in launches.",
+    ),
+    "finished": (
+        "task_id, kernel, token, ok, failed, build_seconds, resources_seconds",
+        "A task has its result, not yet durable; rows by status.",
+    ),
+    "committed": ("shard, tasks, epoch", "The results of these tasks are durable in this shard."),
+    "refused": (
+        "shard, stale_tasks",
+        "The ledger took nothing of this shard: these tasks (by index in the plan) had gone to another worker.",
+    ),
+    "published": ("version, tasks", "A manifest lists everything committed so far."),
+    "lost": (
+        "tasks, why",
+        "Leases were lost and their work dropped; tasks by index in the plan.",
+    ),
+    "log": (
+        "level, logger, message, tasks_in_hand, task_id",
+        "A warning or an error of Python's `logging`, with the tasks that the worker was at (at most 16); `task_id` where it is about one.",
+    ),
+}
+"""What ``event`` may be: its fields, and what it means."""
+
 
 def open_event_log(
     folder: Path, worker_id: str, context: Mapping[str, str] | None = None
