@@ -5,6 +5,7 @@ Owns how often, and that a report which fails is none of the loop's business: wh
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -49,8 +50,9 @@ class BoardWriter:
             return
         self._after_s = now_s + INTERVAL_S
         try:
-            self._heard(self._report.document())
-            ledger.report(self._worker_id, self._report.text())
+            document = self._report.document()
+            self._heard(document)
+            ledger.report(self._worker_id, json.dumps(document, ensure_ascii=False))
         except Exception as error:  # noqa: BLE001  (whatever it is: nothing that is collected depends on it)
             self._after_s = now_s + _WAIT_AFTER_FAILURE_S
             _logger.info("no report on the ledger's board: %s", error)

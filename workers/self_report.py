@@ -6,7 +6,6 @@ all counts are of this process since it began.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -123,10 +122,6 @@ class SelfReport(SilentObserver):
             "last_error": _cut(self.last_error),
             "seconds": round(elapsed_s, 1),
         }
-
-    def text(self) -> str:
-        """Return the document as it stands on the board."""
-        return json.dumps(self.document(), ensure_ascii=False)
 
     def claimed(self, task: Task, lease: Lease) -> None:
         """A task was leased."""

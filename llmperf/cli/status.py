@@ -194,9 +194,11 @@ def _watch(read: Callable[[], list[dict[str, Any]]]) -> None:
 
 
 def _is_over(states: list[dict[str, Any]]) -> bool:
+    """Whether all runs are complete, and their processes have told how they ended (or grown stale)."""
     from llmperf.run_state import is_complete  # noqa: PLC0415
 
-    return bool(states) and all(is_complete(state) for state in states)
+    live = any(worker["live"] for state in states for worker in state["workers"])
+    return bool(states) and all(is_complete(state) for state in states) and not live
 
 
 def _read_again(

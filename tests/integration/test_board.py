@@ -161,9 +161,6 @@ class Standing:
     def document(self) -> dict[str, Any]:
         return {"state": "collecting"}
 
-    def text(self) -> str:
-        return "{}"
-
 
 def test_a_report_that_fails_disturbs_nobody_and_is_not_repeated_at_once() -> None:
     now_s = 100.0

@@ -88,6 +88,7 @@ def test_status_of_a_folder_while_it_is_collected(tmp_path: Path) -> None:
     assert watching.returncode == 0
     assert "collecting now" in out
     assert f"{NUM_KERNELS} of {NUM_KERNELS} tasks" in out.splitlines()[-2]
+    assert "ended" in out.splitlines()[-1]
     last = document(run.out)
     assert (last["collecting"], last["ok"], last["rows_from"]) == (
         False,
