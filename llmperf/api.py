@@ -5,6 +5,7 @@ Owns the wiring of workers and trainer, which do not know each other. Heavy impo
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -124,15 +125,20 @@ def collect_on_cluster(
 
     require("ray", "cluster")
     from cluster.ray_runtime import RayMeter, connected  # noqa: PLC0415
+    from cluster.seat_board import SeatBoard  # noqa: PLC0415
     from cluster.seat_metrics import SeatMetrics  # noqa: PLC0415
 
     where = str(Path(out).absolute())
-    ledger_home(ledger, where, state_folder())  # a server that cannot be used is told at once
+    home_of = ledger_home(ledger, where, state_folder())  # tells at once of a server that is no use
     kernels = read_sources([Path(corpus)])
-    with connected() as runtime:
+    fs = PosixFilesystem(Path(where))
+    with (
+        connected() as runtime,
+        contextlib.closing(SeatBoard(observer or SilentClusterObserver(), fs, home_of)) as board,
+    ):
         return collect_(
             corpus=kernels,
-            fs=PosixFilesystem(Path(where)),
+            fs=fs,
             location=where,
             runtime=runtime,
             config=config or Config(),
@@ -140,7 +146,7 @@ def collect_on_cluster(
             ledger=ledger,
             state_folder=state_folder(),
             control=control or Control_(),
-            observer=SeatMetrics(observer or SilentClusterObserver(), RayMeter()),
+            observer=SeatMetrics(board, RayMeter()),
         )
 
 

@@ -54,7 +54,9 @@ def run_state(
         published: None where the dataset cannot be seen from here: rows are then those that its workers have told.
         view: None where there is no ledger that counts.
     """
-    workers = [_worker(one) for one in view.workers] if view else []
+    told = [_worker(one) for one in view.workers] if view else []
+    workers = [one for one in told if one.get("role") != "driver"]
+    drivers = [one for one in told if one.get("role") == "driver"]
     live = [one for one in workers if one["live"]]
     classes = _classes(num_tasks, device_classes, view, live)
     statuses = dict(published.statuses) if published else _told(workers)
@@ -81,6 +83,7 @@ def run_state(
         "eta_s": max(eta_s) if eta_s and None not in eta_s else None,
         "classes": classes,
         "workers": workers,
+        "drivers": drivers,
     }
 
 

@@ -28,6 +28,7 @@ def lines_of(states: Sequence[Mapping[str, Any]]) -> list[str]:
         lines.append(
             totals(state) if len(states) == 1 else f"{state['directory']}: {totals(state)}"
         )
+        lines += [f"  {line}" for line in _driver_lines(state)]
         lines += [f"  {_worker_line(one)}" for one in _ordered(state)]
     return lines
 
@@ -43,6 +44,7 @@ def screen_of(states: Sequence[Mapping[str, Any]]) -> RenderableType:
         parts += [Text(f"{state['directory']}  plan {state['plan_hash']}", style="bold")]
         parts += [Text(totals(state))]
         parts += [Text(f"  {_class_line(one)}") for one in state["classes"]]
+        parts += [Text(f"  {line}") for line in _driver_lines(state)]
         if state["workers"]:
             table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
             for name in _HEAD:
@@ -75,6 +77,23 @@ def _how(state: Mapping[str, Any]) -> str:
     if state["ledger"] not in (None, "sqlite") and state["tasks_leased"] is None:
         return "no ledger now: its server was wiped or started anew, the next collector builds it from the shards"
     return "not running"
+
+
+def _driver_lines(state: Mapping[str, Any]) -> list[str]:
+    """Return a line about the newest driver, and one for each seat of its that does not collect."""
+    if not state["drivers"]:
+        return []
+    one = min(state["drivers"], key=lambda driver: driver["age_s"])
+    seats = ", ".join(f"{n} {name}" for name, n in sorted(one.get("seats", {}).items()))
+    how = "STALE" if one["stale"] else one.get("state", "-")
+    lines = [
+        f"driver {one.get('host')}/{one.get('pid')}  {how}  seats: {seats}  told {_span(one['age_s'])} ago"
+    ]
+    lines += [
+        f"  {seat['seat']}  {seat['state']}  {seat['why']}"
+        for seat in one.get("not_collecting", [])
+    ]
+    return lines + [f"  {text}" for text in one.get("missing_labels", [])]
 
 
 def _class_line(one: Mapping[str, Any]) -> str:

@@ -96,7 +96,14 @@ def test_a_run_can_be_watched_by_prometheus(ray: Any, tmp_path: Path) -> None:
     assert ended[0].num_ok == NUM_KERNELS * 6
     view = look_at_sqlite(tmp_path / "data" / "ledger", [range(NUM_KERNELS)], now_s=boot_clock_s())
     assert view is not None
-    (report,) = (json.loads(one.document) for one in view.workers)
+    told = [json.loads(one.document) for one in view.workers]
+    (driver,) = (one for one in told if one.get("role") == "driver")
+    assert (driver["state"], driver["seats"], driver["not_collecting"]) == (
+        "ended",
+        {"done": 1},
+        [],
+    )
+    (report,) = (one for one in told if one.get("role") != "driver")
     assert (report["state"], report["ok"]) == ("ended", NUM_KERNELS * 6)
     assert report["seat"].endswith("/cpu0")
     assert report["actor_id"]

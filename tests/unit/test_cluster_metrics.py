@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from cluster.metrics import (
 )
 from cluster.observing import SilentClusterObserver
 from cluster.pool import Place, SeatState
+from cluster.seat_board import seats_document
 from cluster.seat_metrics import SeatMetrics
 from cluster.seats import Seat
 from cluster.timed_ledger import TimedLedger
@@ -167,3 +169,25 @@ def test_the_driver_tells_of_drained_seats_every_two_seconds() -> None:
     pool.is_over = True
     observer.stands(pool)
     assert len(meter.told) == 2 * len(SeatState)
+
+
+def test_the_driver_names_the_seats_that_do_not_collect() -> None:
+    places = {}
+    for number in range(80):
+        seat = Seat(
+            node_id=f"n{number:05d}",
+            host="h" * 30,
+            index=0,
+            num_on_node=1,
+            on_gpu=True,
+            device="auto",
+        )
+        state = SeatState.DRAINED if number < 40 else SeatState.RUNNING
+        places[seat] = Place(seat=seat, state=state, why="throttled in 80%" + " x" * 500 + "\nmore")
+    pool: Any = SimpleNamespace(places=places, missing_labels=("no node has the labels pool=x",))
+    document = seats_document(pool)
+    assert document["seats"] == {"drained": 40, "running": 40}
+    assert len(document["not_collecting"]) == 10
+    assert document["not_collecting"][0]["why"].startswith("throttled in 80%")
+    assert document["missing_labels"] == ["no node has the labels pool=x"]
+    assert len(json.dumps(document)) < 3000

@@ -94,6 +94,22 @@ def test_the_words_name_what_an_operator_looks_for() -> None:
         assert word in screen.getvalue()
 
 
+def test_the_driver_tells_of_seats_that_never_reached_the_ledger() -> None:
+    driver = {
+        "role": "driver", "host": "head", "pid": 7, "state": "collecting", "seats": {"running": 7, "drained": 1},
+        "not_collecting": [{"seat": "n4:ab/gpu0", "state": "drained", "why": "no OpenCL device"}],
+        "missing_labels": ["no node has the labels pool=x"],
+    }  # fmt: skip
+    state = state_of(
+        worker("n1/1"), WorkerReport(worker="driver/head/7", age_s=1.0, document=json.dumps(driver))
+    )
+    assert [one["worker"] for one in state["workers"]] == ["n1/1"]
+    lines = lines_of([state])
+    assert "driver head/7  collecting  seats: 1 drained, 7 running" in lines[1]
+    assert "n4:ab/gpu0  drained  no OpenCL device" in lines[2]
+    assert "no node has the labels pool=x" in lines[3]
+
+
 def test_a_server_without_the_ledger_is_told() -> None:
     state = run_state(
         location="d", ledger="redis://h", plan_hash="p", created_at="", num_tasks=4, device_classes=["x"],
