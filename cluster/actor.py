@@ -13,10 +13,9 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from cluster.health import DrainRule
-from cluster.homes import ledger_home
+from cluster.homes import kept_beside, ledger_home
 from cluster.metrics import Meter, MetricsObserver, SilentMeter
 from cluster.pinning import NoSeatDevice, device_of_seat
 from cluster.reports import ActorReport, ActorSpec, ActorState, FailureKind
@@ -26,7 +25,8 @@ from llmperf_common.ledger.attach import process_name
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.ledger.protocol import Lease, LedgerAwayError
 from llmperf_common.records import Device, TaskResult
-from llmperf_common.store.filesystem import PosixFilesystem, StoreError
+from llmperf_common.store.filesystem import StoreError
+from llmperf_common.store.location import open_filesystem
 from llmperf_common.store.run import read_run
 from workers.corpus import Corpus
 from workers.device.gpu_lock import GpuTakenError
@@ -131,7 +131,7 @@ class CollectActor:
 
     def _keep(self, logs: EventLogHandler) -> None:
         """Write down what was logged while no event log was open, where there is a dataset to write to."""
-        events = Path(self._spec.location) / "events"
+        events = kept_beside(self._spec.location, self._spec.state_folder) / "events"
         if not logs.has_waiting or not events.is_dir():
             return
         name = self._report.worker_id or process_name(this_process())
@@ -163,7 +163,7 @@ class CollectActor:
         self, worker: DeviceWorker, found: Device, corpus: Corpus, run_id: str
     ) -> tuple[StopReason, Device]:
         spec = self._spec
-        fs = PosixFilesystem(Path(spec.location))
+        fs = open_filesystem(spec.location)
         run = read_run(fs)
         if run is None or run.run_id != run_id:
             raise StoreError(
@@ -187,7 +187,7 @@ class CollectActor:
             fs=fs,
             plan=plan,
             home=TimedHome(home, metrics.ledger_called),
-            events=Path(spec.location) / "events",
+            events=kept_beside(spec.location, spec.state_folder) / "events",
             control=self._control,
             observe=lambda _start: Fanout((self._board, rule, metrics)),
             context=self._context,

@@ -1,4 +1,4 @@
-"""Where the ledgers of a run are kept: what ``--ledger`` says."""
+"""Where the ledgers of a run are kept, and what else lies beside its dataset: what ``--ledger`` and ``--out`` say."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from llmperf_common.extras import require
 from llmperf_common.ledger.attach import LedgerHome, SqliteHome, ledger_folder
+from llmperf_common.store.location import local_folder, state_name
 from llmperf_common.store.run import RunRecord
 
 SQLITE = "sqlite"
@@ -19,7 +20,7 @@ def ledger_home(
 
     Args:
         ledger: ``sqlite`` or the URL of a Redis server.
-        location: the dataset folder.
+        location: the dataset, a folder or ``s3://…``.
         state_folder: for SQLite files whose dataset lies on a network.
 
     Raises:
@@ -28,9 +29,23 @@ def ledger_home(
         LedgerAwayError: The server cannot be reached, or refuses us.
     """
     if ledger == SQLITE:
-        return lambda _run: SqliteHome(ledger_folder(Path(location), state_folder))
+        return lambda run: SqliteHome(sqlite_folder(location, state_folder, run.run_id))
     require("redis", "cluster")
     from cluster.ledger_redis import redis_home  # noqa: PLC0415  (a server's users have the extra)
 
-    named = location if "://" in location else str(Path(location).absolute())
-    return redis_home(ledger, named)
+    folder = local_folder(location)
+    return redis_home(ledger, location if folder is None else str(folder.absolute()))
+
+
+def sqlite_folder(location: str | Path, state_folder: Path, run_id: str) -> Path:
+    """Return where the SQLite ledgers of a run lie."""
+    folder = local_folder(location)
+    if folder is None:  # a run begun anew under the same name has a ledger of its own
+        return kept_beside(location, state_folder) / f"ledger-{run_id}"
+    return ledger_folder(folder, state_folder)
+
+
+def kept_beside(location: str | Path, state_folder: Path) -> Path:
+    """Return where a host keeps a run's files that are no part of the dataset: in it, if it is a folder."""
+    folder = local_folder(location)
+    return state_folder / state_name(str(location)) if folder is None else folder

@@ -153,6 +153,7 @@ class _SeatedActor(CollectActor):
                 "node_id": context.get_node_id(),
                 "job_id": context.get_job_id(),
                 "seat": spec.seat.name,
+                "gpu_ids": ",".join(ids),
             },
             RayMeter(),
         )
@@ -170,7 +171,8 @@ def connected() -> Iterator[RayRuntime]:
         address = os.environ.get("RAY_ADDRESS")
         options: dict[str, Any] = {"address": address} if address else {"address": "local"}
         if not address:
-            options["include_dashboard"] = False
+            # Actors take no CPUs of Ray's; it would start an idle worker for each.
+            options.update(include_dashboard=False, num_cpus=min(4, os.cpu_count() or 1))
         ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
     try:
         yield RayRuntime()

@@ -28,14 +28,17 @@ if TYPE_CHECKING:
 
 
 def open_dataset(path: str | Path) -> Dataset:
-    """Open a dataset folder for reading: ``.samples()``, ``.kernels()``, ``.devices()`` as Arrow tables.
+    """Open a dataset for reading: ``.samples()``, ``.kernels()``, ``.devices()`` as Arrow tables.
+
+    Args:
+        path: its folder, or ``s3://bucket/prefix``.
 
     Raises:
-        StoreError: The folder is no dataset or is damaged.
+        StoreError: There is no dataset, or it is damaged.
     """
     from llmperf_common.store.reader import open_dataset as open_  # noqa: PLC0415
 
-    return open_(Path(path))
+    return open_(path)
 
 
 def collect(
@@ -52,20 +55,20 @@ def collect(
 
     Args:
         corpus: a .cl file, a folder of them, or a CORPUS.parquet.
-        out: the dataset folder.
+        out: the dataset folder, or ``s3://bucket/prefix``.
         device: ``auto``, ``pocl``, ``cpu``, ``cuda[:N]`` or ``replay:FILE``.
         config: the tree of ``workers.config``; defaults where None.
         control: lets another thread or a signal handler stop the run.
         observe: makes an observer of the loop from what is known at its start.
-        ledger: ``sqlite``, beside the dataset, or the URL of a Redis server that several hosts share.
+        ledger: ``sqlite``, beside the dataset (in the state folder of this machine where that is not a local disk), or the URL of a Redis server that several hosts share.
 
     Raises:
         CorpusError: No kernel can be read.
         CommandError: No usable device.
         StoreError: ``out`` cannot be used.
     """
-    from cluster.homes import ledger_home  # noqa: PLC0415
-    from llmperf_common.store.filesystem import PosixFilesystem  # noqa: PLC0415
+    from cluster.homes import kept_beside, ledger_home  # noqa: PLC0415
+    from llmperf_common.store.location import open_filesystem  # noqa: PLC0415
     from workers.collect import collect as collect_  # noqa: PLC0415
     from workers.config import CollectConfig as Config  # noqa: PLC0415
     from workers.corpus import read_sources  # noqa: PLC0415
@@ -75,8 +78,8 @@ def collect(
     kernels = read_sources([Path(corpus)])
     return collect_(
         corpus=kernels,
-        fs=PosixFilesystem(Path(out)),
-        events=Path(out) / "events",
+        fs=open_filesystem(out),
+        events=kept_beside(out, state_folder()) / "events",
         ref=device_ref(device),
         config=config or Config(),
         control=control or Control_(),
@@ -119,7 +122,7 @@ def collect_on_cluster(
     from cluster.homes import ledger_home  # noqa: PLC0415
     from cluster.observing import SilentClusterObserver  # noqa: PLC0415
     from llmperf_common.extras import require  # noqa: PLC0415
-    from llmperf_common.store.filesystem import PosixFilesystem  # noqa: PLC0415
+    from llmperf_common.store.location import local_folder, open_filesystem  # noqa: PLC0415
     from workers.corpus import read_sources  # noqa: PLC0415
     from workers.device_worker import Control as Control_  # noqa: PLC0415
 
@@ -128,10 +131,11 @@ def collect_on_cluster(
     from cluster.seat_board import SeatBoard  # noqa: PLC0415
     from cluster.seat_metrics import SeatMetrics  # noqa: PLC0415
 
-    where = str(Path(out).absolute())
+    folder = local_folder(out)
+    where = str(out) if folder is None else str(folder.absolute())
     home_of = ledger_home(ledger, where, state_folder())  # tells at once of a server that is no use
     kernels = read_sources([Path(corpus)])
-    fs = PosixFilesystem(Path(where))
+    fs = open_filesystem(where)
     with (
         connected() as runtime,
         contextlib.closing(SeatBoard(observer or SilentClusterObserver(), fs, home_of)) as board,
@@ -190,7 +194,7 @@ def train(
     from trainer.train import train as train_  # noqa: PLC0415
 
     config = load_train_config(preset, file=config_file, overrides=overrides)
-    return train_(load_data(Path(data)), config, Path(out), progress or (lambda _line: None))
+    return train_(load_data(data), config, Path(out), progress or (lambda _line: None))
 
 
 def evaluate(
@@ -211,7 +215,7 @@ def evaluate(
     from trainer.run_folder import load_run, resolve_run  # noqa: PLC0415
 
     loaded = load_run(resolve_run(run))
-    return evaluate_(loaded, load_data(Path(data)), split, Path(out), allow_seen=allow_seen)
+    return evaluate_(loaded, load_data(data), split, Path(out), allow_seen=allow_seen)
 
 
 def predict(

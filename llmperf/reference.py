@@ -299,8 +299,8 @@ def _config() -> Iterator[str]:
 
 
 def _events() -> Iterator[str]:
-    yield "`DIR/events/` has a file of JSON lines for each process that has collected. It is for people and tools that ask why; the"
-    yield "dataset never depends on it. Warnings that a process logs are among its lines, so one `grep` finds them."
+    yield "`DIR/events/` (for a dataset in S3: `events/` in the state folder of each host) has a file of JSON lines for each process that"
+    yield "has collected. It is for people and tools that ask why; the dataset never depends on it. Warnings that a process logs are among its lines, so one `grep` finds them."
     yield ""
     yield from _table(
         ("on every line", "meaning"), ((f"`{name}`", text) for name, text in ON_EVERY_LINE)

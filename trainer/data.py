@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from llmperf_common.failures import OK_STATUS, FailureCode
 from llmperf_common.features import features_from_tables
 from llmperf_common.launch_columns import sums
 from llmperf_common.metrics import encode
+from llmperf_common.store.location import Location
 from llmperf_common.store.reader import open_dataset
 from llmperf_common.table_columns import kernel_rows
 from trainer.errors import BadInput
@@ -145,7 +145,7 @@ def _texts(table: pa.Table, column: str) -> Texts:
     return np.asarray(filled.to_numpy(), dtype=str)
 
 
-def load_data(path: Path) -> TrainingData:
+def load_data(path: Location) -> TrainingData:
     """Read the newest version of the dataset in ``path``.
 
     Raises:

@@ -19,6 +19,7 @@ from llmperf_common.schemas import TABLES
 from llmperf_common.store.epochs import EPOCHS_FOLDER
 from llmperf_common.store.filesystem import Filesystem
 from llmperf_common.store.manifest import ShardEntry, latest_manifest
+from llmperf_common.store.probe import probe
 from llmperf_common.store.run import ForeignRunError, RunRecord, create_or_join_run, read_run
 from llmperf_common.store.shard import ShardError, decode, device_from_table, encode_device
 from workers.config import CollectConfig
@@ -35,8 +36,14 @@ def join_plan(
 
     The facts of the device classes come from ``run.json`` where it has them all: what a driver reports of its
     memory changes between two starts, a plan must not. A run of several classes is joined with any of them.
+
+    Raises:
+        StoreError: The folder cannot be used, or its store cannot create a name only once.
     """
     wanted = {device.device_class: device_class_of(device) for device in reversed(found)}
+    if read_run(fs) is None:
+        _refuse_foreign_folders(fs)
+    probe(fs)
     while True:
         recorded = read_run(fs)
         if recorded is None:
@@ -158,7 +165,7 @@ def _is_listed(ledger: Ledger, fs: Filesystem, plan: Plan) -> bool:
     num_done = ledger.counts(range(plan.num_tasks)).done
     waiting = ledger.unpublished()
     manifest = latest_manifest(fs)
-    listed = manifest.shard_names if manifest else frozenset()
+    listed = manifest.shard_names | manifest.replaced_names if manifest else frozenset()
     num_waiting = sum(
         entry.tasks for entry in waiting if entry.table == "kernels" and entry.name not in listed
     )

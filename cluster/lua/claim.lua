@@ -22,8 +22,8 @@ local function not_done(position)
         end
         position = position + 1
     end
-    local bit = redis.call('BITPOS', done, 0, position / 8)
-    return bit < 0 and position or bit
+    -- -1 beyond the string's end, and 0, whatever the start, where there is no string yet.
+    return math.max(position, redis.call('BITPOS', done, 0, position / 8))
 end
 
 local position = tonumber(redis.call('HGET', cursors, first) or first)

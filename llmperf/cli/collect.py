@@ -31,8 +31,12 @@ def collect(
         ),
     ],
     out: Annotated[
-        Path,
-        typer.Option("--out", metavar="DIR", help="The dataset folder: new, or one to resume."),
+        str,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="The dataset: a folder or s3://BUCKET/PREFIX, new or one to resume.",
+        ),
     ],
     device: Annotated[
         str,
@@ -98,7 +102,7 @@ def collect(
         typer.Option(
             "--ledger",
             metavar="URL",
-            help="sqlite, beside the dataset, or redis://[USER:PASSWORD@]HOST:PORT[/DB] (rediss:// for TLS), shared by several hosts.",
+            help="sqlite, of this machine alone, or redis://[USER:PASSWORD@]HOST:PORT[/DB] (rediss:// for TLS), shared by several hosts.",
         ),
     ] = "sqlite",
 ) -> None:
@@ -151,7 +155,7 @@ def _names(given: list[str] | None) -> list[str] | None:
 
 
 def _collect(
-    corpus: Path, out: Path, device: str, settings: CollectConfig, ledger: str
+    corpus: Path, out: str, device: str, settings: CollectConfig, ledger: str
 ) -> CollectSummary:
     from llmperf import api  # noqa: PLC0415
     from llmperf.cli.progress import ProgressObserver, interrupts_to  # noqa: PLC0415
@@ -181,7 +185,7 @@ def _collect(
 
 
 def _collect_on_cluster(
-    corpus: Path, out: Path, device: str, settings: ClusterCollectConfig, ledger: str
+    corpus: Path, out: str, device: str, settings: ClusterCollectConfig, ledger: str
 ) -> CollectSummary:
     from llmperf import api  # noqa: PLC0415
     from llmperf.cli.cluster_progress import ClusterProgress  # noqa: PLC0415

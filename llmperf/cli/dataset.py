@@ -1,4 +1,4 @@
-"""``llmperf dataset verify|stats|card|merge|export``."""
+"""``llmperf dataset verify|stats|card|merge|compact|export``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from typing import Annotated, Any
 import typer
 
 from llmperf.cli.console import answer, answer_json, answer_table, say
+from llmperf.cli.paths import local_only
 from llmperf.exits import CommandError, Exit
 
 app = typer.Typer(
-    help="Check, count, describe, merge and export datasets.",
+    help="Check, count, describe, merge, compact and export datasets.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-_Directory = Annotated[Path, typer.Argument(help="A dataset folder.", metavar="DIR")]
+_Directory = Annotated[
+    str, typer.Argument(help="A dataset: a folder or s3://BUCKET/PREFIX.", metavar="DIR")
+]
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
@@ -58,38 +61,75 @@ def stats(directory: _Directory, as_json: _Json = False) -> None:
 def card(directory: _Directory) -> None:
     """Write README.md and croissant.json anew from the manifest."""
     from llmperf_common.store.card import write_card  # noqa: PLC0415
-    from llmperf_common.store.filesystem import PosixFilesystem  # noqa: PLC0415
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
 
-    write_card(PosixFilesystem(directory), open_dataset(directory))
-    say(f"{directory}/README.md and croissant.json written")
+    dataset = open_dataset(directory)
+    write_card(dataset.fs, dataset)
+    say(f"{directory.rstrip('/')}/README.md and croissant.json written")
 
 
 @app.command(short_help="Join datasets; equal samples are kept once.")
 def merge(
     directories: Annotated[
-        list[Path], typer.Argument(help="Two or more datasets.", metavar="DIR...")
+        list[str], typer.Argument(help="Two or more datasets.", metavar="DIR...")
     ],
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="The dataset to write: new or empty.")
+        str, typer.Option("--out", metavar="DIR", help="The dataset to write: new or empty.")
     ],
 ) -> None:
     """Join datasets; equal samples are kept once, families are found anew over the union."""
     from llmperf_common.families import assign_families  # noqa: PLC0415
     from llmperf_common.store.card import write_card  # noqa: PLC0415
-    from llmperf_common.store.filesystem import PosixFilesystem  # noqa: PLC0415
     from llmperf_common.store.merge import merge as merge_  # noqa: PLC0415
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
 
     report = dataclasses.asdict(merge_(directories, out, assign_families=assign_families))
-    write_card(PosixFilesystem(out), open_dataset(out))
+    merged = open_dataset(out)
+    write_card(merged.fs, merged)
     say(f"{out}: " + ", ".join(f"{name} {value}" for name, value in report.items()))
+
+
+@app.command(name="compact", short_help="Join small shards into large ones; no row changes.")
+def compact_(
+    directory: _Directory,
+    target_rows: Annotated[
+        int,
+        typer.Option("--target-rows", metavar="N", min=1, help="Sample rows of a shard, at most."),
+    ] = 200_000,
+    target_mib: Annotated[
+        int,
+        typer.Option(
+            "--target-mib", metavar="N", min=1, help="MiB of a pair of shards, at most (as stored)."
+        ),
+    ] = 64,
+    as_json: _Json = False,
+) -> None:
+    """Join small shards into large ones, under the run lock; no row changes.
+
+    What is replaced stays for a day and as long as the last three versions list it; a later `compact` removes it. Exit 3 while
+    collectors are at work.
+    """
+    from llmperf_common.store.compact import CompactionTarget, compact  # noqa: PLC0415
+
+    target = CompactionTarget(rows=target_rows, size_mib=target_mib)
+    report = compact(directory, target=target)
+    if as_json:
+        answer_json(dataclasses.asdict(report))
+        return
+    say(
+        f"{directory}: {report.num_pairs_before:,} pairs of shards are now {report.num_pairs:,} "
+        f"(version {report.version}); removed {len(report.removed):,} files, {len(report.waiting):,} replaced ones "
+        "stay for their readers"
+    )
 
 
 @app.command()
 def export(
     directory: _Directory,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", metavar="DIR", help="The folder to write.", callback=local_only),
+    ],
     format_: Annotated[
         str, typer.Option("--format", metavar="NAME", help="arrow or csv.")
     ] = "arrow",

@@ -8,12 +8,19 @@ from typing import Annotated, Any
 import typer
 
 from llmperf.cli.console import answer, answer_json, answer_table, say
+from llmperf.cli.paths import local_only
 from llmperf.exits import CommandError, Exit
 
 
 def train(
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="A dataset folder.")],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The run folder to write.")],
+    data: Annotated[
+        str,
+        typer.Option("--data", metavar="DIR", help="A dataset: a folder or s3://BUCKET/PREFIX."),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("--out", metavar="DIR", help="The run folder to write.", callback=local_only),
+    ],
     preset: Annotated[
         str,
         typer.Option(
@@ -67,9 +74,15 @@ def train(
 
 def evaluate(
     run: Annotated[str, typer.Argument(help="A run's folder or name.")],
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="A dataset folder.")],
+    data: Annotated[
+        str,
+        typer.Option("--data", metavar="DIR", help="A dataset: a folder or s3://BUCKET/PREFIX."),
+    ],
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="The evaluation folder to write.")
+        Path,
+        typer.Option(
+            "--out", metavar="DIR", help="The evaluation folder to write.", callback=local_only
+        ),
     ],
     split: Annotated[
         str,

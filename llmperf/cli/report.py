@@ -11,6 +11,7 @@ import typer
 
 import llmperf
 from llmperf.cli.console import say
+from llmperf.cli.paths import local_only
 from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
@@ -29,9 +30,16 @@ _EVALUATION_FACTS = (
 
 def report(
     directory: Annotated[
-        Path, typer.Argument(help="A dataset, an evaluation or a CORPUS.parquet.", metavar="DIR")
+        str,
+        typer.Argument(
+            help="A dataset (a folder or s3://BUCKET/PREFIX), an evaluation or a CORPUS.parquet.",
+            metavar="DIR",
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The HTML file to write.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", metavar="FILE", help="The HTML file to write.", callback=local_only),
+    ],
     evaluation: Annotated[
         Path | None,
         typer.Option(
@@ -41,15 +49,18 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about a dataset, an evaluation, both, or a corpus."""
     from llmperf.report import Stamp, write_report  # noqa: PLC0415
+    from llmperf_common.store.location import local_folder  # noqa: PLC0415
 
     stamp = Stamp(made_at=datetime.now(UTC), version=llmperf.__version__)
-    if directory.is_file():
+    local = local_folder(directory)
+    if local is not None and local.is_file():
         if evaluation is not None:
             raise CommandError(Exit.USAGE, "--evaluation goes with a dataset, not with a corpus")
-        _report_corpus(directory, out, stamp)
+        _report_corpus(local, out, stamp)
         return
-    scored = directory if (directory / _PREDICTIONS).is_file() else evaluation
-    dataset = None if scored == directory else _dataset_view(directory)
+    is_evaluation = local is not None and (local / _PREDICTIONS).is_file()
+    scored = local if is_evaluation else evaluation
+    dataset = None if is_evaluation else _dataset_view(directory)
     write_report(
         dataset=dataset,
         evaluation=_evaluation_view(scored, dataset) if scored is not None else None,
@@ -67,8 +78,9 @@ def _report_corpus(path: Path, out: Path, stamp: Stamp) -> None:
     say(f"{out} written")
 
 
-def _dataset_view(directory: Path) -> DatasetView:
+def _dataset_view(directory: str) -> DatasetView:
     from llmperf.report import DatasetView  # noqa: PLC0415
+    from llmperf_common.store.location import title_of  # noqa: PLC0415
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
 
     dataset = open_dataset(directory)
@@ -77,7 +89,7 @@ def _dataset_view(directory: Path) -> DatasetView:
         samples=dataset.samples(),
         kernels=dataset.kernels(),
         devices=dataset.devices(),
-        title=directory.resolve().name,
+        title=title_of(directory),
         run={
             "plan_hash": run.plan_hash,
             "corpus_sha256": run.corpus_sha256,

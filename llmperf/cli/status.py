@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +17,8 @@ _WATCH_INTERVAL_S = 2.0
 
 def status(
     directory: Annotated[
-        Path | None, typer.Argument(help="A dataset folder.", metavar="[DIR]")
+        str | None,
+        typer.Argument(help="A dataset: a folder or s3://BUCKET/PREFIX.", metavar="[DIR]"),
     ] = None,
     ledger: Annotated[
         str | None,
@@ -62,28 +62,29 @@ def status(
         _show(read())
 
 
-def _read(directory: Path, ledger: str | None) -> dict[str, Any]:
+def _read(directory: str, ledger: str | None) -> dict[str, Any]:
     from llmperf.run_state import Published, run_state  # noqa: PLC0415
     from llmperf_common.failures import OK_STATUS  # noqa: PLC0415
-    from llmperf_common.store.filesystem import PosixFilesystem, StoreError  # noqa: PLC0415
+    from llmperf_common.store.filesystem import StoreError  # noqa: PLC0415
+    from llmperf_common.store.location import open_filesystem  # noqa: PLC0415
     from llmperf_common.store.manifest import latest_manifest  # noqa: PLC0415
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
     from llmperf_common.store.run import RUN_LOCK, read_run  # noqa: PLC0415
 
-    fs = PosixFilesystem(directory)
+    fs = open_filesystem(directory)
     run = read_run(fs)
     if run is None:
         raise StoreError(
             f"{directory} is no dataset (it has no run.json): name the --out folder of a collect"
         )
     manifest = latest_manifest(fs)
-    statuses = open_dataset(directory).status_counts() if manifest else {OK_STATUS: 0}
+    statuses = open_dataset(fs).status_counts() if manifest else {OK_STATUS: 0}
     names = [item.name for item in run.device_classes]
     view = _view_of_server(ledger, run.run_id) if ledger else _view_beside(directory, run)
     if view is not None and manifest is not None and view.epoch < manifest.epoch:
         view = None  # left behind by a run that goes on with another ledger
     state = run_state(
-        location=str(directory),
+        location=directory,
         ledger=_public(ledger) if ledger else ("sqlite" if view else None),
         plan_hash=run.plan_hash,
         created_at=run.created_at,
@@ -105,15 +106,16 @@ def _read(directory: Path, ledger: str | None) -> dict[str, Any]:
     return state
 
 
-def _view_beside(directory: Path, run: Any) -> Any:
+def _view_beside(directory: str, run: Any) -> Any:
     """Return what the SQLite ledger of a dataset says, None where it has none."""
+    from cluster.homes import sqlite_folder  # noqa: PLC0415
     from llmperf.api import state_folder  # noqa: PLC0415
-    from llmperf_common.ledger.attach import ledger_folder  # noqa: PLC0415
     from llmperf_common.ledger.holder import boot_clock_s  # noqa: PLC0415
     from llmperf_common.ledger.looking import class_ranges, look_at_sqlite  # noqa: PLC0415
 
     ranges = class_ranges(run.num_tasks, len(run.device_classes))
-    return look_at_sqlite(ledger_folder(directory, state_folder()), ranges, now_s=boot_clock_s())
+    folder = sqlite_folder(directory, state_folder(), run.run_id)
+    return look_at_sqlite(folder, ranges, now_s=boot_clock_s())
 
 
 def _view_of_server(url: str, run_id: str) -> Any:

@@ -20,8 +20,16 @@ TEMPORARY_PREFIX = ".tmp-"
 """Readers of Parquet folders skip names with a leading dot; the sweeper removes leftovers."""
 
 
+_NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
+"""What ``link`` says on FAT and on many FUSE mounts (of buckets, say)."""
+
+
 class StoreError(Exception):
     """The dataset folder cannot be used: the message says what, where and what to do."""
+
+
+class AccessDeniedError(StoreError):
+    """The store knows who we are, or not, and refuses."""
 
 
 class Filesystem(Protocol):
@@ -93,6 +101,13 @@ class PosixFilesystem:
                 is_new = True
             except FileExistsError:
                 is_new = False
+            except OSError as error:
+                if error.errno not in _NO_HARD_LINKS:
+                    raise
+                raise StoreError(
+                    f"cannot create {target} only if it is absent: the file system has no hard links ({error.strerror}): "
+                    "choose a folder on a local disk or NFS, or an s3:// location"
+                ) from error
             # Also for a loser: whoever goes on from the winner's file must find it after a power cut.
             _fsync_folder(target.parent)
         return is_new

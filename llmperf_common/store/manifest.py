@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llmperf_common.ids import sha256_hex
@@ -87,6 +87,24 @@ class Manifest:
         new = {entry.name: entry for entry in entries if entry.name not in known}
         return replace(
             self, version=self.version + 1, epoch=epoch, shards=(*self.shards, *new.values())
+        )
+
+    def with_replaced(self, replaced: Mapping[ShardEntry, Sequence[str]]) -> Manifest:
+        """Return the next version, in which each new shard stands for listed ones; its publisher's epoch stays.
+
+        Raises:
+            ValueError: A shard to be replaced is not listed.
+        """
+        gone = frozenset(name for old in replaced.values() for name in old)
+        if not gone <= self.shard_names:
+            raise ValueError(f"not listed: {sorted(gone - self.shard_names)[:3]}")
+        kept = tuple(shard for shard in self.shards if shard.name not in gone)
+        return replace(
+            self,
+            version=self.version + 1,
+            shards=(*kept, *replaced),
+            replaces=(*self.replaces, *((new.name, tuple(old)) for new, old in replaced.items())),
+            schema_version=SCHEMA_VERSION,
         )
 
     def to_json(self) -> bytes:

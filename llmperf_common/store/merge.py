@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +19,10 @@ import pyarrow.compute as pc
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.ids import content_id
 from llmperf_common.schemas import KERNELS, SAMPLES, SCHEMA_VERSION
-from llmperf_common.store.filesystem import PosixFilesystem, StoreError
+from llmperf_common.store.filesystem import StoreError
+from llmperf_common.store.location import Location, open_filesystem
 from llmperf_common.store.manifest import Manifest, ShardEntry, publish
+from llmperf_common.store.probe import probe
 from llmperf_common.store.reader import Dataset, conform, open_dataset, read_columns
 from llmperf_common.store.run import RUN_FILE, RUN_LOCK, ForeignRunError, RunRecord
 from llmperf_common.store.sample_keys import first_of_each, id_keys, join_keys
@@ -69,12 +70,14 @@ class _Choice:
         return found
 
 
-def merge(sources: Sequence[Path], out: Path, *, assign_families: AssignFamilies) -> MergeReport:
+def merge(
+    sources: Sequence[Location], out: Location, *, assign_families: AssignFamilies
+) -> MergeReport:
     """Merge the datasets in ``sources`` into a new one in ``out``, visible only when whole.
 
     Args:
-        sources: dataset folders, in order of preference.
-        out: a new or empty folder.
+        sources: datasets, in order of preference.
+        out: a new or empty folder or S3 prefix.
         assign_families: recomputes ``family_id`` over the union (``families.assign_families``).
 
     Raises:
@@ -83,10 +86,11 @@ def merge(sources: Sequence[Path], out: Path, *, assign_families: AssignFamilies
     """
     datasets = [open_dataset(path) for path in sources]
     _check_harness(sources, datasets)
-    fs = PosixFilesystem(out)
+    fs = open_filesystem(out)
     with fs.lock(RUN_LOCK, exclusive=False, wait=True):  # as a collector holds it while it writes
-        if [entry.name for entry in out.iterdir()] != [RUN_LOCK]:
+        if {*fs.names(), *fs.folders()} != {RUN_LOCK}:
             raise ForeignRunError(f"{out} is not empty: choose a new or empty folder to merge into")
+        probe(fs)
         pairs = [pair for dataset in datasets for pair in _pairs(dataset)]
         choice = _choose(pairs)
         run = _merged_run(datasets, num_tasks=len(choice.pairs_of_task))
@@ -107,7 +111,7 @@ def merge(sources: Sequence[Path], out: Path, *, assign_families: AssignFamilies
     )
 
 
-def _check_harness(sources: Sequence[Path], datasets: Sequence[Dataset]) -> None:
+def _check_harness(sources: Sequence[Location], datasets: Sequence[Dataset]) -> None:
     if not datasets:
         raise StoreError("nothing to merge: give at least one dataset folder")
     versions = [dataset.run.harness_version for dataset in datasets]

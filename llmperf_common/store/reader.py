@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +17,8 @@ import pyarrow.parquet as pq
 from llmperf_common.ids import sha256_hex
 from llmperf_common.records import SentinelReading
 from llmperf_common.schemas import TABLES, missing_or_changed_columns
-from llmperf_common.store.filesystem import Filesystem, PosixFilesystem, StoreError
+from llmperf_common.store.filesystem import Filesystem, StoreError
+from llmperf_common.store.location import Location, open_filesystem
 from llmperf_common.store.manifest import Manifest, ShardEntry, latest_manifest, manifest_name
 from llmperf_common.store.run import RUN_FILE, RunRecord, read_run
 from llmperf_common.store.shard import ShardError, read_footer
@@ -113,15 +113,15 @@ class Dataset:
         return pa.concat_tables(tables) if tables else project(table, columns).empty_table()
 
 
-def open_dataset(where: Path | Filesystem) -> Dataset:
-    """Open the current version of the dataset in a folder.
+def open_dataset(where: Location | Filesystem) -> Dataset:
+    """Open the current version of the dataset in a folder or at ``s3://bucket/prefix``.
 
     What a running collector publishes later is not seen: open again for it.
 
     Raises:
         StoreError: There is no dataset, or its ``run.json`` or manifest is damaged.
     """
-    fs = PosixFilesystem(where) if isinstance(where, Path) else where
+    fs = open_filesystem(where) if isinstance(where, Location) else where
     run = read_run(fs)
     if run is None:
         raise StoreError(

@@ -98,10 +98,11 @@ def rebuild_manifest(fs: Filesystem, *, plan_hash: str, epoch: int) -> Manifest 
 
 
 def find_candidates(fs: Filesystem, base: Manifest, plan_hash: str) -> Iterator[Candidate]:
-    """Yield the whole, undamaged shard pairs of this plan that ``base`` does not list."""
+    """Yield the whole, undamaged shard pairs of this plan that ``base`` neither lists nor has compacted."""
     samples = set(fs.names("samples"))
+    known = base.shard_names | base.replaced_names
     for name in fs.names("kernels"):
-        if f"kernels/{name}" in base.shard_names or not is_shard_name(name) or name not in samples:
+        if f"kernels/{name}" in known or not is_shard_name(name) or name not in samples:
             continue
         candidate = _read_candidate(fs, name, plan_hash)
         if candidate is not None:

@@ -66,7 +66,7 @@ def sweep(
     orphans: list[str] = []
     replaced: list[str] = []
     foreign: list[str] = []
-    still_read = _recently_listed(fs) if remove_replaced else frozenset()
+    still_read = recently_listed(fs) if remove_replaced else frozenset()
     for name in unlisted_shards(fs, manifest):
         if name in unpublished:
             continue
@@ -110,7 +110,8 @@ def _join(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def _recently_listed(fs: Filesystem) -> frozenset[str]:
+def recently_listed(fs: Filesystem) -> frozenset[str]:
+    """Return the shards of the last few versions: somebody may just be reading one of those."""
     names: set[str] = set()
     for version in manifest_versions(fs)[-MANIFESTS_KEPT_WHOLE:]:
         name = manifest_name(version)

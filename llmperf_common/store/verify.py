@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -16,7 +15,8 @@ from llmperf_common.failures import OK_STATUS
 from llmperf_common.ids import sha256_hex
 from llmperf_common.schemas import TABLES
 from llmperf_common.store.chain_checks import check_chain
-from llmperf_common.store.filesystem import Filesystem, PosixFilesystem, StoreError
+from llmperf_common.store.filesystem import Filesystem, StoreError
+from llmperf_common.store.location import Location, open_filesystem
 from llmperf_common.store.manifest import Manifest, ShardEntry, manifest_versions
 from llmperf_common.store.problems import Problem, ProblemKind, naming
 from llmperf_common.store.reader import conform, value_counts
@@ -59,9 +59,9 @@ class VerifyReport:
         return not self.problems
 
 
-def verify(path: Path) -> VerifyReport:
-    """Check the dataset in ``path`` as of its current manifest, also while a collector is running."""
-    fs = PosixFilesystem(path)
+def verify(path: Location) -> VerifyReport:
+    """Check the dataset in ``path`` (a folder or an S3 location) as of its current manifest, also while a collector is running."""
+    fs = open_filesystem(path)
     problems: list[Problem] = []
     try:
         run = read_run(fs)

@@ -102,6 +102,22 @@ class LedgerContract:
         assert all(lease.epoch == EPOCH == ledger.epoch for lease in first)
         assert [lease.attempt for lease in first] == [1, 1]
 
+    @pytest.mark.parametrize("committed", [0, 1, 2])
+    def test_many_tasks(self, harness: Harness, committed: int) -> None:
+        """Of two classes of 97 tasks each, with none, some or all done in between, each is leased once, in order."""
+        ledger, tasks = harness.open(), range(194)
+        given: list[int] = []
+        for number, one in enumerate((range(97, 194), range(97))):
+            while leases := claim(ledger, harness.holder(number), 7, one):
+                given += tasks_of(leases)
+                done = leases if committed == 2 else leases[1::3] * committed
+                if done:
+                    outcome = ledger.commit(shards=shard_pair(f"s{given[-1]}"), leases=done)
+                    assert outcome == Committed()
+        assert given == [*range(97, 194), *range(97)]
+        assert ledger.counts(tasks).total == 194
+        assert ledger.counts(tasks).done == {0: 0, 1: 56, 2: 194}[committed]
+
     def test_ranges_are_apart(self, harness: Harness) -> None:
         ledger = harness.open()
         assert tasks_of(claim(ledger, harness.holder(1), 9, range(3, 6))) == [3, 4, 5]

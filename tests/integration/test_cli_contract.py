@@ -38,7 +38,7 @@ OPTIONS = {
 }
 """Every command with its options (``test_public_surface.py`` sees to it that there are no others)."""
 
-NOT_YET = ("split", "compact", "rejoin")
+NOT_YET = ("split", "rejoin")
 PREDICT_KEYS = [
     "kernel", "device", "time_ns", "interval", "local_size_best", "bound", "ood", "warnings",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Atomic creation, locks, and what a user reads when the disk is full or not writable."""
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmperf_common.store.filesystem import TEMPORARY_PREFIX, PosixFilesystem, StoreError
+from llmperf_common.store.probe import probe
 
 
 @pytest.fixture
@@ -192,4 +194,14 @@ def test_a_file_size_limit_is_a_message(fs):
         [sys.executable, "-c", code, str(fs.root)], check=True, capture_output=True, text=True
     )
     assert "no space left to write" in done.stdout
+    assert everything_in(fs.root) == []
+
+
+def test_a_file_system_without_hard_links_is_a_message(fs, monkeypatch):
+    def no_link(*_):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "link", no_link)
+    with pytest.raises(StoreError, match=r"no hard links .*choose a folder on a local disk"):
+        probe(fs)
     assert everything_in(fs.root) == []

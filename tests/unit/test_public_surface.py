@@ -37,6 +37,7 @@ OPTIONS = {
     "llmperf dataset stats": "[DIR] --json",
     "llmperf dataset card": "[DIR]",
     "llmperf dataset merge": "[DIR...] --out",
+    "llmperf dataset compact": "[DIR] --target-rows --target-mib --json",
     "llmperf dataset export": "[DIR] --out --format",
 }
 COLLECT_KEYS = """
@@ -102,7 +103,7 @@ COLUMNS = {
 
 HEAVY = (
     "pyarrow", "numpy", "torch", "ray", "deepspeed", "pyopencl", "lightgbm", "pydantic", "typer",
-    "redis", "transformers", "sklearn", "scipy", "clang", "datasketch", "pynvml",
+    "redis", "boto3", "botocore", "transformers", "sklearn", "scipy", "clang", "datasketch", "pynvml",
 )  # fmt: skip
 HEAVY_FOR_HELP = tuple(sorted(set(HEAVY) - {"typer"}))
 

@@ -1,0 +1,20 @@
+"""Paths that commands write to on this machine. Owns the refusal of S3 locations there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llmperf.exits import CommandError, Exit
+
+
+def local_only(path: Path) -> Path:
+    """Return ``path``; a typer callback.
+
+    Raises:
+        CommandError: It was an S3 location, which as a path would make a folder named ``s3:`` here.
+    """
+    if str(path).startswith("s3:/"):
+        raise CommandError(
+            Exit.USAGE, f"{path}: this is written on this machine: name a folder or file of its own"
+        )
+    return path

@@ -1,0 +1,37 @@
+"""A Ray cluster of the tests' own: real raylets of several nodes on this machine, with GPUs that only Ray believes in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+os.environ["RAY_AUTH_MODE"] = "disabled"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+from ray.cluster_utils import Cluster  # noqa: TID251
+
+_MEMORY_BYTES = 100 * 2**20
+
+
+@contextlib.contextmanager
+def nodes_started(*nodes: dict[str, Any]) -> Iterator[Cluster]:
+    """Start a head without anything of its own and ``nodes`` (``num_gpus``, ``labels``); its address is ``.address``."""
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 1,
+            "num_gpus": 0,
+            "labels": {"role": "head"},
+            "object_store_memory": _MEMORY_BYTES,
+            "include_dashboard": False,
+        },
+    )
+    try:
+        for node in nodes:
+            cluster.add_node(num_cpus=1, object_store_memory=_MEMORY_BYTES, **node)
+        cluster.wait_for_nodes()
+        yield cluster
+    finally:
+        cluster.shutdown()

@@ -1,0 +1,298 @@
+"""The pool on a cluster in memory: what it starts, starts again, drains, and tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster.config import ClusterCollectConfig, ClusterConfig, NodePool
+from cluster.pool import ActorPool, SeatState
+from cluster.reports import ActorReport, ActorSpec, ActorState, FailureKind
+from cluster.runtime import ActorGone
+from cluster.seats import ClusterNode, Seat, matches, seats_of, unmatched_pools
+from llmperf_common.records import Device
+from tests.unit.dataset_factory import make_device
+from workers.corpus import Corpus
+from workers.loop import StopReason
+
+DEVICE = make_device()
+CORPUS = Corpus(kernels=(), sha256="c", skipped=())
+NODES = (
+    ClusterNode(node_id="aaaaaaaa", host="h1", labels={"pool": "A"}, num_gpus=2),
+    ClusterNode(node_id="bbbbbbbb", host="h2", labels={"pool": "B"}, num_gpus=1),
+)
+
+
+class FakeActor:
+    """Tells what the test gives it."""
+
+    def __init__(self, spec: ActorSpec) -> None:
+        self.spec = spec
+        self.next: ActorReport | ActorGone | None = None
+        self.asked: list[str] = []
+
+    def poll(self) -> ActorReport | ActorGone | None:
+        told, self.next = self.next, None
+        return told
+
+    def begin(self, corpus: Corpus, run_id: str) -> None:
+        del corpus
+        self.asked.append(f"begin {run_id}")
+
+    def stop(self, *, drop: bool) -> None:
+        self.asked.append(f"stop drop={drop}")
+
+    def kill(self) -> None:
+        self.asked.append("kill")
+
+    def tell(self, state: ActorState, **fields: object) -> None:
+        defaults: dict[str, object] = {"device": DEVICE, "worker_id": "h/1"}
+        self.next = ActorReport(state=state, **{**defaults, **fields})  # type: ignore[arg-type]
+
+
+class FakeCluster:
+    """Nodes come and go as the test says."""
+
+    def __init__(self, nodes: tuple[ClusterNode, ...] = NODES) -> None:
+        self.there = nodes
+        self.actors: list[FakeActor] = []
+
+    def nodes(self) -> tuple[ClusterNode, ...]:
+        return self.there
+
+    def start(self, spec: ActorSpec) -> FakeActor:
+        self.actors.append(FakeActor(spec))
+        return self.actors[-1]
+
+
+class Bench:
+    """A pool on a fake cluster, with a clock."""
+
+    def __init__(self, config: ClusterConfig | None = None, *nodes: ClusterNode) -> None:
+        self.cluster = FakeCluster(nodes or NODES)
+        self.said: list[str] = []
+        self.now_s = 0.0
+        self.pool = ActorPool(
+            self.cluster,
+            config or ClusterConfig(scan_interval_s=1.0, restart_delay_s=2.0, max_restarts=2),
+            spec_of=lambda seat: ActorSpec(
+                seat=seat,
+                location="/data",
+                ledger="redis://h",
+                state_folder=Path("/s"),
+                config=ClusterCollectConfig(),
+            ),
+            device="auto",
+            say=self.said.append,
+        )
+        self.step()
+
+    def step(self, seconds: float = 1.0) -> None:
+        self.now_s += seconds
+        self.pool.step(self.now_s)
+
+    @property
+    def actors(self) -> list[FakeActor]:
+        return self.cluster.actors
+
+    def states(self) -> list[SeatState]:
+        return [place.state for place in self.pool.places.values()]
+
+    def all_open(self, classes: tuple[str, ...] = (DEVICE.device_class,)) -> None:
+        for actor in self.actors:
+            actor.tell(ActorState.OPEN)
+        self.step()
+        self.pool.begin(CORPUS, "run", classes)
+
+
+def test_an_actor_on_every_gpu() -> None:
+    bench = Bench()
+    assert [a.spec.seat.name for a in bench.actors] == [
+        "h1:aaaaaa/gpu0", "h1:aaaaaa/gpu1", "h2:bbbbbb/gpu0",
+    ]  # fmt: skip
+    assert not bench.pool.is_settled
+    bench.all_open()
+    assert bench.pool.is_settled
+    assert [a.asked for a in bench.actors] == [["begin run"]] * 3
+    for actor in bench.actors:
+        actor.tell(ActorState.ENDED, reason=StopReason.COMPLETE, statuses={"ok": 5})
+    bench.step()
+    assert bench.pool.is_over
+    assert bench.pool.statuses == {"ok": 15}
+
+
+def test_the_dead_are_started_again_and_their_rows_still_count() -> None:
+    bench = Bench()
+    bench.all_open()
+    first = bench.actors[0]
+    first.tell(ActorState.COLLECTING, statuses={"ok": 7, "hang": 1}, num_tasks_done=1)
+    bench.step()
+    first.next = ActorGone(why="killed by SIGKILL")
+    bench.step()
+    assert "its actor died and is started again: killed by SIGKILL" in bench.said[-1]
+    assert len(bench.actors) == 3, "not before restart_delay_s"
+    bench.step(2.5)
+    assert len(bench.actors) == 4
+    assert bench.actors[3].spec.seat == first.spec.seat
+    bench.actors[3].tell(ActorState.OPEN)
+    bench.step()
+    assert bench.actors[3].asked == ["begin run"]
+    bench.actors[3].tell(ActorState.COLLECTING, statuses={"ok": 2})
+    bench.step()
+    assert bench.pool.statuses == {"ok": 9, "hang": 1}
+
+
+def test_a_seat_whose_actors_die_at_once_is_drained() -> None:
+    bench = Bench()
+    bench.all_open()
+    for _ in range(3):
+        bench.actors[-1 if len(bench.actors) > 3 else 0].next = ActorGone(why="no memory")
+        bench.step()
+        bench.step(2.5)
+    assert bench.states() == [SeatState.DRAINED, SeatState.RUNNING, SeatState.RUNNING]
+    assert "drained: its actor died 3 times in a row: no memory" in bench.said[-1]
+    assert len(bench.actors) == 5
+
+
+def test_a_finished_task_makes_the_count_of_deaths_begin_anew() -> None:
+    bench = Bench()
+    bench.all_open()
+    for _ in range(5):
+        actor = bench.actors[-1] if len(bench.actors) > 3 else bench.actors[0]
+        actor.tell(ActorState.COLLECTING, num_tasks_done=1)
+        bench.step()
+        actor.next = ActorGone(why="killed")
+        bench.step()
+        bench.step(2.5)
+    assert SeatState.DRAINED not in bench.states()
+
+
+@pytest.mark.parametrize("kind", [FailureKind.DEVICE, FailureKind.STORE])
+def test_a_device_or_folder_that_cannot_be_used_is_not_tried_again(kind: FailureKind) -> None:
+    bench = Bench()
+    bench.actors[0].tell(ActorState.FAILED, kind=kind, detail="lost", device=None)
+    bench.step()
+    bench.step(100)
+    assert bench.states()[0] is SeatState.DRAINED
+    assert len(bench.actors) == 3
+    assert bench.said == ["h1:aaaaaa/gpu0: drained: lost"]
+
+
+def test_a_taken_gpu_is_waited_for_a_minute() -> None:
+    bench = Bench()
+    for _ in range(40):
+        last = [a for a in bench.actors if a.spec.seat.name == "h1:aaaaaa/gpu0"][-1]
+        last.tell(ActorState.FAILED, kind=FailureKind.TAKEN, detail="pid 7 has it", device=None)
+        bench.step(2.0)
+    assert bench.states()[0] is SeatState.DRAINED
+    assert bench.said == ["h1:aaaaaa/gpu0: drained: pid 7 has it"]
+    assert 10 <= len(bench.actors) - 2 <= 35
+
+
+def test_an_actor_that_asked_to_be_drained() -> None:
+    bench = Bench()
+    bench.all_open()
+    bench.actors[1].tell(
+        ActorState.ENDED, reason=StopReason.INTERRUPTED, drained="throttled in 80% of its samples"
+    )
+    bench.step()
+    assert bench.states()[1] is SeatState.DRAINED
+    assert bench.said == ["h1:aaaaaa/gpu1: drained: throttled in 80% of its samples"]
+    assert not bench.pool.is_over
+
+
+def test_nodes_come_and_go() -> None:
+    bench = Bench()
+    bench.all_open()
+    late = ClusterNode(node_id="cccccccc", host="h3", labels={}, num_gpus=1)
+    bench.cluster.there = (NODES[0], late)
+    bench.step()
+    assert bench.states() == [
+        SeatState.RUNNING,
+        SeatState.RUNNING,
+        SeatState.GONE,
+        SeatState.RUNNING,
+    ]
+    bench.actors[-1].tell(ActorState.OPEN)
+    bench.step()
+    assert bench.actors[-1].asked == ["begin run"], "a late node joins the run"
+    assert "h2:bbbbbb/gpu0: gone: its node is gone" in bench.said
+
+
+def test_a_class_that_the_plan_has_not() -> None:
+    bench = Bench()
+    bench.actors[0].tell(ActorState.OPEN)
+    bench.step()
+    bench.pool.begin(CORPUS, "run", ["another"])
+    assert bench.states()[0] is SeatState.DRAINED
+    assert "the plan is not for its device class" in bench.said[-1]
+
+
+def test_a_stop_reaches_all_and_starts_nobody() -> None:
+    bench = Bench()
+    bench.all_open()
+    bench.actors[0].next = ActorGone(why="killed")
+    bench.step()
+    bench.pool.stop(drop=False)
+    assert [a.asked[-1] for a in bench.actors[1:]] == ["stop drop=False"] * 2
+    for actor in bench.actors[1:]:
+        actor.tell(ActorState.ENDED, reason=StopReason.INTERRUPTED)
+    bench.step(10)
+    assert bench.pool.is_over
+    assert len(bench.actors) == 3
+
+
+def test_labels_that_no_node_has_are_told_once() -> None:
+    bench = Bench(ClusterConfig(pools=(NodePool(labels={"pool": "Z"}),), scan_interval_s=1.0))
+    bench.step(5)
+    assert len(bench.said) == 1
+    assert "no node has the labels pool=Z (labels there are: pool=A, pool=B)" in bench.said[0]
+    assert bench.pool.missing_labels == (bench.said[0],)
+
+
+def test_nodes_without_gpus_sit_only_where_no_node_has_any() -> None:
+    head = ClusterNode(node_id="hhhhhhhh", host="h0")
+    pools = (NodePool(),)
+    assert "h0:hhhhhh/cpu0" not in {s.name for s in seats_of((*NODES, head), pools, device="auto")}
+    assert [s.name for s in seats_of((head,), pools, device="auto")] == ["h0:hhhhhh/cpu0"]
+
+
+def test_a_node_belongs_to_the_first_pool_whose_labels_it_has() -> None:
+    pools = (NodePool(labels={"pool": "A"}, device="cpu"), NodePool(labels={}))
+    found = {s.name: s.device for s in seats_of(NODES, pools, device="auto")}
+    assert found == {"h1:aaaaaa/gpu0": "cpu", "h1:aaaaaa/gpu1": "cpu", "h2:bbbbbb/gpu0": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "wanted", "is_in"),
+    [
+        ({"pool": "A"}, {"pool": "A"}, True),
+        ({"pool": "A"}, {"pool": "!A"}, False),
+        ({}, {"pool": "!A"}, True),
+        ({"pool": "B"}, {"pool": "in(A, B)"}, True),
+        ({"pool": "C"}, {"pool": "!in(A,B)"}, True),
+        ({"pool": "A"}, {"pool": "A", "zone": "x"}, False),
+        ({"pool": "A"}, {}, True),
+    ],
+)
+def test_selectors(labels: dict[str, str], wanted: dict[str, str], is_in: bool) -> None:
+    assert matches(labels, wanted) is is_in
+
+
+def test_pools_with_nodes_are_not_missing() -> None:
+    assert unmatched_pools(NODES, (NodePool(), NodePool(labels={"pool": "B"}))) == ()
+
+
+def test_a_seat_is_named_by_host_node_and_place() -> None:
+    seat = Seat(node_id="0123456789", host="h", index=3, num_on_node=4, on_gpu=True, device="auto")
+    assert seat.name == "h:012345/gpu3"
+
+
+def test_the_device_is_known_after_its_actor_died() -> None:
+    bench = Bench()
+    bench.all_open()
+    bench.actors[0].next = ActorGone(why="killed")
+    bench.step()
+    found: dict[Seat, Device] = bench.pool.devices
+    assert len(found) == 3
