@@ -235,8 +235,10 @@ class CollectLoop:
         try:
             if not self._is_attached:
                 self._attach_again()
+            was_left_alone = self._backoff.is_waiting(now_s=self._clock_s())
             action()
-            self._backoff.succeeded()
+            if not was_left_alone:  # else it was not asked, and may still be away
+                self._backoff.succeeded()
             return True
         except LedgerAwayError as error:
             self._note_away(error)
