@@ -1,4 +1,4 @@
-"""Many machines: the Redis ledger, the Ray actors and their monitoring will live here.
+"""Many machines: the Redis ledger, the Ray actors, the pool that keeps them at work, and their metrics.
 
-Nothing yet: collecting on one machine needs none of it. ``workers/loop.py`` already takes any ``Ledger``.
+Collecting on one machine needs none of it. ``workers/loop.py`` takes any ``Ledger``.
 """

@@ -16,9 +16,13 @@ from collections.abc import Mapping, Sequence
 
 from cluster.health import DrainRule
 from cluster.homes import kept_beside, ledger_home
+from cluster.metrics import Meter, MetricsObserver, SilentMeter
 from cluster.pinning import NoSeatDevice, device_of_seat
 from cluster.reports import ActorReport, ActorSpec, ActorState, FailureKind
+from cluster.timed_ledger import TimedHome
 from llmperf_common.extras import MissingExtra
+from llmperf_common.ledger.attach import process_name
+from llmperf_common.ledger.holder import this_process
 from llmperf_common.ledger.protocol import Lease, LedgerAwayError
 from llmperf_common.records import Device, TaskResult
 from llmperf_common.store.filesystem import StoreError
@@ -29,6 +33,8 @@ from workers.device.gpu_lock import GpuTakenError
 from workers.device.nvml import NvmlAbsent, open_gpu_of
 from workers.device.nvml_gpu import NvmlGpu
 from workers.device_worker import Control, DeviceWorker
+from workers.event_logging import EventLogHandler, logging_taken
+from workers.events import open_event_log
 from workers.joining import join_plan
 from workers.loop import StopReason
 from workers.observers import Fanout, SilentObserver, statuses_of
@@ -53,12 +59,20 @@ class CollectActor:
         spec: what to do.
         gpu_ids: what Ray gave this process.
         context: ids of the actor and its node, for the event log.
+        meter: takes its metrics.
     """
 
-    def __init__(self, spec: ActorSpec, gpu_ids: Sequence[str], context: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        spec: ActorSpec,
+        gpu_ids: Sequence[str],
+        context: Mapping[str, str],
+        meter: Meter | None = None,
+    ) -> None:
         self._spec = spec
         self._gpu_ids = tuple(gpu_ids)
         self._context = dict(context)
+        self._meter = meter or SilentMeter()
         self._control = Control()
         self._board = _Board()
         self._run: tuple[Corpus, str] | None = None
@@ -100,25 +114,40 @@ class CollectActor:
         self._may_go_on.set()
 
     def _work(self) -> None:
-        try:
-            self._open_and_collect()
-        except Exception as error:  # the boundary of this process
-            kind = next((kind for cls, kind in _KINDS if isinstance(error, cls)), None)
-            if kind is None:
-                _logger.exception("the collector failed")
-                self._tell(ActorState.FAILED, traceback.format_exc(), FailureKind.INTERNAL)
-            else:
-                self._tell(ActorState.FAILED, str(error), kind)
+        with logging_taken() as logs:
+            try:
+                self._open_and_collect(logs)
+            except Exception as error:  # the boundary of this process
+                kind = next((kind for cls, kind in _KINDS if isinstance(error, cls)), None)
+                if kind is None:
+                    _logger.exception("the collector failed")
+                else:
+                    _logger.error("the collector ends: %s", error)
+                self._keep(logs)  # first: once it is told, this process may be ended
+                if kind is None:
+                    self._tell(ActorState.FAILED, traceback.format_exc(), FailureKind.INTERNAL)
+                else:
+                    self._tell(ActorState.FAILED, str(error), kind)
 
-    def _open_and_collect(self) -> None:
+    def _keep(self, logs: EventLogHandler) -> None:
+        """Write down what was logged while no event log was open, where there is a dataset to write to."""
+        events = kept_beside(self._spec.location, self._spec.state_folder) / "events"
+        if not logs.has_waiting or not events.is_dir():
+            return
+        name = self._report.worker_id or process_name(this_process())
+        log = open_event_log(events, name, self._context)
+        with logs.writing_to(log):
+            pass
+        log.close()
+
+    def _open_and_collect(self, logs: EventLogHandler) -> None:
         spec = self._spec
         ref = device_of_seat(spec.seat.device, self._gpu_ids)
         if isinstance(ref, NoSeatDevice):
-            self._tell(ActorState.FAILED, ref.reason, FailureKind.DEVICE)
-            return
+            raise DeviceLostError(ref.reason)
         if ref.selector.startswith("cuda"):
             use_share_of_processors(spec.seat.index, spec.seat.num_on_node)
-        with DeviceWorker(ref, spec.config, where=spec.location) as worker:
+        with DeviceWorker(ref, spec.config, where=spec.location, logs=logs) as worker:
             device = worker.open()
             self._tell(ActorState.OPEN, device=device, worker_id=worker.worker_id)
             self._may_go_on.wait()
@@ -145,18 +174,28 @@ class CollectActor:
         self._began_s = time.monotonic()
         self._tell(ActorState.COLLECTING)
         rule = DrainRule(spec.config.cluster, self._drain)
+        metrics = MetricsObserver(
+            self._meter,
+            {
+                "seat": spec.seat.name,
+                "node": self._context.get("node_id", ""),
+                "device_class": found.device_class,
+            },
+        )
+        home = ledger_home(spec.ledger, spec.location, spec.state_folder)(run)
         return worker.collect(
             fs=fs,
             plan=plan,
-            home=ledger_home(spec.ledger, spec.location, spec.state_folder)(run),
+            home=TimedHome(home, metrics.ledger_called),
             events=kept_beside(spec.location, spec.state_folder) / "events",
             control=self._control,
-            observe=lambda _start: Fanout((self._board, rule)),
+            observe=lambda _start: Fanout((self._board, rule, metrics)),
             context=self._context,
+            heard=metrics.heard,
         )
 
     def _drain(self, reason: str) -> None:
-        self._drained = reason
+        self._drained = self._control.drained = reason
         self.stop(drop=False)
 
     def _tell(

@@ -29,15 +29,20 @@ def ledger_home(
         LedgerAwayError: The server cannot be reached, or refuses us.
     """
     if ledger == SQLITE:
-        folder = local_folder(location)
-        if folder is None:  # a run begun anew under the same name has a ledger of its own
-            beside = kept_beside(location, state_folder)
-            return lambda run: SqliteHome(beside / f"ledger-{run.run_id}")
-        return lambda _run: SqliteHome(ledger_folder(folder, state_folder))
+        return lambda run: SqliteHome(sqlite_folder(location, state_folder, run.run_id))
     require("redis", "cluster")
     from cluster.ledger_redis import redis_home  # noqa: PLC0415  (a server's users have the extra)
 
-    return redis_home(ledger)
+    folder = local_folder(location)
+    return redis_home(ledger, location if folder is None else str(folder.absolute()))
+
+
+def sqlite_folder(location: str | Path, state_folder: Path, run_id: str) -> Path:
+    """Return where the SQLite ledgers of a run lie."""
+    folder = local_folder(location)
+    if folder is None:  # a run begun anew under the same name has a ledger of its own
+        return kept_beside(location, state_folder) / f"ledger-{run_id}"
+    return ledger_folder(folder, state_folder)
 
 
 def kept_beside(location: str | Path, state_folder: Path) -> Path:

@@ -20,6 +20,7 @@ import redis  # noqa: TID251
 from redis.commands.core import Script  # noqa: TID251
 
 from llmperf_common.ledger.protocol import (
+    SILENT_LIMIT_S,
     CommitOutcome,
     Committed,
     Holder,
@@ -29,6 +30,7 @@ from llmperf_common.ledger.protocol import (
     LedgerLostError,
     Refused,
     TaskCounts,
+    WorkerReport,
 )
 from llmperf_common.store.manifest import ShardEntry
 from llmperf_common.store.run import RunRecord
@@ -37,10 +39,13 @@ if TYPE_CHECKING:
     _Value = bytes | bytearray | memoryview[int] | str | int | float
     _Fields = dict[_Value, _Value]
 
+RedisClient = redis.Redis
 _T = TypeVar("_T")
 _KEYS = (
-    "meta", "expiry", "held", "free", "leases", "cursors", "done", "shards", "unpublished", "publisher",
+    "meta", "expiry", "held", "free", "leases", "cursors", "done", "shards", "unpublished", "publisher", "board",
 )  # fmt: skip
+RUNS_KEY = "llmperf:runs"
+"""The datasets that a server has had ledgers of."""
 _US = 1_000_000
 _TIMEOUT_S = 10.0
 _LEAST_VERSION = (6, 2)
@@ -135,6 +140,21 @@ class RedisLedger:
         done, leased = self._run("counts", tasks.start, tasks.stop)
         return TaskCounts(done=done, leased=leased, total=len(tasks))
 
+    def report(self, worker: str, document: str) -> None:
+        """Put a worker's document on the board."""
+        self._run("report", worker, document, _us(SILENT_LIMIT_S))
+
+    def workers(self) -> list[WorkerReport]:
+        """Return the board."""
+        answer = self._run("workers", _us(SILENT_LIMIT_S))
+        return sorted(
+            (
+                WorkerReport(worker=name.decode(), age_s=age_us / _US, document=document.decode())
+                for name, age_us, document in zip(*[iter(answer)] * 3, strict=True)
+            ),
+            key=lambda one: one.worker,
+        )
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
@@ -150,7 +170,7 @@ class RedisLedger:
     def _run(self, script: str, *arguments: str | int) -> Any:
         if script not in self._scripts:
             self._scripts[script] = self._client.register_script(_source(script))
-        with _told_as_ours():
+        with told_as_ours():
             return self._scripts[script](
                 keys=self._keys, args=[self._epoch, self.clock_offset_us, *arguments]
             )
@@ -162,16 +182,23 @@ class RedisHome:
     Args:
         client: a connection pool to it; closed by the ledgers that it opens.
         dataset: names the dataset; the same for all its workers, and for no other dataset of this server.
+        about: a JSON document about the run, for those who look at the server (``redis_runs.py``).
     """
 
-    def __init__(self, client: redis.Redis, *, dataset: str) -> None:
+    def __init__(self, client: redis.Redis, *, dataset: str, about: str = "{}") -> None:
         self._client = client
+        self._dataset = dataset
+        self._about = about
         # In braces: a cluster of servers keeps all keys with the same such part on one of them.
         self._prefix = f"llmperf:{{{dataset}}}"
 
+    def key(self, name: str) -> str:
+        """Return the key of what is kept of the dataset itself, whatever the epoch."""
+        return f"{self._prefix}:{name}"
+
     def open(self, epoch: int, plan_hash: str) -> Ledger | None:
         """Open the ledger of ``epoch``; None if it is gone, of another plan, or of an earlier life of the server."""
-        with _told_as_ours():
+        with told_as_ours():
             found = self._client.hmget(f"{self._of(epoch)}:meta", ["epoch", "plan_hash", "run_id"])
             wanted = [str(epoch), plan_hash, self._run_id()]
         if [value.decode() if isinstance(value, bytes) else value for value in found] != wanted:
@@ -180,8 +207,8 @@ class RedisHome:
 
     def retire(self, *, before: int) -> None:
         """Remove older epochs: whoever still uses one is told that it is lost."""
-        with _told_as_ours():
-            for member in self._client.smembers(f"{self._prefix}:epochs"):
+        with told_as_ours():
+            for member in self._client.smembers(self.key("epochs")):
                 if int(member) < before:
                     self._remove(int(member))
 
@@ -195,8 +222,10 @@ class RedisHome:
     ) -> Ledger:
         """Create the ledger of ``epoch`` and open it; ``meta`` comes last, and nothing counts before it is there."""
         prefix = self._of(epoch)
-        with _told_as_ours():
-            self._client.sadd(f"{self._prefix}:epochs", epoch)
+        with told_as_ours():
+            self._client.set(self.key("about"), self._about)
+            self._client.sadd(RUNS_KEY, self._dataset)
+            self._client.sadd(self.key("epochs"), epoch)
             self._client.delete(*(f"{prefix}:{key}" for key in _KEYS))
             for some in _pieces(shards):
                 texts: _Fields = {entry.name: _entry_text(entry, "") for entry in some}
@@ -215,7 +244,7 @@ class RedisHome:
         prefix = self._of(epoch)
         self._client.delete(f"{prefix}:meta")  # first: from now on nothing can be committed to it
         self._client.unlink(*(f"{prefix}:{key}" for key in _KEYS))
-        self._client.srem(f"{self._prefix}:epochs", epoch)
+        self._client.srem(self.key("epochs"), epoch)
 
     def _of(self, epoch: int) -> str:
         return f"{self._prefix}:e{epoch:06d}"
@@ -228,8 +257,25 @@ class LedgerUrlError(ValueError):
     """``--ledger`` names no Redis server that can be used."""
 
 
-def redis_home(url: str) -> Callable[[RunRecord], RedisHome]:
-    """Return what opens the ledgers of a run on the server at ``url``: ``redis://[USER:PASSWORD@]HOST:PORT/DB``, ``rediss://`` for TLS.
+def redis_home(url: str, location: str) -> Callable[[RunRecord], RedisHome]:
+    """Return what opens the ledgers of a run on the server at ``url``.
+
+    Args:
+        url: as ``connect`` takes it.
+        location: the dataset, as its workers name it.
+
+    Raises:
+        LedgerUrlError: The URL is none, or its server is too old.
+        LedgerAwayError: The server cannot be reached, or refuses us.
+    """
+    client = connect(url)
+    return lambda run: RedisHome(
+        client, dataset=run.run_id or run.plan_hash, about=_about(run, location)
+    )
+
+
+def connect(url: str) -> RedisClient:
+    """Return a client of the server at ``url``: ``redis://[USER:PASSWORD@]HOST:PORT/DB``, ``rediss://`` for TLS.
 
     Raises:
         LedgerUrlError: The URL is none, or its server is too old.
@@ -241,15 +287,16 @@ def redis_home(url: str) -> Callable[[RunRecord], RedisHome]:
         )
     except ValueError as error:
         raise LedgerUrlError(f"--ledger {url!r}: {error}") from error
-    with _told_as_ours():
+    with told_as_ours():
         version = str(client.info("server")["redis_version"])
     if tuple(map(int, version.split(".")[:2])) < _LEAST_VERSION:
         raise LedgerUrlError(f"--ledger {url!r}: its server is Redis {version}, 6.2 is needed")
-    return lambda run: RedisHome(client, dataset=run.run_id or run.plan_hash)
+    return client
 
 
 @contextlib.contextmanager
-def _told_as_ours() -> Iterator[None]:
+def told_as_ours() -> Iterator[None]:
+    """Raise what the client library raises as an error of the ledger."""
     try:
         yield
     except redis.ResponseError as error:
@@ -293,3 +340,17 @@ def _entry(name: str, text: bytes) -> ShardEntry:
     return ShardEntry(
         name=name, rows=found["rows"], bytes=found["bytes"], sha256=found["sha256"], tasks=found["tasks"]
     )  # fmt: skip
+
+
+def _about(run: RunRecord, location: str) -> str:
+    """Say what a run is, for those who see the server only. Of its tasks each class has as many, in this order."""
+    return json.dumps(
+        {
+            "location": location,
+            "run_id": run.run_id,
+            "plan_hash": run.plan_hash,
+            "num_tasks": run.num_tasks,
+            "device_classes": [one.name for one in run.device_classes],
+            "created_at": run.created_at,
+        }
+    )

@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ray  # noqa: TID251
+from ray.util import metrics as ray_metrics  # noqa: TID251
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: TID251
 
 from cluster.actor import CollectActor
+from cluster.metrics import METRICS, TAGS, Metric, MetricKind
 from cluster.reports import ActorReport, ActorSpec
 from cluster.runtime import ActorGone
 from cluster.seats import ClusterNode
@@ -104,6 +106,39 @@ class RayActor:
             ray.kill(self._handle)
 
 
+class RayMeter:
+    """Metrics through Ray's agent of the node, which Prometheus scrapes; their names begin with ``ray_`` there."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+        for metric in METRICS:
+            keys = (*TAGS, *metric.tags)
+            if metric.kind is MetricKind.HISTOGRAM:
+                made: Any = ray_metrics.Histogram(
+                    metric.name, metric.meaning, list(metric.boundaries), keys
+                )
+            else:
+                kinds = {
+                    MetricKind.COUNTER: ray_metrics.Counter,
+                    MetricKind.GAUGE: ray_metrics.Gauge,
+                }
+                made = kinds[metric.kind](metric.name, metric.meaning, keys)
+            self._made[metric.name] = made
+
+    def add(self, metric: Metric, value: float, tags: Mapping[str, str]) -> None:
+        """Increase a counter."""
+        if value > 0:
+            self._made[metric.name].inc(value, tags=dict(tags))
+
+    def set(self, metric: Metric, value: float, tags: Mapping[str, str]) -> None:
+        """Set a gauge."""
+        self._made[metric.name].set(value, tags=dict(tags))
+
+    def observe(self, metric: Metric, value: float, tags: Mapping[str, str]) -> None:
+        """Add a value to a histogram."""
+        self._made[metric.name].observe(value, tags=dict(tags))
+
+
 class _SeatedActor(CollectActor):
     """``CollectActor`` with what Ray knows of it."""
 
@@ -120,6 +155,7 @@ class _SeatedActor(CollectActor):
                 "seat": spec.seat.name,
                 "gpu_ids": ",".join(ids),
             },
+            RayMeter(),
         )
 
 

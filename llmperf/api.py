@@ -5,6 +5,7 @@ Owns the wiring of workers and trainer, which do not know each other. Heavy impo
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -126,16 +127,22 @@ def collect_on_cluster(
     from workers.device_worker import Control as Control_  # noqa: PLC0415
 
     require("ray", "cluster")
-    from cluster.ray_runtime import connected  # noqa: PLC0415
+    from cluster.ray_runtime import RayMeter, connected  # noqa: PLC0415
+    from cluster.seat_board import SeatBoard  # noqa: PLC0415
+    from cluster.seat_metrics import SeatMetrics  # noqa: PLC0415
 
     folder = local_folder(out)
     where = str(out) if folder is None else str(folder.absolute())
-    ledger_home(ledger, where, state_folder())  # a server that cannot be used is told at once
+    home_of = ledger_home(ledger, where, state_folder())  # tells at once of a server that is no use
     kernels = read_sources([Path(corpus)])
-    with connected() as runtime:
+    fs = open_filesystem(where)
+    with (
+        connected() as runtime,
+        contextlib.closing(SeatBoard(observer or SilentClusterObserver(), fs, home_of)) as board,
+    ):
         return collect_(
             corpus=kernels,
-            fs=open_filesystem(where),
+            fs=fs,
             location=where,
             runtime=runtime,
             config=config or Config(),
@@ -143,7 +150,7 @@ def collect_on_cluster(
             ledger=ledger,
             state_folder=state_folder(),
             control=control or Control_(),
-            observer=observer or SilentClusterObserver(),
+            observer=SeatMetrics(board, RayMeter()),
         )
 
 

@@ -22,6 +22,8 @@ import pyarrow as pa
 import typer.main
 from pydantic.fields import FieldInfo
 
+from cluster.config import ClusterConfig, NodePool
+from cluster.metrics import METRICS, TAGS
 from llmperf.cli.main import app
 from llmperf.exits import CommandError, Exit, run_guarded
 from llmperf_common.config import Node, preset_names
@@ -32,6 +34,7 @@ from llmperf_common.static_feature_names import STATIC_FEATURES
 from trainer.config import TrainConfig
 from trainer.scoring import PREDICTIONS
 from workers.config import CollectConfig
+from workers.events import EVENT_KINDS, ON_EVERY_LINE
 
 _NOTE = "<!-- Written by `make docs` from the code. Do not edit: a test compares it. -->"
 
@@ -61,12 +64,14 @@ def render() -> dict[str, str]:
     """Return the text of every page by file name; equal on every machine.
 
     >>> sorted(render())
-    ['cli.md', 'config.md', 'failure-codes.md', 'schema.md']
+    ['cli.md', 'config.md', 'events.md', 'failure-codes.md', 'metrics.md', 'schema.md']
     """
     return {
         "cli.md": _page("Command line", _cli()),
         "config.md": _page("Configuration", _config()),
+        "events.md": _page("Event log", _events()),
         "failure-codes.md": _page("Failure codes", _failures()),
+        "metrics.md": _page("Metrics", _metrics()),
         "schema.md": _page("Dataset schema", _schema()),
     }
 
@@ -126,8 +131,8 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def _cli() -> Iterator[str]:
     yield "Results go to stdout, everything else to stderr. `--json` prints one JSON document on stdout."
-    yield "Every command has `--help`; `llmperf --version` prints the version. `--cluster`, `--ledger redis://…`,"
-    yield "`--init` and `--workers` are names that later releases fill: in this one they end with exit code 2."
+    yield "Every command has `--help`; `llmperf --version` prints the version. `llmperf train --cluster`, `--init` and"
+    yield "`--workers` are names that later releases fill: in this one they end with exit code 2."
     yield ""
     yield "## Exit codes"
     yield ""
@@ -269,10 +274,20 @@ def _config() -> Iterator[str]:
     yield "## `llmperf collect`"
     yield ""
     yield "`plan.*` and `timing.*` enter the plan hash: another value is another dataset. The other sections"
-    yield "may change between two starts of the same run. Of the strategies this release has `simple`; another one"
-    yield "ends with exit code 2."
+    yield "may change between two starts of the same run."
     yield ""
     yield from _table(("key", "default", "allowed", "meaning"), _keys(CollectConfig))
+    yield ""
+    yield "With `--cluster` also these; none of them enters the plan hash. An entry of `cluster.pools` has:"
+    yield ""
+    for name, field in NodePool.model_fields.items():
+        yield f"- `{name}`: {field.description}"
+    yield ""
+    yield 'For example `--set \'cluster.pools=[{labels={pool="a"}}, {labels={pool="b"}, device="cpu"}]\'`.'
+    yield ""
+    yield from _table(
+        ("key", "default", "allowed", "meaning"), _keys(ClusterConfig, prefix="cluster.")
+    )
     yield ""
     yield from _presets("collect")
     yield ""
@@ -281,6 +296,36 @@ def _config() -> Iterator[str]:
     yield from _table(("key", "default", "allowed", "meaning"), _keys(TrainConfig))
     yield ""
     yield from _presets("train")
+
+
+def _events() -> Iterator[str]:
+    yield "`DIR/events/` (for a dataset in S3: `events/` in the state folder of each host) has a file of JSON lines for each process that"
+    yield "has collected. It is for people and tools that ask why; the dataset never depends on it. Warnings that a process logs are among its lines, so one `grep` finds them."
+    yield ""
+    yield from _table(
+        ("on every line", "meaning"), ((f"`{name}`", text) for name, text in ON_EVERY_LINE)
+    )
+    yield ""
+    yield from _table(
+        ("`event`", "fields", "meaning"),
+        ((f"`{kind}`", fields, text) for kind, (fields, text) in EVENT_KINDS.items()),
+    )
+
+
+def _metrics() -> Iterator[str]:
+    yield "With `--cluster`, through the metrics agent of each Ray node: Prometheus scrapes `MetricsExportPort` of each node"
+    yield "(`ray start --metrics-export-port`). Ray puts `ray_` before each name and `_total` after those of counters:"
+    yield "`ray_llmperf_samples_total`. Values come every 2 s from a worker, every 10 s from Ray."
+    yield ""
+    yield f"Tags of all: {_values(TAGS)} (Ray adds its own)."
+    yield ""
+    yield from _table(
+        ("name", "kind", "own tags", "meaning"),
+        (
+            (f"`{one.name}`", one.kind.value, ", ".join(one.tags) or "-", one.meaning)
+            for one in METRICS
+        ),
+    )
 
 
 def _keys(node: type[Node], prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
@@ -296,6 +341,9 @@ def _keys(node: type[Node], prefix: str = "") -> Iterator[tuple[str, str, str, s
 def _toml(value: Any) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, Node):
+        said = value.model_dump(exclude_defaults=True)
+        return "{" + ", ".join(f"{name} = {_toml(one)}" for name, one in said.items()) + "}"
     return json.dumps(value.value if isinstance(value, Enum) else value)
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from llmperf_common.ledger.attach import LedgerHome, process_name
 from llmperf_common.ledger.holder import boot_clock_s, this_process
@@ -24,11 +25,13 @@ from llmperf_common.store.manifest import ShardEntry, latest_manifest
 from llmperf_common.store.reader import open_dataset
 from llmperf_common.store.run import RUN_LOCK
 from llmperf_common.store.sweep import sweep
+from workers.board import BoardWriter
 from workers.config import CollectConfig
 from workers.device.interface import DeviceRef
 from workers.device.nvml import open_monitor
 from workers.device.ownership import GpuClaim
-from workers.events import EventLog
+from workers.event_logging import EventLogHandler, logging_taken
+from workers.events import open_event_log
 from workers.joining import attach_ledger, device_of_run
 from workers.loop import CollectLoop, LoopObserver, StopReason
 from workers.observers import Fanout, Tally
@@ -36,6 +39,7 @@ from workers.pipeline import DevicePipeline
 from workers.plan import Plan
 from workers.run_children import DeviceLostError
 from workers.scratch import scratch_folder
+from workers.self_report import SelfReport, WorkerState
 
 _POLL_S = 0.2
 _TIDY_ATTEMPTS = 5
@@ -48,6 +52,8 @@ class Control:
         self.num_interrupts = 0
         self.is_collecting = False
         """Whether the loop runs, so that there is a task in hand to finish."""
+        self.drained = ""
+        """Why the device is given up, where it is that which stops the run."""
 
     def interrupt(self) -> None:
         """Once: finish the task in hand and stop. Twice: drop it and stop."""
@@ -74,13 +80,22 @@ class DeviceWorker:
         ref: the device.
         config: the whole tree.
         where: the dataset, for messages to others who want the device.
+        logs: takes what is logged, where the caller has taken it already.
     """
 
-    def __init__(self, ref: DeviceRef, config: CollectConfig, *, where: str) -> None:
+    def __init__(
+        self,
+        ref: DeviceRef,
+        config: CollectConfig,
+        *,
+        where: str,
+        logs: EventLogHandler | None = None,
+    ) -> None:
         self._config = config
         self._holder = this_process()
         self._started_s = time.monotonic()
         self._stack = contextlib.ExitStack()
+        self._logs = logs or self._stack.enter_context(logging_taken())
         scratch = self._stack.enter_context(scratch_folder(self._holder))
         self._claim = self._stack.enter_context(
             GpuClaim(ref, out=where, allow_busy=config.limits.allow_busy_gpu)
@@ -124,6 +139,7 @@ class DeviceWorker:
         observe: Callable[[RunStart], LoopObserver],
         skipped: tuple[tuple[str, str], ...] = (),
         context: Mapping[str, str] | None = None,
+        heard: Callable[[Mapping[str, Any]], None] = lambda _document: None,
     ) -> tuple[StopReason, Device]:
         """Collect tasks of the device's class until none is left or a reason to stop comes.
 
@@ -135,7 +151,8 @@ class DeviceWorker:
             control: for Ctrl-C.
             observe: makes the observer of progress.
             skipped: files of the corpus without any kernel, and why.
-            context: what every line of the event log tells besides.
+            context: what every line of the event log, and of the ledger's board, tells besides.
+            heard: is given each report that goes to the board.
 
         Returns:
             Why it ended, and the device as the dataset records it.
@@ -150,15 +167,22 @@ class DeviceWorker:
                 device, device_entry = device_of_run(fs, self._found, plan, self._pipeline)
                 start = _run_start(fs, plan, device, skipped)
                 tally = Tally(start.statuses)
-                log = EventLog(
-                    events / f"{_slug(self.worker_id)}.jsonl",
-                    worker_id=self.worker_id,
-                    context=context,
-                )
+                log = open_event_log(events, self.worker_id, context)
                 stack.callback(log.close)
                 monitor = open_monitor(device, poll_hz=self._config.timing.poll_hz)
                 if monitor is not None:
                     stack.enter_context(monitor)
+                told = SelfReport(
+                    worker_id=self.worker_id,
+                    device=device,
+                    context=context or {},
+                    read=monitor.latest if monitor is not None else lambda: None,
+                )
+                stack.enter_context(
+                    self._logs.writing_to(
+                        log, tasks_in_hand=lambda: told.tasks_in_hand, told=told.note_error
+                    )
+                )
                 self._pipeline.use(plan, device, note=log.note, monitor=monitor)
                 loop = _make_loop(
                     fs=fs,
@@ -169,16 +193,20 @@ class DeviceWorker:
                     device=device,
                     device_entry=device_entry,
                     config=self._config,
-                    observer=Fanout((log, tally, observe(start))),
+                    observer=Fanout((log, tally, told, observe(start))),
+                    board=BoardWriter(
+                        told, worker_id=self.worker_id, clock_s=time.monotonic, heard=heard
+                    ),
                     writer=stack.enter_context(ThreadPoolExecutor(1, "shard-writer")),
                 )
                 stack.callback(loop.close)
-                try:
-                    _drive(loop, control, self._config, tally, self._started_s)
-                except DeviceLostError:
-                    loop.finish()  # what has finished is kept
-                    raise
-                loop.finish()
+                with _telling_the_end(told, control, loop):
+                    try:
+                        _drive(loop, control, self._config, tally, self._started_s)
+                    except DeviceLostError:
+                        loop.finish()  # what has finished is kept
+                        raise
+                    loop.finish()
             _tidy(fs, loop)
             return loop.stop_reason, device
 
@@ -205,6 +233,7 @@ def _make_loop(
     config: CollectConfig,
     observer: LoopObserver,
     writer: Executor,
+    board: BoardWriter,
 ) -> CollectLoop:
     who = process_name(holder)
     return CollectLoop(
@@ -221,7 +250,22 @@ def _make_loop(
         ledger_config=config.ledger,
         observer=observer,
         writer=writer,
+        board=board,
     )
+
+
+@contextlib.contextmanager
+def _telling_the_end(told: SelfReport, control: Control, loop: CollectLoop) -> Iterator[None]:
+    """Let the last report say how it ended."""
+    try:
+        yield
+    except BaseException as error:
+        told.ends(WorkerState.FAILED, str(error) or type(error).__name__)
+        raise
+    if control.drained:
+        told.ends(WorkerState.DRAINED, control.drained)
+    else:
+        told.ends(WorkerState.ENDED, loop.stop_reason.value)
 
 
 def _drive(

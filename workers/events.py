@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,51 @@ from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import TaskResult
 from llmperf_common.store.manifest import Manifest
 from workers.plan import Task
+
+ON_EVERY_LINE = (
+    ("at_s", "When, in seconds since 1970 (UTC)."),
+    ("event", "Its kind, see below."),
+    ("worker_id", "`host/pid` of the process, as in the rows."),
+    (
+        "actor_id, node_id, job_id, seat",
+        "On a cluster: Ray's ids, and the seat as messages and metrics call it.",
+    ),
+)
+EVENT_KINDS: dict[str, tuple[str, str]] = {
+    "claimed": ("task_id, kernel, device_class, token, attempt", "A task was leased."),
+    "timed": (
+        "task_id, sent_s, loaded_s, turns, decades",
+        "A task has left the device: when it was sent and loaded, its turns, and by decade of the median how many configs, their wall "
+        "time and the time in launches.",
+    ),
+    "finished": (
+        "task_id, kernel, token, ok, failed, build_seconds, resources_seconds",
+        "A task has its result, not yet durable; rows by status.",
+    ),
+    "committed": ("shard, tasks, epoch", "The results of these tasks are durable in this shard."),
+    "refused": (
+        "shard, stale_tasks",
+        "The ledger took nothing of this shard: these tasks (by index in the plan) had gone to another worker.",
+    ),
+    "published": ("version, tasks", "A manifest lists everything committed so far."),
+    "lost": (
+        "tasks, why",
+        "Leases were lost and their work dropped; tasks by index in the plan.",
+    ),
+    "log": (
+        "level, logger, message, tasks_in_hand, task_id",
+        "A warning or an error of Python's `logging`, with the tasks that the worker was at (at most 16); `task_id` where it is about one.",
+    ),
+}
+"""What ``event`` may be: its fields, and what it means."""
+
+
+def open_event_log(
+    folder: Path, worker_id: str, context: Mapping[str, str] | None = None
+) -> EventLog:
+    """Open the event log of a worker in the folder of those of its dataset."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in worker_id)
+    return EventLog(folder / f"{name}.jsonl", worker_id=worker_id, context=context)
 
 
 class EventLog:
@@ -34,6 +80,7 @@ class EventLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: TextIO = path.open("a", encoding="utf-8", buffering=1)
         self._who = {"worker_id": worker_id, **(context or {})}
+        self._lock = threading.Lock()  # what is logged comes from any thread
 
     def claimed(self, task: Task, lease: Lease) -> None:
         """A task was leased."""
@@ -93,5 +140,6 @@ class EventLog:
             **self._who,
             **fields,
         }
-        with contextlib.suppress(OSError):  # a full disk is told by what matters, not by the log
+        # A full disk is told by what matters, not by the log; a thread may log after the end.
+        with self._lock, contextlib.suppress(OSError, ValueError):
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -80,6 +80,14 @@ class LoopObserver(Protocol):
         ...
 
 
+class Board(Protocol):
+    """Tells a ledger now and then how this worker stands; never raises."""
+
+    def tell(self, ledger: Ledger, *, is_last: bool = False) -> None:
+        """Report if it is time to; ``is_last``: in any case."""
+        ...
+
+
 class TaskSource(Protocol):
     """The plan, as far as the loop needs it."""
 
@@ -120,6 +128,7 @@ class CollectLoop:
         writer: encodes and writes shards beside the loop: the device must not wait for a disk.
         encode: ``encode_results``, or one that remembers.
         sleep: seconds, while a ledger is away and nothing runs.
+        board: tells the ledger how this worker stands.
     """
 
     def __init__(
@@ -140,6 +149,7 @@ class CollectLoop:
         writer: Executor,
         encode: Encoder = encode_results,
         sleep: Callable[[float], None] = time.sleep,
+        board: Board | None = None,
     ) -> None:
         self._fs = fs
         self._attach = attach
@@ -156,6 +166,7 @@ class CollectLoop:
         self._encode = encode
         self._sleep = sleep
         self._writer = writer
+        self._board = board
         self._ledger = attach()
         self._is_attached = True
         self._backoff = Backoff()
@@ -191,7 +202,10 @@ class CollectLoop:
 
     def step(self, timeout_s: float) -> None:
         """Do what is due: renew, claim, run for about ``timeout_s``, commit, publish."""
-        self._guarded(lambda: self._step(timeout_s))
+        was_away = self._backoff.is_waiting(now_s=self._clock_s())
+        is_there = self._guarded(lambda: self._step(timeout_s)) and not was_away
+        if is_there and self._board is not None:
+            self._board.tell(self._ledger)
 
     def finish(self) -> None:
         """Commit and publish everything this worker and its dead colleagues have left."""
@@ -211,6 +225,8 @@ class CollectLoop:
         """Give back what is still leased, as far as that is possible, and close the ledger."""
         with contextlib.suppress(LedgerLostError, LedgerAwayError, StoreError):
             self._ledger.release(self._held())
+            if self._board is not None and self._is_attached:
+                self._board.tell(self._ledger, is_last=True)
         self._ledger.close()
 
     def _guarded(self, action: Callable[[], None]) -> bool:
@@ -222,8 +238,10 @@ class CollectLoop:
         try:
             if not self._is_attached:
                 self._attach_again()
+            was_left_alone = self._backoff.is_waiting(now_s=self._clock_s())
             action()
-            self._backoff.succeeded()
+            if not was_left_alone:  # else it was not asked, and may still be away
+                self._backoff.succeeded()
             return True
         except LedgerAwayError as error:
             self._note_away(error)

@@ -2,6 +2,7 @@
 -- A ledger ends with its `meta`, and with the server that it was made on: a restarted server may have forgotten the last second.
 local meta, expiry, held, free, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local cursors, done, shards, unpublished, publisher = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local board = KEYS[11]
 local known = redis.call('HMGET', meta, 'epoch', 'run_id')
 if known[1] ~= ARGV[1] then
     return redis.error_reply('LEDGERLOST it was wiped, or a newer epoch has taken over')

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
-from llmperf.cli.console import answer, answer_json
+from llmperf.cli.console import answer, answer_json, say
 from llmperf.exits import CommandError, Exit
 
 _WATCH_INTERVAL_S = 2.0
@@ -20,36 +22,48 @@ def status(
     ] = None,
     ledger: Annotated[
         str | None,
-        typer.Option("--ledger", metavar="URL", help="A Redis ledger: not in this release."),
+        typer.Option(
+            "--ledger",
+            metavar="URL",
+            help="A Redis ledger, as collect takes it: alone, all runs of that server; with DIR, the ledger of that run.",
+        ),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Repeat every 2 s until it is complete.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
-    """Say how far a run is."""
-    if ledger is not None:
+    """Say how far a run is, and how every process that collects it stands."""
+    if directory is None and ledger is None:
         raise CommandError(
-            Exit.USAGE, "--ledger redis://... is not in this release: name the dataset folder"
+            Exit.USAGE, "name a dataset folder or a ledger: llmperf status DIR, or --ledger URL"
         )
-    if directory is None:
-        raise CommandError(Exit.USAGE, "name a dataset folder: llmperf status DIR")
     if watch and as_json:
         raise CommandError(
             Exit.USAGE, "--watch and --json do not go together: --json prints one document"
         )
-    while True:
-        state = _read(directory)
-        if as_json:
-            answer_json(state)
-        else:
-            answer(_line(state))
-        if not watch or state["tasks_done"] == state["tasks"]:
-            return
-        time.sleep(_WATCH_INTERVAL_S)
+    if ledger is not None and not ledger.startswith(("redis://", "rediss://", "unix://")):
+        raise CommandError(
+            Exit.USAGE, f"--ledger {ledger!r}: must be redis://HOST:PORT; a SQLite ledger is DIR's"
+        )
+
+    def read() -> list[dict[str, Any]]:
+        if directory is not None:
+            return [_read(directory, ledger)]
+        assert ledger is not None, "one of them was given"
+        return _read_server(ledger)
+
+    if as_json:
+        states = read()
+        answer_json(states[0] if directory is not None else {"runs": states})
+    elif watch:
+        _watch(read)
+    else:
+        _show(read())
 
 
-def _read(directory: str) -> dict[str, Any]:
+def _read(directory: str, ledger: str | None) -> dict[str, Any]:
+    from llmperf.run_state import Published, run_state  # noqa: PLC0415
     from llmperf_common.failures import OK_STATUS  # noqa: PLC0415
     from llmperf_common.store.filesystem import StoreError  # noqa: PLC0415
     from llmperf_common.store.location import open_filesystem  # noqa: PLC0415
@@ -64,29 +78,139 @@ def _read(directory: str) -> dict[str, Any]:
             f"{directory} is no dataset (it has no run.json): name the --out folder of a collect"
         )
     manifest = latest_manifest(fs)
-    statuses = open_dataset(fs).status_counts() if manifest else {}
-    with fs.lock(RUN_LOCK, exclusive=True, wait=False) as alone:
-        collecting = not alone
-    return {
-        "directory": directory,
-        "plan_hash": run.plan_hash,
-        "device_classes": [item.name for item in run.device_classes],
-        "manifest": manifest.version if manifest else None,
-        "epoch": manifest.epoch if manifest else None,
-        "collecting": collecting,
-        "tasks": run.num_tasks,
-        "tasks_done": manifest.num_tasks if manifest else 0,
-        "ok": statuses.get(OK_STATUS, 0),
-        "failed": {code: n for code, n in sorted(statuses.items()) if code != OK_STATUS},
-    }
-
-
-def _line(state: dict[str, Any]) -> str:
-    failed = ", ".join(f"{code} {n:,}" for code, n in state["failed"].items()) or "none"
-    done, total = state["tasks_done"], state["tasks"]
-    how = (
-        "collecting now"
-        if state["collecting"]
-        else ("complete" if done == total else "not running")
+    statuses = open_dataset(fs).status_counts() if manifest else {OK_STATUS: 0}
+    names = [item.name for item in run.device_classes]
+    view = _view_of_server(ledger, run.run_id) if ledger else _view_beside(directory, run)
+    if view is not None and manifest is not None and view.epoch < manifest.epoch:
+        view = None  # left behind by a run that goes on with another ledger
+    state = run_state(
+        location=directory,
+        ledger=_public(ledger) if ledger else ("sqlite" if view else None),
+        plan_hash=run.plan_hash,
+        created_at=run.created_at,
+        num_tasks=run.num_tasks,
+        device_classes=names,
+        published=Published(
+            manifest=manifest.version if manifest else None,
+            epoch=manifest.epoch if manifest else None,
+            num_tasks=manifest.num_tasks if manifest else 0,
+            statuses=statuses,
+        ),
+        view=view,
     )
-    return f"{done:,} of {total:,} tasks, {state['ok']:,} ok samples, failed: {failed} ({how})"
+    if not state[
+        "collecting"
+    ]:  # a collector that has not reported yet, or whose ledger is a server's
+        with fs.lock(RUN_LOCK, exclusive=True, wait=False) as alone:
+            state["collecting"] = not alone
+    return state
+
+
+def _view_beside(directory: str, run: Any) -> Any:
+    """Return what the SQLite ledger of a dataset says, None where it has none."""
+    from cluster.homes import sqlite_folder  # noqa: PLC0415
+    from llmperf.api import state_folder  # noqa: PLC0415
+    from llmperf_common.ledger.holder import boot_clock_s  # noqa: PLC0415
+    from llmperf_common.ledger.looking import class_ranges, look_at_sqlite  # noqa: PLC0415
+
+    ranges = class_ranges(run.num_tasks, len(run.device_classes))
+    folder = sqlite_folder(directory, state_folder(), run.run_id)
+    return look_at_sqlite(folder, ranges, now_s=boot_clock_s())
+
+
+def _view_of_server(url: str, run_id: str) -> Any:
+    runs = _runs(url, only=run_id)
+    return runs[0].view if runs else None
+
+
+def _read_server(url: str) -> list[dict[str, Any]]:
+    from llmperf.run_state import run_state  # noqa: PLC0415
+
+    return [
+        run_state(
+            location=run.location,
+            ledger=_public(url),
+            plan_hash=run.plan_hash,
+            created_at=run.created_at,
+            num_tasks=run.num_tasks,
+            device_classes=run.device_classes,
+            published=None,
+            view=run.view,
+        )
+        for run in _runs(url)
+    ]
+
+
+def _runs(url: str, *, only: str | None = None) -> Any:
+    from llmperf_common.extras import require  # noqa: PLC0415
+
+    require("redis", "cluster")
+    from cluster.redis_runs import runs_on  # noqa: PLC0415
+
+    return runs_on(url, only=only)
+
+
+def _public(url: str) -> str:
+    """Return a URL without its user and password.
+
+    >>> _public("redis://default:secret@head:6379/0")
+    'redis://head:6379/0'
+    """
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+def _show(states: list[dict[str, Any]]) -> None:
+    from llmperf.cli.status_screen import lines_of, screen_of  # noqa: PLC0415
+
+    if sys.stdout.isatty():
+        from rich.console import Console  # noqa: PLC0415
+
+        Console().print(screen_of(states), markup=False)
+        return
+    for line in lines_of(states):
+        answer(line)
+
+
+def _watch(read: Callable[[], list[dict[str, Any]]]) -> None:
+    """Show what ``read`` gives again and again: in place on a terminal, else what has changed as lines."""
+    states = read()
+    if sys.stdout.isatty():
+        from rich.live import Live  # noqa: PLC0415
+
+        from llmperf.cli.status_screen import screen_of  # noqa: PLC0415
+
+        with Live(screen_of(states), auto_refresh=False) as live:
+            while not _is_over(states):
+                time.sleep(_WATCH_INTERVAL_S)
+                states = _read_again(read, states)
+                live.update(screen_of(states), refresh=True)
+        return
+    _show(states)
+    while not _is_over(states):
+        sys.stdout.flush()
+        time.sleep(_WATCH_INTERVAL_S)
+        before, states = states, _read_again(read, states)
+        if states != before:
+            _show(states)
+
+
+def _is_over(states: list[dict[str, Any]]) -> bool:
+    """Whether all runs are complete, and their processes have told how they ended (or grown stale)."""
+    from llmperf.run_state import is_complete  # noqa: PLC0415
+
+    live = any(worker["live"] for state in states for worker in state["workers"])
+    return bool(states) and all(is_complete(state) for state in states) and not live
+
+
+def _read_again(
+    read: Callable[[], list[dict[str, Any]]], before: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Read once more; whoever watches wants to go on watching while the server is away for a moment."""
+    from llmperf_common.ledger.protocol import LedgerAwayError  # noqa: PLC0415
+
+    try:
+        return read()
+    except LedgerAwayError as error:
+        say(f"{error}; asking again")
+        return before

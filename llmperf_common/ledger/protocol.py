@@ -73,6 +73,19 @@ class TaskCounts:
     total: int
 
 
+SILENT_LIMIT_S = 86_400.0
+"""A worker that has told nothing for so long may be dropped from the board."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    """What a worker last told of itself: its JSON ``document``, ``age_s`` seconds ago by the ledger's clock."""
+
+    worker: str
+    age_s: float
+    document: str
+
+
 class Ledger(Protocol):
     """The one truth while a run goes on. Every method is atomic, and durable when it returns.
 
@@ -118,6 +131,17 @@ class Ledger(Protocol):
 
     def counts(self, tasks: range) -> TaskCounts:
         """Count the tasks of a range by state."""
+        ...
+
+    def report(self, worker: str, document: str) -> None:
+        """Put a worker's own JSON document, at most about 2 KB, on the board in place of its last one.
+
+        For people who look: nothing is decided by it, and it need not survive a power cut.
+        """
+        ...
+
+    def workers(self) -> list[WorkerReport]:
+        """Return the board, ordered by worker; who was silent for ``SILENT_LIMIT_S`` may be missing."""
         ...
 
     def close(self) -> None:

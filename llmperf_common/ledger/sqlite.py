@@ -10,6 +10,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from llmperf_common.ledger.board_sql import put_report, read_reports
 from llmperf_common.ledger.protocol import (
     CommitOutcome,
     Committed,
@@ -18,6 +19,7 @@ from llmperf_common.ledger.protocol import (
     LedgerLostError,
     Refused,
     TaskCounts,
+    WorkerReport,
 )
 from llmperf_common.store.filesystem import StoreError
 from llmperf_common.store.manifest import ShardEntry
@@ -198,6 +200,23 @@ class SqliteLedger:
                 (*bounds, self._clock_s()),
             ).fetchone()[0]
         return TaskCounts(done=done, leased=leased, total=len(tasks))
+
+    def report(self, worker: str, document: str) -> None:
+        """Put a worker's document on the board.
+
+        Without waiting for the disk: ``NORMAL`` syncs at checkpoints only, which keeps commits durable (``OFF`` would not).
+        """
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        try:
+            with self._transaction():
+                put_report(self._db, worker, document, now_s=self._clock_s())
+        finally:
+            self._db.execute("PRAGMA synchronous = FULL")
+
+    def workers(self) -> list[WorkerReport]:
+        """Return the board."""
+        with self._transaction():
+            return read_reports(self._db, now_s=self._clock_s())
 
     def close(self) -> None:
         """Close the connection."""

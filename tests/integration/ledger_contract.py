@@ -18,6 +18,7 @@ import pytest
 
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.ledger.protocol import (
+    SILENT_LIMIT_S,
     Committed,
     Holder,
     Lease,
@@ -283,6 +284,41 @@ class LedgerContract:
         harness.pass_time(TTL_S + 1)
         assert ledger.counts(TASKS) == TaskCounts(done=1, leased=0, total=6)
 
+    def test_the_board_has_what_each_worker_told_last(self, harness: Harness) -> None:
+        ledger, other = harness.open(), harness.open()
+        assert ledger.workers() == []
+        ledger.report("b/2", '{"state": "collecting"}')
+        other.report("a/1", '{"name": "Müller \\n"}\n')
+        harness.pass_time(10)
+        ledger.report("b/2", '{"state": "ended"}')
+        for board in (ledger.workers(), other.workers()):
+            assert [one.worker for one in board] == ["a/1", "b/2"]
+            assert [one.document for one in board] == [
+                '{"name": "Müller \\n"}\n',
+                '{"state": "ended"}',
+            ]
+            assert board[0].age_s == pytest.approx(10, abs=5)
+            assert board[1].age_s == pytest.approx(0, abs=5)
+
+    def test_the_board_forgets_who_was_silent_for_long(self, harness: Harness) -> None:
+        ledger = harness.open()
+        ledger.report("a/1", "{}")
+        harness.pass_time(SILENT_LIMIT_S - 60)
+        ledger.report("b/2", "{}")
+        assert [one.worker for one in ledger.workers()] == ["a/1", "b/2"]
+        harness.pass_time(120)
+        assert [one.worker for one in ledger.workers()] == ["b/2"]
+        ledger.report("c/3", "{}")
+        assert [one.worker for one in ledger.workers()] == ["b/2", "c/3"]
+
+    def test_the_board_decides_nothing(self, harness: Harness) -> None:
+        ledger = harness.open()
+        leases = claim(ledger, harness.holder(1), 2)
+        ledger.report("a/1", "{}")
+        assert ledger.commit(shards=shard_pair("s", 2), leases=leases) == Committed()
+        ledger.report("a/1", "{}")
+        assert ledger.counts(TASKS) == TaskCounts(done=2, leased=0, total=6)
+
     def test_a_wiped_ledger_is_lost(self, harness: Harness) -> None:
         ledger = harness.open()
         leases = claim(ledger, harness.holder(1), 2)
@@ -296,6 +332,8 @@ class LedgerContract:
             lambda: ledger.mark_published(["s"]),
             lambda: ledger.elect_publisher(holder=harness.holder(1), ttl_s=TTL_S),
             lambda: ledger.counts(TASKS),
+            lambda: ledger.report("a/1", "{}"),
+            ledger.workers,
         ):
             with pytest.raises(LedgerLostError):
                 use()

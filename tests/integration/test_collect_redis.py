@@ -56,6 +56,21 @@ def test_a_run_survives_its_server(tmp_path: Path, aof: bool) -> None:
     assert_whole(tmp_path / "data")
 
 
+def test_a_server_that_stays_away_ends_the_run_after_ever_longer_waits(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path / "redis")
+    corpus = write_kernels(tmp_path / "kernels", [f"k{n}" for n in range(NUM_KERNELS)])
+    slow = [{"kernel": f"k{n}", "action": "slow", "seconds": 0.02} for n in range(NUM_KERNELS)]
+    device = replay_file(tmp_path / "r.json", behaviours=slow)
+    options = (*OPTIONS, "--ledger", server.url, "--set", "ledger.away_limit_s=3")
+    process = Collect(corpus, tmp_path / "data", device, options).start()
+    wait_until(lambda: any((tmp_path / "data" / "samples").glob("*.parquet")), timeout_s=60)
+    server.kill()
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 3, told
+    assert all(f"asking again in {wait_s} s" in told for wait_s in ("0.5", "1", "2"))
+    assert "Traceback" not in told
+
+
 def test_a_server_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k0"])
     device = replay_file(tmp_path / "r.json")

@@ -18,6 +18,7 @@ from llmperf_common.ledger.protocol import (
     Ledger,
     LedgerAwayError,
     TaskCounts,
+    WorkerReport,
 )
 from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store.manifest import ShardEntry
@@ -158,6 +159,14 @@ class WatchedLedger:
     def counts(self, tasks: range) -> TaskCounts:
         """Count tasks by state."""
         return self._asked("count", lambda: self._ledger.counts(tasks))
+
+    def report(self, worker: str, document: str) -> None:
+        """Put a document on the board: no point of the schedule, nothing depends on it."""
+        self._ledger.report(worker, document)
+
+    def workers(self) -> list[WorkerReport]:
+        """Return the board."""
+        return self._ledger.workers()
 
     def close(self) -> None:
         """Release the connection."""

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import pytest
 
+from cluster.config import ClusterCollectConfig
 from llmperf.reference import commands, option_names
 from llmperf_common.config import key_names
 from llmperf_common.failures import FailureCode
 from trainer.config import TrainConfig
-from workers.config import CollectConfig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -41,7 +41,14 @@ REPLAYED = re.compile(r"--device (?:cpu|pocl|auto|cuda(?::\d+)?)(?= |$)", re.MUL
 KERNELS = (
     "black_scholes", "fnv_hash", "mandelbrot", "matmul_naive", "reduce_sum", "saxpy", "stencil1d_3", "vadd",
 )  # fmt: skip
-OTHER_TOOLS = {"--user", "--volume", "--strict-markers"}
+OTHER_TOOLS = {
+    "--user",
+    "--volume",
+    "--strict-markers",
+    "--working-dir",
+    "--labels",
+    "--metrics-export-port",
+}
 COMMAND_TIMEOUT_S = 60.0
 
 pytestmark = pytest.mark.timeout(
@@ -120,6 +127,8 @@ def test_commands_in_blocks_exist(path: Path) -> None:
         for line in block.shell_lines() if "console" in block.words else []:
             words = shlex.split(line, comments=True)
             words = [word.removeprefix(".venv/bin/") for word in words]
+            if words[:3] == ["ray", "job", "submit"]:
+                words = words[words.index("--") + 1 :]
             if words[0] == "make":
                 assert set(words[1:]) <= targets, f"{path}:{block.line}: {line}"
             if words[0] != "llmperf" or words[1] == "--version":
@@ -133,7 +142,7 @@ def test_commands_in_blocks_exist(path: Path) -> None:
 @pytest.mark.parametrize("path", PAGES, ids=IDS)
 def test_options_and_keys_in_prose_exist(path: Path) -> None:
     known = set().union(*COMMANDS.values()) | {"--help", "--version"} | OTHER_TOOLS
-    keys = {key for root in (CollectConfig, TrainConfig) for key in key_names(root)}
+    keys = {key for root in (ClusterCollectConfig, TrainConfig) for key in key_names(root)}
     sections = {key.split(".")[0] for key in keys if "." in key}
     for code in re.findall(r"`([^`\n]+)`", prose(path)):
         for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", code):

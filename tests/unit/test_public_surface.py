@@ -11,6 +11,8 @@ import sys
 import pytest
 
 import llmperf
+from cluster.config import ClusterCollectConfig
+from cluster.metrics import METRICS
 from llmperf.exits import Exit
 from llmperf.reference import commands, option_names
 from llmperf_common.config import key_names, preset_names
@@ -19,6 +21,7 @@ from llmperf_common.schemas import SCHEMA_VERSION, TABLES
 from trainer.config import TrainConfig
 from trainer.scoring import PREDICTIONS
 from workers.config import CollectConfig
+from workers.events import EVENT_KINDS
 
 OPTIONS = {
     "llmperf doctor": "--json",
@@ -46,8 +49,18 @@ COLLECT_KEYS = """
     timing.sentinel_every_tasks timing.payload_checks timing.poll_hz limits.build_timeout_s
     limits.analysis_timeout_s limits.analysis_device limits.check_reach limits.config_timeout_s limits.task_timeout_s limits.task_budget_s limits.deaths_to_quarantine
     limits.faults_to_end_strategy limits.kernel_resources limits.compile_children limits.allow_busy_gpu limits.max_time_s limits.max_failures store.commit_interval_s
-    store.publish_interval_s store.max_shard_rows ledger.lease_ttl_s ledger.claim_ahead
+    store.publish_interval_s store.max_shard_rows ledger.lease_ttl_s ledger.away_limit_s ledger.claim_ahead
 """
+CLUSTER_KEYS = """
+    cluster.pools cluster.device_classes cluster.start_timeout_s cluster.scan_interval_s cluster.restart_delay_s
+    cluster.max_restarts cluster.drain_throttled_share cluster.drain_sentinel_drift cluster.drain_faulty_tasks
+"""
+METRIC_NAMES = """
+    llmperf_samples llmperf_tasks_done llmperf_tasks_in_hand llmperf_ok_samples_per_second llmperf_device_busy_share
+    llmperf_device_temperature_celsius llmperf_device_throttled_share llmperf_worker_state llmperf_seat_state
+    llmperf_ledger_seconds llmperf_commit_seconds
+"""
+EVENTS = "claimed timed finished committed refused published lost log"
 TRAIN_KEYS = """
     model train.seed train.num_threads train.balance train.overwrite split.kind split.seed
     split.held_out_share split.public_suites gbdt.num_rounds gbdt.early_stopping_rounds
@@ -102,6 +115,13 @@ def test_commands_and_options() -> None:
 def test_config_keys() -> None:
     assert list(key_names(CollectConfig)) == COLLECT_KEYS.split()
     assert list(key_names(TrainConfig)) == TRAIN_KEYS.split()
+    of_cluster = [*COLLECT_KEYS.split(), *CLUSTER_KEYS.split()]
+    assert list(key_names(ClusterCollectConfig)) == of_cluster
+
+
+def test_metrics_and_events() -> None:
+    assert [one.name for one in METRICS] == METRIC_NAMES.split()
+    assert list(EVENT_KINDS) == EVENTS.split()
 
 
 def test_presets() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cluster.config import ClusterConfig
+from cluster.metrics import METRICS
 from llmperf import reference
 from llmperf.exits import CommandError, Exit
 from llmperf_common.config import key_names
@@ -14,6 +16,7 @@ from llmperf_common.failures import FailureCode, Retry
 from llmperf_common.schemas import TABLES
 from trainer.config import TrainConfig
 from workers.config import CollectConfig
+from workers.events import EVENT_KINDS
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
 
@@ -51,7 +54,9 @@ def first_cells(page: str) -> list[str]:
 
 
 def test_config_lists_every_key_once() -> None:
-    wanted = [f"`{key}`" for root in (CollectConfig, TrainConfig) for key in key_names(root)]
+    of_cluster = [f"cluster.{key}" for key in key_names(ClusterConfig)]
+    keys = [*key_names(CollectConfig), *of_cluster, *key_names(TrainConfig)]
+    wanted = [f"`{key}`" for key in keys]
     assert first_cells(reference.render()["config.md"]) == wanted
 
 
@@ -64,6 +69,12 @@ def test_config_says_a_default_a_range_and_a_meaning_of_each_key() -> None:
 def test_failures_lists_every_code_once() -> None:
     found = first_cells(reference.render()["failure-codes.md"])
     assert found == [f"`{code}`" for code in FailureCode]
+
+
+def test_metrics_and_events_are_listed_with_a_meaning() -> None:
+    pages = reference.render()
+    assert first_cells(pages["metrics.md"]) == [f"`{one.name}`" for one in METRICS]
+    assert all(f"`{kind}`" in first_cells(pages["events.md"]) for kind in EVENT_KINDS)
 
 
 def test_schema_lists_every_column_with_a_meaning() -> None:

@@ -1,0 +1,13 @@
+-- ARGV: how long a silent worker is kept, us. Returns worker, age in us, its document, worker, ...
+local answer = {}
+local told = redis.call('HGETALL', board)
+for i = 1, #told, 2 do
+    local at_us, document = string.match(told[i + 1], '^(%d+) (.*)$')
+    local age_us = now_us - at_us
+    if age_us <= tonumber(ARGV[3]) then
+        table.insert(answer, told[i])
+        table.insert(answer, math.max(0, age_us))
+        table.insert(answer, document)
+    end
+end
+return answer

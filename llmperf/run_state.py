@@ -1,0 +1,143 @@
+"""How a run stands, as one document: tasks, rows, rates and every process that collects.
+
+Owns the form of what ``llmperf status`` shows. Facts come in as values: from a dataset's manifest, from a ledger (``LedgerView``), or
+from both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmperf_common.failures import OK_STATUS
+from llmperf_common.ledger.looking import LedgerView, class_ranges
+from llmperf_common.ledger.protocol import WorkerReport
+
+STALE_S = 15.0
+"""A worker reports every 2 s; one that was silent for so long is dead, or cannot reach its ledger."""
+_FINAL = ("ended", "drained", "failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What a dataset itself says: its newest manifest, and the rows of its shards by status."""
+
+    manifest: int | None
+    epoch: int | None
+    num_tasks: int
+    statuses: Mapping[str, int]
+
+
+def run_state(
+    *,
+    location: str,
+    ledger: str | None,
+    plan_hash: str,
+    created_at: str,
+    num_tasks: int,
+    device_classes: Sequence[str],
+    published: Published | None,
+    view: LedgerView | None,
+) -> dict[str, Any]:
+    """Return the document of one run.
+
+    Args:
+        location: the dataset.
+        ledger: ``sqlite``, the server's URL without its password, or None where none was found.
+        plan_hash: of the run.
+        created_at: when the run was begun.
+        num_tasks: of the plan.
+        device_classes: in the plan's order.
+        published: None where the dataset cannot be seen from here: rows are then those that its workers have told.
+        view: None where there is no ledger that counts.
+    """
+    told = [_worker(one) for one in view.workers] if view else []
+    workers = [one for one in told if one.get("role") != "driver"]
+    drivers = [one for one in told if one.get("role") == "driver"]
+    live = [one for one in workers if one["live"]]
+    classes = _classes(num_tasks, device_classes, view, live)
+    statuses = dict(published.statuses) if published else _told(workers)
+    done = published.num_tasks if published else sum(one["done"] or 0 for one in classes)
+    eta_s = [
+        one["eta_s"] for one in classes if one["done"] is not None and one["done"] < one["tasks"]
+    ]
+    return {
+        "directory": location,
+        "ledger": ledger,
+        "plan_hash": plan_hash,
+        "created_at": created_at,
+        "device_classes": list(device_classes),
+        "manifest": published.manifest if published else None,
+        "epoch": view.epoch if view else published.epoch if published else None,
+        "collecting": bool(live),
+        "tasks": num_tasks,
+        "tasks_done": done,
+        "tasks_leased": sum(one["leased"] or 0 for one in classes) if view else None,
+        "rows_from": "manifest" if published else "reports",
+        "ok": statuses.get(OK_STATUS, 0),
+        "failed": {code: n for code, n in sorted(statuses.items()) if code != OK_STATUS and n},
+        "ok_per_s": round(sum(one.get("ok_per_s") or 0.0 for one in live), 3),
+        "eta_s": max(eta_s) if eta_s and None not in eta_s else None,
+        "classes": classes,
+        "workers": workers,
+        "drivers": drivers,
+    }
+
+
+def is_complete(state: Mapping[str, Any]) -> bool:
+    """Whether every task of a run is done."""
+    return bool(state["tasks_done"] >= state["tasks"])
+
+
+def _worker(report: WorkerReport) -> dict[str, Any]:
+    """Return a worker's own document, and what its age says of it."""
+    try:
+        told = json.loads(report.document)
+    except ValueError:
+        told = {}
+    if not isinstance(told, dict):
+        told = {}
+    is_final = told.get("state") in _FINAL
+    return {
+        "worker": report.worker,
+        **told,
+        "age_s": round(report.age_s, 1),
+        "stale": not is_final and report.age_s > STALE_S,
+        "live": not is_final and report.age_s <= STALE_S,
+    }
+
+
+def _classes(
+    num_tasks: int, names: Sequence[str], view: LedgerView | None, live: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return how far each device class is; its time to go is by the tasks of its live workers in the last minute."""
+    found = []
+    for number, (name, tasks) in enumerate(
+        zip(names, class_ranges(num_tasks, len(names)), strict=True)
+    ):
+        counts = view.counts[number] if view else None
+        rate = sum(one.get("tasks_per_s") or 0.0 for one in live if one.get("device_class") == name)
+        left = len(tasks) - counts.done if counts else None
+        found.append(
+            {
+                "device_class": name,
+                "first_task": tasks.start,
+                "tasks": len(tasks),
+                "done": counts.done if counts else None,
+                "leased": counts.leased if counts else None,
+                "eta_s": round(left / rate, 1) if left is not None and rate else None,
+            }
+        )
+    return found
+
+
+def _told(workers: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Return the rows that the workers on the board have told of, the dead among them."""
+    statuses: Counter[str] = Counter()
+    for one in workers:
+        statuses[OK_STATUS] += one.get("ok", 0)
+        statuses.update(one.get("failed", {}))
+    return statuses

@@ -1,0 +1,90 @@
+"""Looking at a SQLite ledger from outside: counts and the board, without a trace.
+
+Owns how the file is opened so that nothing is created, written or kept from its writers. Whoever works with a ledger
+opens it through ``attach.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from llmperf_common.ledger.board_sql import read_reports
+from llmperf_common.ledger.protocol import TaskCounts, WorkerReport
+
+_TIMEOUT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerView:
+    """A ledger at one moment: the tasks of each range that was asked about, and the board."""
+
+    epoch: int
+    counts: tuple[TaskCounts, ...]
+    workers: tuple[WorkerReport, ...]
+
+
+def class_ranges(num_tasks: int, num_classes: int) -> tuple[range, ...]:
+    """Return the tasks of each device class of a plan, in order: all have as many.
+
+    >>> class_ranges(6, 2)
+    (range(0, 3), range(3, 6))
+    """
+    if not num_classes:
+        return ()
+    each = num_tasks // num_classes
+    return tuple(range(number * each, (number + 1) * each) for number in range(num_classes))
+
+
+def look_at_sqlite(folder: Path, ranges: Sequence[range], *, now_s: float) -> LedgerView | None:
+    """Return what the newest ledger of ``folder`` says; None where there is none that can be read.
+
+    Args:
+        folder: of ``SqliteHome``.
+        ranges: of tasks, one a device class.
+        now_s: by the clock of the ledger's writers (``boot_clock_s``).
+    """
+    paths = sorted(folder.glob("ledger-*.sqlite"))
+    if not paths:
+        return None
+    try:
+        with contextlib.closing(_opened(paths[-1])) as db:
+            return _view(db, ranges, now_s)
+    except (sqlite3.DatabaseError, TypeError):
+        return None  # damaged, of an unknown form, or removed while we looked
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """Open for reading only. Without a write-ahead log nobody is at work, and all is in the file itself."""
+    has_log = path.with_name(f"{path.name}-wal").exists()
+    how = "mode=ro" if has_log else "mode=ro&immutable=1"
+    uri = f"file:{quote(str(path.absolute()))}?{how}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_TIMEOUT_S)
+
+
+def _view(db: sqlite3.Connection, ranges: Sequence[range], now_s: float) -> LedgerView:
+    db.execute("BEGIN")  # one moment for all that follows; readers of a write-ahead log stop nobody
+    (epoch,) = db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
+    view = LedgerView(
+        epoch=int(epoch),
+        counts=tuple(_counts(db, tasks, now_s) for tasks in ranges),
+        workers=tuple(read_reports(db, now_s=now_s)),
+    )
+    db.execute("COMMIT")
+    return view
+
+
+def _counts(db: sqlite3.Connection, tasks: range, now_s: float) -> TaskCounts:
+    bounds = (tasks.start, tasks.stop)
+    (done,) = db.execute(
+        "SELECT COUNT(*) FROM done WHERE task >= ? AND task < ?", bounds
+    ).fetchone()
+    (leased,) = db.execute(
+        "SELECT COUNT(*) FROM leases WHERE task >= ? AND task < ? AND expires_s > ?",
+        (*bounds, now_s),
+    ).fetchone()
+    return TaskCounts(done=done, leased=leased, total=len(tasks))
