@@ -6,6 +6,7 @@ a process or node that is gone. Knows nothing of Ray but the GPU ids that it is 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -43,9 +44,15 @@ from workers.run_children import DeviceLostError
 
 _logger = logging.getLogger(__name__)
 
+
+class ForeignFolderError(StoreError):
+    """The dataset's name means another folder on this node."""
+
+
 _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (GpuTakenError, FailureKind.TAKEN),
     (DeviceLostError, FailureKind.DEVICE),
+    (ForeignFolderError, FailureKind.FOREIGN),
     (StoreError, FailureKind.STORE),
     (LedgerAwayError, FailureKind.STORE),
     (MissingExtra, FailureKind.DEVICE),
@@ -81,11 +88,16 @@ class CollectActor:
         self._gpu: NvmlGpu | None = None
         self._began_s: float | None = None
         self._drained = ""
-        threading.Thread(target=self._work, name="collector", daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name="collector", daemon=True)
+        self._thread.start()
 
     def report(self) -> ActorReport:
         """Return how things stand now."""
+        is_at_work = self._thread.is_alive()  # asked first: its last word is the report's
         told, now_s = self._report, time.monotonic()
+        if not is_at_work and not told.is_final:
+            why = "its collector ended without a word"
+            return ActorReport(state=ActorState.FAILED, kind=FailureKind.INTERNAL, detail=why)
         reading = self._gpu.read(now_s) if self._gpu and not told.is_final else None
         return ActorReport(
             state=told.state,
@@ -123,11 +135,10 @@ class CollectActor:
                     _logger.exception("the collector failed")
                 else:
                     _logger.error("the collector ends: %s", error)
-                self._keep(logs)  # first: once it is told, this process may be ended
-                if kind is None:
-                    self._tell(ActorState.FAILED, traceback.format_exc(), FailureKind.INTERNAL)
-                else:
-                    self._tell(ActorState.FAILED, str(error), kind)
+                text = traceback.format_exc() if kind is None else str(error)
+                with contextlib.suppress(OSError):  # what has failed may be this very disk
+                    self._keep(logs)  # first: once it is told, this process may be ended
+                self._tell(ActorState.FAILED, text, kind or FailureKind.INTERNAL)
 
     def _keep(self, logs: EventLogHandler) -> None:
         """Write down what was logged while no event log was open, where there is a dataset to write to."""
@@ -151,13 +162,13 @@ class CollectActor:
             device = worker.open()
             self._tell(ActorState.OPEN, device=device, worker_id=worker.worker_id)
             self._may_go_on.wait()
-            if self._control.num_interrupts or self._run is None:
-                self._tell(ActorState.ENDED, reason=StopReason.INTERRUPTED)
-                return
-            gpu = open_gpu_of(device)
-            self._gpu = None if isinstance(gpu, NvmlAbsent) else gpu
-            reason, device = self._collect(worker, device, *self._run)
-            self._tell(ActorState.ENDED, device=device, reason=reason)
+            reason = StopReason.INTERRUPTED
+            if self._control.num_interrupts == 0 and self._run is not None:
+                gpu = open_gpu_of(device)
+                self._gpu = None if isinstance(gpu, NvmlAbsent) else gpu
+                reason, device = self._collect(worker, device, *self._run)
+        # Told when children and scratch folder are gone: this process may be ended for it.
+        self._tell(ActorState.ENDED, device=device, reason=reason)
 
     def _collect(
         self, worker: DeviceWorker, found: Device, corpus: Corpus, run_id: str
@@ -166,7 +177,7 @@ class CollectActor:
         fs = open_filesystem(spec.location)
         run = read_run(fs)
         if run is None or run.run_id != run_id:
-            raise StoreError(
+            raise ForeignFolderError(
                 f"{fs.describe()} on node {spec.seat.host} is not the folder that the driver sees: "
                 "give --out a folder that all nodes share"
             )
@@ -192,6 +203,7 @@ class CollectActor:
             observe=lambda _start: Fanout((self._board, rule, metrics)),
             context=self._context,
             heard=metrics.heard,
+            counts_rows=False,
         )
 
     def _drain(self, reason: str) -> None:
@@ -250,7 +262,7 @@ class _Board(SilentObserver):
 
 
 def use_share_of_processors(index: int, num_shares: int) -> None:
-    """Keep this process and its children to its share of the processors, beside the actors of the node's other GPUs."""
+    """Keep this thread, and the processes that it starts, to its share of the processors, beside the actors of the node's other GPUs."""
     processors = sorted(os.sched_getaffinity(0))
     share = len(processors) // num_shares
     if num_shares > 1 and share > 0:

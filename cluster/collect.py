@@ -102,9 +102,25 @@ def collect_on_cluster(
             seat=seat, location=location, ledger=ledger, state_folder=state_folder, config=theirs
         )
 
-    pool = ActorPool(runtime, config.cluster, spec_of=spec_of, device=device, say=observer.say)
+    hosts: set[str] = set()
+
+    def refused(seat: Seat) -> str | None:
+        if ledger != SQLITE or not hosts or seat.host in hosts:
+            return None
+        return "it is another host, and --ledger sqlite serves one: say --ledger redis://HOST:PORT"
+
+    pool = ActorPool(
+        runtime,
+        config.cluster,
+        spec_of=spec_of,
+        device=device,
+        say=observer.say,
+        store_patience_s=config.ledger.away_limit_s,
+        refused=refused,
+    )
     try:
-        devices = _opened(pool, config, ledger, control, started_s)
+        devices = _opened(pool, config, ledger, control, started_s, observer.say)
+        hosts |= {seat.host for seat in pool.places}
         plan = join_plan(fs, corpus, config, _wanted(devices, config))
         run = read_run(fs)
         assert run is not None, "it was joined"
@@ -116,9 +132,13 @@ def collect_on_cluster(
     finally:
         pool.close()
     devices = tuple(pool.devices.values())
+    if latest_manifest(fs) is None:
+        if reason is StopReason.INTERRUPTED:
+            raise KeyboardInterrupt  # nothing has been finished yet
+        raise _unfinished(pool, plan, None)
     summary = summarise(fs, plan, devices, reason, seconds=time.monotonic() - started_s)
     if reason is StopReason.COMPLETE and summary.num_tasks_done < summary.num_tasks:
-        raise _unfinished(pool, summary)
+        raise _unfinished(pool, plan, summary)
     return summary
 
 
@@ -128,11 +148,20 @@ def _opened(
     ledger: str,
     control: Control,
     started_s: float,
+    say: Callable[[str], None],
 ) -> tuple[Device, ...]:
     """Wait until all actors have their devices, or some have and the others take too long."""
     deadline_s = started_s + config.cluster.start_timeout_s
+    has_told = False
     while True:
         pool.step(time.monotonic())
+        found = {one.device_class for one in pool.devices.values()}
+        missing = sorted(set(config.cluster.device_classes or ()) - found)
+        if found and missing and not has_told:
+            has_told = True
+            say(
+                f"waiting for device class {', '.join(missing)} (found: {', '.join(sorted(found))})"
+            )
         _refuse_many_hosts(pool, ledger)
         if control.num_interrupts:
             raise KeyboardInterrupt
@@ -221,19 +250,29 @@ def _why_none(pool: ActorPool) -> str:
     return "\n".join(["no node of the cluster can collect", *(lines or ["  it has no node"])])
 
 
-def _unfinished(pool: ActorPool, summary: CollectSummary) -> Exception:
+def _unfinished(pool: ActorPool, plan: Plan, summary: CollectSummary | None) -> Exception:
     """Say why nobody collects any more although tasks are left."""
+    num_done = summary.num_tasks_done if summary else 0
+    here = {one.device_class for one in pool.devices.values()}
+    absent = [one.name for one in plan.device_classes if one.name not in here]
     places = [p for p in pool.places.values() if p.state in (SeatState.DRAINED, SeatState.GONE)]
     lines = [f"  {place.seat.name}: {place.state.value}: {place.why}" for place in places]
     lines += [f"  {text}" for text in pool.missing_labels]
+    lines += [f"  no node has device class {name}" for name in absent]
+    if summary is not None:
+        lines.append(
+            f"  planned {summary.num_planned:,} = ok {summary.num_ok:,} + failed {summary.num_failed:,} + "
+            f"pending {summary.num_pending:,}"
+        )
     text = "\n".join(
         [
-            f"{summary.num_tasks - summary.num_tasks_done:,} of {summary.num_tasks:,} tasks are left and no actor can take "
-            "them; everything finished is saved, the same command goes on:",
+            f"{plan.num_tasks - num_done:,} of {plan.num_tasks:,} tasks are left and no actor can take them; "
+            "everything finished is saved, the same command goes on:",
             *lines,
         ]
     )
-    stores = [p for p in places if p.report is not None and p.report.kind is FailureKind.STORE]
+    folder = (FailureKind.STORE, FailureKind.FOREIGN)
+    stores = [p for p in places if p.report is not None and p.report.kind in folder]
     if stores and len(stores) == len(places):
         return StoreError(text)
     return NoSeatsError(text)

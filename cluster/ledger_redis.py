@@ -17,8 +17,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis  # noqa: TID251
+from redis.backoff import NoBackoff  # noqa: TID251
 from redis.commands.core import Script  # noqa: TID251
+from redis.retry import Retry  # noqa: TID251
 
+from cluster.homes import public_url
 from llmperf_common.ledger.protocol import (
     SILENT_LIMIT_S,
     CommitOutcome,
@@ -223,6 +226,9 @@ class RedisHome:
         """Create the ledger of ``epoch`` and open it; ``meta`` comes last, and nothing counts before it is there."""
         prefix = self._of(epoch)
         with told_as_ours():
+            run_id = (
+                self._run_id()
+            )  # first: what a server forgets that is started anew meanwhile does not count
             self._client.set(self.key("about"), self._about)
             self._client.sadd(RUNS_KEY, self._dataset)
             self._client.sadd(self.key("epochs"), epoch)
@@ -234,9 +240,10 @@ class RedisHome:
             for task, _ in done:
                 bits.extend(bytes(max(0, task // 8 + 1 - len(bits))))
                 bits[task // 8] |= 0x80 >> task % 8
-            if bits:
-                self._client.set(f"{prefix}:done", bytes(bits))
-            meta: _Fields = {"plan_hash": plan_hash, "run_id": self._run_id(), "last_token": 0}
+            self._client.set(
+                f"{prefix}:done", bytes(bits) or bytes(1)
+            )  # it must be there: lua/prelude.lua
+            meta: _Fields = {"plan_hash": plan_hash, "run_id": run_id, "last_token": 0}
             self._client.hset(f"{prefix}:meta", mapping={**meta, "epoch": epoch})
         return RedisLedger(self._client, prefix=prefix, epoch=epoch)
 
@@ -283,14 +290,21 @@ def connect(url: str) -> RedisClient:
     """
     try:
         client = redis.Redis.from_url(
-            url, socket_connect_timeout=_TIMEOUT_S, socket_timeout=_TIMEOUT_S
+            url,
+            socket_connect_timeout=_TIMEOUT_S,
+            socket_timeout=_TIMEOUT_S,
+            retry=Retry(
+                NoBackoff(), 0
+            ),  # the loop's own Backoff waits, and goes on with its work meanwhile
         )
     except ValueError as error:
-        raise LedgerUrlError(f"--ledger {url!r}: {error}") from error
+        raise LedgerUrlError(f"--ledger {public_url(url)!r}: {error}") from error
     with told_as_ours():
         version = str(client.info("server")["redis_version"])
     if tuple(map(int, version.split(".")[:2])) < _LEAST_VERSION:
-        raise LedgerUrlError(f"--ledger {url!r}: its server is Redis {version}, 6.2 is needed")
+        raise LedgerUrlError(
+            f"--ledger {public_url(url)!r}: its server is Redis {version}, 6.2 is needed"
+        )
     return client
 
 

@@ -20,6 +20,11 @@ from workers.corpus import Corpus
 
 _TAKEN_PATIENCE_S = 60.0
 """How long a GPU may be held by somebody else, such as the actors of a driver that was just killed."""
+_SILENCE_LIMIT_S = 120.0
+"""An actor that was heard and then tells nothing for so long is ended: its process hangs."""
+_STOP_PATIENCE_S = 30.0
+"""How long actors that dropped their tasks may take to end."""
+_LONGEST_PAUSE_S = 30.0
 
 
 class SeatState(StrEnum):
@@ -46,11 +51,26 @@ class Place:
     actor: Actor | None = None
     report: ActorReport | None = None
     has_begun: bool = False
-    num_starts: int = 0
+    heard_s: float | None = None
+    """When the present actor last told something."""
     deaths_in_a_row: int = 0
-    taken_since_s: float | None = None
+    failing_since_s: float | None = None
+    pause_s: float = 0.0
+    device: Device | None = None
+    """What the last actor here has opened."""
     earlier: Counter[str] = field(default_factory=Counter)
-    """Rows by status of the actors that have died here."""
+    """Rows by status of the actors that have ended here."""
+    num_tasks_earlier: int = 0
+
+    @property
+    def is_active(self) -> bool:
+        """Whether an actor runs here, or will be started."""
+        return self.state in (SeatState.WAITING, SeatState.RUNNING)
+
+    @property
+    def num_tasks_done(self) -> int:
+        """Tasks committed from this seat."""
+        return self.num_tasks_earlier + (self.report.num_tasks_done if self.report else 0)
 
     @property
     def statuses(self) -> Counter[str]:
@@ -67,6 +87,8 @@ class ActorPool:
         spec_of: makes an actor's spec.
         device: the selector of pools that name none.
         say: is told what an operator should know.
+        store_patience_s: how long a dataset or ledger may be out of an actor's reach before its seat is drained.
+        refused: why a seat cannot serve, None where it can.
     """
 
     def __init__(
@@ -77,8 +99,17 @@ class ActorPool:
         spec_of: Callable[[Seat], ActorSpec],
         device: str,
         say: Callable[[str], None],
+        store_patience_s: float = 600.0,
+        refused: Callable[[Seat], str | None] = lambda _seat: None,
     ) -> None:
         self._runtime = runtime
+        self._patience_s = {
+            FailureKind.TAKEN: _TAKEN_PATIENCE_S,
+            FailureKind.STORE: store_patience_s,
+        }
+        self._refused = refused
+        self._stopped_s: float | None = None
+        self._is_dropping = False
         self._config = config
         self._spec_of = spec_of
         self._device = device
@@ -99,7 +130,8 @@ class ActorPool:
             if place.state is SeatState.RUNNING:
                 self._hear(place, now_s)
             if place.state is SeatState.WAITING and now_s >= place.start_at_s:
-                self._start(place)
+                self._start(place, now_s)
+        self._end_the_silent(now_s)
 
     def begin(self, corpus: Corpus, run_id: str, device_classes: Sequence[str]) -> None:
         """Let all open actors, and later ones as they open, collect a run for these device classes."""
@@ -108,13 +140,16 @@ class ActorPool:
             self._begin_if_open(place)
 
     def stop(self, *, drop: bool) -> None:
-        """Ask all actors to end; nobody is started any more."""
-        self._is_stopping = True
+        """Ask all actors to end; nobody is started any more. One that has not told anything yet has nothing in hand."""
+        self._is_stopping, self._is_dropping = True, self._is_dropping or drop
+        self._stopped_s = None  # the clock of patience begins with the next step
         for place in self.places.values():
-            if place.actor is not None and place.state is SeatState.RUNNING:
+            if not place.is_active:
+                continue
+            if place.actor is not None and place.report is not None:
                 place.actor.stop(drop=drop)
-            elif place.state is SeatState.WAITING:
-                place.state, place.why = SeatState.DONE, "the run was stopped"
+            else:
+                self._end(place, "the run was stopped")
 
     def close(self) -> None:
         """End all actors."""
@@ -127,26 +162,26 @@ class ActorPool:
     def devices(self) -> dict[Seat, Device]:
         """The device of each actor that has opened one, whatever became of it since."""
         return {
-            place.seat: place.report.device
-            for place in self.places.values()
-            if place.report is not None and place.report.device is not None
+            place.seat: place.device for place in self.places.values() if place.device is not None
         }
 
     @property
     def is_settled(self) -> bool:
-        """Whether every seat has its device open, or never will."""
-        return bool(self.places) and all(
-            place.state not in (SeatState.WAITING, SeatState.RUNNING)
-            or (place.report is not None and place.report.device is not None)
-            for place in self.places.values()
+        """Whether all that was asked for is there, and every seat has its device open or never will."""
+        wanted = set(self._config.device_classes or ())
+        return (
+            bool(self.places)
+            and not self.missing_labels
+            and wanted <= {device.device_class for device in self.devices.values()}
+            and all(
+                not place.is_active or place.device is not None for place in self.places.values()
+            )
         )
 
     @property
     def is_over(self) -> bool:
         """Whether no actor runs or will be started."""
-        return not any(
-            place.state in (SeatState.WAITING, SeatState.RUNNING) for place in self.places.values()
-        )
+        return not any(place.is_active for place in self.places.values())
 
     @property
     def statuses(self) -> Counter[str]:
@@ -160,10 +195,7 @@ class ActorPool:
         nodes = self._runtime.nodes()
         alive = {node.node_id for node in nodes}
         for place in self.places.values():
-            if place.seat.node_id not in alive and place.state in (
-                SeatState.WAITING,
-                SeatState.RUNNING,
-            ):
+            if place.seat.node_id not in alive and place.is_active:
                 self._note_end(place, SeatState.GONE, "its node is gone")
         missing = tuple(text for _, text in unmatched_pools(nodes, self._config.pools))
         for text in missing:
@@ -173,12 +205,47 @@ class ActorPool:
         if self._is_stopping:
             return
         for seat in seats_of(nodes, self._config.pools, device=self._device):
-            self.places.setdefault(seat, Place(seat=seat))
+            if seat in self.places:
+                continue
+            place = self.places[seat] = Place(seat=seat)
+            why = self._refused(seat)
+            if why is not None:
+                self._note_end(place, SeatState.DRAINED, why)
 
-    def _start(self, place: Place) -> None:
+    def _start(self, place: Place, now_s: float) -> None:
+        self._keep_counts(place)
         place.actor = self._runtime.start(self._spec_of(place.seat))
-        place.state, place.report, place.has_begun = SeatState.RUNNING, None, False
-        place.num_starts += 1
+        place.state, place.has_begun, place.heard_s = SeatState.RUNNING, False, None
+        place.start_at_s = now_s
+
+    def _end_the_silent(self, now_s: float) -> None:
+        """No run waits for ever for an actor that Ray never starts (another job has its GPU), or whose process hangs."""
+        if self._is_stopping and self._stopped_s is None:
+            self._stopped_s = now_s
+        others_are_done = not any(
+            place.is_active and place.heard_s is not None for place in self.places.values()
+        ) and any(place.state is SeatState.DONE for place in self.places.values())
+        for place in self.places.values():
+            if place.state is not SeatState.RUNNING:
+                continue
+            silent_s = now_s - (place.start_at_s if place.heard_s is None else place.heard_s)
+            if self._is_dropping and now_s - (self._stopped_s or now_s) > _STOP_PATIENCE_S:
+                self._end(place, "it did not stop in time")
+            elif place.heard_s is None and others_are_done:
+                self._end(place, "it was never started: another job may have its GPU")
+            elif place.heard_s is not None and silent_s > _SILENCE_LIMIT_S:
+                self._died(place, f"it has told nothing for {silent_s:.0f} s", now_s)
+
+    def _end(self, place: Place, why: str) -> None:
+        if place.actor is not None:
+            place.actor.kill()
+        self._note_end(place, SeatState.DONE, why)
+
+    @staticmethod
+    def _keep_counts(place: Place) -> None:
+        """Add what the last actor told to what its seat has done; its report is no more."""
+        place.earlier, place.num_tasks_earlier = place.statuses, place.num_tasks_done
+        place.report = None
 
     def _hear(self, place: Place, now_s: float) -> None:
         assert place.actor is not None, "it runs"
@@ -190,7 +257,9 @@ class ActorPool:
             return
         if told.num_tasks_done:
             place.deaths_in_a_row = 0
-        place.report = told
+        if told.device is not None:
+            place.device, place.failing_since_s, place.pause_s = told.device, None, 0.0
+        place.report, place.heard_s = told, now_s
         self._begin_if_open(place)
         if told.state is ActorState.ENDED:
             place.actor.kill()
@@ -207,25 +276,25 @@ class ActorPool:
             self._died(place, told.detail, now_s)
             return
         place.actor.kill()
-        if told.kind is FailureKind.TAKEN:
-            place.taken_since_s = now_s if place.taken_since_s is None else place.taken_since_s
-            if now_s - place.taken_since_s < _TAKEN_PATIENCE_S:
-                place.state, place.start_at_s = SeatState.WAITING, now_s + 2.0
-                return
+        patience_s = self._patience_s.get(told.kind, 0.0) if told.kind else 0.0
+        if self._is_stopping and patience_s:
+            self._note_end(place, SeatState.DONE, told.detail)
+            return
+        if place.failing_since_s is None:
+            place.failing_since_s = now_s
+        if now_s - place.failing_since_s < patience_s:
+            if place.pause_s == 0.0 and told.kind is FailureKind.STORE:
+                self._say(f"{place.seat.name}: tried again: {told.detail}")
+            place.pause_s = min(_LONGEST_PAUSE_S, 1.5 * place.pause_s or 2.0)
+            place.state, place.start_at_s = SeatState.WAITING, now_s + place.pause_s
+            return
         self._note_end(place, SeatState.DRAINED, told.detail)
 
     def _died(self, place: Place, why: str, now_s: float) -> None:
         assert place.actor is not None, "it has died"
         place.actor.kill()
         place.actor = None
-        place.earlier = place.statuses
-        if place.report is not None:
-            place.report = ActorReport(
-                state=ActorState.FAILED,
-                detail=why,
-                device=place.report.device,
-                worker_id=place.report.worker_id,
-            )
+        self._keep_counts(place)
         place.deaths_in_a_row += 1
         if self._is_stopping:
             place.state, place.why = SeatState.DONE, why
@@ -240,6 +309,9 @@ class ActorPool:
     def _begin_if_open(self, place: Place) -> None:
         told = place.report
         if self._run is None or place.has_begun or told is None or place.actor is None:
+            return
+        if self._is_stopping:
+            self._end(place, "the run was stopped")
             return
         if told.state is not ActorState.OPEN:
             return

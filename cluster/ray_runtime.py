@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noq
 from cluster.actor import CollectActor
 from cluster.metrics import METRICS, TAGS, Metric, MetricKind
 from cluster.reports import ActorReport, ActorSpec
-from cluster.runtime import ActorGone
+from cluster.runtime import ActorGone, ClusterAddressError
 from cluster.seats import ClusterNode
 from workers.corpus import Corpus
 
@@ -173,7 +173,15 @@ def connected() -> Iterator[RayRuntime]:
         if not address:
             # Actors take no CPUs of Ray's; it would start an idle worker for each.
             options.update(include_dashboard=False, num_cpus=min(4, os.cpu_count() or 1))
-        ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
+        except (ValueError, ConnectionError, RuntimeError) as error:
+            raise ClusterAddressError(
+                f"cannot join the Ray cluster at RAY_ADDRESS={address!r}: {_first_line(error)}: name HOST:PORT of its head "
+                "(6379 unless told otherwise; http://… is for `ray job submit --address`), with the same versions of Ray and Python"
+                if address
+                else f"cannot start Ray here: {_first_line(error)}"
+            ) from error
     try:
         yield RayRuntime()
     finally:

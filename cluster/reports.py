@@ -36,7 +36,9 @@ class FailureKind(StrEnum):
     TAKEN = "taken"
     """Somebody else has the GPU, perhaps an actor that is just being ended: tried again."""
     STORE = "store"
-    """The dataset cannot be written or read, or the ledger not reached, from this node."""
+    """The dataset cannot be written or read, or the ledger not reached, from this node: tried again for a while."""
+    FOREIGN = "foreign"
+    """The dataset folder of this node is another one: its seat is drained."""
     INTERNAL = "internal"
     """A mistake of ours: tried again like a death."""
 
@@ -64,7 +66,7 @@ class ActorSpec:
 class ActorReport:
     """One actor at one moment; counts are of this actor alone.
 
-    ``statuses`` are committed rows by status, ``device_s`` seconds since it began to collect.
+    ``statuses`` are committed rows by status, ``collecting_s`` seconds since it began to collect.
     """
 
     state: ActorState

@@ -10,6 +10,10 @@ from cluster.seats import ClusterNode
 from workers.corpus import Corpus
 
 
+class ClusterAddressError(ValueError):
+    """The Ray cluster that was named cannot be joined."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorGone:
     """The actor's process or node is dead; what it had leased is free again when its leases run out."""

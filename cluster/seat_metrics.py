@@ -49,7 +49,7 @@ class SeatMetrics:
             return
         self._after_s = now_s + _INTERVAL_S
         for seat, place in pool.places.items():
-            device = place.report.device if place.report else None
+            device = place.device
             tags = {
                 "seat": seat.name,
                 "node": seat.node_id,

@@ -127,6 +127,17 @@ def collect_on_cluster(
     from workers.device_worker import Control as Control_  # noqa: PLC0415
 
     require("ray", "cluster")
+    chosen = config or Config()
+    checked = [
+        _checked_selector(name) for name in (device, *(p.device for p in chosen.cluster.pools))
+    ]
+    pools = tuple(
+        pool.model_copy(update={"device": name})
+        for pool, name in zip(chosen.cluster.pools, checked[1:], strict=True)
+    )
+    chosen = chosen.model_copy(
+        update={"cluster": chosen.cluster.model_copy(update={"pools": pools})}
+    )
     from cluster.ray_runtime import RayMeter, connected  # noqa: PLC0415
     from cluster.seat_board import SeatBoard  # noqa: PLC0415
     from cluster.seat_metrics import SeatMetrics  # noqa: PLC0415
@@ -145,13 +156,28 @@ def collect_on_cluster(
             fs=fs,
             location=where,
             runtime=runtime,
-            config=config or Config(),
-            device=device,
+            config=chosen,
+            device=checked[0] or device,
             ledger=ledger,
             state_folder=state_folder(),
             control=control or Control_(),
             observer=SeatMetrics(board, RayMeter()),
         )
+
+
+def _checked_selector(device: str | None) -> str | None:
+    """Return a selector as every node can use it; None where none was given.
+
+    Raises:
+        CommandError: It is none that a cluster knows, or its replay file is bad.
+    """
+    if device is None or device in ("auto", "cuda", "cpu", "pocl"):
+        return device
+    if not device.startswith("replay:"):
+        what = f"--device {device!r} with --cluster: Ray chooses the GPU; say auto, cuda, cpu, pocl or replay:FILE"
+        raise CommandError(Exit.USAGE, what)
+    device_ref(device)
+    return f"replay:{Path(device.removeprefix('replay:')).absolute()}"
 
 
 def device_ref(device: str) -> DeviceRef:

@@ -50,6 +50,7 @@ CODES = {
     "builtins.KeyboardInterrupt": Exit.INTERRUPTED,
     "cluster.collect.ManyHostsError": Exit.USAGE,
     "cluster.ledger_redis.LedgerUrlError": Exit.USAGE,
+    "cluster.runtime.ClusterAddressError": Exit.USAGE,
     "llmperf_common.ledger.protocol.LedgerAwayError": Exit.BAD_INPUT,
     "llmperf_common.config.ConfigError": Exit.USAGE,
     "llmperf_common.extras.MissingExtra": Exit.USAGE,

@@ -217,7 +217,7 @@ class LedgerConfig(Node):
     away_limit_s: float = Field(
         600.0,
         ge=0,
-        description="A ledger that cannot be reached for this long ends the run; what has finished by then is on disk.",
+        description="A ledger that cannot be reached for this long ends the run; what is not committed by then is done again.",
     )
     claim_ahead: int | None = Field(
         None,

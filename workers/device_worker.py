@@ -140,6 +140,7 @@ class DeviceWorker:
         skipped: tuple[tuple[str, str], ...] = (),
         context: Mapping[str, str] | None = None,
         heard: Callable[[Mapping[str, Any]], None] = lambda _document: None,
+        counts_rows: bool = True,
     ) -> tuple[StopReason, Device]:
         """Collect tasks of the device's class until none is left or a reason to stop comes.
 
@@ -153,6 +154,7 @@ class DeviceWorker:
             skipped: files of the corpus without any kernel, and why.
             context: what every line of the event log, and of the ledger's board, tells besides.
             heard: is given each report that goes to the board.
+            counts_rows: read how many rows there are: for ``RunStart.statuses`` and ``limits.max_failures``.
 
         Returns:
             Why it ended, and the device as the dataset records it.
@@ -165,7 +167,7 @@ class DeviceWorker:
         with contextlib.ExitStack() as stack:
             with fs.lock(RUN_LOCK, exclusive=False, wait=True):
                 device, device_entry = device_of_run(fs, self._found, plan, self._pipeline)
-                start = _run_start(fs, plan, device, skipped)
+                start = _run_start(fs, plan, device, skipped, counts_rows=counts_rows)
                 tally = Tally(start.statuses)
                 log = open_event_log(events, self.worker_id, context)
                 stack.callback(log.close)
@@ -293,21 +295,27 @@ def _tidy(fs: Filesystem, loop: CollectLoop) -> None:
     for _ in range(_TIDY_ATTEMPTS):  # `verify` and `status` hold the lock for a moment, too
         with fs.lock(RUN_LOCK, exclusive=True, wait=False) as alone:
             if alone:
-                loop.finish()
-                sweep(fs)
+                # Where a lock does not reach other hosts, their leases tell of them: what they have written stays.
+                if loop.finish() and loop.num_leased() == 0:
+                    sweep(fs)
                 write_card(fs, open_dataset(fs))
                 return
         time.sleep(_POLL_S)
 
 
 def _run_start(
-    fs: Filesystem, plan: Plan, device: Device, skipped: tuple[tuple[str, str], ...]
+    fs: Filesystem,
+    plan: Plan,
+    device: Device,
+    skipped: tuple[tuple[str, str], ...],
+    *,
+    counts_rows: bool,
 ) -> RunStart:
     statuses: dict[str, int] = {}
     num_done = 0
     manifest = latest_manifest(fs)
     if manifest is not None:
-        statuses = open_dataset(fs).status_counts()
+        statuses = open_dataset(fs).status_counts() if counts_rows else {}
         num_done = manifest.num_tasks
     return RunStart(
         plan=plan, device=device, statuses=statuses, num_tasks_done=num_done, skipped=skipped

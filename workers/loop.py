@@ -177,6 +177,7 @@ class CollectLoop:
         self._claim_after_s = 0.0
         self._publish_after_s = 0.0
         self._stop: StopReason | None = None
+        self._is_aborted = False
         self._all_done = False
 
     @property
@@ -198,6 +199,7 @@ class CollectLoop:
         """Drop even the task in hand (a second Ctrl-C); what has finished is still committed."""
         dropped = self._executor.leases()
         self._executor.abandon([lease.task for lease in dropped])
+        self._is_aborted = True
         self._guarded(lambda: self._ledger.release(dropped))
 
     def step(self, timeout_s: float) -> None:
@@ -207,15 +209,29 @@ class CollectLoop:
         if is_there and self._board is not None:
             self._board.tell(self._ledger)
 
-    def finish(self) -> None:
-        """Commit and publish everything this worker and its dead colleagues have left."""
+    def finish(self) -> bool:
+        """Commit and publish everything this worker and its dead colleagues have left; say whether that was done.
+
+        Without that nothing may be swept: what a dead colleague has committed may not be published yet. Not done only after
+        ``abort_tasks``, where the ledger does not answer: whoever wants to go at once does not wait for it.
+        """
         while self._batch is not None or self._waiting:
             self._await_ledger()
-            self._guarded(lambda: self._commit(wait=True))
+            if not self._guarded(lambda: self._commit(wait=True)) and self._is_aborted:
+                return False  # its shards are adopted by a rebuild, or its tasks done again
         # Where the ledger was lost and another collector had rebuilt it, the rebuilt one may hold commits of
         # its own that a dead colleague has not published; a sweep that follows would remove them.
         while not self._guarded(self.publish_all):
+            if self._is_aborted:
+                return False
             self._await_ledger()
+        return True
+
+    def num_leased(self) -> int:
+        """Return how many tasks of this device class anybody holds now; 1 where the ledger does not answer."""
+        found: list[int] = []
+        self._guarded(lambda: found.append(self._ledger.counts(self._tasks).leased))
+        return found[0] if found else 1
 
     def publish_all(self) -> None:
         """Publish every committed shard, whoever committed it."""
@@ -284,6 +300,8 @@ class CollectLoop:
 
     def _step(self, timeout_s: float) -> None:
         if self._backoff.is_waiting(now_s=self._clock_s()):
+            if self._stop is not None:
+                self._executor.abandon_waiting()  # their leases end by themselves
             self._take_results(timeout_s)
             if self._commit_is_due():
                 self._begin_writing()

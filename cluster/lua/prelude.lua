@@ -10,6 +10,9 @@ end
 if known[2] ~= string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') then
     return redis.error_reply('LEDGERLOST the server has been started anew')
 end
+if redis.call('EXISTS', done) == 0 then
+    return redis.error_reply('LEDGERLOST the server has given up a part of it')
+end
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2] + ARGV[2]
 

@@ -1,4 +1,4 @@
-"""How far a run over many nodes is, on stderr: a line a minute in a log, a line for each GPU now and then."""
+"""How far a run over many nodes is, on stderr: twice a minute a line for all, and one for each seat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmperf_common.failures import OK_STATUS
 from llmperf_common.records import Device
 from workers.plan import Plan
 
-_LINE_INTERVAL_S = 15.0
+_LINE_INTERVAL_S = 30.0
 _SEATS_SHOWN = 16
 
 
@@ -47,9 +47,7 @@ class ClusterProgress:
             return
         self._line_after_s = now_s + _LINE_INTERVAL_S
         elapsed_s = max(now_s - self._began_s, 1e-3)
-        done_here = sum(
-            place.report.num_tasks_done for place in pool.places.values() if place.report
-        )
+        done_here = sum(place.num_tasks_done for place in pool.places.values())
         num_ok = pool.statuses[OK_STATUS]
         line = (
             f"{self._num_done_before + done_here:,}/{self._num_tasks:,} tasks  {num_ok:,} ok  "
@@ -58,6 +56,9 @@ class ClusterProgress:
         if done_here:
             left = self._num_tasks - self._num_done_before - done_here
             line += f"  ETA {left * elapsed_s / done_here / 60:.1f} min"
+        failed = {code: n for code, n in sorted(pool.statuses.items()) if code != OK_STATUS}
+        if failed:
+            line += "  failed " + ", ".join(f"{code} {n:,}" for code, n in failed.items())
         say(line)
         for one in lines_of(pool)[:_SEATS_SHOWN]:
             say(f"  {one}")

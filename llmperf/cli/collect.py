@@ -40,7 +40,11 @@ def collect(
     ],
     device: Annotated[
         str,
-        typer.Option("--device", metavar="NAME", help="auto, pocl, cpu, cuda[:N] or replay:FILE."),
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            help="auto, pocl, cpu, cuda[:N] or replay:FILE; without :N on a cluster.",
+        ),
     ] = "auto",
     samples_per_kernel: Annotated[
         int | None,
@@ -106,7 +110,7 @@ def collect(
         ),
     ] = "sqlite",
 ) -> None:
-    """Time kernels on one device into an exactly-once dataset. Running it again resumes."""
+    """Time kernels on one device, or on a cluster's, into an exactly-once dataset. Running it again resumes."""
     if ledger != "sqlite" and not ledger.startswith(("redis://", "rediss://", "unix://")):
         raise CommandError(Exit.USAGE, f"--ledger {ledger!r}: must be sqlite or redis://HOST:PORT")
     values = {

@@ -63,6 +63,7 @@ def status(
 
 
 def _read(directory: str, ledger: str | None) -> dict[str, Any]:
+    from cluster.homes import public_url  # noqa: PLC0415
     from llmperf.run_state import Published, run_state  # noqa: PLC0415
     from llmperf_common.failures import OK_STATUS  # noqa: PLC0415
     from llmperf_common.store.filesystem import StoreError  # noqa: PLC0415
@@ -85,7 +86,7 @@ def _read(directory: str, ledger: str | None) -> dict[str, Any]:
         view = None  # left behind by a run that goes on with another ledger
     state = run_state(
         location=directory,
-        ledger=_public(ledger) if ledger else ("sqlite" if view else None),
+        ledger=public_url(ledger) if ledger else ("sqlite" if view else None),
         plan_hash=run.plan_hash,
         created_at=run.created_at,
         num_tasks=run.num_tasks,
@@ -124,12 +125,13 @@ def _view_of_server(url: str, run_id: str) -> Any:
 
 
 def _read_server(url: str) -> list[dict[str, Any]]:
+    from cluster.homes import public_url  # noqa: PLC0415
     from llmperf.run_state import run_state  # noqa: PLC0415
 
     return [
         run_state(
             location=run.location,
-            ledger=_public(url),
+            ledger=public_url(url),
             plan_hash=run.plan_hash,
             created_at=run.created_at,
             num_tasks=run.num_tasks,
@@ -148,16 +150,6 @@ def _runs(url: str, *, only: str | None = None) -> Any:
     from cluster.redis_runs import runs_on  # noqa: PLC0415
 
     return runs_on(url, only=only)
-
-
-def _public(url: str) -> str:
-    """Return a URL without its user and password.
-
-    >>> _public("redis://default:secret@head:6379/0")
-    'redis://head:6379/0'
-    """
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def _show(states: list[dict[str, Any]]) -> None:

@@ -171,8 +171,14 @@ def latest_manifest(fs: Filesystem) -> Manifest | None:
     versions = manifest_versions(fs)
     if not versions:
         return None
-    name = manifest_name(versions[-1])
-    return parse_manifest(fs.read_bytes(name), fs.describe(name))
+    version = versions[-1]
+    data = fs.read_bytes(manifest_name(version))
+    while True:  # a network file system may list what was there a minute ago; a name that is asked for is looked up
+        try:
+            data = fs.read_bytes(manifest_name(version + 1))
+        except FileNotFoundError:
+            return parse_manifest(data, fs.describe(manifest_name(version)))
+        version += 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,10 +62,10 @@ def run_chaos(command: Collect, *, num_kills: int, every_shards: int, seed: int)
             process.communicate()
             _expect_gone(orphans, report)
             process = _start(command, report)
-        _compare(seen, committed(command.out), report)
+        compare(seen, committed(command.out), report)
     process = _finish(command, process, report)
-    _compare(seen, committed(command.out), report)
-    _final_checks(command.out, report)
+    compare(seen, committed(command.out), report)
+    final_checks(command.out, report)
     report.seconds = time.monotonic() - started_s
     return report
 
@@ -135,7 +135,7 @@ def _expect_gone(pids: list[int], report: ChaosReport) -> None:
         time.sleep(0.02)
 
 
-def _compare(
+def compare(
     before: dict[str, tuple[float, ...] | None],
     after: dict[str, tuple[float, ...] | None],
     report: ChaosReport,
@@ -159,7 +159,7 @@ def _finish(
     return process
 
 
-def _final_checks(out: Path, report: ChaosReport) -> None:
+def final_checks(out: Path, report: ChaosReport) -> None:
     checked = verify(out)
     report.problems += [f"verify: {p.kind}: {p.name}: {p.what}" for p in checked.problems]
     manifest = latest_manifest(PosixFilesystem(out))

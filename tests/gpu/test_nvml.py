@@ -224,7 +224,7 @@ def test_a_second_process_does_not_get_a_taken_gpu(
 ) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k"])
     wanted = Collect(corpus, tmp_path / "data", probed.ref.selector, FAST)
-    with gpu_lock(device, Path("/data/elsewhere")):
+    with gpu_lock(device, "/data/elsewhere"):
         refused = wanted.run()
     assert refused.returncode == Exit.NO_DEVICE, refused.stderr
     assert f"pid {os.getpid()}" in refused.stderr
@@ -273,7 +273,7 @@ def test_constant_buffers_are_planned_within_their_limit(
 
 
 def test_doctor_shows_the_card(device: Device, gpu: NvmlGpu) -> None:
-    with gpu_lock(device, Path("/data/elsewhere")):
+    with gpu_lock(device, "/data/elsewhere"):
         done = run_llmperf("doctor", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["devices"]

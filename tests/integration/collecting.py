@@ -44,19 +44,15 @@ class Collect:
     options: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
 
+    def arguments(self) -> list[str]:
+        """Return the command line."""
+        named = ("--corpus", self.corpus, "--out", self.out, "--device", self.device)
+        return llmperf_command("collect", *named, *self.options)
+
     def start(self) -> subprocess.Popen[str]:
         """Start the command; its output is kept."""
         return subprocess.Popen(
-            llmperf_command(
-                "collect",
-                "--corpus",
-                self.corpus,
-                "--out",
-                self.out,
-                "--device",
-                self.device,
-                *self.options,
-            ),
+            self.arguments(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

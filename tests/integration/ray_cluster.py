@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +17,16 @@ _MEMORY_BYTES = 100 * 2**20
 
 
 @contextlib.contextmanager
-def nodes_started(*nodes: dict[str, Any]) -> Iterator[Cluster]:
-    """Start a head without anything of its own and ``nodes`` (``num_gpus``, ``labels``); its address is ``.address``."""
+def nodes_started(*nodes: dict[str, Any], dashboard_port: int | None = None) -> Iterator[Cluster]:
+    """Start a head without anything of its own and ``nodes`` (``num_gpus``, ``labels``); its address is ``.address``.
+
+    With a ``dashboard_port``, jobs can be submitted there.
+    """
+    with_dashboard = {
+        "include_dashboard": True,
+        "dashboard_port": dashboard_port,
+        "dashboard_agent_listen_port": free_port(),  # its usual one may be another cluster's
+    }
     cluster = Cluster(
         initialize_head=True,
         head_node_args={
@@ -25,7 +34,7 @@ def nodes_started(*nodes: dict[str, Any]) -> Iterator[Cluster]:
             "num_gpus": 0,
             "labels": {"role": "head"},
             "object_store_memory": _MEMORY_BYTES,
-            "include_dashboard": False,
+            **(with_dashboard if dashboard_port else {"include_dashboard": False}),
         },
     )
     try:
@@ -35,3 +44,10 @@ def nodes_started(*nodes: dict[str, Any]) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.shutdown()
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

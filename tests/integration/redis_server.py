@@ -58,6 +58,11 @@ class RedisServer:
                     raise
                 time.sleep(0.02)
 
+    def signal(self, number: int) -> None:
+        """Send it a signal: SIGSTOP is a server that nobody reaches, until SIGCONT."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
     def kill(self) -> None:
         """End it by SIGKILL."""
         if self._process is not None:

@@ -70,6 +70,7 @@ def test_a_collector_reports_while_it_runs_and_at_its_end(tmp_path: Path) -> Non
     assert len(json.dumps(last)) < 2048
 
 
+@pytest.mark.slow
 def test_a_collector_that_fails_says_why_on_the_board(tmp_path: Path) -> None:
     names = [f"k{n}" for n in range(6)]
     slow = [{"kernel": name, "action": "slow", "seconds": 0.03} for name in names]

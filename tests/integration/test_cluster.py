@@ -207,12 +207,15 @@ def test_a_label_that_no_node_has_is_told(
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.slow
 def test_a_class_that_no_node_has_is_told(
     tmp_path: Path, address: str, server: RedisServer
 ) -> None:
     done = wanted(
-        tmp_path, address, server, "--set", 'cluster.device_classes=["replay","a100"]'
-    ).run()
+        tmp_path, address, server,
+        "--set", 'cluster.device_classes=["replay","a100"]', "--set", "cluster.start_timeout_s=15",
+    ).run()  # fmt: skip
     assert done.returncode == 4, done.stderr
+    assert "waiting for device class a100 (found: replay)" in done.stderr
     assert "asks for a100, but the cluster has replay" in done.stderr
     assert os.listdir(tmp_path / "data") == [] if (tmp_path / "data").exists() else True

@@ -35,7 +35,7 @@ def assert_whole(out: Path, samples: int = NUM_KERNELS * SAMPLES) -> None:
     assert len(ids) == len(set(ids)) == samples
 
 
-@pytest.mark.parametrize("aof", [False, True])
+@pytest.mark.parametrize("aof", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_survives_its_server(tmp_path: Path, aof: bool) -> None:
     server = RedisServer(tmp_path / "redis", aof=aof)
     corpus = write_kernels(tmp_path / "kernels", [f"k{n}" for n in range(NUM_KERNELS)])

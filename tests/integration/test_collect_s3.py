@@ -143,6 +143,7 @@ def steps_of(location: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> li
     return log.read_text("utf-8").splitlines()
 
 
+@pytest.mark.slow
 def test_sigkill_between_the_two_shards_of_a_commit(location: str, tmp_path: Path) -> None:
     assert die_and_go_on("samples/", location, tmp_path)
 
@@ -160,6 +161,7 @@ def test_sigkill_at_each_step(
     assert sum(reached) >= len(steps) - 3, "the number of manifests varies a little"
 
 
+@pytest.mark.slow
 def test_a_collector_at_work_is_seen(location: str, tmp_path: Path) -> None:
     slow = replay_file(
         tmp_path / "slow.json", behaviours=[{"kernel": "*", "action": "slow", "seconds": 0.5}]

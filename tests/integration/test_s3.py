@@ -162,6 +162,7 @@ def test_the_probe_survives_a_sweep_between_its_writes(fs):
     probe(Swept())
 
 
+@pytest.mark.slow
 def test_a_dead_holder_of_another_host_runs_out(server, fs, location):
     fs.replace(
         ".run.lock/exclusive-00",
@@ -200,6 +201,7 @@ def test_a_dead_holder_of_this_host_is_seen_at_once(fs, location, kind):
         assert alone
 
 
+@pytest.mark.slow
 def test_a_holder_that_renews_is_never_taken_for_dead(server, location):
     timing = {"heartbeat_s": 0.3, "stale_s": 2.0}
     first, second = (open_at(server.endpoint, location, **timing) for _ in range(2))

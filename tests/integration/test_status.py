@@ -97,6 +97,7 @@ def test_status_of_a_folder_while_it_is_collected(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_status_of_a_server_needs_no_folder(tmp_path: Path, server: RedisServer) -> None:
     assert document("--ledger", server.url) == {"runs": []}
     run = slow_run(tmp_path, "--ledger", server.url)

@@ -169,7 +169,8 @@ def collect(
 def _tidy(fs: Filesystem, loop: CollectLoop, planted: Planted, disk: Disk) -> None:
     with fs.lock(RUN_LOCK, exclusive=True, wait=False) as alone:
         if alone or planted.sweeps_beside_others:
-            loop.finish()
+            if not loop.finish():
+                return
             report = sweep(fs)
             disk.coverage["orphan swept"] += len(report.removed)
 

@@ -237,7 +237,7 @@ def test_a_rebuild_binds_every_task(data, tmp_path, wait):
         assert ledger.counts(range(len(tasks))).done == len(tasks)
         assert ledger.unpublished() == []
         ledger.close()
-    bound = [task for found in tasks_by_shard(fs, latest_manifest(fs)).values() for task in found]
+    bound = [task for _, found in tasks_by_shard(fs, latest_manifest(fs)) for task in found]
     assert sorted(bound) == tasks
     assert verify(data).is_ok
 

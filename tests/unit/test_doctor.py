@@ -59,7 +59,7 @@ def test_other_devices_have_no_state(capsys):
 
 
 def test_a_card_at_work(capsys):
-    with gpu_lock(GPU, Path("/data/run1")):
+    with gpu_lock(GPU, "/data/run1"):
         state = state_of(FakeCard(reasons=0x44, pids=(41,)))
     text = told(state, capsys)
     assert "now 1,905 of 1,980 MHz, memory 3,201 of 3,201 MHz, 61 degrees, 512 of 700 W" in text

@@ -82,7 +82,7 @@ def holder() -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_second_process_is_refused_and_told_by_whom(holder):
-    with pytest.raises(GpuTakenError) as caught, gpu_lock(GPU, Path("mine")):
+    with pytest.raises(GpuTakenError) as caught, gpu_lock(GPU, "mine"):
         pytest.fail("two owners")
     for words in ("NVIDIA H200", GPU.device_uuid, f"pid {holder.pid} of ", OUT, "--device"):
         assert words in str(caught.value)
