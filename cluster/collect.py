@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -127,6 +128,7 @@ def collect_on_cluster(
         manifest = latest_manifest(fs)
         observer.began(plan, devices, manifest.num_tasks if manifest else 0)
         _tell_absent(plan, devices, observer.say)
+        _tell_shared(pool, observer.say)
         pool.begin(corpus, run.run_id, [one.name for one in plan.device_classes])
         reason = _watch(pool, config, control, observer, started_s)
     finally:
@@ -203,6 +205,16 @@ def _tell_absent(plan: Plan, devices: tuple[Device, ...], say: Callable[[str], N
     absent = [one.name for one in plan.device_classes if one.name not in here]
     if absent:
         say(f"no node has device class {', '.join(absent)}: its tasks stay pending")
+
+
+def _tell_shared(pool: ActorPool, say: Callable[[str], None]) -> None:
+    """An actor sits on each Ray GPU, also where a CPU device stands in for it: then several time on one processor."""
+    used = Counter(
+        (seat.node_id, device.device_uuid, device.name) for seat, device in pool.devices.items()
+    )
+    for (_, _, name), num in used.items():
+        if num > 1:
+            say(f"{num} actors time on one {name} at once: their times are not its own alone")
 
 
 def _watch(

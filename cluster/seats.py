@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from cluster.config import NodePool
 
-_CPU_DEVICES = ("cpu", "pocl")
 _LIST = re.compile(r"in\((?P<names>.*)\)")
 
 
@@ -64,11 +63,7 @@ def seats_of(
         if (pool := next((one for one in pools if matches(node.labels, one.labels)), None))
     ]
     for node, pool in placed:
-        selector = pool.device or device
-        # A CPU device is the node's: several actors would time on it at once.
-        on_gpus = selector not in _CPU_DEVICES and any(
-            other.num_gpus for other, its_pool in placed if its_pool is pool
-        )
+        on_gpus = any(other.num_gpus for other, its_pool in placed if its_pool is pool)
         num = node.num_gpus if on_gpus else 1
         found += [
             Seat(
@@ -77,7 +72,7 @@ def seats_of(
                 index=index,
                 num_on_node=num,
                 on_gpu=on_gpus,
-                device=selector,
+                device=pool.device or device,
             )
             for index in range(num)
         ]

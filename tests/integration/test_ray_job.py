@@ -14,6 +14,7 @@ import pytest
 from ray.job_submission import JobStatus, JobSubmissionClient  # noqa: TID251
 
 from llmperf_common.store.reader import open_dataset
+from tests.chaos.kills import committed
 from tests.integration.collecting import KERNELS, Collect, run_llmperf, wait_until
 from tests.integration.ray_cluster import free_port, nodes_started
 from tests.integration.redis_server import RedisServer
@@ -89,13 +90,10 @@ def test_stopped_resubmitted_and_finished(
     )  # fmt: skip
     client = JobSubmissionClient(dashboard)
     first = submit(dashboard, folder, *command, wait=False)
-    wait_until(lambda: any(data.glob("samples/*.parquet")), timeout_s=240)
+    wait_until(lambda: bool(committed(data)), timeout_s=240)
     client.stop_job(first)
     wait_until(lambda: client.get_job_status(first).is_terminal(), timeout_s=60)
-    before = {
-        row["sample_id"]: row["time_ns"]
-        for row in open_dataset(data).samples(["sample_id", "time_ns"]).to_pylist()
-    }
+    before = committed(data)
     assert before
     again = submit(dashboard, folder, *command)
     logs = client.get_job_logs(again)
@@ -104,7 +102,7 @@ def test_stopped_resubmitted_and_finished(
     assert "done before" in logs or "pending 0" in logs
     assert run_llmperf("dataset", "verify", data).returncode == 0
     rows = open_dataset(data).samples().to_pylist()
-    after = {row["sample_id"]: row["time_ns"] for row in rows}
+    after = committed(data)
     assert after.items() >= before.items(), "committed before the stop, unchanged after it"
     assert len(after) == len(rows)
     assert len({row["worker_id"] for row in rows}) >= 4, "rows from every actor"

@@ -281,11 +281,6 @@ def test_nothing_is_settled_while_labels_or_classes_are_missing() -> None:
     assert not asked.pool.is_settled
 
 
-def test_a_cpu_device_is_the_nodes() -> None:
-    found = seats_of(NODES, (NodePool(),), device="cpu")
-    assert [(s.host, s.on_gpu) for s in found] == [("h1", False), ("h2", False)]
-
-
 def test_a_taken_gpu_is_waited_for_a_minute() -> None:
     bench = Bench()
     for _ in range(40):
@@ -368,7 +363,7 @@ def test_nodes_without_gpus_sit_only_where_no_node_has_any() -> None:
 def test_a_node_belongs_to_the_first_pool_whose_labels_it_has() -> None:
     pools = (NodePool(labels={"pool": "A"}, device="cpu"), NodePool(labels={}))
     found = {s.name: s.device for s in seats_of(NODES, pools, device="auto")}
-    assert found == {"h1:aaaaaa/cpu0": "cpu", "h2:bbbbbb/gpu0": "auto"}
+    assert found == {"h1:aaaaaa/gpu0": "cpu", "h1:aaaaaa/gpu1": "cpu", "h2:bbbbbb/gpu0": "auto"}
 
 
 @pytest.mark.parametrize(
