@@ -26,6 +26,8 @@ slow: install
 chaos: install
 	$(BIN)/python -m tests.simulation --schedules 100000 --processes 2 --seed 0
 	$(BIN)/python -m tests.chaos --kills 40
+	$(BIN)/python -m tests.chaos.storm --faults 100 --kernels 2000 --seed 0
+	$(BIN)/python -m tests.chaos.storm --faults 100 --kernels 2000 --seed 1 --no-aof
 
 fuzz: install
 	$(BIN)/python -m tests.fuzz --sources 10000 --seed 0

@@ -8,6 +8,7 @@ import pytest
 
 from tests.chaos.__main__ import CHAOS_OPTIONS
 from tests.chaos.kills import run_chaos
+from tests.chaos.storm import run_storm
 from tests.integration.collecting import Collect, replay_file, write_kernels
 
 
@@ -24,3 +25,13 @@ def test_nothing_committed_is_lost_doubled_or_changed_by_sigkill(tmp_path: Path)
     assert not report.problems
     assert report.kills.total() == 6
     assert (report.tasks, report.samples) == (40, 240)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("aof", [True, False])
+def test_a_storm_on_a_cluster(tmp_path: Path, aof: bool) -> None:
+    report, _ = run_storm(tmp_path, num_faults=10, num_kernels=120, seed=1, aof=aof)
+    assert not report.problems
+    assert report.kills.total() == 10
+    assert (report.tasks, report.samples) == (120, 360)
