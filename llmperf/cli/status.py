@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
-import time
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -166,6 +169,32 @@ def _show(states: list[dict[str, Any]]) -> None:
 
 def _watch(read: Callable[[], list[dict[str, Any]]]) -> None:
     """Show what ``read`` gives again and again: in place on a terminal, else what has changed as lines."""
+    with _stopped_by_signals() as stopped:
+        _watch_until(stopped, read)
+    if stopped.is_set():
+        raise CommandError(Exit.INTERRUPTED, "interrupted")
+
+
+@contextlib.contextmanager
+def _stopped_by_signals() -> Iterator[threading.Event]:
+    """Turn Ctrl-C and SIGTERM into an event: raised amid a library's clean-up they would be swallowed."""
+    stopped = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if stopped.is_set():
+            raise KeyboardInterrupt  # it asks a second time: something does not answer
+        stopped.set()
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, old in previous.items():
+            signal.signal(number, old)
+
+
+def _watch_until(stopped: threading.Event, read: Callable[[], list[dict[str, Any]]]) -> None:
     states = read()
     if sys.stdout.isatty():
         from rich.live import Live  # noqa: PLC0415
@@ -173,18 +202,17 @@ def _watch(read: Callable[[], list[dict[str, Any]]]) -> None:
         from llmperf.cli.status_screen import screen_of  # noqa: PLC0415
 
         with Live(screen_of(states), auto_refresh=False) as live:
-            while not _is_over(states):
-                time.sleep(_WATCH_INTERVAL_S)
+            while not _is_over(states) and not stopped.wait(_WATCH_INTERVAL_S):
                 states = _read_again(read, states)
                 live.update(screen_of(states), refresh=True)
         return
     _show(states)
-    while not _is_over(states):
-        sys.stdout.flush()
-        time.sleep(_WATCH_INTERVAL_S)
+    sys.stdout.flush()
+    while not _is_over(states) and not stopped.wait(_WATCH_INTERVAL_S):
         before, states = states, _read_again(read, states)
         if states != before:
             _show(states)
+            sys.stdout.flush()
 
 
 def _is_over(states: list[dict[str, Any]]) -> bool:

@@ -30,7 +30,7 @@ def test_a_folder_that_is_not_the_drivers_is_told_in_the_event_log(tmp_path: Pat
     actor.begin(Corpus(kernels=(), sha256="0" * 64, skipped=()), "another run")
     wait_until(lambda: actor.report().is_final)
     report = actor.report()
-    assert (report.state, report.kind) == (ActorState.FAILED, FailureKind.STORE)
+    assert (report.state, report.kind) == (ActorState.FAILED, FailureKind.FOREIGN)
     (path,) = (tmp_path / "data" / "events").glob("*.jsonl")
     (line,) = [json.loads(text) for text in path.read_text().splitlines()]
     assert (line["event"], line["level"], line["actor_id"], line["seat"]) == (

@@ -125,6 +125,7 @@ def test_status_of_a_server_needs_no_folder(tmp_path: Path, server: RedisServer)
     assert document("--ledger", server.url) == {"runs": []}
 
 
+@pytest.mark.slow
 def test_a_killed_collector_grows_stale_and_watching_ends_by_a_signal(
     tmp_path: Path, server: RedisServer
 ) -> None:
