@@ -54,7 +54,9 @@ class Place:
     heard_s: float | None = None
     """When the present actor last told something."""
     deaths_in_a_row: int = 0
-    failing_since_s: float | None = None
+    failing: FailureKind | None = None
+    """Why the last actors here ended, each before it had done anything; since when is the next."""
+    failing_since_s: float = 0.0
     pause_s: float = 0.0
     device: Device | None = None
     """What the last actor here has opened."""
@@ -225,13 +227,22 @@ class ActorPool:
         others_are_done = not any(
             place.is_active and place.heard_s is not None for place in self.places.values()
         ) and any(place.state is SeatState.DONE for place in self.places.values())
+        done_classes = {
+            place.device.device_class
+            for place in self.places.values()
+            if place.state is SeatState.DONE and place.device is not None
+        }
         for place in self.places.values():
             if place.state is not SeatState.RUNNING:
                 continue
+            # An actor that was started again may be the only one of its class: it is given its time to answer.
+            is_late = (
+                place.device is not None and place.device.device_class in done_classes
+            ) or now_s - place.start_at_s > self._config.start_timeout_s
             silent_s = now_s - (place.start_at_s if place.heard_s is None else place.heard_s)
             if self._is_dropping and now_s - (self._stopped_s or now_s) > _STOP_PATIENCE_S:
                 self._end(place, "it did not stop in time")
-            elif place.heard_s is None and others_are_done:
+            elif place.heard_s is None and others_are_done and is_late:
                 self._end(place, "it was never started: another job may have its GPU")
             elif place.heard_s is not None and silent_s > _SILENCE_LIMIT_S:
                 self._died(place, f"it has told nothing for {silent_s:.0f} s", now_s)
@@ -256,9 +267,11 @@ class ActorPool:
             self._died(place, told.why, now_s)
             return
         if told.num_tasks_done:
-            place.deaths_in_a_row = 0
+            place.deaths_in_a_row, place.failing, place.pause_s = 0, None, 0.0
         if told.device is not None:
-            place.device, place.failing_since_s, place.pause_s = told.device, None, 0.0
+            place.device = told.device
+            if place.failing is FailureKind.TAKEN:
+                place.failing, place.pause_s = None, 0.0
         place.report, place.heard_s = told, now_s
         self._begin_if_open(place)
         if told.state is ActorState.ENDED:
@@ -280,8 +293,8 @@ class ActorPool:
         if self._is_stopping and patience_s:
             self._note_end(place, SeatState.DONE, told.detail)
             return
-        if place.failing_since_s is None:
-            place.failing_since_s = now_s
+        if place.failing is not told.kind:
+            place.failing, place.failing_since_s, place.pause_s = told.kind, now_s, 0.0
         if now_s - place.failing_since_s < patience_s:
             if place.pause_s == 0.0 and told.kind is FailureKind.STORE:
                 self._say(f"{place.seat.name}: tried again: {told.detail}")

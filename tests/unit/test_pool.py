@@ -179,18 +179,40 @@ def test_a_device_or_folder_that_cannot_be_used_is_not_tried_again(kind: Failure
     assert bench.said == ["h1:aaaaaa/gpu0: drained: lost"]
 
 
-def test_an_outage_is_waited_for_and_forgotten() -> None:
+def test_the_last_of_its_class_is_started_again_when_the_others_are_done() -> None:
+    bench = Bench()
+    other = make_device(1, "a100")
+    for actor in bench.actors[:2]:
+        actor.tell(ActorState.OPEN)
+    bench.actors[2].tell(ActorState.OPEN, device=other)
+    bench.step()
+    bench.pool.begin(CORPUS, "run", [DEVICE.device_class, "a100"])
+    for actor in bench.actors[:2]:
+        actor.tell(ActorState.ENDED, reason=StopReason.COMPLETE)
+    bench.actors[2].next = ActorGone(why="killed")
+    bench.step()
+    bench.step(3)
+    bench.step(10)
+    assert bench.states() == [SeatState.DONE, SeatState.DONE, SeatState.RUNNING]
+    bench.actors[3].tell(ActorState.OPEN, device=other)
+    bench.step()
+    assert bench.actors[3].asked == ["begin run"]
+
+
+@pytest.mark.parametrize("device", [None, DEVICE])
+def test_an_outage_is_waited_for_and_forgotten(device: Device | None) -> None:
+    """Whether the actor had opened its device by then or not."""
     bench = Bench()
     for _ in range(5):
         first = [a for a in bench.actors if a.spec.seat.name == "h1:aaaaaa/gpu0"][-1]
-        first.tell(ActorState.FAILED, kind=FailureKind.STORE, detail="no server", device=None)
+        first.tell(ActorState.FAILED, kind=FailureKind.STORE, detail="no server", device=device)
         bench.step(1.0)
         bench.step(30.0)
     assert bench.states()[0] is SeatState.RUNNING
     assert bench.said == ["h1:aaaaaa/gpu0: tried again: no server"]
     for _ in range(40):
         first = [a for a in bench.actors if a.spec.seat.name == "h1:aaaaaa/gpu0"][-1]
-        first.tell(ActorState.FAILED, kind=FailureKind.STORE, detail="no server", device=None)
+        first.tell(ActorState.FAILED, kind=FailureKind.STORE, detail="no server", device=device)
         bench.step(31.0)
     assert bench.states()[0] is SeatState.DRAINED, "not for ever"
 
@@ -232,6 +254,8 @@ def test_who_never_answered_holds_no_run_up() -> None:
     for actor in bench.actors[:2]:
         actor.tell(ActorState.ENDED, reason=StopReason.COMPLETE)
     bench.step()
+    assert not bench.pool.is_over, "it may still come, and be of another class"
+    bench.step(120)
     assert bench.pool.is_over
     assert "another job may have its GPU" in bench.said[-1]
     assert bench.actors[2].asked == ["kill"]
