@@ -14,24 +14,19 @@ import random
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import redis  # noqa: TID251
 
 from cluster.ledger_redis import RedisHome
+from cluster.timed_ledger import TimedLedger
 from llmperf_common.ledger.attach import attach
-from llmperf_common.ledger.protocol import (
-    CommitOutcome,
-    Holder,
-    Lease,
-    Ledger,
-    TaskCounts,
-)
+from llmperf_common.ledger.protocol import Holder, Lease, Ledger
 from llmperf_common.records import TaskResult
 from llmperf_common.store.filesystem import PosixFilesystem
 from llmperf_common.store.manifest import Manifest, ShardEntry
@@ -52,7 +47,8 @@ _SAMPLE_BYTES, _TASK_BYTES = 84, 2_420
 """A row's and a task's share of the shards of the recorded run."""
 _MOST_ROWS = 400
 
-_T = TypeVar("_T")
+_SCRIPTS = {"elect_publisher": "elect"}
+"""Calls of the ledger whose script has another name."""
 
 
 @dataclass(kw_only=True)
@@ -69,6 +65,10 @@ class Spent:
     refused: int = 0
     committed: list[int] = field(default_factory=list)
 
+    def called(self, call: str, seconds: float) -> None:
+        """Note a call of the ledger."""
+        self.calls_s[f"ledger {_SCRIPTS.get(call, call)}"].append(seconds)
+
     @contextmanager
     def call(self, what: str) -> Iterator[None]:
         """Note how long the body takes."""
@@ -77,63 +77,6 @@ class Spent:
             yield
         finally:
             self.calls_s[what].append(time.perf_counter() - began_s)
-
-
-class TimedLedger:
-    """A ledger whose calls are timed."""
-
-    def __init__(self, ledger: Ledger, spent: Spent) -> None:
-        self._ledger, self._spent = ledger, spent
-
-    @property
-    def epoch(self) -> int:
-        """As the ledger's."""
-        return self._ledger.epoch
-
-    def _timed(self, script: str, call: Callable[[], _T]) -> _T:
-        with self._spent.call(f"ledger {script}"):
-            return call()
-
-    def claim(self, *, holder: Holder, tasks: range, limit: int, ttl_s: float) -> list[Lease]:
-        """Timed."""
-        return self._timed(
-            "claim",
-            lambda: self._ledger.claim(holder=holder, tasks=tasks, limit=limit, ttl_s=ttl_s),
-        )
-
-    def renew(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease]:
-        """Timed."""
-        return self._timed("renew", lambda: self._ledger.renew(leases, ttl_s=ttl_s))
-
-    def release(self, leases: Sequence[Lease]) -> None:
-        """Timed."""
-        self._timed("release", lambda: self._ledger.release(leases))
-
-    def commit(self, *, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> CommitOutcome:
-        """Timed."""
-        return self._timed("commit", lambda: self._ledger.commit(shards=shards, leases=leases))
-
-    def unpublished(self) -> list[ShardEntry]:
-        """Timed."""
-        return self._timed("unpublished", self._ledger.unpublished)
-
-    def mark_published(self, names: Sequence[str]) -> None:
-        """Timed."""
-        self._timed("mark_published", lambda: self._ledger.mark_published(names))
-
-    def elect_publisher(self, *, holder: Holder, ttl_s: float) -> bool:
-        """Timed."""
-        return self._timed(
-            "elect", lambda: self._ledger.elect_publisher(holder=holder, ttl_s=ttl_s)
-        )
-
-    def counts(self, tasks: range) -> TaskCounts:
-        """Timed."""
-        return self._timed("counts", lambda: self._ledger.counts(tasks))
-
-    def close(self) -> None:
-        """Pass it on."""
-        self._ledger.close()
 
 
 class TimedFilesystem(PosixFilesystem):
@@ -322,7 +265,7 @@ def run_actors(
                 home = RedisHome(redis.Redis.from_url(url), dataset=PLAN_HASH)
                 who = f"sim/{number}"
                 return TimedLedger(
-                    attach(fs, home, plan_hash=PLAN_HASH, index_of=_unknown, who=who), spent
+                    attach(fs, home, plan_hash=PLAN_HASH, index_of=_unknown, who=who), spent.called
                 )
 
             loop = CollectLoop(

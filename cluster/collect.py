@@ -127,7 +127,9 @@ def collect_on_cluster(
         assert run is not None, "it was joined"
         manifest = latest_manifest(fs)
         observer.began(plan, devices, manifest.num_tasks if manifest else 0)
-        _tell_absent(plan, devices, observer.say)
+        absent = _absent_classes(plan, pool)
+        if absent:
+            observer.say(f"no node has device class {', '.join(absent)}: its tasks stay pending")
         _tell_shared(pool, observer.say)
         pool.begin(corpus, run.run_id, [one.name for one in plan.device_classes])
         reason = _watch(pool, config, control, observer, started_s)
@@ -200,11 +202,9 @@ def _wanted(devices: tuple[Device, ...], config: ClusterCollectConfig) -> tuple[
     return tuple(one for one in devices if classes is None or one.device_class in classes)
 
 
-def _tell_absent(plan: Plan, devices: tuple[Device, ...], say: Callable[[str], None]) -> None:
-    here = {one.device_class for one in devices}
-    absent = [one.name for one in plan.device_classes if one.name not in here]
-    if absent:
-        say(f"no node has device class {', '.join(absent)}: its tasks stay pending")
+def _absent_classes(plan: Plan, pool: ActorPool) -> list[str]:
+    here = {one.device_class for one in pool.devices.values()}
+    return [one.name for one in plan.device_classes if one.name not in here]
 
 
 def _tell_shared(pool: ActorPool, say: Callable[[str], None]) -> None:
@@ -265,12 +265,10 @@ def _why_none(pool: ActorPool) -> str:
 def _unfinished(pool: ActorPool, plan: Plan, summary: CollectSummary | None) -> Exception:
     """Say why nobody collects any more although tasks are left."""
     num_done = summary.num_tasks_done if summary else 0
-    here = {one.device_class for one in pool.devices.values()}
-    absent = [one.name for one in plan.device_classes if one.name not in here]
     places = [p for p in pool.places.values() if p.state in (SeatState.DRAINED, SeatState.GONE)]
     lines = [f"  {place.seat.name}: {place.state.value}: {place.why}" for place in places]
     lines += [f"  {text}" for text in pool.missing_labels]
-    lines += [f"  no node has device class {name}" for name in absent]
+    lines += [f"  no node has device class {name}" for name in _absent_classes(plan, pool)]
     if summary is not None:
         lines.append(
             f"  planned {summary.num_planned:,} = ok {summary.num_ok:,} + failed {summary.num_failed:,} + "

@@ -85,6 +85,14 @@ def replay_file(path: Path, **content: Any) -> str:
     return f"replay:{path}"
 
 
+def events(data: Path) -> list[dict[str, object]]:
+    """Return the event stream of all workers."""
+    lines = [
+        line for path in (data / "events").glob("*.jsonl") for line in path.read_text().splitlines()
+    ]
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
 def wait_until(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
     """Poll until ``condition`` holds."""
     deadline = time.monotonic() + timeout_s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from llmperf_common.store.reader import open_dataset
 from llmperf_common.store.run import read_run
 from tests.integration.collecting import (
     Collect,
+    events,
     kill,
     replay_file,
     run_llmperf,
@@ -69,14 +69,6 @@ def wanted(tmp_path: Path, address: str, server: RedisServer, *options: str) -> 
     device = slow_device(tmp_path / "r.json")
     everything = (*OPTIONS, "--ledger", server.url, *options)
     return Collect(corpus, tmp_path / "data", device, everything, {"RAY_ADDRESS": address})
-
-
-def events(data: Path) -> list[dict[str, object]]:
-    """Return the event stream of all workers."""
-    lines = [
-        line for path in (data / "events").glob("*.jsonl") for line in path.read_text().splitlines()
-    ]
-    return [json.loads(line) for line in lines if line.endswith("}")]
 
 
 def assert_whole(data: Path, samples: int = NUM_KERNELS * SAMPLES) -> None:
