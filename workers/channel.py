@@ -207,6 +207,8 @@ class RunDone:
 
     sentinel_ns: float | None
     ended_s: float = 0.0
+    buffers_s: float = 0.0
+    """Of the turn, spent on having buffers before the first config and giving them back after the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,15 +95,18 @@ def _run_turn(
         return ConfigFinished(
             finished_index=job.open_indices[0], outcome=error.failure, sticky=True
         )
+    reserved_s = time.monotonic()
     last_index, sticky = _run_configs(channel, loaded, job, turn_began_s)
+    ran_s = time.monotonic()
     if sticky is not None:
         return sticky
     try:
         loaded.release()
+        buffers_s = reserved_s - turn_began_s + time.monotonic() - ran_s
         sentinel_ns = session.sentinel_ns() if job.sentinel else None
     except DeviceFailure as error:
         return ConfigFinished(finished_index=last_index, outcome=error.failure, sticky=True)
-    return RunDone(sentinel_ns=sentinel_ns, ended_s=time.monotonic())
+    return RunDone(sentinel_ns=sentinel_ns, ended_s=time.monotonic(), buffers_s=buffers_s)
 
 
 def _run_configs(

@@ -205,6 +205,7 @@ class RunLane:
         if message.sentinel_ns is not None:
             state.note_sentinel(message.sentinel_ns)
         state.trace.end_turn(message.ended_s)
+        state.trace.buffers_s += message.buffers_s
         self._phase = Phase.IDLE
         if self._child_per_task:
             bad_end = self.child.end_current()

@@ -33,6 +33,8 @@ class TaskTrace:
     sent_s: float | None = None
     loaded_s: float | None = None
     turns: list[tuple[float, float]] = field(default_factory=list)
+    buffers_s: float = 0.0
+    """Of the turns that ended well: having buffers and giving them back."""
     _began_s: float | None = None
     _by_decade: dict[str, _Share] = field(default_factory=lambda: defaultdict(_Share))
 
@@ -77,6 +79,7 @@ class TaskTrace:
             "sent_s": self.sent_s,
             "loaded_s": self.loaded_s,
             "turns": self.turns,
+            "buffers_s": round(self.buffers_s, 6),
             "decades": {
                 decade: [share.num_configs, round(share.wall_s, 6), round(share.launched_s, 6)]
                 for decade, share in sorted(self._by_decade.items())

@@ -82,3 +82,25 @@ def test_more_than_two_gibibytes_can_be_filled(session: OpenclSession) -> None:
         cl.enqueue_copy(queue.queue, found, buffer, src_offset=start)
         assert (found == 7).all()
     buffer.release()
+
+
+def test_the_next_task_takes_over_what_the_last_one_had(
+    session: OpenclSession, ref: DeviceRef
+) -> None:
+    queue, config = session._queue, config_of(BEFORE)
+    queue.kept.drop()
+    first = loaded_by(session, ref, BEFORE)
+    first.reserve([config], with_room=True)
+    assert queue.kept.num_bytes == 0
+    first.release()
+    num_bytes = queue.kept.num_bytes
+    assert num_bytes > 2 * FRONT_ROOM_BYTES
+    second = loaded_by(session, ref, BEFORE)
+    second.reserve([config], with_room=True)
+    assert queue.kept.num_bytes == 0, "both buffers were taken over"
+    launcher = second.prepare(config)
+    launcher.poison_output(255)
+    launcher.launch()
+    assert not any(second.read_buffer(1, 4 * config.global_size[0])), "and the room is zero again"
+    second.release()
+    assert queue.kept.num_bytes == num_bytes

@@ -15,7 +15,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient  # noqa: TID251
 
 from llmperf_common.store.reader import open_dataset
 from tests.chaos.kills import committed
-from tests.integration.collecting import KERNELS, Collect, run_llmperf, wait_until
+from tests.integration.collecting import KERNELS, Collect, events, run_llmperf, wait_until
 from tests.integration.ray_cluster import free_port, nodes_started
 from tests.integration.redis_server import RedisServer
 
@@ -29,6 +29,7 @@ OPTIONS = (
     "--set", "timing.spin_up_ms=0",
     "--set", "timing.max_readings=5",
     "--set", "ledger.lease_ttl_s=5",
+    "--set", "ledger.claim_ahead=1",
 )  # fmt: skip
 
 
@@ -106,7 +107,8 @@ def test_stopped_resubmitted_and_finished(
     after = committed(data)
     assert after.items() >= before.items(), "committed before the stop, unchanged after it"
     assert len(after) == len(rows)
-    assert len({row["worker_id"] for row in rows}) >= 4, "rows from every actor"
+    seats = {line["worker_id"]: line["seat"] for line in events(data)}
+    assert len({seats[row["worker_id"]] for row in rows}) == 4, "rows from every seat"
     assert {name for row in rows for name in row["input_strategies"]} == set(STRATEGIES.split(","))
 
     alone = Collect(folder / "kernels", tmp_path / "alone", "cpu", OPTIONS).run(timeout_s=400)

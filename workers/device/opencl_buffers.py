@@ -43,6 +43,8 @@ class OpenclLoadedKernel:
         self._current: OpenclLauncher | None = None
         self._name = kernel.name
         self._buffers: dict[int, cl.Buffer] = {}
+        """By position; a buffer with room around it is a part of ``_wholes``'s."""
+        self._wholes: dict[int, cl.Buffer] = {}
         self._is_reserved = False
         for argument in self.signature.arguments:
             _require_supported(argument)
@@ -89,27 +91,27 @@ class OpenclLoadedKernel:
         try:
             for position, num_bytes in largest.items():
                 if position not in self._buffers:
-                    fits = num_bytes + _BOTH_ROOMS_BYTES <= device.max_allocation_bytes
-                    allocate = (
-                        self._allocate_with_room if with_room and fits else self.queue.allocate
-                    )
-                    self._buffers[position] = allocate(num_bytes)
+                    if with_room and num_bytes + _BOTH_ROOMS_BYTES <= device.max_allocation_bytes:
+                        self._take_with_room(position, num_bytes)
+                    else:
+                        self._buffers[position] = self.queue.kept.take(num_bytes)
             self._is_reserved = True
         except DeviceFailure as error:
             if error.sticky:
                 raise
-            self.release()  # somebody else has the memory: smaller configs may find enough
+            self.release(
+                keep=False
+            )  # somebody else has the memory: smaller configs may find enough
 
-    def _allocate_with_room(self, num_bytes: int) -> cl.Buffer:
-        """Return a buffer with zeros on both sides: what lies before it belongs to the allocation that it is a part of."""
-        whole = self.queue.allocate(num_bytes + _BOTH_ROOMS_BYTES)
+    def _take_with_room(self, position: int, num_bytes: int) -> None:
+        """Have a buffer with zeros on both sides: what lies before it belongs to the allocation that it is a part of."""
+        whole = self.queue.kept.take(num_bytes + _BOTH_ROOMS_BYTES)
+        self._wholes[position] = whole
         with cl_errors(Stage.LAUNCH):
             self.queue.fill_bytes(whole, 0, num_bytes=FRONT_ROOM_BYTES)
             end = FRONT_ROOM_BYTES + num_bytes
             self.queue.fill_bytes(whole, 0, start=end, num_bytes=ROOM_BYTES)
-            part = whole.get_sub_region(FRONT_ROOM_BYTES, num_bytes + ROOM_BYTES)
-            whole.release()  # the part keeps it
-        return part
+            self._buffers[position] = whole.get_sub_region(FRONT_ROOM_BYTES, num_bytes + ROOM_BYTES)
 
     def prepare(self, config: LaunchConfig) -> OpenclLauncher:
         """Put the arguments of ``config`` in place, every buffer filled with the inputs of its seed.
@@ -132,7 +134,7 @@ class OpenclLoadedKernel:
             if error.failure.code is not FailureCode.OUT_OF_MEMORY or not self._is_reserved:
                 raise
             # Drivers may find memory at a buffer's first use only, so what was reserved can be too much after all.
-            self.release()
+            self.release(keep=False)
             self._is_reserved = False
             return self._put_in_place(config)
 
@@ -163,15 +165,32 @@ class OpenclLoadedKernel:
         with cl_errors(Stage.CHECK, waiting=True):
             return self.queue.read(self._buffers[position], num_bytes)
 
-    def release(self) -> None:
-        """Free the kernel's buffers; where the context is lost they are gone already."""
+    def release(self, *, keep: bool = True) -> None:
+        """Give the kernel's buffers back; where the context is lost they are gone already.
+
+        Args:
+            keep: for the next kernel, within bounds.
+        """
         self._retire_current()
         try:
-            for buffer in self._buffers.values():
-                buffer.release()
+            for position in list(self._buffers):
+                self._give_back(position)
+            if not keep:
+                self.queue.kept.drop()
         except cl.Error as error:
             _logger.warning("freeing buffers of a lost context: %s", error)
         self._buffers.clear()
+        self._wholes.clear()
+
+    def _give_back(self, position: int) -> None:
+        held, whole = self._buffers.pop(position), self._wholes.pop(position, None)
+        if self.signature.arguments[position].kind is ArgumentKind.CONSTANT_BUFFER:
+            held.release()
+        elif whole is None:
+            self.queue.kept.give_back(held)
+        else:
+            held.release()
+            self.queue.kept.give_back(whole)
 
     def _retire_current(self) -> None:
         if self._current is not None:
@@ -192,15 +211,16 @@ class OpenclLoadedKernel:
         elements = given.elements or 0
         num_bytes = elements * argument.element_bytes
         needed = _padded(num_bytes)
-        if argument.kind is ArgumentKind.CONSTANT_BUFFER:
+        allocate = self.queue.kept.take
+        if argument.kind is ArgumentKind.CONSTANT_BUFFER:  # one that is too large is refused
             needed = max(min(needed, self._max_constant_bytes), num_bytes, 4)
+            allocate = self.queue.allocate
         held = self._buffers.get(argument.position)
         if held is None or held.size < needed:
             if held is not None:
-                del self._buffers[argument.position]
-                held.release()
-            held = self.queue.allocate(needed)
-            self._buffers[argument.position] = held
+                with cl_errors(Stage.LAUNCH):
+                    self._give_back(argument.position)
+            held = self._buffers[argument.position] = allocate(needed)
         with cl_errors(Stage.LAUNCH):
             self.cl_kernel.set_arg(argument.position, held)
         return PlacedBuffer(

@@ -17,6 +17,7 @@ import pyopencl as cl  # noqa: TID251
 
 from llmperf_common.failures import Stage
 from llmperf_common.records import Device
+from workers.device.kept_buffers import KeptBuffers
 from workers.device.opencl_errors import cl_errors
 from workers.inputs import FillKind, FillSpec
 
@@ -24,6 +25,8 @@ _logger = logging.getLogger(__name__)
 
 _DIGEST_ITEMS_PER_UNIT = 1024
 _SET_BYTES_AT_ONCE = 16
+_KEPT_SHARE = 1 / 16
+"""Of a GPU's memory, kept for the next task by each process that launches: there are three or four."""
 
 
 def set_scalar(kernel: cl.Kernel, position: int, value: np.generic | npt.NDArray[Any]) -> None:
@@ -67,8 +70,11 @@ class DeviceQueue:
         self._fill_kernels: dict[tuple[tuple[int, ...], str], cl.Kernel] = {}
         self._flush: tuple[OwnLaunch, cl.Kernel, cl.Buffer] | None = None
         self._flush_keys = itertools.count(1)
+        self._digest_sums: cl.Buffer | None = None
         self._has_own_work = False
         self.is_gpu = bool(cl_device.type & cl.device_type.GPU)
+        kept_bytes = int(device.global_memory_bytes * _KEPT_SHARE) if self.is_gpu else 0
+        self.kept = KeptBuffers(self.allocate, max_bytes=kept_bytes)
         is_cpu = bool(cl_device.type & cl.device_type.CPU)
         self.own_local_size = min(64 if is_cpu else 256, device.max_work_group_size)
 
@@ -194,7 +200,9 @@ class DeviceQueue:
         """Return a hash of the buffer's first ``num_bytes`` (rounded up to words) as 16 hex digits."""
         sums = np.zeros(2, dtype=np.uint32)
         words = (num_bytes + 3) // 4
-        device_sums = self.allocate(sums.nbytes)
+        if self._digest_sums is None:
+            self._digest_sums = self.allocate(sums.nbytes)
+        device_sums = self._digest_sums
         cl.enqueue_copy(self.queue, device_sums, sums)
         kernel = self.own_kernel("digest")
         kernel.set_arg(0, buffer)
@@ -202,7 +210,6 @@ class DeviceQueue:
         kernel.set_arg(2, device_sums)
         self.enqueue_own(kernel, min(words, self.device.compute_units * _DIGEST_ITEMS_PER_UNIT))
         cl.enqueue_copy(self.queue, sums, device_sums)
-        device_sums.release()
         return sums.tobytes().hex()
 
     def read(self, buffer: cl.Buffer, num_bytes: int) -> bytes:
@@ -215,10 +222,13 @@ class DeviceQueue:
         """Wait for the queue, then free what it owns; a context that is already lost is only logged."""
         try:
             self.queue.finish()
+            self.kept.drop()
             if self._flush is not None:
                 self._flush[2].release()
+            if self._digest_sums is not None:
+                self._digest_sums.release()
         except cl.Error as error:  # its failure was reported when it happened
             _logger.warning("closing a lost context: %s", error)
-        self._flush = None
+        self._flush = self._digest_sums = None
         self._fill_kernels.clear()
         self._kernels.clear()
