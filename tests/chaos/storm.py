@@ -9,6 +9,7 @@ row of a quiet run must be there once. A driver that was killed is started again
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import signal
@@ -24,8 +25,11 @@ from typing import Any
 
 import psutil
 
+from llmperf_common.store.filesystem import PosixFilesystem
+from llmperf_common.store.manifest import latest_manifest
 from llmperf_common.store.reader import open_dataset
 from tests.chaos.kills import ChaosReport, committed, compare, final_checks
+from tests.chaos.unkind import Unkind
 from tests.integration.collecting import Collect, kill, replay_file, write_kernels
 from tests.integration.ray_cluster import nodes_started
 from tests.integration.redis_server import RedisServer
@@ -54,6 +58,7 @@ class World:
     server: RedisServer
     command: Collect
     chance: random.Random
+    unkind: Unkind
     report: ChaosReport = field(default_factory=ChaosReport)
     driver: subprocess.Popen[str] | None = None
     told: list[str] = field(default_factory=list)
@@ -162,6 +167,44 @@ def suspend_actor(world: World) -> bool:
     return True
 
 
+def cut_off(world: World) -> bool:
+    """One actor does not reach Redis until its leases went to others, while its neighbours do."""
+    victim = world.pick("ray::_SeatedActor")
+    if victim is None:
+        return False
+    world.unkind.inflict(victim.pid, f"cut {world.server.port}", seconds=LEASE_TTL_S * 1.5)
+    return True
+
+
+def fill_disk(world: World) -> bool:
+    """No room left for a while: for one actor, for all, or for Redis."""
+    actors = [one.pid for one in world.processes("ray::_SeatedActor")]
+    whom = world.chance.choice([*[[pid] for pid in actors], actors, [world.server.pid]])
+    seconds = 1 + 3 * world.chance.random()
+    for pid in whom:
+        world.unkind.inflict(pid, "full", seconds=seconds)
+    return bool(whom)
+
+
+def slow_disk(world: World) -> bool:
+    """What is made durable takes its time, for all actors."""
+    actors = world.processes("ray::_SeatedActor")
+    for one in actors:
+        world.unkind.inflict(one.pid, "slow 0.7", seconds=LEASE_TTL_S)
+    return bool(actors)
+
+
+def set_clock(world: World) -> bool:
+    """One actor's clock is a day off from now on, or that of Redis's host for a while, which is the leases'."""
+    victim = world.chance.choice([world.pick("ray::_SeatedActor"), None])
+    sign = world.chance.choice(["", "-"])
+    if victim is None:
+        world.unkind.inflict(world.server.pid, f"skew {sign}60", seconds=2)
+    else:
+        world.unkind.inflict(victim.pid, f"skew {sign}86400")
+    return True
+
+
 FAULTS: tuple[tuple[Callable[[World], bool], int], ...] = (
     (kill_actor, 6),
     (kill_child, 6),
@@ -171,6 +214,10 @@ FAULTS: tuple[tuple[Callable[[World], bool], int], ...] = (
     (flush_server, 3),
     (pause_server, 2),
     (suspend_actor, 2),
+    (cut_off, 3),
+    (fill_disk, 3),
+    (slow_disk, 2),
+    (set_clock, 3),
 )
 
 
@@ -178,21 +225,22 @@ def run_storm(
     folder: Path, *, num_faults: int, num_kernels: int, seed: int, aof: bool
 ) -> tuple[ChaosReport, Path]:
     """Collect ``num_kernels`` tasks through ``num_faults`` faults; returns what happened and the dataset."""
-    server = RedisServer(folder / "redis", aof=aof)
     corpus = write_kernels(folder / "kernels", [f"k{n:05d}" for n in range(num_kernels)])
     slow = [{"kernel": "*", "action": "slow", "seconds": 0.002}]
     device = replay_file(folder / "replay.json", behaviours=slow)
     started_s = time.monotonic()
-    try:
-        with nodes_started(_NODE, _NODE) as cluster:
-            options = ("--cluster", "--ledger", server.url, *OPTIONS)
-            command = Collect(
-                corpus, folder / "data", device, options, {"RAY_ADDRESS": cluster.address}
-            )
-            world = World(cluster, server, command, random.Random(seed))
-            _weather(world, num_faults, tasks_between=num_kernels / (num_faults + 1))
-    finally:
-        server.kill()
+    unkind = Unkind(folder / "unkind", folder)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(unkind.around())
+        server = RedisServer(folder / "redis", aof=aof)
+        stack.callback(server.kill)
+        cluster = stack.enter_context(nodes_started(_NODE, _NODE))
+        options = ("--cluster", "--ledger", server.url, *OPTIONS)
+        command = Collect(
+            corpus, folder / "data", device, options, {"RAY_ADDRESS": cluster.address}
+        )
+        world = World(cluster, server, command, random.Random(seed), unkind)
+        _weather(world, num_faults, tasks_between=num_kernels / (num_faults + 1))
     final_checks(folder / "data", world.report)
     world.report.seconds = time.monotonic() - started_s
     return world.report, folder / "data"
@@ -222,13 +270,18 @@ def _weather(world: World, num_faults: int, *, tasks_between: float) -> None:
 def _await_tasks(world: World, num_tasks: int) -> bool:
     """Wait until so many tasks are published; False if the run has ended before."""
     assert world.driver is not None, "it was started"
-    while len(committed(world.command.out)) < 3 * num_tasks:
+    while _num_published(world.command.out) < num_tasks:
         if world.driver.poll() == 0:
             return False
         if world.driver.poll() is not None:
             _start_again(world)
         time.sleep(0.2)
     return True
+
+
+def _num_published(data: Path) -> int:
+    manifest = latest_manifest(PosixFilesystem(data))
+    return manifest.num_tasks if manifest else 0
 
 
 def _start_again(world: World) -> None:

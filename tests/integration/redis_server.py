@@ -58,6 +58,12 @@ class RedisServer:
                     raise
                 time.sleep(0.02)
 
+    @property
+    def pid(self) -> int:
+        """Of the process that lives now."""
+        assert self._process is not None, "it was killed"
+        return self._process.pid
+
     def signal(self, number: int) -> None:
         """Send it a signal: SIGSTOP is a server that nobody reaches, until SIGCONT."""
         if self._process is not None:
