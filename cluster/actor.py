@@ -161,6 +161,7 @@ class CollectActor:
         with DeviceWorker(ref, spec.config, where=spec.location, logs=logs) as worker:
             device = worker.open()
             self._tell(ActorState.OPEN, device=device, worker_id=worker.worker_id)
+            worker.warm_up()
             self._may_go_on.wait()
             reason = StopReason.INTERRUPTED
             if self._control.num_interrupts == 0 and self._run is not None:

@@ -56,7 +56,7 @@ class ClusterConfig(Node):
         0.5,
         gt=0,
         le=1,
-        description="Drain a GPU when more than this share of its last 500 samples was throttled.",
+        description="Drain a GPU when more than this share of its samples was throttled, over two minutes and 500 samples at least.",
     )
     drain_sentinel_drift: float = Field(
         0.25,

@@ -15,7 +15,9 @@ from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Sample, TaskResult
 from workers.observers import SilentObserver
 
-_SAMPLES_LOOKED_AT = 500
+_FEWEST_SAMPLES = 500
+_SECONDS_LOOKED_AT = 120.0
+"""A few kernels in a row that draw all the power a card may have throttle it for a second: that is theirs."""
 _READINGS = 5
 
 
@@ -30,7 +32,8 @@ class DrainRule(SilentObserver):
     def __init__(self, config: ClusterConfig, drain: Callable[[str], None]) -> None:
         self._config = config
         self._drain = drain
-        self._throttled: deque[bool] = deque(maxlen=_SAMPLES_LOOKED_AT)
+        self._throttled: deque[tuple[float, bool]] = deque()
+        """When, in seconds, and whether; of the last two minutes, or longer where these have few samples."""
         self._first_ns: list[float] = []
         self._last_ns: deque[float] = deque(maxlen=_READINGS)
         self._faulty_tasks = 0
@@ -39,8 +42,7 @@ class DrainRule(SilentObserver):
     def finished(self, lease: Lease, result: TaskResult) -> None:
         """A task has its result."""
         del lease
-        good = [one.outcome for one in result.samples if not isinstance(one.outcome, Failure)]
-        self._throttled.extend(one.throttled for one in good if one.throttled is not None)
+        self._note_throttling(result.samples)
         for reading in result.sentinel:
             if len(self._first_ns) < _READINGS:
                 self._first_ns.append(reading.median_ns)
@@ -51,14 +53,29 @@ class DrainRule(SilentObserver):
             self._has_told = True
             self._drain(reason)
 
+    def _note_throttling(self, samples: Sequence[Sample]) -> None:
+        for one in samples:
+            if not isinstance(one.outcome, Failure) and one.outcome.throttled is not None:
+                self._throttled.append((one.created_at_us / 1e6, one.outcome.throttled))
+        while len(self._throttled) > _FEWEST_SAMPLES and (
+            self._throttled[-1][0] - self._throttled[1][0] >= _SECONDS_LOOKED_AT
+        ):
+            self._throttled.popleft()
+
+    def _seconds_seen(self) -> float:
+        return self._throttled[-1][0] - self._throttled[0][0]
+
     def _reason(self) -> str | None:
         config = self._config
         if self._faulty_tasks >= config.drain_faulty_tasks:
             return f"{self._faulty_tasks} tasks in a row ended by device faults"
-        if len(self._throttled) == _SAMPLES_LOOKED_AT:
-            share = sum(self._throttled) / _SAMPLES_LOOKED_AT
+        if len(self._throttled) >= _FEWEST_SAMPLES and self._seconds_seen() >= _SECONDS_LOOKED_AT:
+            share = sum(was for _, was in self._throttled) / len(self._throttled)
             if share > config.drain_throttled_share:
-                return f"throttled in {share:.0%} of its last {_SAMPLES_LOOKED_AT} samples"
+                return (
+                    f"throttled in {share:.0%} of its last {len(self._throttled):,} samples "
+                    f"({self._seconds_seen():.0f} s)"
+                )
         if len(self._first_ns) == _READINGS == len(self._last_ns):
             drift = median(self._last_ns) / median(self._first_ns) - 1
             if drift > config.drain_sentinel_drift:

@@ -156,7 +156,7 @@ class LimitsConfig(Node):
         None,
         gt=0,
         le=86_400,
-        description="Begin no further config of a task that has had the device for this long; those not reached become over_time_budget rows. Unset: no limit.",
+        description="Begin no further config of a task whose configs have taken this long, of each at most four times its launches and 0.05 s: what is longer is the host's. Those not reached become over_time_budget rows. Unset: no limit.",
     )
     deaths_to_quarantine: int = Field(
         2, ge=1, le=10, description="Deaths of run children after which a kernel is given up."

@@ -128,6 +128,10 @@ class DeviceWorker:
         self._found = found
         return found
 
+    def warm_up(self) -> None:
+        """Start what the first tasks will need, while nothing else is to be done."""
+        self._pipeline.warm_up()
+
     def collect(
         self,
         *,

@@ -35,7 +35,8 @@ from workers.scratch import check_space
 from workers.task_state import TaskState
 
 _WARM_COMPILERS = 2
-"""Are started before there is a task; the others as they are needed."""
+"""Are started before anything is known of the tasks; the others as they are needed."""
+_WARM_REACHERS = 8
 _NO_CONFIG = Failure(
     code=FailureCode.UNSUPPORTED,
     stage=Stage.LAUNCH,
@@ -70,6 +71,8 @@ class DevicePipeline:
         self._worker_id = worker_id
         self._quiet = quiet
         self._compiled: deque[TaskState] = deque()
+        self._built: list[TaskState] = []
+        """Of which it is still being found out how far they reach."""
         self._finished: list[TaskState] = []
         self._starter = ChildStarter(scratch)
         self._plan: Plan | None = None
@@ -125,6 +128,16 @@ class DevicePipeline:
         if not self._quiet:
             self._compilers.warm_up(_WARM_COMPILERS)
             self._look_where_to_analyse()
+
+    def warm_up(self) -> None:
+        """Go on with that while nobody has a task for us yet; waits until it is known where analysis runs.
+
+        With several GPUs a host starts a hundred children at once, and devices would idle for the first seconds.
+        """
+        if self._checks_reach and not self._quiet:
+            self._compilers.warm_up(self._limits.num_compile_children)
+            if self._where_to_analyse() != self._ref:
+                self._reachers.warm_up(_WARM_REACHERS)
 
     def use(
         self,
@@ -208,20 +221,17 @@ class DevicePipeline:
         lost = set(tasks)
         for pool in self._pools:
             pool.drop(lambda state: state.lease.task in lost)
-        for state in self._compiled:
+        for state in (*self._built, *self._compiled):
             if state.lease.task in lost:
                 self._compile_work.forget(state)
+        self._built = [s for s in self._built if s.lease.task not in lost]
         self._compiled = deque(s for s in self._compiled if s.lease.task not in lost)
         self._finished = [s for s in self._finished if s.lease.task not in lost]
         self._slot.drop(lost)
 
     def abandon_waiting(self) -> list[Lease]:
         """Drop the tasks not yet begun and return their leases; the one in hand goes on."""
-        waiting = [
-            *self._items_of_pools(),
-            *self._compiled,
-            *self._slot.waiting(),
-        ]
+        waiting = [*self._states_ahead(), *self._slot.waiting()]
         leases = [state.lease for state in waiting if not state.is_complete]
         self.abandon([lease.task for lease in leases])
         return leases
@@ -244,7 +254,9 @@ class DevicePipeline:
     def _begin(self, state: TaskState) -> None:
         """Send a planned task on its way; one that cannot be launched at all is finished at once."""
         if state.configs[0].global_size:
-            (self._reachers if self._is_to_be_tried(state) else self._compilers).submit(state)
+            if self._is_to_be_tried(state):
+                self._reachers.submit(state)
+            self._compilers.submit(state)
         else:
             state.fail_whole(state.task.kernel.failure or _NO_CONFIG)
             self._finished.append(state)
@@ -252,12 +264,18 @@ class DevicePipeline:
     def _take_over(self) -> None:
         for state in self._analysers.take_finished():
             self._begin(state)
-        for state in self._reachers.take_finished():
+        self._built += self._compilers.take_finished()
+        failed = {id(state) for state in self._built if state.is_complete}
+        self._reachers.drop(
+            lambda state: id(state) in failed
+        )  # what cannot be built reaches nowhere
+        still_looking = {id(state) for state in self._reachers.items()}
+        still_looking -= {id(state) for state in self._reachers.take_finished()}
+        ready = [state for state in self._built if id(state) not in still_looking]
+        self._built = [state for state in self._built if id(state) in still_looking]
+        for state in ready:
             if state.is_complete:
-                self._finished.append(state)
-            else:
-                self._compilers.submit(state)
-        for state in self._compilers.take_finished():
+                self._compile_work.forget(state)
             (self._finished if state.is_complete else self._compiled).append(state)
         self._compiled.extendleft(self._slot.take_returned())
         for state in self._slot.take_finished():
@@ -277,12 +295,7 @@ class DevicePipeline:
         ]
 
     def _states(self) -> list[TaskState]:
-        return [
-            *self._items_of_pools(),
-            *self._compiled,
-            *self._slot.states,
-            *self._finished,
-        ]
+        return [*self._states_ahead(), *self._slot.states, *self._finished]
 
     def _children(self) -> list[Child]:
         return [
@@ -290,8 +303,11 @@ class DevicePipeline:
             *self._slot.children(),
         ]
 
-    def _items_of_pools(self) -> list[TaskState]:
-        return [state for pool in self._pools for state in pool.items()]
+    def _states_ahead(self) -> list[TaskState]:
+        """Tasks that wait, or are worked on, before they come to the device, each once though two pools may have it."""
+        in_pools = [state for pool in self._pools for state in pool.items()]
+        ahead = [*in_pools, *self._built, *self._compiled]
+        return list({id(state): state for state in ahead}.values())
 
     def _is_to_be_tried(self, state: TaskState) -> bool:
         """Whether its configs might leave their buffers, and another device than this can show which."""

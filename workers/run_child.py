@@ -6,6 +6,7 @@ side; only the one whose turn it is launches.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -29,6 +30,7 @@ from workers.child_main import serve
 from workers.device.find import open_session
 from workers.device.interface import DeviceFailure, DeviceRef, LoadedKernel, Program, Session
 from workers.run_order import OUT_OF_BUDGET, RunOrder
+from workers.task_trace import TaskTrace
 from workers.timing import time_config
 from workers.turns import await_end, device_turn
 
@@ -58,6 +60,10 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
     except DeviceFailure as error:
         channel.send(LoadFailed(load_failure=error.failure, sticky=error.sticky))
         return
+    open_configs = [job.configs[index] for index in job.open_indices]
+    if job.turn_path:
+        with contextlib.suppress(DeviceFailure):  # what is wrong now is wrong in its turn, too
+            loaded.reserve(open_configs, with_room=job.has_room, ahead=True)
     channel.send(RunLoaded(loaded_s=time.monotonic()))
     with device_turn(Path(job.turn_path) if job.turn_path else None) as handover:
         channel.send(TurnTaken())
@@ -90,13 +96,14 @@ def _run_turn(
 ) -> ConfigFinished | RunDone:
     """Time the job's configs and free its buffers; return the message that ends the job."""
     try:
-        loaded.reserve([job.configs[index] for index in job.open_indices], with_room=job.has_room)
+        open_configs = [job.configs[index] for index in job.open_indices]
+        loaded.reserve(open_configs, with_room=job.has_room)
     except DeviceFailure as error:
         return ConfigFinished(
             finished_index=job.open_indices[0], outcome=error.failure, sticky=True
         )
     reserved_s = time.monotonic()
-    last_index, sticky = _run_configs(channel, loaded, job, turn_began_s)
+    last_index, sticky = _run_configs(channel, loaded, job)
     ran_s = time.monotonic()
     if sticky is not None:
         return sticky
@@ -110,7 +117,7 @@ def _run_turn(
 
 
 def _run_configs(
-    channel: Channel, loaded: LoadedKernel, job: RunJob, turn_began_s: float
+    channel: Channel, loaded: LoadedKernel, job: RunJob
 ) -> tuple[int, ConfigFinished | None]:
     """Time the job's configs; return the last one's index and, where it ended the child's usefulness, its report."""
     order = RunOrder(
@@ -118,6 +125,7 @@ def _run_configs(
     )
     waiting: list[FromChild] = _give_up(order)
     last_index = job.open_indices[-1]
+    trace = TaskTrace(num_warmups=job.timing.warmups)
     for last_index in order:
         began_s = time.monotonic()
         channel.send(*waiting, ConfigStarted(started_index=last_index))
@@ -142,7 +150,8 @@ def _run_configs(
             assert isinstance(timed.outcome, Failure), "only failures are sticky"
             return last_index, report
         waiting = [*_give_up(order), report]
-        if job.budget_s is not None and time.monotonic() - turn_began_s > job.budget_s:
+        trace.note_config(timed.outcome, began_s, time.monotonic(), launch_ns=timed.launch_ns)
+        if job.budget_s is not None and trace.charged_s > job.budget_s:
             waiting += _out_of_budget(order)
     if waiting:
         channel.send(*waiting)

@@ -187,7 +187,7 @@ class RunLane:
             assert message.ended_s is not None, "what began has ended"
             self._phase, self._index = Phase.BETWEEN, message.finished_index
             window_s = (message.began_s, message.ended_s)
-            state.trace.note_config(message.outcome, *window_s)
+            state.trace.note_config(message.outcome, *window_s, launch_ns=message.launch_ns)
         state.record(
             message.finished_index,
             message.outcome,
@@ -366,7 +366,7 @@ class RunLane:
 
     def _budget_left_s(self, state: TaskState) -> float | None:
         budget_s = self._limits.task_budget_s
-        return None if budget_s is None else max(0.0, budget_s - state.trace.device_s)
+        return None if budget_s is None else max(0.0, budget_s - state.trace.charged_s)
 
 
 def _launch_failure(code: FailureCode, detail: str) -> Failure:

@@ -32,7 +32,7 @@ from workers.run_order import RunOrder
 from workers.task_trace import TaskTrace
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class TaskState:
     """A task in hand. ``outcomes[i]`` is None until config i has one.
 

@@ -125,6 +125,8 @@ def kill_node(world: World) -> bool:
 def kill_driver(world: World) -> bool:
     """SIGKILL the driver."""
     assert world.driver is not None, "it was started"
+    if world.driver.poll() is not None:
+        return False
     kill(world.driver.pid)
     world.driver.wait()
     return True
@@ -255,6 +257,9 @@ def _weather(world: World, num_faults: int, *, tasks_between: float) -> None:
         due = round((num_faults - left + 1) * tasks_between)
         if not _await_tasks(world, due):
             break  # all is done before its time: the report counts the faults
+        assert world.driver is not None, "it was started"
+        if world.driver.poll() is not None:
+            _start_again(world)
         seen |= committed(world.command.out)
         fault = world.chance.choice(kinds)
         if fault(world):

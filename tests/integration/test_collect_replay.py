@@ -66,7 +66,7 @@ def test_a_task_begins_no_config_beyond_its_budget(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k0", "slow"])
     slow = [{"kernel": "slow", "action": "slow", "seconds": 0.02}]
     device = replay_file(tmp_path / "r.json", behaviours=slow)
-    budget = ("--set", "limits.task_budget_s=0.4")
+    budget = ("--set", "limits.task_budget_s=0.12")
     done = Collect(corpus, tmp_path / "data", device, FAST + budget).run()
     assert done.returncode == 0, done.stderr
     counts = statuses(tmp_path / "data")
@@ -79,6 +79,16 @@ def test_a_task_begins_no_config_beyond_its_budget(tmp_path: Path) -> None:
     assert_clean(tmp_path / "data")
 
 
+def test_a_stall_of_the_host_is_not_charged_to_the_task(tmp_path: Path) -> None:
+    corpus = write_kernels(tmp_path / "kernels", ["stalled"])
+    stall = [{"kernel": "stalled", "action": "slow", "seconds": 1.0, "at_config": 0}]
+    device = replay_file(tmp_path / "r.json", behaviours=stall)
+    budget = ("--set", "limits.task_budget_s=0.5")
+    done = Collect(corpus, tmp_path / "data", device, FAST + budget).run()
+    assert done.returncode == 0, done.stderr
+    assert statuses(tmp_path / "data")["stalled"] == {"ok": 6}
+
+
 def test_a_fault_that_used_up_the_budget_ends_the_task(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["faults"])
     behaviours = [
@@ -86,7 +96,7 @@ def test_a_fault_that_used_up_the_budget_ends_the_task(tmp_path: Path) -> None:
         {"kernel": "faults", "action": "fault", "at_config": 0},
     ]
     device = replay_file(tmp_path / "r.json", behaviours=behaviours)
-    budget = ("--set", "limits.task_budget_s=0.3")
+    budget = ("--set", "limits.task_budget_s=0.04")
     done = Collect(corpus, tmp_path / "data", device, FAST + budget).run()
     assert done.returncode == 0, done.stderr
     assert statuses(tmp_path / "data")["faults"] == {"device_fault": 1, "over_time_budget": 5}

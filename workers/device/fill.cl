@@ -166,3 +166,16 @@ __kernel void sentinel(__global const float *in, __global float *out, uint turns
 FILL(float64, double, (double)bits * 0x1.0p-32)
 FMA_CHAIN(fma_float64, double, double4)
 #endif
+
+// Has 2 KiB of private memory a work-item, which no optimiser can take away: once a context has found room for it, kernels with as much
+// need not wait for that.
+__kernel void deep(__global uint *out, uint turns)
+{
+    uint values[512];
+    for (uint i = 0; i < 512; i++)
+        values[i] = mix32(i + turns);
+    uint at = turns;
+    for (uint i = 0; i < turns; i++)
+        at = values[at & 511] + i;
+    out[get_global_id(0)] = at;
+}

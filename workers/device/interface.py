@@ -108,13 +108,20 @@ class Launcher(Protocol):
 class LoadedKernel(Protocol):
     """A kernel ready to be launched, with the buffers of its task."""
 
-    def reserve(self, configs: Sequence[LaunchConfig], *, with_room: bool) -> None:
-        """Allocate each buffer as large as the largest of these configs needs it, where that fits all together.
+    def reserve(
+        self,
+        configs: Sequence[LaunchConfig],
+        *,
+        with_room: bool,
+        ahead: bool = False,
+    ) -> None:
+        """Allocate each buffer as large as the largest of these configs needs it, where that fits all together; launch nothing.
 
         Args:
             configs: those to come.
             with_room: how far the kernel reaches is not known. A GPU, on which reaching too far costs the context, then
-                puts zeroed room behind each global buffer.
+                puts zeroed room around each global buffer.
+            ahead: another process has the device: what needs much of its memory is left for a second call.
 
         Raises:
             DeviceFailure: The context is lost; nothing else is its business.

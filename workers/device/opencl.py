@@ -120,6 +120,8 @@ class OpenclSession:
                 cl.kernel_work_group_info.WORK_GROUP_SIZE, self._cl_device
             ),
         )
+        with cl_errors(Stage.PROBE, waiting=True):
+            self._queue.deepen_private_memory()
         self._spinner: FmaLoad | None = None
         self._sentinel: tuple[cl.Kernel, cl.Buffer, cl.Buffer] | None = None
 

@@ -29,6 +29,8 @@ _BOTH_ROOMS_BYTES = FRONT_ROOM_BYTES + ROOM_BYTES
 
 _RESERVED_SHARE = 0.5
 """Most of the device's memory that is allocated before it is needed."""
+_AHEAD_SHARE = 1 / 8
+"""The same while another process has the device: there are three or four of these, and one has ``_RESERVED_SHARE``."""
 
 
 class OpenclLoadedKernel:
@@ -45,6 +47,8 @@ class OpenclLoadedKernel:
         self._buffers: dict[int, cl.Buffer] = {}
         """By position; a buffer with room around it is a part of ``_wholes``'s."""
         self._wholes: dict[int, cl.Buffer] = {}
+        self._rooms_to_clear: list[tuple[cl.Buffer, int]] = []
+        """Buffers with room, and how many bytes lie between their rooms."""
         self._is_reserved = False
         for argument in self.signature.arguments:
             _require_supported(argument)
@@ -60,34 +64,42 @@ class OpenclLoadedKernel:
             self._max_local_items = max(self._max_local_items, required)
         self._static_local_bytes = max(driver_local_bytes, self.signature.static_local_bytes)
 
-    def reserve(self, configs: Sequence[LaunchConfig], *, with_room: bool) -> None:
+    def reserve(
+        self,
+        configs: Sequence[LaunchConfig],
+        *,
+        with_room: bool,
+        ahead: bool = False,
+    ) -> None:
         """Allocate each buffer as large as the largest of these configs needs it, where that fits all together.
 
         Growing from config to config would free and allocate a dozen times, at a launch's cost or more each. Configs
-        that are too large for the device are left to ``prepare``, which refuses them.
+        that are too large for the device are left to ``prepare``, which refuses them. Nothing is launched.
 
         Args:
             configs: those to come.
-            with_room: on a GPU also put ``FRONT_ROOM_BYTES`` of zeros before and ``ROOM_BYTES`` behind each.
+            with_room: on a GPU there are also ``FRONT_ROOM_BYTES`` before and ``ROOM_BYTES`` behind each, zeros once a
+                config is prepared.
+            ahead: another process has the device: what needs more than ``_AHEAD_SHARE`` is left for a second call.
 
         Raises:
             DeviceFailure: The context is lost.
         """
+        if self._is_reserved:
+            return
         device = self.queue.device
-        largest: dict[int, int] = {}
-        for config in configs:
-            for argument, given in zip(self.signature.arguments, config.args, strict=True):
-                if argument.kind is ArgumentKind.GLOBAL_BUFFER:
-                    num_bytes = _padded((given.elements or 0) * argument.element_bytes)
-                    if num_bytes <= device.max_allocation_bytes:
-                        known = largest.get(argument.position, 0)
-                        largest[argument.position] = max(known, num_bytes)
-        available = device.global_memory_bytes * _RESERVED_SHARE
+        largest = self._largest_bytes(configs)
+        available = device.global_memory_bytes * (_AHEAD_SHARE if ahead else _RESERVED_SHARE)
         needed = sum(largest.values())
+        with_room = with_room and self.queue.is_gpu
+        if with_room:
+            needed_with_room = needed + len(largest) * _BOTH_ROOMS_BYTES
+            if needed_with_room <= available or ahead:
+                needed = needed_with_room
+            else:
+                with_room = False
         if needed > available:
             return
-        with_room = with_room and self.queue.is_gpu
-        with_room = with_room and needed + len(largest) * _BOTH_ROOMS_BYTES <= available
         try:
             for position, num_bytes in largest.items():
                 if position not in self._buffers:
@@ -95,6 +107,9 @@ class OpenclLoadedKernel:
                         self._take_with_room(position, num_bytes)
                     else:
                         self._buffers[position] = self.queue.kept.take(num_bytes)
+            self.queue.make_resident(
+                [self._wholes.get(position, held) for position, held in self._buffers.items()]
+            )
             self._is_reserved = True
         except DeviceFailure as error:
             if error.sticky:
@@ -103,15 +118,34 @@ class OpenclLoadedKernel:
                 keep=False
             )  # somebody else has the memory: smaller configs may find enough
 
+    def _largest_bytes(self, configs: Sequence[LaunchConfig]) -> dict[int, int]:
+        """Return the most that these configs need of each global buffer, by position."""
+        largest: dict[int, int] = {}
+        for config in configs:
+            for argument, given in zip(self.signature.arguments, config.args, strict=True):
+                if argument.kind is ArgumentKind.GLOBAL_BUFFER:
+                    num_bytes = _padded((given.elements or 0) * argument.element_bytes)
+                    if num_bytes <= self.queue.device.max_allocation_bytes:
+                        known = largest.get(argument.position, 0)
+                        largest[argument.position] = max(known, num_bytes)
+        return largest
+
     def _take_with_room(self, position: int, num_bytes: int) -> None:
-        """Have a buffer with zeros on both sides: what lies before it belongs to the allocation that it is a part of."""
+        """Have a buffer with room on both sides: what lies before it belongs to the allocation that it is a part of."""
         whole = self.queue.kept.take(num_bytes + _BOTH_ROOMS_BYTES)
         self._wholes[position] = whole
         with cl_errors(Stage.LAUNCH):
-            self.queue.fill_bytes(whole, 0, num_bytes=FRONT_ROOM_BYTES)
-            end = FRONT_ROOM_BYTES + num_bytes
-            self.queue.fill_bytes(whole, 0, start=end, num_bytes=ROOM_BYTES)
-            self._buffers[position] = whole.get_sub_region(FRONT_ROOM_BYTES, num_bytes + ROOM_BYTES)
+            part = whole.get_sub_region(FRONT_ROOM_BYTES, num_bytes + ROOM_BYTES)
+        self._buffers[position] = part
+        self._rooms_to_clear.append((whole, num_bytes))
+
+    def _clear_rooms(self) -> None:
+        with cl_errors(Stage.LAUNCH):
+            for whole, num_bytes in self._rooms_to_clear:
+                end = FRONT_ROOM_BYTES + num_bytes
+                self.queue.fill_bytes(whole, 0, num_bytes=FRONT_ROOM_BYTES)
+                self.queue.fill_bytes(whole, 0, start=end, num_bytes=ROOM_BYTES)
+        self._rooms_to_clear.clear()
 
     def prepare(self, config: LaunchConfig) -> OpenclLauncher:
         """Put the arguments of ``config`` in place, every buffer filled with the inputs of its seed.
@@ -135,11 +169,11 @@ class OpenclLoadedKernel:
                 raise
             # Drivers may find memory at a buffer's first use only, so what was reserved can be too much after all.
             self.release(keep=False)
-            self._is_reserved = False
             return self._put_in_place(config)
 
     def _put_in_place(self, config: LaunchConfig) -> OpenclLauncher:
         self._retire_current()
+        self._clear_rooms()
         placed: list[PlacedBuffer] = []
         for argument, given in zip(self.signature.arguments, config.args, strict=True):
             if given.position != argument.position or given.kind is not argument.kind:
@@ -181,6 +215,8 @@ class OpenclLoadedKernel:
             _logger.warning("freeing buffers of a lost context: %s", error)
         self._buffers.clear()
         self._wholes.clear()
+        self._rooms_to_clear.clear()
+        self._is_reserved = False
 
     def _give_back(self, position: int) -> None:
         held, whole = self._buffers.pop(position), self._wholes.pop(position, None)

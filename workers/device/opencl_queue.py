@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,28 @@ class DeviceQueue:
         """Allocate a device buffer. Raises DeviceFailure (out_of_memory)."""
         with cl_errors(Stage.LAUNCH):
             return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, num_bytes)
+
+    def deepen_private_memory(self) -> None:
+        """Have a GPU's context find room for kernels with much private memory now, not in the turn of the first of them."""
+        if self.is_gpu:
+            out = self.allocate(4 * self.own_local_size)
+            kernel = self.own_kernel("deep")
+            kernel.set_arg(0, out)
+            set_scalar(kernel, 1, np.uint32(1))
+            self.enqueue_own(kernel, 1)
+            self.queue.finish()
+            out.release()
+
+    def make_resident(self, buffers: Sequence[cl.Buffer]) -> None:
+        """Have a GPU find the memory of these buffers now; else NVIDIA's driver does at their first use. Nothing is launched.
+
+        Raises:
+            DeviceFailure: out_of_memory.
+        """
+        if self.is_gpu and buffers:
+            flags = cl.mem_migration_flags.CONTENT_UNDEFINED
+            with cl_errors(Stage.LAUNCH, waiting=True):
+                cl.enqueue_migrate_mem_objects(self.queue, list(buffers), flags).wait()
 
     def enqueue_own(self, kernel: cl.Kernel, num_items: int) -> cl.Event:
         """Enqueue one of our kernels over ``num_items``, rounded up to whole work-groups."""

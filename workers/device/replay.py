@@ -173,7 +173,9 @@ class ReplayLoadedKernel:
         self._kernel = kernel
         self._num_prepared = 0
 
-    def reserve(self, configs: Sequence[LaunchConfig], *, with_room: bool) -> None:
+    def reserve(
+        self, configs: Sequence[LaunchConfig], *, with_room: bool, ahead: bool = False
+    ) -> None:
         """Nothing is allocated."""
 
     def prepare(self, config: LaunchConfig) -> ReplayLauncher:

@@ -1,0 +1,92 @@
+"""When a GPU is drained, and what is no reason to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+
+from cluster.config import ClusterConfig
+from cluster.health import DrainRule
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.ledger.protocol import Lease
+from llmperf_common.records import Outcome, TaskResult
+from tests.unit.dataset_factory import START_US, make_kernel, make_result, make_timing
+
+LEASE = Lease(task=0, epoch=1, token=1, attempt=1)
+FAULT = Failure(code=FailureCode.DEVICE_FAULT, stage=Stage.LAUNCH, detail="fault")
+
+
+class Watched:
+    """A rule that is told of tasks, and what it said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.rule = DrainRule(ClusterConfig(), self.said.append)
+
+    def tell(
+        self, outcomes: Sequence[Outcome], *, at_s: float = 0.0, sentinel_ns: float = 5_000.0
+    ) -> None:
+        result: TaskResult = make_result(make_kernel(), outcomes)
+        created_us = START_US + round(at_s * 1e6)
+        samples = tuple(
+            dataclasses.replace(one, created_at_us=created_us) for one in result.samples
+        )
+        sentinel = tuple(dataclasses.replace(one, median_ns=sentinel_ns) for one in result.sentinel)
+        self.rule.finished(LEASE, dataclasses.replace(result, samples=samples, sentinel=sentinel))
+
+
+def timings(count: int, *, throttled: bool | None) -> list[Outcome]:
+    return [dataclasses.replace(make_timing(), throttled=throttled) for _ in range(count)]
+
+
+def test_a_card_that_throttles_for_minutes_is_drained_once() -> None:
+    watched = Watched()
+    for second in range(0, 200, 10):
+        watched.tell(timings(50, throttled=True), at_s=second)
+    assert watched.said == ["throttled in 100% of its last 601 samples (120 s)"]
+
+
+def test_a_few_kernels_that_throttle_their_card_are_no_reason() -> None:
+    watched = Watched()
+    for second in range(0, 300, 10):
+        watched.tell(timings(600, throttled=second == 150), at_s=second)
+    assert watched.said == []
+
+
+def test_two_minutes_are_not_judged_by_a_handful_of_samples() -> None:
+    watched = Watched()
+    for minute in range(49):
+        watched.tell(timings(10, throttled=True), at_s=60 * minute)
+    assert watched.said == []
+    watched.tell(timings(10, throttled=True), at_s=60 * 49)
+    assert watched.said == ["throttled in 100% of its last 500 samples (2940 s)"]
+
+
+def test_what_cannot_be_told_is_no_throttling() -> None:
+    watched = Watched()
+    for second in range(0, 300, 10):
+        watched.tell(timings(100, throttled=None), at_s=second)
+    assert watched.said == []
+
+
+def test_a_drifting_sentinel_drains() -> None:
+    watched = Watched()
+    for _ in range(5):
+        watched.tell(timings(1, throttled=False))
+    for _ in range(2):
+        watched.tell(timings(1, throttled=False), sentinel_ns=7_000.0)
+    assert watched.said == [], "medians of five"
+    watched.tell(timings(1, throttled=False), sentinel_ns=7_000.0)
+    assert watched.said == ["its sentinel kernel takes 40% longer than at first"]
+
+
+@pytest.mark.parametrize("num_tasks", [19, 20])
+def test_only_faults_in_a_row_drain(num_tasks: int) -> None:
+    watched = Watched()
+    watched.tell([FAULT])
+    watched.tell(timings(1, throttled=False))
+    for _ in range(num_tasks):
+        watched.tell([FAULT, FAULT])
+    assert bool(watched.said) == (num_tasks == 20)
