@@ -17,12 +17,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from workers.channel import Channel, ChannelClosedError, FromChild, ToChild
+from workers.processors import ONE_THREAD
 
 CACHE_FOLDER = "pocl"
 """Of a child's scratch folder: where PoCL keeps what it has compiled."""
 _STDERR_TAIL_BYTES = 4096
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""Children are many, and their matrices small: threads of a linear-algebra library cost four times the work."""
 
 
 class Child:
@@ -48,7 +47,7 @@ class Child:
                 [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), argument],
                 env={
                     **os.environ,
-                    **_ONE_THREAD,
+                    **ONE_THREAD,
                     **environment,
                     "POCL_CACHE_DIR": str(scratch / CACHE_FOLDER),
                 },

@@ -53,11 +53,6 @@ def die_with_parent(parent_pid: int) -> None:
         os._exit(1)
 
 
-def bound_memory(num_bytes: int) -> None:
-    """Let allocations beyond so much address space fail, which ends a compiler. Not for GPU drivers: they reserve more."""
-    resource.setrlimit(resource.RLIMIT_AS, (num_bytes, num_bytes))
-
-
 def die_before_parent() -> None:
     """Ask the kernel to take this process first when memory runs out: a compiler or a kernel has eaten it.
 

@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 from llmperf_common.records import KernelResources
+from workers.address_space import bound_growth
 from workers.channel import Channel, Compiled, CompileFailed, CompileJob, CompilerReady
-from workers.child_main import bound_memory, serve
+from workers.child_main import serve
 from workers.device.find import open_compiler
 from workers.device.interface import Compiler, DeviceFailure, DeviceRef
 from workers.kernel_resources import ResourceReader
@@ -21,7 +22,7 @@ def main(channel: Channel, argument: str) -> None:
     """Serve ``CompileJob``s on ``channel`` until it closes; ``argument`` is the DeviceRef as JSON."""
     ref = DeviceRef(**json.loads(argument))
     if not ref.selector.startswith("cuda"):
-        bound_memory(_MAX_BYTES)
+        bound_growth(_MAX_BYTES)
     compiler = open_compiler(ref)
     channel.send(CompilerReady())
     with ResourceReader(ref) as reader:

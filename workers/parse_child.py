@@ -16,6 +16,7 @@ import sys
 import traceback
 
 from llmperf_common.failures import Failure, FailureCode, Stage
+from workers.address_space import bound_growth
 from workers.front_end import ReadKernel, read_kernels
 
 _PR_SET_PDEATHSIG = 1
@@ -23,7 +24,7 @@ _RECURSION_LIMIT = 10_000
 """Calls of Python functions need no C stack since 3.11, so deep expressions only need the permission."""
 
 _MAX_BYTES = 2 * 2**30
-"""Of address space. The largest source allowed, 8 MiB of numbers, takes 1.4 GiB."""
+"""Of address space, beyond what this process begins with. The largest source allowed, 8 MiB of numbers, takes 1.4 GiB."""
 
 
 def answer(source: str, build_options: str) -> str:
@@ -67,7 +68,7 @@ def main() -> None:
     """Serve jobs on stdin until it closes."""
     _die_with_parent(int(sys.argv[1]))
     # A macro that unfolds for ever takes 50 MB/s, a file without an end ten times that. libclang aborts at the limit.
-    resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
+    bound_growth(_MAX_BYTES)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.setrecursionlimit(_RECURSION_LIMIT)
     # libclang may write to stdout; the answers have a descriptor of their own.

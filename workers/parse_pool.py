@@ -23,6 +23,7 @@ import pydantic
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Signature
 from workers.front_end import ReadKernel
+from workers.processors import ONE_THREAD
 
 FILE_TIMEOUT_S = 30.0
 """Of the child's own CPU time where the machine is busy: a result must not depend on who else computes."""
@@ -86,6 +87,7 @@ class _ParseChild:
     def __init__(self, argv: Sequence[str]) -> None:
         self._process = subprocess.Popen(
             argv,
+            env={**os.environ, **ONE_THREAD},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

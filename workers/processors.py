@@ -1,4 +1,4 @@
-"""Which processors the children that work ahead may use, so that the one that times has a core of its own.
+"""Which processors children may use, so that the one that times has a core of its own, and how many threads.
 
 A launch config is a hundred calls from Python between launches of microseconds. Beside eight compilers and analysers on
 16 processors it took twice the time: a core shared with a busy thread, or with its sibling's, is half a core.
@@ -13,6 +13,9 @@ FEWEST_PROCESSORS = 8
 """Of fewer none is set aside: the work ahead needs them."""
 SET_ASIDE = 4
 """For the child that times, the one that loads, and the collector with its threads."""
+
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""Environment of children. They are many, and their matrices small: threads of a linear-algebra library cost four times the work."""
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 

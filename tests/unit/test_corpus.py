@@ -400,3 +400,17 @@ def test_a_child_that_dies_after_its_answer_does_not_fail_the_next_source(tmp_pa
         command=[sys.executable, str(child)],
     )
     assert found == [(), (), (), ()]
+
+
+@pytest.mark.parametrize("reserved_gib", [0, 5])
+def test_what_a_child_begins_with_does_not_count_as_a_sources(reserved_gib: int) -> None:
+    reserving = (
+        f"import mmap, runpy; held = mmap.mmap(-1, {reserved_gib} * 2**30 + 4096, prot=mmap.PROT_READ);"
+        " runpy.run_module('workers.parse_child', run_name='__main__')"
+    )
+    [found] = parse_sources(
+        ["kernel void k(global int *x) { x[0] = 1; }"],
+        command=(sys.executable, "-c", reserving, str(os.getpid())),
+    )
+    assert not isinstance(found, Failure), found
+    assert [one.name for one in found] == ["k"]
