@@ -54,7 +54,7 @@ def kept_beside(location: str | Path, state_folder: Path) -> Path:
 def public_url(url: str) -> str:
     """Return a URL without its user and password.
 
-    >>> _public("redis://default:secret@head:6379/0")
+    >>> public_url("redis://default:secret@head:6379/0")
     'redis://head:6379/0'
     """
     scheme, separator, rest = url.partition("://")

@@ -76,6 +76,9 @@ def agreement_rows(comparison: Comparison) -> list[Agreement]:
     for part in ("c", "b", "a"):
         rows = rows_of(read_log(comparison.log_path(part)))
         found += agreements(f"ours and {part}", ours, _medians(rows), refilled=refilled)
+        if "repeat" in comparison.stages:
+            again = _medians(comparison.collected("repeat").rows)
+            found += agreements(f"repeat and {part}", again, _medians(rows), refilled=refilled)
         if part == "b":
             means = {row["sample_id"]: row["mean_ns"] for row in _ok(rows)}
             found += agreements("ours and b (mean)", ours, means, refilled=refilled)

@@ -24,17 +24,27 @@ def this_process() -> Holder:
 
 
 def is_alive(holder: Holder) -> bool:
-    """Return whether ``holder`` still runs; True for another host's, since only its lease can tell.
+    """Return whether ``holder`` still runs; True where only its lease can tell: on another host, or in another container of this one.
 
     A process of an earlier boot of this host is dead, and so is a pid that now has another start time.
     """
     if holder.host != socket.gethostname():
         return True
-    return holder.boot_id == _boot_id() and _start_ticks(holder.pid) == holder.start_ticks
+    (boot, _, namespace), (our_boot, _, ours) = (
+        one.partition("+") for one in (holder.boot_id, _boot_id())
+    )
+    if boot != our_boot:
+        return False
+    return namespace != ours or _start_ticks(holder.pid) == holder.start_ticks
 
 
 def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    """Return the id of this boot and, since containers of one host may share its name but not its pids, of our pids' namespace."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    try:
+        return f"{boot}+{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:  # a sandbox without namespaces
+        return boot
 
 
 def _start_ticks(pid: int) -> int | None:

@@ -26,7 +26,7 @@ class LedgerAwayError(Exception):
 class Holder:
     """One worker process, so that its leases are free as soon as it is dead.
 
-    ``boot_id`` names the boot of its host; with ``pid`` and ``start_ticks`` (clock ticks after boot) it names the
+    ``boot_id`` names the boot of its host and the namespace of its pids; with ``pid`` and ``start_ticks`` (clock ticks after boot) it names the
     process for ever: a recycled pid has another start.
     """
 

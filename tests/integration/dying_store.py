@@ -22,6 +22,8 @@ from llmperf_common.store.s3 import S3Filesystem
 
 CHANGES = ("put_if_absent", "replace", "remove")
 LOG_VARIABLE = "DYING_STORE_LOG"
+VICTIM_VARIABLE = "DYING_STORE_VICTIM"
+"""The process that is killed in its place, by its id; the change then happens."""
 
 
 def plant(step: str, is_counted: Callable[[str], bool]) -> None:
@@ -29,6 +31,7 @@ def plant(step: str, is_counted: Callable[[str], bool]) -> None:
     counter = itertools.count(1)
     counting = threading.Lock()
     log = os.environ.get(LOG_VARIABLE)
+    victim = int(os.environ.get(VICTIM_VARIABLE, os.getpid()))
 
     def wrap(kind: Any, operation: str) -> None:
         original = getattr(kind, operation)
@@ -38,7 +41,7 @@ def plant(step: str, is_counted: Callable[[str], bool]) -> None:
                 with counting:
                     number = next(counter)
                     if str(number) == step or (not step.isdigit() and step in name):
-                        os.kill(os.getpid(), signal.SIGKILL)
+                        os.kill(victim, signal.SIGKILL)
                     if log:
                         with Path(log).open("a", encoding="utf-8") as file:
                             file.write(f"{operation} {name}\n")

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import redis  # noqa: TID251
@@ -68,6 +69,15 @@ class RedisServer:
         """Send it a signal: SIGSTOP is a server that nobody reaches, until SIGCONT."""
         if self._process is not None:
             self._process.send_signal(number)
+
+    def await_end(self, is_in_vain: Callable[[], bool]) -> bool:
+        """Wait until somebody else has killed it; False if ``is_in_vain`` comes first."""
+        while self._process is not None and self._process.poll() is None:
+            if is_in_vain():
+                return False
+            time.sleep(0.02)
+        self._process = None
+        return True
 
     def kill(self) -> None:
         """End it by SIGKILL."""

@@ -27,9 +27,8 @@ def test_nothing_committed_is_lost_doubled_or_changed_by_sigkill(tmp_path: Path)
     assert (report.tasks, report.samples) == (40, 240)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("aof", [True, False])
+@pytest.mark.parametrize("aof", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_storm_on_a_cluster(tmp_path: Path, aof: bool) -> None:
     report, _ = run_storm(tmp_path, num_faults=10, num_kernels=120, seed=1, aof=aof)
     assert not report.problems

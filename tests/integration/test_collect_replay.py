@@ -81,9 +81,9 @@ def test_a_task_begins_no_config_beyond_its_budget(tmp_path: Path) -> None:
 
 def test_a_stall_of_the_host_is_not_charged_to_the_task(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["stalled"])
-    stall = [{"kernel": "stalled", "action": "slow", "seconds": 1.0, "at_config": 0}]
+    stall = [{"kernel": "stalled", "action": "slow", "seconds": 0.3, "at_config": 0}]
     device = replay_file(tmp_path / "r.json", behaviours=stall)
-    budget = ("--set", "limits.task_budget_s=0.5")
+    budget = ("--set", "limits.task_budget_s=0.2")
     done = Collect(corpus, tmp_path / "data", device, FAST + budget).run()
     assert done.returncode == 0, done.stderr
     assert statuses(tmp_path / "data")["stalled"] == {"ok": 6}

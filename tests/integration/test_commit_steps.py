@@ -1,0 +1,119 @@
+"""Death at each write of a run, one run a write: of the collector (SQLite, Redis), and of the Redis server under it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from llmperf_common.store.verify import verify
+from tests.chaos.kills import committed
+from tests.integration.collecting import replay_file, write_kernels
+from tests.integration.dying_store import LOG_VARIABLE, VICTIM_VARIABLE
+from tests.integration.redis_server import RedisServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+KERNELS = ("k0", "k1")
+SAMPLES = 4
+OPTIONS = (
+    "--samples-per-kernel", str(SAMPLES),
+    "--set", "timing.spin_up_ms=0",
+    "--set", "store.commit_interval_s=0",
+    "--set", "store.publish_interval_s=0.05",
+)  # fmt: skip
+
+
+class Runs:
+    """The same command, into a folder of its own for each write at which it dies."""
+
+    def __init__(self, folder: Path, ledger: str) -> None:
+        self._folder = folder
+        self._ledger = ledger
+        self._corpus = write_kernels(folder / "kernels", KERNELS)
+        self._device = replay_file(folder / "r.json")
+
+    def data(self, step: int) -> Path:
+        return self._folder / f"data-{step}"
+
+    def start(self, step: int, *, dies: bool, **variables: str) -> subprocess.Popen[str]:
+        command = ["collect", "--corpus", str(self._corpus), "--out", str(self.data(step))]
+        command += ["--device", self._device, "--ledger", self._ledger, *OPTIONS]
+        module = [sys.executable, "-m", "tests.integration.dying_store", str(step if dies else 0)]
+        return subprocess.Popen(
+            [*module, "llmperf", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **variables},
+        )
+
+    def finish(self, process: subprocess.Popen[str]) -> None:
+        _, told = process.communicate(timeout=100)
+        assert process.returncode == 0, told
+
+    def num_writes(self) -> int:
+        log = self._folder / "writes"
+        self.finish(self.start(0, dies=False, **{LOG_VARIABLE: str(log)}))
+        return len(log.read_text("utf-8").splitlines())
+
+    def assert_whole(self, step: int, before: Mapping[str, object]) -> None:
+        report = verify(self.data(step))
+        assert not report.problems
+        assert (report.counts.ok, report.counts.tasks) == (len(KERNELS) * SAMPLES, len(KERNELS))
+        after = committed(self.data(step))
+        assert len(after) == len(KERNELS) * SAMPLES
+        assert after.items() >= before.items(), "what was published stays as it was"
+
+
+def for_each_write(runs: Runs, die_and_go_on: Callable[[int], bool]) -> None:
+    num_writes = runs.num_writes()
+    assert num_writes > 10
+    reached = [die_and_go_on(step) for step in range(1, num_writes + 1)]
+    assert sum(reached) >= num_writes - 3, "the number of manifests varies a little"
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_a_collector_dies_at_each_write(tmp_path: Path, kind: str) -> None:
+    server = RedisServer(tmp_path / "redis") if kind == "redis" else None
+    runs = Runs(tmp_path, server.url if server else "sqlite")
+
+    def die_and_go_on(step: int) -> bool:
+        dying = runs.start(step, dies=True)
+        dying.communicate(timeout=60)
+        before = committed(runs.data(step))
+        runs.finish(runs.start(step, dies=False))
+        runs.assert_whole(step, before)
+        return dying.returncode == -9
+
+    for_each_write(runs, die_and_go_on)
+    if server:
+        server.kill()
+
+
+def test_redis_dies_at_each_write(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path / "redis")
+    runs = Runs(tmp_path, server.url)
+
+    def die_and_go_on(step: int) -> bool:
+        process = runs.start(step, dies=True, **{VICTIM_VARIABLE: str(server.pid)})
+        has_died = server.await_end(lambda: process.poll() is not None)
+        before = committed(runs.data(step)) if runs.data(step).is_dir() else {}
+        if has_died:
+            server.start()
+        _, told = process.communicate(timeout=100)
+        if (
+            process.returncode != 0
+        ):  # before it had any ledger it is told at once, and nothing is waited for
+            assert process.returncode == 3, told
+            assert "cannot be reached" in told
+            runs.finish(runs.start(step, dies=False))
+        runs.assert_whole(step, before)
+        return has_died
+
+    for_each_write(runs, die_and_go_on)
+    server.kill()

@@ -1,0 +1,48 @@
+"""Who is alive: this process, its colleagues here and elsewhere, and those of which nobody can tell."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from llmperf_common.ledger.holder import is_alive, this_process
+
+US = this_process()
+BOOT, _, NAMESPACE = US.boot_id.partition("+")
+
+
+def test_this_process_is_alive() -> None:
+    assert is_alive(US)
+    assert NAMESPACE.isdigit()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pid": 2**22 + 1},
+        {"start_ticks": US.start_ticks + 1},
+        {"boot_id": f"another-boot+{NAMESPACE}"},
+    ],
+    ids=["no such pid", "the pid is another's", "an earlier boot"],
+)
+def test_the_dead_of_this_host(change: dict[str, object]) -> None:
+    assert not is_alive(dataclasses.replace(US, **change))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"host": "elsewhere"}, {"boot_id": f"{BOOT}+1"}, {"boot_id": BOOT}],
+    ids=["another host", "another container of this host", "who does not say which"],
+)
+def test_only_a_lease_tells_of_others(change: dict[str, object]) -> None:
+    assert is_alive(dataclasses.replace(US, pid=2**22 + 1, **change))  # type: ignore[arg-type]
+
+
+def test_a_process_that_ended_is_dead() -> None:
+    told = "from llmperf_common.ledger.holder import this_process as t; h = t(); print(h.pid, h.start_ticks)"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    pid, ticks = map(int, done.stdout.split())
+    assert not is_alive(dataclasses.replace(US, pid=pid, start_ticks=ticks))
