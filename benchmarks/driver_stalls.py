@@ -16,10 +16,10 @@ import dataclasses
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -122,11 +122,12 @@ def watch(
         time.sleep(_PAUSE_S)
 
     calls: list[Call] = []
-    visitors = threading.Thread(target=come_and_go)
-    visitors.start()
-    while visitors.is_alive():
-        calls += probe.calls()
-        time.sleep(0.001)
+    with ThreadPoolExecutor(1) as thread:
+        visitors = thread.submit(come_and_go)
+        while not visitors.done():
+            calls += probe.calls()
+            time.sleep(0.001)
+        visitors.result()
     return calls, phases
 
 

@@ -5,6 +5,7 @@ Owns the rules; an observer of the loop that asks the worker to stop. What NVML 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -27,9 +28,17 @@ class DrainRule(SilentObserver):
     Args:
         config: the thresholds.
         drain: is told the reason.
+        clock_s: seconds that nobody sets.
     """
 
-    def __init__(self, config: ClusterConfig, drain: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: ClusterConfig,
+        drain: Callable[[str], None],
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock_s = clock_s
         self._config = config
         self._drain = drain
         self._throttled: deque[tuple[float, bool]] = deque()
@@ -54,9 +63,10 @@ class DrainRule(SilentObserver):
             self._drain(reason)
 
     def _note_throttling(self, samples: Sequence[Sample]) -> None:
+        now_s = self._clock_s()
         for one in samples:
             if not isinstance(one.outcome, Failure) and one.outcome.throttled is not None:
-                self._throttled.append((one.created_at_us / 1e6, one.outcome.throttled))
+                self._throttled.append((now_s, one.outcome.throttled))
         while len(self._throttled) > _FEWEST_SAMPLES and (
             self._throttled[-1][0] - self._throttled[1][0] >= _SECONDS_LOOKED_AT
         ):

@@ -118,8 +118,8 @@ class RunJob:
 
     ``configs`` are all of the task, ``open_indices`` those to time; ``launch_ns`` says of the others how long they
     took, where that is known (``run_order.HUNG_NS``: they hung). ``check_indices`` get payload checks; ``device`` carries the measured peaks.
-    ``turn_path`` is the lock file of the device, None where nobody else waits for it. No config begins after ``budget_s`` of
-    the turn (None: no limit). ``has_room``: buffers may be touched behind their ends (``LoadedKernel.reserve``).
+    ``turn_path`` is the lock file of the device, None where nobody else waits for it. No config begins once the
+    others have been charged ``budget_s`` (``task_trace.share_charged_s``; None: no limit). ``has_room``: buffers may be touched behind their ends (``LoadedKernel.reserve``).
     """
 
     kernel: Kernel

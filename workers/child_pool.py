@@ -163,6 +163,12 @@ class ChildPool(Generic[ItemT]):
         finished, self._finished = self._finished, []
         return finished
 
+    def take_waiting(self, is_wanted: Callable[[ItemT], bool]) -> list[ItemT]:
+        """Take back the items of this kind that no child has begun with."""
+        taken = [item for item in self._waiting if is_wanted(item)]
+        self._waiting = deque(item for item in self._waiting if not is_wanted(item))
+        return taken
+
     def drop(self, is_lost: Callable[[ItemT], bool]) -> None:
         """Forget these items; a child at work on one is killed."""
         self._waiting = deque(item for item in self._waiting if not is_lost(item))

@@ -134,10 +134,11 @@ class DevicePipeline:
 
         With several GPUs a host starts a hundred children at once, and devices would idle for the first seconds.
         """
-        if self._checks_reach and not self._quiet:
-            self._compilers.warm_up(self._limits.num_compile_children)
-            if self._where_to_analyse() != self._ref:
-                self._reachers.warm_up(_WARM_REACHERS)
+        if self._quiet:
+            return
+        self._compilers.warm_up(self._limits.num_compile_children)
+        if self._checks_reach and self._where_to_analyse() != self._ref:
+            self._reachers.warm_up(_WARM_REACHERS)
 
     def use(
         self,
@@ -264,13 +265,12 @@ class DevicePipeline:
     def _take_over(self) -> None:
         for state in self._analysers.take_finished():
             self._begin(state)
+        self._reachers.take_finished()
         self._built += self._compilers.take_finished()
-        failed = {id(state) for state in self._built if state.is_complete}
-        self._reachers.drop(
-            lambda state: id(state) in failed
-        )  # what cannot be built reaches nowhere
+        # What all of whose configs would leave their buffers need not be built, what cannot be built reaches nowhere.
+        self._built += self._compilers.take_waiting(lambda state: state.is_complete)
+        self._reachers.take_waiting(lambda state: state.is_complete)
         still_looking = {id(state) for state in self._reachers.items()}
-        still_looking -= {id(state) for state in self._reachers.take_finished()}
         ready = [state for state in self._built if id(state) not in still_looking]
         self._built = [state for state in self._built if id(state) in still_looking]
         for state in ready:

@@ -56,8 +56,10 @@ class ReachWork:
         )
 
     def take(self, state: TaskState, answer: FromChild) -> None:
-        """Give up the configs that would leave their buffers."""
+        """Give up the configs that would leave their buffers; nothing is left to give up where the kernel could not be built."""
         assert isinstance(answer, Reached), answer
+        if not state.configs[0].global_size:
+            return
         signature = state.task.kernel.signature
         assert signature is not None, "a planned kernel has a signature"
         tried = list(zip(tried_indices(state.configs), answer.records, strict=True))

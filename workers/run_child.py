@@ -95,6 +95,7 @@ def _run_turn(
     channel: Channel, session: Session, loaded: LoadedKernel, job: RunJob, turn_began_s: float
 ) -> ConfigFinished | RunDone:
     """Time the job's configs and free its buffers; return the message that ends the job."""
+    began_s = time.monotonic()
     try:
         open_configs = [job.configs[index] for index in job.open_indices]
         loaded.reserve(open_configs, with_room=job.has_room)
@@ -109,7 +110,7 @@ def _run_turn(
         return sticky
     try:
         loaded.release()
-        buffers_s = reserved_s - turn_began_s + time.monotonic() - ran_s
+        buffers_s = reserved_s - began_s + time.monotonic() - ran_s
         sentinel_ns = session.sentinel_ns() if job.sentinel else None
     except DeviceFailure as error:
         return ConfigFinished(finished_index=last_index, outcome=error.failure, sticky=True)

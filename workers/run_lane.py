@@ -274,6 +274,8 @@ class RunLane:
         if phase is Phase.BETWEEN:
             detail = f"after its result: {detail}"
         launch_ns = HUNG_NS if used_up else None
+        if used_up:
+            self.state.trace.charge_hang(used_up.limit_s)
         self.state.record(self._index, _launch_failure(code, detail), launch_ns=launch_ns)
         self._after_fault()
 

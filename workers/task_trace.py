@@ -20,19 +20,24 @@ _MOST_BESIDE_S = 0.05
 
 def time_in_launches_s(timing: Timing, *, num_warmups: int) -> float:
     """Return for how long a timed config's launches ran, warm-ups included."""
-    median_ns = sorted(timing.time_ns)[len(timing.time_ns) // 2]
     warm_ns = sum(timing.time_ns) * timing.launches_per_reading
     num_further = 0 if timing.first_ns > ONE_WARMUP_NS else num_warmups - 1
-    return (timing.first_ns + num_further * median_ns + warm_ns + sum(timing.cold_ns)) / 1e9
+    return (
+        timing.first_ns + num_further * _median_ns(timing) + warm_ns + sum(timing.cold_ns)
+    ) / 1e9
 
 
-def charged_s(wall_s: float, launched_s: float) -> float:
+def _median_ns(timing: Timing) -> float:
+    return sorted(timing.time_ns)[len(timing.time_ns) // 2]
+
+
+def share_charged_s(wall_s: float, launched_s: float) -> float:
     """Return how much of a config's wall time counts against its task's budget.
 
     What its launches do not explain is the host's: contexts that open or end on any of its GPUs hold up a task's first
     launch for a second, and a task must not lose its configs for that.
 
-    >>> charged_s(0.3, 0.25), round(charged_s(1.0, 0.001), 3)
+    >>> share_charged_s(0.3, 0.25), round(share_charged_s(1.0, 0.001), 3)
     (0.3, 0.054)
     """
     return min(wall_s, _MOST_TIMES_LAUNCHED * launched_s + _MOST_BESIDE_S)
@@ -90,14 +95,17 @@ class TaskTrace:
         """Add a config that was launched; ``launch_ns`` is known of some that failed, too."""
         decade, launched_s = "failed", (launch_ns or 0.0) / 1e9
         if isinstance(outcome, Timing):
-            median_ns = sorted(outcome.time_ns)[len(outcome.time_ns) // 2]
-            decade = f"1e{math.floor(math.log10(max(median_ns, 1.0)))}"
+            decade = f"1e{math.floor(math.log10(max(_median_ns(outcome), 1.0)))}"
             launched_s = time_in_launches_s(outcome, num_warmups=self.num_warmups)
-        self.charged_s += charged_s(ended_s - began_s, launched_s)
+        self.charged_s += share_charged_s(ended_s - began_s, launched_s)
         share = self._by_decade[decade]
         share.num_configs += 1
         share.wall_s += ended_s - began_s
         share.launched_s += launched_s if isinstance(outcome, Timing) else 0.0
+
+    def charge_hang(self, seconds: float) -> None:
+        """A config ran until it was killed: that is the kernel's time."""
+        self.charged_s += seconds
 
     def as_event(self) -> dict[str, Any]:
         """Return the fields of the event; ``decades`` by the decade of the median, ns: configs, wall, launches."""

@@ -174,14 +174,16 @@ def cut_off(world: World) -> bool:
     victim = world.pick("ray::_SeatedActor")
     if victim is None:
         return False
-    world.unkind.inflict(victim.pid, f"cut {world.server.port}", seconds=LEASE_TTL_S * 1.5)
+    world.unkind.inflict(victim.pid, "cut", world.server.port, seconds=LEASE_TTL_S * 1.5)
     return True
 
 
 def fill_disk(world: World) -> bool:
-    """No room left for a while: for one actor, for all, or for Redis."""
+    """No room left for a while: for one actor, for all, or for what Redis appends."""
     actors = [one.pid for one in world.processes("ray::_SeatedActor")]
-    whom = world.chance.choice([*[[pid] for pid in actors], actors, [world.server.pid]])
+    whom = world.chance.choice([*[[pid] for pid in actors], actors])
+    if world.server.has_aof and world.chance.random() < 1 / 4:
+        whom = [world.server.pid]
     seconds = 1 + 3 * world.chance.random()
     for pid in whom:
         world.unkind.inflict(pid, "full", seconds=seconds)
@@ -192,7 +194,7 @@ def slow_disk(world: World) -> bool:
     """What is made durable takes its time, for all actors."""
     actors = world.processes("ray::_SeatedActor")
     for one in actors:
-        world.unkind.inflict(one.pid, "slow 0.7", seconds=LEASE_TTL_S)
+        world.unkind.inflict(one.pid, "slow", 0.7, seconds=LEASE_TTL_S)
     return bool(actors)
 
 
@@ -201,9 +203,9 @@ def set_clock(world: World) -> bool:
     victim = world.chance.choice([world.pick("ray::_SeatedActor"), None])
     sign = world.chance.choice(["", "-"])
     if victim is None:
-        world.unkind.inflict(world.server.pid, f"skew {sign}60", seconds=2)
+        world.unkind.inflict(world.server.pid, "skew", f"{sign}60", seconds=2)
     else:
-        world.unkind.inflict(victim.pid, f"skew {sign}86400")
+        world.unkind.inflict(victim.pid, "skew", f"{sign}86400")
     return True
 
 

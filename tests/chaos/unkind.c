@@ -1,7 +1,6 @@
 /* LD_PRELOAD: a disk that is full or slow, a wrong clock, a network that is cut, for one process at a time.
  *
- * $UNKIND/PID (or $UNKIND/all) says what befalls a process while it is there: words and numbers, as in "full", "slow 0.5", "skew -3600",
- * "cut 6379". Only files below $UNKIND_DATA have the bad disk. Asked for at most every 10 ms.
+ * Files say what befalls a process while they are there: $UNKIND/PID.full, .slow (seconds, as in "0.5"), .skew (seconds), .cut (a port). Only files below $UNKIND_DATA have the bad disk. Asked for at most every 10 ms.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -19,23 +18,18 @@
 #include <time.h>
 #include <unistd.h>
 
-static struct { long long asked_ns; int full, port; double slow_s; long skew_s; } state;
+static struct { long long asked_ns; double full, port, slow_s, skew_s; } state;
 
-static void look(const char *folder, const char *name) {
-    char path[PATH_MAX], text[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
+/* What the file says; 1 where it says nothing, 0 where it is not there. */
+static double order(const char *folder, const char *kind) {
+    char path[PATH_MAX], text[64];
+    snprintf(path, sizeof path, "%s/%d.%s", folder, getpid(), kind);
     int file = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-    if (file < 0) return;
+    if (file < 0) return 0;
     long length = syscall(SYS_read, file, text, sizeof text - 1);
     syscall(SYS_close, file);
     text[length < 0 ? 0 : length] = 0;
-    char *rest = text, *word;
-    while ((word = strsep(&rest, " \n"))) {
-        if (!strcmp(word, "full")) state.full = 1;
-        if (!strcmp(word, "slow") && rest) state.slow_s = strtod(rest, NULL);
-        if (!strcmp(word, "skew") && rest) state.skew_s = strtol(rest, NULL, 10);
-        if (!strcmp(word, "cut") && rest) state.port = atoi(rest);
-    }
+    return length > 0 ? strtod(text, NULL) : 1;
 }
 
 static void refresh(void) {
@@ -45,12 +39,11 @@ static void refresh(void) {
     long long now_ns = now.tv_sec * 1000000000LL + now.tv_nsec;
     if (!folder || now_ns - state.asked_ns < 10000000) return;
     int kept = errno;
-    memset(&state, 0, sizeof state);
-    char name[16];
-    snprintf(name, sizeof name, "%d", getpid());
-    look(folder, "all");
-    look(folder, name);
     state.asked_ns = now_ns;
+    state.full = order(folder, "full");
+    state.slow_s = order(folder, "slow");
+    state.skew_s = order(folder, "skew");
+    state.port = order(folder, "cut");
     errno = kept;
 }
 
@@ -110,12 +103,12 @@ ssize_t recv(int file, void *data, size_t size, int flags) { REAL(ssize_t, recv,
 int clock_gettime(clockid_t clock, struct timespec *now) {
     REAL(int, clock_gettime, clockid_t, struct timespec *);
     int result = real(clock, now);
-    if (!result && clock == CLOCK_REALTIME) now->tv_sec += state.skew_s;
+    if (!result && clock == CLOCK_REALTIME) now->tv_sec += (long)state.skew_s;
     return result;
 }
 int gettimeofday(struct timeval *restrict now, void *restrict zone) {
     REAL(int, gettimeofday, struct timeval *, void *);
     int result = real(now, zone);
-    if (!result) now->tv_sec += state.skew_s;
+    if (!result) now->tv_sec += (long)state.skew_s;
     return result;
 }

@@ -34,6 +34,7 @@ class Unkind:
         folder.mkdir(parents=True, exist_ok=True)
         self._orders = folder / "orders"
         self._orders.mkdir(exist_ok=True)
+        self._timers: dict[Path, threading.Timer | None] = {}
         library = folder / "unkind.so"
         subprocess.run(
             [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"],
@@ -45,14 +46,25 @@ class Unkind:
             "UNKIND_DATA": str(data.absolute()),
         }
 
-    def inflict(self, whom: int | str, what: str, *, seconds: float | None = None) -> None:
-        """Let ``what`` befall a process (or ``all``); for ``seconds``, without waiting, or until it ends."""
-        order = self._orders / str(whom)
-        order.write_text(what)
+    def inflict(
+        self, pid: int, kind: str, value: object = "", *, seconds: float | None = None
+    ) -> None:
+        """Let something befall a process: ``full``, ``slow`` (seconds), ``skew`` (seconds) or ``cut`` (a port).
+
+        For ``seconds``, without waiting, or until the process ends; of two orders of a kind the later one holds.
+        """
+        order = self._orders / f"{pid}.{kind}"
+        order.write_text(str(value))
+        self._timers[order] = None
         if seconds is not None:
-            timer = threading.Timer(seconds, order.unlink, kwargs={"missing_ok": True})
+            timer = threading.Timer(seconds, self._end, (order,))
+            self._timers[order] = timer
             timer.daemon = True
             timer.start()
+
+    def _end(self, order: Path) -> None:
+        if self._timers.get(order) is threading.current_thread():
+            order.unlink(missing_ok=True)
 
     @contextmanager
     def around(self) -> Iterator[None]:

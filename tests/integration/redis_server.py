@@ -23,6 +23,7 @@ class RedisServer:
     """
 
     def __init__(self, folder: Path, *, aof: bool = False) -> None:
+        self.has_aof = aof
         folder.mkdir(parents=True, exist_ok=True)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ SAMPLES = 4
 OPTIONS = (
     "--samples-per-kernel", str(SAMPLES),
     "--set", "timing.spin_up_ms=0",
+    "--set", "ledger.lease_ttl_s=2",
     "--set", "store.commit_interval_s=0",
     "--set", "store.publish_interval_s=0.05",
 )  # fmt: skip
@@ -77,10 +78,16 @@ def for_each_write(runs: Runs, die_and_go_on: Callable[[int], bool]) -> None:
     assert sum(reached) >= num_writes - 3, "the number of manifests varies a little"
 
 
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    one = RedisServer(tmp_path / "redis")
+    yield one
+    one.kill()
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "redis"])
-def test_a_collector_dies_at_each_write(tmp_path: Path, kind: str) -> None:
-    server = RedisServer(tmp_path / "redis") if kind == "redis" else None
-    runs = Runs(tmp_path, server.url if server else "sqlite")
+def test_a_collector_dies_at_each_write(tmp_path: Path, server: RedisServer, kind: str) -> None:
+    runs = Runs(tmp_path, server.url if kind == "redis" else "sqlite")
 
     def die_and_go_on(step: int) -> bool:
         dying = runs.start(step, dies=True)
@@ -91,12 +98,9 @@ def test_a_collector_dies_at_each_write(tmp_path: Path, kind: str) -> None:
         return dying.returncode == -9
 
     for_each_write(runs, die_and_go_on)
-    if server:
-        server.kill()
 
 
-def test_redis_dies_at_each_write(tmp_path: Path) -> None:
-    server = RedisServer(tmp_path / "redis")
+def test_redis_dies_at_each_write(tmp_path: Path, server: RedisServer) -> None:
     runs = Runs(tmp_path, server.url)
 
     def die_and_go_on(step: int) -> bool:
@@ -116,4 +120,3 @@ def test_redis_dies_at_each_write(tmp_path: Path) -> None:
         return has_died
 
     for_each_write(runs, die_and_go_on)
-    server.kill()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pyopencl as cl  # noqa: TID251
 import pytest
 
-from llmperf_common.failures import Failure, FailureCode, Stage
 from workers.device.find import choose, open_session
-from workers.device.interface import DeviceFailure
 from workers.device.kept_buffers import PAGE_BYTES, KeptBuffers
 from workers.device.opencl import OpenclSession
+from workers.device.opencl_errors import out_of_memory
 from workers.device.opencl_queue import DeviceQueue
 
 
@@ -58,11 +58,10 @@ def test_with_nothing_to_keep_sizes_are_exact(queue: DeviceQueue) -> None:
 def test_what_is_kept_makes_room_before_a_request_fails(queue: DeviceQueue) -> None:
     asked: list[int] = []
 
-    def allocate(num_bytes: int):  # type: ignore[no-untyped-def]
+    def allocate(num_bytes: int) -> cl.Buffer:
         asked.append(num_bytes)
         if kept.num_bytes:
-            failure = Failure(code=FailureCode.OUT_OF_MEMORY, stage=Stage.LAUNCH, detail="full")
-            raise DeviceFailure(failure)
+            raise out_of_memory("full")
         return queue.allocate(num_bytes)
 
     kept = KeptBuffers(allocate, max_bytes=8 * PAGE_BYTES)
@@ -70,3 +69,14 @@ def test_what_is_kept_makes_room_before_a_request_fails(queue: DeviceQueue) -> N
     wanted = 3 * PAGE_BYTES + 512
     assert kept.take(wanted).size == wanted
     assert asked == [PAGE_BYTES, 4 * PAGE_BYTES, wanted], "the second time for no byte more"
+
+
+def test_a_request_just_below_the_limit_is_not_rounded_beyond_it(queue: DeviceQueue) -> None:
+    limit = 2 * PAGE_BYTES - 4096
+
+    def allocate(num_bytes: int) -> cl.Buffer:
+        if num_bytes > limit:
+            raise out_of_memory("too large")
+        return queue.allocate(num_bytes)
+
+    assert KeptBuffers(allocate, max_bytes=8 * PAGE_BYTES).take(limit).size == limit

@@ -15,6 +15,7 @@ from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Strategy
 from tests.integration.stub_device import DEVICE
+from workers.channel import Reached
 from workers.config import CollectConfig, PlanConfig
 from workers.corpus import read_sources
 from workers.device.find import choose
@@ -101,6 +102,56 @@ def test_what_leaves_its_buffers_is_not_launched(tmp_path: Path, plan: Plan) -> 
         assert "beyond the end of argument 'a'" in sample.outcome.detail
     assert statuses(found["tame"]) == {"ok": 6}
     assert statuses(found["divergent"]).total() == 6, "children died of it, and it went on"
+
+
+def submit_all(made: DevicePipeline, plan: Plan) -> None:
+    for index in range(plan.num_tasks):
+        made.submit(plan.task(index), Lease(task=index, epoch=1, token=index + 1, attempt=1))
+
+
+def test_a_task_in_two_pools_is_one_task(tmp_path: Path, plan: Plan) -> None:
+    with pipeline(plan, tmp_path / "scratch") as made:
+        submit_all(made, plan)
+        assert sorted(lease.task for lease in made.leases()) == [0, 1, 2]
+        made.abandon([1])
+        assert sorted(lease.task for lease in made.leases()) == [0, 2]
+        finished: list[FinishedTask] = []
+        while len(finished) < 2:
+            finished += made.poll(0.5)
+            in_hand = {lease.task for lease in made.leases()}
+            assert len(made.leases()) == len(in_hand), "each once"
+            assert not in_hand & {one.lease.task for one in finished}
+        assert sorted(one.lease.task for one in finished) == [0, 2]
+        assert made.leases() == []
+        submit_all(made, plan)
+        assert sorted(lease.task for lease in made.abandon_waiting()) == [0, 1, 2]
+        assert made.leases() == []
+        assert list((tmp_path / "scratch").glob("*.bin")) == []
+
+
+def test_what_cannot_be_built_is_a_build_error_however_far_it_reaches(
+    tmp_path: Path, plan: Plan
+) -> None:
+    broken = replace(
+        plan, kernels=tuple(replace(one, build_options="-Dulong=;") for one in plan.kernels)
+    )
+    with pipeline(broken, tmp_path / "scratch") as made:
+        found = run_all(made, broken)
+        assert made.leases() == []
+    assert statuses(found["wild"]) == {"build_error": 1}
+
+
+def test_a_late_answer_about_what_was_not_built_changes_nothing(plan: Plan) -> None:
+    state = TaskState(
+        plan=plan, task=plan.task(0), lease=Lease(task=0, epoch=1, token=1, attempt=1),
+        device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
+    )  # fmt: skip
+    work = ReachWork()
+    num_tried = len(work.job(state).configs)
+    failure = Failure(code=FailureCode.BUILD_ERROR, stage=Stage.BUILD, detail="no")
+    state.fail_whole(failure)
+    work.take(state, Reached(records=(None,) * num_tried))
+    assert [outcome and outcome[0] for outcome in state.outcomes] == [failure]
 
 
 def test_a_kernel_whose_child_dies_is_tried_again_and_then_without_barriers(

@@ -12,7 +12,7 @@ from cluster.health import DrainRule
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Outcome, TaskResult
-from tests.unit.dataset_factory import START_US, make_kernel, make_result, make_timing
+from tests.unit.dataset_factory import make_kernel, make_result, make_timing
 
 LEASE = Lease(task=0, epoch=1, token=1, attempt=1)
 FAULT = Failure(code=FailureCode.DEVICE_FAULT, stage=Stage.LAUNCH, detail="fault")
@@ -23,18 +23,16 @@ class Watched:
 
     def __init__(self) -> None:
         self.said: list[str] = []
-        self.rule = DrainRule(ClusterConfig(), self.said.append)
+        self.now_s = 0.0
+        self.rule = DrainRule(ClusterConfig(), self.said.append, clock_s=lambda: self.now_s)
 
     def tell(
         self, outcomes: Sequence[Outcome], *, at_s: float = 0.0, sentinel_ns: float = 5_000.0
     ) -> None:
         result: TaskResult = make_result(make_kernel(), outcomes)
-        created_us = START_US + round(at_s * 1e6)
-        samples = tuple(
-            dataclasses.replace(one, created_at_us=created_us) for one in result.samples
-        )
+        self.now_s = at_s
         sentinel = tuple(dataclasses.replace(one, median_ns=sentinel_ns) for one in result.sentinel)
-        self.rule.finished(LEASE, dataclasses.replace(result, samples=samples, sentinel=sentinel))
+        self.rule.finished(LEASE, dataclasses.replace(result, sentinel=sentinel))
 
 
 def timings(count: int, *, throttled: bool | None) -> list[Outcome]:

@@ -137,7 +137,7 @@ class LoadedKernel(Protocol):
         ...
 
     def release(self) -> None:
-        """Free the kernel's buffers."""
+        """Give the kernel's buffers back: freed, or kept for the next kernel."""
         ...
 
 

@@ -11,7 +11,9 @@ from collections.abc import Callable
 
 import pyopencl as cl  # noqa: TID251
 
+from llmperf_common.failures import Stage
 from workers.device.interface import DeviceFailure
+from workers.device.opencl_errors import cl_errors
 
 PAGE_BYTES = 2**21
 """NVIDIA's driver maps whole pages of 2 MiB: rounding up to them takes nothing away, and close sizes share a buffer."""
@@ -56,9 +58,10 @@ class KeptBuffers:
         try:
             return self._allocate(whole_pages)
         except DeviceFailure as error:
-            if error.sticky or not self._kept:
+            if error.sticky:
                 raise
-            self.drop()
+            with cl_errors(Stage.LAUNCH):
+                self.drop()
             return self._allocate(num_bytes)
 
     def give_back(self, buffer: cl.Buffer) -> None:

@@ -29,8 +29,8 @@ _BOTH_ROOMS_BYTES = FRONT_ROOM_BYTES + ROOM_BYTES
 
 _RESERVED_SHARE = 0.5
 """Most of the device's memory that is allocated before it is needed."""
-_AHEAD_SHARE = 1 / 8
-"""The same while another process has the device: there are three or four of these, and one has ``_RESERVED_SHARE``."""
+_AHEAD_SHARE = 1 / 16
+"""The same while another process has the device. One has ``_RESERVED_SHARE``, three others this, and each keeps a thirty-second."""
 
 
 class OpenclLoadedKernel:
@@ -165,9 +165,10 @@ class OpenclLoadedKernel:
         try:
             return self._put_in_place(config)
         except DeviceFailure as error:
-            if error.failure.code is not FailureCode.OUT_OF_MEMORY or not self._is_reserved:
+            can_give_back = self._is_reserved or self.queue.kept.num_bytes > 0
+            if error.failure.code is not FailureCode.OUT_OF_MEMORY or not can_give_back:
                 raise
-            # Drivers may find memory at a buffer's first use only, so what was reserved can be too much after all.
+            # Drivers may find memory at a buffer's first use only, so what was reserved, or kept, can be too much after all.
             self.release(keep=False)
             return self._put_in_place(config)
 

@@ -26,8 +26,8 @@ _logger = logging.getLogger(__name__)
 
 _DIGEST_ITEMS_PER_UNIT = 1024
 _SET_BYTES_AT_ONCE = 16
-_KEPT_SHARE = 1 / 16
-"""Of a GPU's memory, kept for the next task by each process that launches: there are three or four."""
+_KEPT_SHARE = 1 / 32
+"""Of a GPU's memory, kept for the next task by each process that launches."""
 
 
 def set_scalar(kernel: cl.Kernel, position: int, value: np.generic | npt.NDArray[Any]) -> None:
@@ -113,7 +113,9 @@ class DeviceQueue:
         """
         if self.is_gpu and buffers:
             flags = cl.mem_migration_flags.CONTENT_UNDEFINED
-            with cl_errors(Stage.LAUNCH, waiting=True):
+            with cl_errors(
+                Stage.LAUNCH
+            ):  # nothing of a kernel's runs: what fails is what its number says
                 cl.enqueue_migrate_mem_objects(self.queue, list(buffers), flags).wait()
 
     def enqueue_own(self, kernel: cl.Kernel, num_items: int) -> cl.Event:
