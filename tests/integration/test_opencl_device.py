@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,7 @@ from workers.device.find import choose, open_compiler, open_session
 from workers.device.interface import ROOM_BYTES, DeviceFailure, DeviceRef, Program, Session
 from workers.device.opencl import OpenclSession
 from workers.device.opencl_buffers import OpenclLoadedKernel
+from workers.device.opencl_errors import out_of_memory
 from workers.inputs import SCALAR_TYPES, FillKind, fill_spec, reference_bytes, reference_fill
 from workers.timing import time_config
 
@@ -324,6 +325,34 @@ def test_what_is_read_before_a_buffer_with_room_is_zero(session: Session) -> Non
     finally:
         loaded.queue.is_gpu = False
         loaded.release()
+
+
+def test_what_cannot_be_had_ahead_is_had_in_the_turn(
+    session: Session, compiled: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = vadd()
+    loaded = session.load(kernel, compiled)
+    assert isinstance(loaded, OpenclLoadedKernel)
+    config, queue = make_config(kernel, 4096), loaded.queue
+    asked: list[int] = []
+
+    def make_resident(buffers: Sequence[object]) -> None:
+        asked.append(len(buffers))
+        if len(asked) == 1:
+            raise out_of_memory("another process has it")
+
+    monkeypatch.setattr(queue, "make_resident", make_resident)
+    loaded.reserve([config], with_room=False, ahead=True)
+    assert loaded._buffers == {}
+    loaded.reserve([config], with_room=False)
+    loaded.reserve([config], with_room=False)
+    assert asked == [3, 3], "a third call finds them reserved"
+    assert loaded.prepare(config).launch() > 0
+    loaded.release()
+    share = queue.device.global_memory_bytes // 3
+    if share <= queue.device.max_allocation_bytes:
+        loaded.reserve([make_config(kernel, 64, arg0=share // 4)], with_room=False, ahead=True)
+        assert loaded._buffers == {}, "too much to hold while another process has the device"
 
 
 def test_reserved_buffers_serve_every_config(session: Session, compiled: Program) -> None:
