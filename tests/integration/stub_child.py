@@ -78,7 +78,9 @@ def main(channel: Channel, where: str) -> None:
                     channel.receive()
             if where == "release":
                 die()
-            ended_s = time.monotonic()  # as the real one: afterwards somebody else may have the device
+            ended_s = (
+                time.monotonic()
+            )  # as the real one: afterwards somebody else may have the device
         channel.send(RunDone(sentinel_ns=None, ended_s=ended_s))
 
 
