@@ -93,7 +93,7 @@ def bytes_a_task(readings: Sequence[Reading], *, warm_up: int) -> float:
     """Return the growth per task after ``warm_up`` tasks: the median slope between two readings (Theil and Sen).
 
     A leak shows in nearly every pair of readings; an allocator that takes or returns some pages once, in fewer than half.
-    0 where no two readings lie a task apart: a process that did not live for one.
+    NaN, which is below no bound, where no two readings lie a task apart.
 
     >>> found = [Reading(num_tasks=n, rss_bytes=100 + 2 * n, num_descriptors=3) for n in range(50)]
     >>> bytes_a_task(found, warm_up=10)
@@ -105,7 +105,7 @@ def bytes_a_task(readings: Sequence[Reading], *, warm_up: int) -> float:
     first, second = np.triu_indices(len(late), k=1)
     apart = tasks[second] > tasks[first]
     slopes = (rss[second] - rss[first])[apart] / (tasks[second] - tasks[first])[apart]
-    return float(np.median(slopes)) if slopes.size else 0.0
+    return float(np.median(slopes)) if slopes.size else float("nan")
 
 
 def descriptors_gained(readings: Sequence[Reading], *, warm_up: int) -> float:

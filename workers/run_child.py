@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.records import LaunchConfig
 from workers.channel import (
     Channel,
     ChildReady,
@@ -74,7 +76,7 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
             session.spin_up(job.timing.spin_up_ms)
         health_ns = None if handover.dead_pid is None else session.sentinel_ns()
         channel.send(TurnBegan(began_s=began_s, sentinel_ns=health_ns))
-        last_message = _run_turn(channel, session, loaded, job, began_s)
+        last_message = _run_turn(channel, session, loaded, job, open_configs)
         if isinstance(last_message, ConfigFinished):  # sticky: the context is lost, buffers and all
             channel.send(last_message)
             _await_kill(channel)
@@ -92,12 +94,15 @@ def _await_kill(channel: Channel) -> None:
 
 
 def _run_turn(
-    channel: Channel, session: Session, loaded: LoadedKernel, job: RunJob, turn_began_s: float
+    channel: Channel,
+    session: Session,
+    loaded: LoadedKernel,
+    job: RunJob,
+    open_configs: Sequence[LaunchConfig],
 ) -> ConfigFinished | RunDone:
     """Time the job's configs and free its buffers; return the message that ends the job."""
     began_s = time.monotonic()
     try:
-        open_configs = [job.configs[index] for index in job.open_indices]
         loaded.reserve(open_configs, with_room=job.has_room)
     except DeviceFailure as error:
         return ConfigFinished(

@@ -212,7 +212,7 @@ def test_the_record_says_what_a_plan_needs(session: Session) -> None:
 def test_peaks_are_plausible_and_quick(session: Session) -> None:
     start = time.monotonic()
     device = session.measure_peaks()
-    assert time.monotonic() - start < 60, "seconds, on a busy host too"
+    assert time.monotonic() - start < 10
     assert device.peak_dram_gbps is not None
     assert 1 < device.peak_dram_gbps < 1000
     assert device.peak_l2_gbps is not None
