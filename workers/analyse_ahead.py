@@ -38,6 +38,7 @@ class _Item:
     kernel: Kernel
     analysis: Analysis | None = None
     num_attempts: int = 0
+    was_killed: bool = False
 
 
 class _AheadWork:
@@ -53,6 +54,11 @@ class _AheadWork:
     def job(self, item: _Item) -> AnalyseJob:
         item.num_attempts += 1
         return analyse_job(item.kernel, item.num_attempts)
+
+    def excuses_kill(self, item: _Item) -> bool:
+        is_first, item.was_killed = not item.was_killed, True
+        item.num_attempts -= is_first
+        return is_first
 
     def take(self, item: _Item, answer: FromChild) -> None:
         assert isinstance(answer, Analysed), answer

@@ -40,6 +40,12 @@ class AnalysisWork:
         state.num_analysis_attempts += 1
         return analyse_job(state.task.kernel, state.num_analysis_attempts)
 
+    def excuses_kill(self, state: TaskState) -> bool:
+        """Take the attempt back, once."""
+        is_excused = state.excuse_kill("analysis")
+        state.num_analysis_attempts -= is_excused
+        return is_excused
+
     def take(self, state: TaskState, answer: FromChild) -> None:
         """Plan the task by what was found out."""
         assert isinstance(answer, Analysed), answer

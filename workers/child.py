@@ -40,6 +40,7 @@ class Child:
         scratch.mkdir(parents=True, exist_ok=True)
         self.scratch = scratch
         self.last_heard_s = time.monotonic()
+        self._has_hung_up = False
         self._stderr_path = scratch / "stderr.txt"
         ours, theirs = socket.socketpair()
         with theirs, self._stderr_path.open("wb") as stderr:
@@ -69,6 +70,14 @@ class Child:
         """Whether the child was reaped."""
         return self._process.returncode is not None
 
+    @property
+    def was_killed_by_another(self) -> bool:
+        """Whether a SIGKILL ended it that was not ours: somebody's hand, or the system's when memory ran out.
+
+        No code that a child runs sends itself that signal: crashes have others. Ask after ``kill`` or ``close``.
+        """
+        return self._has_hung_up and self._process.returncode == -signal.SIGKILL
+
     def fileno(self) -> int:
         """The channel's descriptor, for ``selectors``."""
         return self._channel.socket.fileno()
@@ -79,6 +88,7 @@ class Child:
         try:
             self._channel.send(message)
         except ChannelClosedError:
+            self._has_hung_up = True
             return False
         return True
 
@@ -90,6 +100,7 @@ class Child:
                 assert isinstance(message, FromChild), "children send answers only"
                 messages.append(message)
         except ChannelClosedError:
+            self._has_hung_up = True
             return messages, True
         finally:
             if messages:
@@ -102,6 +113,7 @@ class Child:
             self._channel.socket.shutdown(socket.SHUT_WR)
         try:
             code = self._process.wait(timeout_s)
+            self._has_hung_up = True
         except subprocess.TimeoutExpired:
             code = None
         self.kill()

@@ -37,6 +37,10 @@ class PoolWork(Protocol[ItemT_contra]):
         """Return the message that begins the work on ``item``, and count the attempt."""
         ...
 
+    def excuses_kill(self, item: ItemT_contra) -> bool:
+        """Whether somebody else's SIGKILL of the child costs the item nothing; then its last attempt does not count."""
+        ...
+
     def take(self, item: ItemT_contra, answer: FromChild) -> None:
         """Note the child's answer."""
         ...
@@ -231,7 +235,11 @@ class ChildPool(Generic[ItemT]):
             return
         slot.item = None
         seconds = time.monotonic() - slot.child.last_heard_s
-        if self._work.died(item, slot.child.describe_end(), slot.report, seconds):
+        how = slot.child.describe_end()
+        if slot.child.was_killed_by_another and self._work.excuses_kill(item):
+            _logger.warning("%s: killed by somebody else, once more: %s", self._name, how)
+            self._waiting.appendleft(item)
+        elif self._work.died(item, how, slot.report, seconds):
             self._waiting.appendleft(item)
         else:
             self._finished.append(item)

@@ -63,6 +63,12 @@ class CompileWork:
             kernel=state.task.kernel, binary_path=str(path), resources_limit_s=limit_s
         )
 
+    def excuses_kill(self, state: TaskState) -> bool:
+        """Take the attempt back, once."""
+        is_excused = state.excuse_kill("build")
+        state.num_compile_attempts -= is_excused
+        return is_excused
+
     def take(self, state: TaskState, answer: FromChild) -> None:
         """Note the build; where it failed the task is complete."""
         assert isinstance(answer, Compiled | CompileFailed), answer

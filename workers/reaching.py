@@ -55,6 +55,12 @@ class ReachWork:
             without_barriers=state.num_reach_attempts > MAX_ATTEMPTS,
         )
 
+    def excuses_kill(self, state: TaskState) -> bool:
+        """Take the attempt back, once."""
+        is_excused = state.excuse_kill("reach")
+        state.num_reach_attempts -= is_excused
+        return is_excused
+
     def take(self, state: TaskState, answer: FromChild) -> None:
         """Give up the configs that would leave their buffers; nothing is left to give up where the kernel could not be built."""
         assert isinstance(answer, Reached), answer

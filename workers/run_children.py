@@ -77,12 +77,12 @@ class RunChild:
             raise ChildStartError(_lost(report or child.describe_end()))
 
     def end_current(self) -> str | None:
-        """Let the current child exit; None if it went well, else how it ended."""
+        """Let the current child exit; None if it went well or somebody else has killed it, else how it ended."""
         child = self.current
         assert child is not None, "no child to end"
         clean = child.close(_EXIT_TIMEOUT_S)
         self.current, self.is_ready = None, False
-        return None if clean else child.describe_end()
+        return None if clean or child.was_killed_by_another else child.describe_end()
 
     def open_device(self) -> Device:
         """Wait for a fresh current child to open its device, trying again where that fails.

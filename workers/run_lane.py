@@ -6,6 +6,7 @@ result, the config reported last. The child itself: ``run_children.py``; whose t
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,8 @@ from workers.run_children import DeviceLostError, RunChild
 from workers.run_order import HUNG_NS, OUT_OF_BUDGET
 from workers.run_phases import Patience, Phase, patience_in
 from workers.task_state import TaskState, quarantined
+
+_logger = logging.getLogger(__name__)
 
 _MAX_FAILED_TURNS = 3
 """Turns in a row that end before they begin (a device that does not answer, a child that is killed as it waits)."""
@@ -235,6 +238,8 @@ class RunLane:
             self._go_on()
         elif phase in (Phase.WAITING, Phase.PREPARING):
             self._turn_failed(self._death_detail(child, used_up))
+        elif child.was_killed_by_another and self._is_excused(phase):
+            self._once_more(child)
         elif phase is Phase.LOADING:
             code = FailureCode.BUILD_TIMEOUT if used_up else FailureCode.COMPILER_CRASH
             self._died_unstarted(code, Stage.BUILD, self._death_detail(child, used_up))
@@ -243,6 +248,26 @@ class RunLane:
             self._died_unstarted(code, Stage.LAUNCH, self._death_detail(child, used_up))
         else:
             self._died_in_config(child, phase, used_up)
+
+    def _is_excused(self, phase: Phase) -> bool:
+        """Whether somebody else's SIGKILL costs the kernel nothing; after a config's result it never does."""
+        assert self.state is not None, "a death without a task"
+        if phase is Phase.BETWEEN:
+            return True
+        if phase is Phase.IN_CONFIG:
+            assert self._index is not None, "a config was announced"
+            return self.state.excuse_kill(self._index)
+        return self.state.excuse_kill("load")
+
+    def _once_more(self, child: Child) -> None:
+        """Go on in a fresh child, with the config in which this one was killed."""
+        state = self.state
+        assert state is not None, "a death without a task"
+        how = child.describe_end()
+        _logger.warning("%s: killed by somebody else, once more: %s", state.task.kernel.name, how)
+        state.trace.end_turn(time.monotonic())
+        self._check_device()
+        self._go_on_or_finish()
 
     def _turn_failed(self, why: str) -> None:
         """No kernel is to blame: once more in a fresh child, as long as the device answers now and then."""
@@ -285,21 +310,12 @@ class RunLane:
         return used_up.describe() if used_up else child.describe_end()
 
     def _after_fault(self) -> None:
-        """Quarantine the kernel or its strategy, or go on with its other configs in a fresh child.
-
-        Raises:
-            DeviceLostError: NVML says that the card must not be used as it is.
-        """
-        state, device, index = self.state, self.device, self._index
+        """Quarantine the kernel or its strategy, or go on with its other configs in a fresh child."""
+        state, index = self.state, self._index
         assert state is not None, "a death without a task"
-        assert device is not None, "use_device() comes first"
         assert index is not None, "some config's fault"
         state.trace.end_turn(time.monotonic())
-        problems = problems_of(device)
-        if problems:
-            raise DeviceLostError(
-                f"{device.name} is not sound after a fault: {'; '.join(problems)}"
-            )
+        self._check_device()
         state.num_deaths += 1
         if state.num_deaths >= self._limits.deaths_to_quarantine:
             state.record_rest(quarantined(state.num_deaths))
@@ -307,6 +323,15 @@ class RunLane:
             state.give_up_strategies_of(index, self._limits.faults_to_end_strategy)
         state.give_up_hopeless()
         self._go_on_or_finish()
+
+    def _check_device(self) -> None:
+        """Raise DeviceLostError where NVML says that the card must not be used as it is."""
+        assert self.device is not None, "use_device() comes first"
+        problems = problems_of(self.device)
+        if problems:
+            raise DeviceLostError(
+                f"{self.device.name} is not sound after a fault: {'; '.join(problems)}"
+            )
 
     def _fail_unstarted(self, failure: Failure) -> None:
         """The kernel cannot be loaded: its one row, or the rest of its rows."""

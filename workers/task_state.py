@@ -60,6 +60,7 @@ class TaskState:
     _windows_s: list[tuple[float, float] | None] = field(init=False, default_factory=list)
     _spared: set[int] = field(init=False, default_factory=set)
     _faults: Counter[Strategy] = field(init=False, default_factory=Counter)
+    _excused: set[int | str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self.analysis = self.task.kernel.analysis
@@ -153,6 +154,15 @@ class TaskState:
         )
         for index, failure in order.take_hopeless():
             self.record(index, failure)
+
+    def excuse_kill(self, at: int | str) -> bool:
+        """Whether somebody else's SIGKILL at a config (or in other work: its name) is not the kernel's doing: the first is not.
+
+        The second there is: the system ends a child when memory runs out by what a kernel or its compiler asks for.
+        """
+        is_first = at not in self._excused
+        self._excused.add(at)
+        return is_first
 
     def is_fault(self, index: int) -> bool:
         """Whether a config has ended its process by a fault."""

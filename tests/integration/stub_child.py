@@ -35,15 +35,22 @@ HELD_FOR_S = 0.5
 """How long ``slow`` has the device."""
 
 
-def die() -> None:
-    """End at once, by a signal."""
-    os.kill(os.getpid(), signal.SIGKILL)
+def die(by: signal.Signals = signal.SIGSEGV) -> None:
+    """End at once, by a signal: a crash, or SIGKILL, as if by somebody else."""
+    os.kill(os.getpid(), by)
+
+
+def killed(at: str, where: str) -> None:
+    """Die as if somebody else had done it, if this is where."""
+    if where == f"killed {at}":
+        die(signal.SIGKILL)
 
 
 def main(channel: Channel, where: str) -> None:
     """Serve jobs; ``where`` says what goes wrong, or nothing does.
 
     ``load``, ``first load``, ``release``, ``exit``: it dies there. ``wait``: it dies as it waits for its turn.
+    ``killed AT``: somebody else kills it as it is at ``load``, ``turn``, ``config``, ``result`` or ``exit``.
     ``stand``: it has the device and never begins. ``sticky``: its first config ends the context. ``slow``: a turn takes
     a while.
     """
@@ -54,12 +61,14 @@ def main(channel: Channel, where: str) -> None:
         except ChannelClosedError:
             if where == "exit":
                 die()
+            killed("exit", where)
             raise
         assert isinstance(job, RunJob)
         mark = Path(job.binary_path)
         if where == "load" or (where == "first load" and not mark.exists()):
             mark.touch()
             die()
+        killed("load", where)
         channel.send(RunLoaded())
         if where == "wait":
             die()
@@ -70,10 +79,13 @@ def main(channel: Channel, where: str) -> None:
             began_s = time.monotonic()
             found_ns = None if handover.dead_pid is None else 1.0
             channel.send(TurnBegan(began_s=began_s, sentinel_ns=found_ns))
+            killed("turn", where)
             time.sleep(HELD_FOR_S if where == "slow" else 0)
             for index in job.open_indices:
                 channel.send(ConfigStarted(started_index=index))
+                killed("config", where)
                 channel.send(finished(index, sticky=where == "sticky"))
+                killed("result", where)
                 if where == "sticky":
                     channel.receive()
             if where == "release":

@@ -22,13 +22,17 @@ RESOURCES = KernelResources(
 
 
 def main(channel: Channel, where: str) -> None:
-    """Serve jobs; ``where``: ``build``, ``resources``, ``hang``, ``bug``, ``both``, ``all but KERNEL`` or empty."""
+    """Serve jobs; ``where``: ``killed``, ``killed once``, ``build``, ``resources``, ``hang``, ``bug``, ``both``, ``all but KERNEL`` or empty."""
     channel.send(CompilerReady())
     while True:
         job = channel.receive()
         assert isinstance(job, CompileJob)
+        mark = Path(f"{job.binary_path}.killed")
         asked = job.resources_limit_s is not None
         if where == "build" or (where == "both" and not asked):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if where == "killed" or (where == "killed once" and not mark.exists()):
+            mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         Path(job.binary_path).write_bytes(b"built")
         resources = None
@@ -36,6 +40,8 @@ def main(channel: Channel, where: str) -> None:
             channel.send(CompilerReady())
             with ended_after(job.resources_limit_s):
                 second_compiler(where)
+            if where == "killed once":
+                resources = RESOURCES
             if where.startswith("all but "):
                 if job.kernel.name != where.removeprefix("all but "):
                     os.kill(os.getpid(), signal.SIGSEGV)

@@ -157,6 +157,24 @@ def test_a_build_that_dies_is_tried_twice(states: list[TaskState], scratch: Path
     assert [state.num_compile_attempts for state in states[:2]] == [2, 2]
 
 
+def test_a_build_whose_child_somebody_else_kills_is_done_once_more_as_the_first_time(
+    states: list[TaskState], scratch: Path
+) -> None:
+    compile_all(states[:1], scratch, "killed once")
+    assert codes(states[:1]) == ["built"]
+    assert states[0].num_compile_attempts == 1
+    assert states[0].build is not None
+    assert states[0].build.resources is not None, "registers were asked for again"
+
+
+def test_a_build_whose_children_are_always_killed_is_one_row(
+    states: list[TaskState], scratch: Path
+) -> None:
+    compile_all(states[:1], scratch, "killed")
+    assert codes(states[:1]) == ["compiler_crash"]
+    assert states[0].num_compile_attempts == 2, "and one that did not count"
+
+
 def test_nothing_is_asked_where_it_is_switched_off(states: list[TaskState], scratch: Path) -> None:
     compile_all(states[:1], scratch, "resources", reads_resources=False)
     assert codes(states[:1]) == ["built"]

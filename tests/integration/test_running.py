@@ -152,6 +152,40 @@ def test_a_death_on_exit_counts_where_each_task_has_its_child(tmp_path: Path, pl
         assert run(made, plan, 1, tmp_path) == {"launch_error": 2, "device_fault": 1}
 
 
+@pytest.mark.parametrize("at", ["load", "turn", "config", "result", "exit"])
+def test_who_is_killed_by_somebody_else_costs_no_kernel_anything(
+    tmp_path: Path, plan: Plan, at: str
+) -> None:
+    with slot(tmp_path, {"run-0-0": f"killed {at}"}, child_per_task=at == "exit") as made:
+        state = begin(made, plan, 0, tmp_path)
+        drive(made, 1)
+        assert codes(state) == {"launch_error": 3}
+        assert state.num_deaths == 0
+        assert run(made, plan, 1, tmp_path) == {"launch_error": 3}
+
+
+def test_every_config_may_be_killed_once(tmp_path: Path, plan: Plan) -> None:
+    wheres = ["killed config", "killed result"] * 3
+    with slot(tmp_path, {f"run-0-{n}": where for n, where in enumerate(wheres)}) as made:
+        assert run(made, plan, 0, tmp_path) == {"launch_error": 3}
+
+
+def test_killed_twice_at_one_config_it_is_the_kernel(tmp_path: Path, plan: Plan) -> None:
+    with slot(tmp_path, "killed config", deaths_to_quarantine=2) as made:
+        state = begin(made, plan, 0, tmp_path)
+        drive(made, 1)
+        assert codes(state) == {"device_fault": 2, "quarantined": 1}
+        assert state.num_deaths == 2
+
+
+@pytest.mark.parametrize(("at", "code"), [("load", "compiler_crash"), ("turn", "device_fault")])
+def test_a_kernel_whose_children_are_always_killed_is_one_row(
+    tmp_path: Path, plan: Plan, at: str, code: str
+) -> None:
+    with slot(tmp_path, f"killed {at}") as made:
+        assert run(made, plan, 0, tmp_path) == {code: 1}
+
+
 def test_lanes_take_turns(tmp_path: Path, plan: Plan) -> None:
     with slot(tmp_path, "slow") as made:
         states = [begin(made, plan, index, tmp_path) for index in (0, 1)]
