@@ -30,12 +30,20 @@ def is_alive(holder: Holder) -> bool:
     """
     if holder.host != socket.gethostname():
         return True
-    (boot, _, namespace), (our_boot, _, ours) = (
-        one.partition("+") for one in (holder.boot_id, _boot_id())
-    )
-    if boot != our_boot:
+    if holder.boot_id.partition("+")[0] != _boot_id().partition("+")[0]:
         return False
-    return namespace != ours or _start_ticks(holder.pid) == holder.start_ticks
+    return not has_ended(holder)
+
+
+def has_ended(holder: Holder) -> bool:
+    """Return whether ``holder`` was looked for, among our own pids, and is gone; False where nobody here can tell.
+
+    Stricter than ``not is_alive``: who has our host's name and another boot may be another machine, as pods are
+    that share one name. A ledger in a local file knows better, for nobody else has that file.
+    """
+    if (holder.host, holder.boot_id) != (socket.gethostname(), _boot_id()):
+        return False
+    return _start_ticks(holder.pid) != holder.start_ticks
 
 
 def _boot_id() -> str:

@@ -14,7 +14,7 @@ What it guarantees: two claims that conflict are not both granted while their ho
 - a collector that slept exactly between writing a shard and committing it may commit one that was swept meanwhile.
   ``dataset verify`` then names the missing shard (``docs/decisions/0030-conditional-put-and-locks-of-objects.md``).
 
-The holder's process id is in its object, so on one host a dead holder's claim is gone at once.
+The holder's process id is in its object, so on one host a dead holder's claim is gone at once, until that host boots again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from llmperf_common.ledger.holder import boot_clock_s, is_alive, this_process
+from llmperf_common.ledger.holder import boot_clock_s, has_ended, this_process
 from llmperf_common.ledger.protocol import Holder
 from llmperf_common.store.filesystem import AccessDeniedError, StoreError
 
@@ -231,7 +231,7 @@ class _Claim:
         if name not in self._holders:
             self._holders[name] = self._holder_of(name)
         holder = self._holders[name]
-        return holder is not None and not is_alive(holder)
+        return holder is not None and has_ended(holder)
 
     def _holder_of(self, name: str) -> Holder | None:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import subprocess
 import sys
 import threading
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from llmperf_common.ledger.holder import this_process
 from llmperf_common.store import s3_lock
 from llmperf_common.store.filesystem import AccessDeniedError, StoreError
 from llmperf_common.store.location import open_filesystem
@@ -199,6 +202,13 @@ def test_a_dead_holder_of_this_host_is_seen_at_once(fs, location, kind):
     holder.communicate()
     with fs.lock(".run.lock", exclusive=True, wait=False) as alone:
         assert alone
+
+
+def test_a_holder_on_another_machine_of_our_name_is_not_taken_for_dead(fs):
+    elsewhere = dataclasses.replace(this_process(), boot_id="another-machine+1", pid=2**22 + 1)
+    fs.replace(".run.lock/exclusive-00", json.dumps(dataclasses.asdict(elsewhere)).encode())
+    with fs.lock(".run.lock", exclusive=False, wait=False) as held:
+        assert not held, "it may be alive"
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from llmperf_common.ledger.holder import is_alive, this_process
+from llmperf_common.ledger.holder import has_ended, is_alive, this_process
 
 US = this_process()
 BOOT, _, NAMESPACE = US.boot_id.partition("+")
@@ -16,6 +16,7 @@ BOOT, _, NAMESPACE = US.boot_id.partition("+")
 
 def test_this_process_is_alive() -> None:
     assert is_alive(US)
+    assert not has_ended(US)
     assert NAMESPACE.isdigit()
 
 
@@ -29,7 +30,9 @@ def test_this_process_is_alive() -> None:
     ids=["no such pid", "the pid is another's", "an earlier boot"],
 )
 def test_the_dead_of_this_host(change: dict[str, object]) -> None:
-    assert not is_alive(dataclasses.replace(US, **change))  # type: ignore[arg-type]
+    dead = dataclasses.replace(US, **change)  # type: ignore[arg-type]
+    assert not is_alive(dead)
+    assert has_ended(dead) == (dead.boot_id == US.boot_id), "another machine may have our name"
 
 
 @pytest.mark.parametrize(
@@ -38,7 +41,9 @@ def test_the_dead_of_this_host(change: dict[str, object]) -> None:
     ids=["another host", "another container of this host", "who does not say which"],
 )
 def test_only_a_lease_tells_of_others(change: dict[str, object]) -> None:
-    assert is_alive(dataclasses.replace(US, pid=2**22 + 1, **change))  # type: ignore[arg-type]
+    other = dataclasses.replace(US, pid=2**22 + 1, **change)  # type: ignore[arg-type]
+    assert is_alive(other)
+    assert not has_ended(other)
 
 
 def test_a_process_that_ended_is_dead() -> None:
