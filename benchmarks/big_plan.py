@@ -49,7 +49,7 @@ from tests.unit.dataset_factory import (
 from workers.config import CollectConfig
 from workers.corpus import Corpus, corpus_sha256, read_corpus, write_corpus
 from workers.joining import attach_ledger, join_plan
-from workers.loop import StopReason
+from workers.loop_interfaces import StopReason
 from workers.plan import Plan
 from workers.summary import summarise
 

@@ -34,7 +34,8 @@ from llmperf_common.store.shard import ShardFile
 from tests.unit.dataset_factory import good_outcome, make_device_class, make_kernel, make_result
 from workers.config import LedgerConfig, StoreConfig
 from workers.executor import FinishedTask
-from workers.loop import CollectLoop, StopReason
+from workers.loop import CollectLoop
+from workers.loop_interfaces import StopReason
 from workers.observers import SilentObserver
 from workers.plan import Task
 

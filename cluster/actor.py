@@ -37,7 +37,7 @@ from workers.device_worker import Control, DeviceWorker
 from workers.event_logging import EventLogHandler, logging_taken
 from workers.events import open_event_log
 from workers.joining import join_plan
-from workers.loop import StopReason
+from workers.loop_interfaces import StopReason
 from workers.observers import Fanout, SilentObserver, statuses_of
 from workers.plan import Task
 from workers.run_children import DeviceLostError

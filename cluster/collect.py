@@ -27,7 +27,7 @@ from llmperf_common.store.run import read_run
 from workers.corpus import Corpus
 from workers.device_worker import Control
 from workers.joining import join_plan
-from workers.loop import StopReason
+from workers.loop_interfaces import StopReason
 from workers.plan import Plan
 from workers.run_children import DeviceLostError
 from workers.summary import CollectSummary, summarise

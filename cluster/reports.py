@@ -12,7 +12,7 @@ from pathlib import Path
 from cluster.config import ClusterCollectConfig
 from cluster.seats import Seat
 from llmperf_common.records import Device
-from workers.loop import StopReason
+from workers.loop_interfaces import StopReason
 
 
 class ActorState(StrEnum):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from workers.config import CollectConfig
     from workers.device.interface import DeviceRef
     from workers.device_worker import Control, RunStart
-    from workers.loop import LoopObserver
+    from workers.loop_interfaces import LoopObserver
     from workers.summary import CollectSummary
 
 

@@ -14,7 +14,7 @@ from workers.corpus import Corpus
 from workers.device.interface import DeviceRef
 from workers.device_worker import Control, DeviceWorker, RunStart
 from workers.joining import join_plan
-from workers.loop import LoopObserver
+from workers.loop_interfaces import LoopObserver
 from workers.summary import CollectSummary, summarise
 
 

@@ -33,7 +33,8 @@ from workers.device.ownership import GpuClaim
 from workers.event_logging import EventLogHandler, logging_taken
 from workers.events import open_event_log
 from workers.joining import attach_ledger, device_of_run
-from workers.loop import CollectLoop, LoopObserver, StopReason
+from workers.loop import CollectLoop
+from workers.loop_interfaces import LoopObserver, StopReason
 from workers.observers import Fanout, Tally
 from workers.pipeline import DevicePipeline
 from workers.plan import Plan

@@ -10,10 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Protocol
+from concurrent.futures import Executor
 
 from llmperf_common.ledger.protocol import (
     Committed,
@@ -24,14 +21,15 @@ from llmperf_common.ledger.protocol import (
     LedgerLostError,
     Refused,
 )
-from llmperf_common.records import TaskResult
 from llmperf_common.store.filesystem import Filesystem, StoreError
-from llmperf_common.store.manifest import Manifest, ShardEntry, StaleEpoch, publish
-from llmperf_common.store.shard import Encoder, encode_results, write_shard
+from llmperf_common.store.manifest import ShardEntry
+from llmperf_common.store.shard import Encoder, encode_results
 from workers.away import Backoff
 from workers.config import LedgerConfig, StoreConfig
-from workers.executor import FinishedTask, TaskExecutor
-from workers.plan import Task
+from workers.executor import TaskExecutor
+from workers.loop_interfaces import Board, LoopObserver, StopReason, TaskSource
+from workers.outbox import Outbox
+from workers.publishing import Publisher
 
 _logger = logging.getLogger(__name__)
 
@@ -41,74 +39,6 @@ _CLAIM_SHARE = 8
 what the ledger cost an actor, and the others wait in its queue."""
 _IDLE_CLAIM_INTERVAL_S = 1.0
 """How often to ask again for tasks that others hold: their holders may die."""
-
-
-class StopReason(StrEnum):
-    """Why the loop ended."""
-
-    COMPLETE = "complete"
-    INTERRUPTED = "interrupted"
-    TIME_IS_UP = "time_is_up"
-    TOO_MANY_FAILURES = "too_many_failures"
-
-
-class LoopObserver(Protocol):
-    """Is told what happens; decides nothing."""
-
-    def claimed(self, task: Task, lease: Lease) -> None:
-        """A task was leased."""
-        ...
-
-    def finished(self, lease: Lease, result: TaskResult) -> None:
-        """A task has its result, not yet durable."""
-        ...
-
-    def committed(self, stem: str, results: Sequence[TaskResult], epoch: int) -> None:
-        """Results are durable."""
-        ...
-
-    def refused(self, stem: str, stale_tasks: Sequence[int]) -> None:
-        """A shard was refused: these tasks had gone to another holder."""
-        ...
-
-    def published(self, manifest: Manifest) -> None:
-        """A manifest lists everything committed so far."""
-        ...
-
-    def lost(self, tasks: Sequence[int], why: str) -> None:
-        """Leases were lost and their work dropped."""
-        ...
-
-
-class Board(Protocol):
-    """Tells a ledger now and then how this worker stands; never raises."""
-
-    def tell(self, ledger: Ledger, *, is_last: bool = False) -> None:
-        """Report if it is time to; ``is_last``: in any case."""
-        ...
-
-
-class TaskSource(Protocol):
-    """The plan, as far as the loop needs it."""
-
-    @property
-    def plan_hash(self) -> str:
-        """Identity of the plan."""
-        ...
-
-    def task(self, index: int) -> Task:
-        """The task at an index."""
-        ...
-
-
-@dataclass(slots=True, kw_only=True)
-class _Batch:
-    """Tasks on their way into the ledger; ``writing`` is None until it is begun, and again when it has failed."""
-
-    stem: str
-    items: tuple[FinishedTask, ...]
-    epoch: int
-    writing: Future[list[ShardEntry]] | None = None
 
 
 class CollectLoop:
@@ -151,7 +81,6 @@ class CollectLoop:
         sleep: Callable[[float], None] = time.sleep,
         board: Board | None = None,
     ) -> None:
-        self._fs = fs
         self._attach = attach
         self._plan = plan
         self._tasks = tasks
@@ -159,23 +88,32 @@ class CollectLoop:
         self._holder = holder
         self._device_shards = tuple(device_shards)
         self._clock_s = clock_s
-        self._new_stem = new_stem
-        self._store = store_config
         self._lease = ledger_config
         self._observer = observer
-        self._encode = encode
         self._sleep = sleep
-        self._writer = writer
         self._board = board
         self._ledger = attach()
         self._is_attached = True
         self._backoff = Backoff()
-        self._waiting: list[FinishedTask] = []
-        self._waiting_since_s = 0.0
-        self._batch: _Batch | None = None
+        self._outbox = Outbox(
+            fs=fs,
+            plan_hash=plan.plan_hash,
+            config=store_config,
+            encode=encode,
+            writer=writer,
+            new_stem=new_stem,
+            clock_s=clock_s,
+        )
+        self._publisher = Publisher(
+            fs=fs,
+            plan_hash=plan.plan_hash,
+            holder=holder,
+            interval_s=store_config.publish_interval_s,
+            clock_s=clock_s,
+            published=observer.published,
+        )
         self._renewed_s = clock_s()
         self._claim_after_s = 0.0
-        self._publish_after_s = 0.0
         self._stop: StopReason | None = None
         self._is_aborted = False
         self._all_done = False
@@ -188,7 +126,7 @@ class CollectLoop:
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to do, or to finish after a stop."""
-        idle = not self._executor.leases() and not self._waiting and self._batch is None
+        idle = not self._executor.leases() and self._outbox.is_empty
         return idle and (self._all_done or self._stop is not None)
 
     def request_stop(self, reason: StopReason) -> None:
@@ -215,7 +153,7 @@ class CollectLoop:
         Without that nothing may be swept: what a dead colleague has committed may not be published yet. Not done only after
         ``abort_tasks``, where the ledger does not answer: whoever wants to go at once does not wait for it.
         """
-        while self._batch is not None or self._waiting:
+        while not self._outbox.is_empty:
             self._await_ledger()
             if not self._guarded(lambda: self._commit(wait=True)) and self._is_aborted:
                 return False  # its shards are adopted by a rebuild, or its tasks done again
@@ -235,7 +173,7 @@ class CollectLoop:
 
     def publish_all(self) -> None:
         """Publish every committed shard, whoever committed it."""
-        self._publish(self._ledger.unpublished())
+        self._publisher.publish_all(self._ledger)
 
     def close(self) -> None:
         """Give back what is still leased, as far as that is possible, and close the ledger."""
@@ -266,11 +204,7 @@ class CollectLoop:
             dropped = [lease.task for lease in self._held()]
             self._observer.lost(dropped, str(error))
             self._executor.abandon([lease.task for lease in self._executor.leases()])
-            self._waiting.clear()
-            if self._batch is not None and self._batch.writing is not None:
-                with contextlib.suppress(StoreError):  # what it still writes is an orphan
-                    self._batch.writing.result()
-            self._batch = None
+            self._outbox.clear()
             self._ledger.close()
             self._is_attached = False
             try:
@@ -303,8 +237,8 @@ class CollectLoop:
             if self._stop is not None:
                 self._executor.abandon_waiting()  # their leases end by themselves
             self._take_results(timeout_s)
-            if self._commit_is_due():
-                self._begin_writing()
+            if self._outbox.is_due(more_to_come=bool(self._executor.leases())):
+                self._outbox.begin_writing(self._ledger.epoch)
             return
         self._renew()
         if self._stop is None:
@@ -314,41 +248,17 @@ class CollectLoop:
             if waiting:
                 self._ledger.release(waiting)
         self._take_results(timeout_s)
-        if self._commit_is_due():
+        if self._outbox.is_due(more_to_come=bool(self._executor.leases())):
             self._commit(wait=False)
-        now_s = self._clock_s()
-        if now_s >= self._publish_after_s:
-            self._publish_after_s = now_s + self._store.publish_interval_s
-            # Twice the interval: a publisher that pauses loses the office, one at work keeps it.
-            ttl_s = 2 * self._store.publish_interval_s
-            if self._ledger.elect_publisher(holder=self._holder, ttl_s=ttl_s):
-                self._publish_if_any()
+        self._publisher.publish_if_due(self._ledger)
 
     def _take_results(self, timeout_s: float) -> None:
         for item in self._executor.poll(timeout_s):
             self._observer.finished(item.lease, item.result)
-            if not self._waiting:
-                self._waiting_since_s = self._clock_s()
-            self._waiting.append(item)
-
-    def _publish_if_any(self) -> None:
-        entries = self._ledger.unpublished()
-        if entries:
-            self._publish(entries)
-
-    def _publish(self, entries: Sequence[ShardEntry]) -> None:
-        result = publish(
-            self._fs, entries, plan_hash=self._plan.plan_hash, epoch=self._ledger.epoch
-        )
-        if isinstance(result, StaleEpoch):
-            raise LedgerLostError(f"epoch {result.current_epoch} has taken over")
-        if entries:
-            self._ledger.mark_published([entry.name for entry in entries])
-        self._observer.published(result)
+            self._outbox.add(item)
 
     def _held(self) -> list[Lease]:
-        held = self._executor.leases() + [item.lease for item in self._waiting]
-        return held + [item.lease for item in self._batch.items] if self._batch else held
+        return self._executor.leases() + self._outbox.leases
 
     def _renew(self) -> None:
         now_s = self._clock_s()
@@ -389,68 +299,26 @@ class CollectLoop:
         again = {lease.task for lease in leases} & {lease.task for lease in self._held()}
         if again:
             self._executor.abandon(again)
-            self._waiting = [item for item in self._waiting if item.lease.task not in again]
+            self._outbox.forget_waiting(again)
             self._observer.lost(sorted(again), "the lease ran out and was granted to us again")
-
-    def _commit_is_due(self) -> bool:
-        if self._batch is not None:
-            return True
-        if not self._waiting:
-            return False
-        rows = sum(len(item.result.samples) for item in self._waiting)
-        return (
-            rows >= self._store.max_shard_rows
-            or self._clock_s() - self._waiting_since_s >= self._store.commit_interval_s
-            or not self._executor.leases()
-        )
 
     def _commit(self, *, wait: bool) -> None:
         """Write the waiting results as one pair of shards and record them, or what of them is still ours.
 
         Without ``wait`` it returns while they are being written; the next call goes on.
         """
-        batch = self._begin_writing()
-        assert batch.writing is not None, "it has begun"
-        if not wait and not batch.writing.done():
+        batch = self._outbox.written(self._ledger.epoch, wait=wait)
+        if batch is None:
             return
-        try:
-            entries = batch.writing.result()
-        except StoreError:
-            batch.writing = None  # the next call tries again
-            raise
         outcome = self._ledger.commit(
-            shards=[*entries, *self._device_shards], leases=[item.lease for item in batch.items]
+            shards=[*batch.shards, *self._device_shards], leases=batch.leases
         )
         if isinstance(outcome, Refused):
             self._observer.refused(batch.stem, outcome.stale_tasks)
-            kept = tuple(i for i in batch.items if i.lease.task not in outcome.stale_tasks)
-            # The refused file stays for the sweeper: it was never committed and no reader sees it.
-            self._batch = self._new_batch(kept) if kept else None
+            self._outbox.keep_others(outcome.stale_tasks, self._ledger.epoch)
             return
         assert isinstance(outcome, Committed), outcome
-        self._batch = None
+        self._outbox.settle()
         self._observer.committed(
             batch.stem, [item.result for item in batch.items], self._ledger.epoch
         )
-
-    def _begin_writing(self) -> _Batch:
-        if self._batch is None:
-            self._batch = self._new_batch(tuple(self._waiting))
-            self._waiting.clear()
-        if self._batch.writing is None:
-            self._batch.writing = self._writer.submit(self._write, self._batch)
-        return self._batch
-
-    def _new_batch(self, items: tuple[FinishedTask, ...]) -> _Batch:
-        epoch = self._ledger.epoch
-        return _Batch(stem=self._new_stem(epoch), items=items, epoch=epoch)
-
-    def _write(self, batch: _Batch) -> list[ShardEntry]:
-        shards = self._encode(
-            batch.stem,
-            [item.result for item in batch.items],
-            [item.lease.token for item in batch.items],
-            plan_hash=self._plan.plan_hash,
-            epoch=batch.epoch,
-        )
-        return [write_shard(self._fs, shard) for shard in shards]

@@ -9,7 +9,7 @@ from llmperf_common.failures import OK_STATUS, Failure
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import TaskResult
 from llmperf_common.store.manifest import Manifest
-from workers.loop import LoopObserver
+from workers.loop_interfaces import LoopObserver
 from workers.plan import Task
 
 

@@ -21,7 +21,7 @@ from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS, analysis_from_r
 from llmperf_common.store.filesystem import Filesystem
 from llmperf_common.store.reader import Dataset, open_dataset, value_counts
 from llmperf_common.store.sample_keys import id_keys, join_keys
-from workers.loop import StopReason
+from workers.loop_interfaces import StopReason
 from workers.plan import Plan
 from workers.task_index import first_pending
 

@@ -210,7 +210,7 @@ def _collect_on_cluster(
 
 
 def _finish(summary: CollectSummary) -> None:
-    from workers.loop import StopReason  # noqa: PLC0415
+    from workers.loop_interfaces import StopReason  # noqa: PLC0415
 
     failures = ", ".join(f"{code} {n:,}" for code, n in sorted(summary.failures_by_code.items()))
     say(

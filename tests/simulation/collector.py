@@ -33,7 +33,8 @@ from tests.simulation.work import (
     SimPlan,
     index_of,
 )
-from workers.loop import CollectLoop, StopReason
+from workers.loop import CollectLoop
+from workers.loop_interfaces import StopReason
 from workers.observers import SilentObserver
 
 _STEP_S = 2.0

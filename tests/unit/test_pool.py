@@ -14,7 +14,7 @@ from cluster.seats import ClusterNode, Seat, matches, seats_of, unmatched_pools
 from llmperf_common.records import Device
 from tests.unit.dataset_factory import make_device
 from workers.corpus import Corpus
-from workers.loop import StopReason
+from workers.loop_interfaces import StopReason
 
 DEVICE = make_device()
 CORPUS = Corpus(kernels=(), sha256="c", skipped=())

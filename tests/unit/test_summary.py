@@ -22,7 +22,7 @@ from tests.unit.dataset_factory import (
     write_pair,
 )
 from workers.config import PlanConfig, TimingConfig
-from workers.loop import StopReason
+from workers.loop_interfaces import StopReason
 from workers.plan import Plan
 from workers.summary import CollectSummary, summarise
 
