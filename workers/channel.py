@@ -172,7 +172,7 @@ class TurnBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigStarted:
-    """From a run child: from here on, a death is this config's."""
+    """From a run child: from here on, a death is this config's, unless somebody else has killed it."""
 
     started_index: int
 
@@ -269,6 +269,10 @@ class ChannelClosedError(Exception):
     """The other side is gone."""
 
 
+class UnreadableMessageError(ChannelClosedError):
+    """The other side is there and sends nonsense: a kernel that writes out of bounds can damage the child that reports on it."""
+
+
 class Channel:
     """One end of a socket pair; frames in, frames out."""
 
@@ -326,7 +330,7 @@ class Channel:
             return None
         (length,) = _HEADER.unpack_from(self._received)
         if length > _MAX_FRAME_BYTES:
-            raise ChannelClosedError(f"a frame of {length} bytes: the child's memory is damaged")
+            raise UnreadableMessageError(f"sent an unreadable message (of {length} bytes)")
         if len(self._received) < _HEADER.size + length:
             return None
         body = bytes(self._received[_HEADER.size : _HEADER.size + length])
@@ -339,8 +343,7 @@ def _parse(body: bytes) -> ToChild | FromChild:
     try:
         return _adapter(kind.decode()).validate_json(text)
     except (KeyError, UnicodeDecodeError, pydantic.ValidationError) as error:
-        # A kernel that writes out of bounds can damage the child that reports on it.
-        raise ChannelClosedError(f"an unreadable message: {error}") from error
+        raise UnreadableMessageError(f"sent an unreadable message ({error})") from error
 
 
 def _adapter(kind: str) -> pydantic.TypeAdapter[ToChild | FromChild]:

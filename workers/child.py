@@ -16,12 +16,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from workers.channel import Channel, ChannelClosedError, FromChild, ToChild
+from workers.channel import Channel, ChannelClosedError, FromChild, ToChild, UnreadableMessageError
 from workers.processors import ONE_THREAD
 
 CACHE_FOLDER = "pocl"
 """Of a child's scratch folder: where PoCL keeps what it has compiled."""
 _STDERR_TAIL_BYTES = 4096
+_PF_EXITING = 0x4
+"""Of a process's flags in ``/proc/PID/stat``: set before its files, and with them its channel, are closed."""
 
 
 class Child:
@@ -40,7 +42,8 @@ class Child:
         scratch.mkdir(parents=True, exist_ok=True)
         self.scratch = scratch
         self.last_heard_s = time.monotonic()
-        self._has_hung_up = False
+        self._was_ending = False
+        self._complaint = ""
         self._stderr_path = scratch / "stderr.txt"
         ours, theirs = socket.socketpair()
         with theirs, self._stderr_path.open("wb") as stderr:
@@ -74,9 +77,10 @@ class Child:
     def was_killed_by_another(self) -> bool:
         """Whether a SIGKILL ended it that was not ours: somebody's hand, or the system's when memory ran out.
 
-        No code that a child runs sends itself that signal: crashes have others. Ask after ``kill`` or ``close``.
+        Crashes have other signals. A child that hung up and lived, its memory damaged or an exception on its way, has died
+        of ours. Ask after ``kill`` or ``close``.
         """
-        return self._has_hung_up and self._process.returncode == -signal.SIGKILL
+        return self._was_ending and self._process.returncode == -signal.SIGKILL
 
     def fileno(self) -> int:
         """The channel's descriptor, for ``selectors``."""
@@ -88,7 +92,6 @@ class Child:
         try:
             self._channel.send(message)
         except ChannelClosedError:
-            self._has_hung_up = True
             return False
         return True
 
@@ -99,8 +102,10 @@ class Child:
             for message in self._channel.receive_available():
                 assert isinstance(message, FromChild), "children send answers only"
                 messages.append(message)
+        except UnreadableMessageError as error:
+            self._complaint = str(error)
+            return messages, True
         except ChannelClosedError:
-            self._has_hung_up = True
             return messages, True
         finally:
             if messages:
@@ -113,7 +118,7 @@ class Child:
             self._channel.socket.shutdown(socket.SHUT_WR)
         try:
             code = self._process.wait(timeout_s)
-            self._has_hung_up = True
+            self._was_ending = True
         except subprocess.TimeoutExpired:
             code = None
         self.kill()
@@ -121,6 +126,7 @@ class Child:
 
     def kill(self) -> None:
         """End the child and whatever it started, and reap it."""
+        self._was_ending = self._was_ending or _is_ending(self._process.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -130,6 +136,7 @@ class Child:
         """Say how the child ended, with the end of its stderr. Call after ``kill`` or hang-up."""
         code = self._process.wait()
         how = f"exit code {code}" if code >= 0 else f"signal {_signal_name(-code)}"
+        how = f"{self._complaint}, and was killed" if self._complaint else how
         tail = self._stderr_tail()
         return f"child process ended with {how}" + (f"; stderr ends: {tail}" if tail else "")
 
@@ -141,6 +148,16 @@ class Child:
                 return file.read().decode("utf-8", "replace").strip()
         except OSError:
             return ""
+
+
+def _is_ending(pid: int) -> bool:
+    """Whether a child that nobody has reaped is dead, or past the point where another signal would change how it ends."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return True  # reaped
+    fields = text.rpartition(")")[2].split()
+    return fields[0] in ("Z", "X") or bool(int(fields[6]) & _PF_EXITING)
 
 
 def _signal_name(number: int) -> str:

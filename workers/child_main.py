@@ -56,7 +56,7 @@ def die_with_parent(parent_pid: int) -> None:
 def die_before_parent() -> None:
     """Ask the kernel to take this process first when memory runs out: a compiler or a kernel has eaten it.
 
-    The collector would be an innocent victim; the child's death is a coded row.
+    The collector would be an innocent victim; the child's death, the second time, is a coded row.
     """
     with contextlib.suppress(OSError):  # no /proc, or a sandbox: then it is as it was
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

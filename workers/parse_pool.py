@@ -167,6 +167,7 @@ class _Pool:
         self._selector = selectors.DefaultSelector()
         self._children: set[_ParseChild] = set()
         self._num_children = num_children
+        self._killed: set[int] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -211,12 +212,14 @@ class _Pool:
                 status = self._drop(child, kill=False)
                 if child.job is None:
                     continue  # it died after its answer; run() replaces it before the next job
-                if child.is_fresh:
+                if status == -signal.SIGKILL and child.job not in self._killed:
+                    self._killed.add(child.job)
+                elif child.is_fresh:
                     yield child, _failure(FailureCode.COMPILER_CRASH, _death(status))
-                else:
-                    # An earlier source may have ruined the child: this one gets a child of its own.
-                    fresh = self._start()
-                    fresh.give(child.job, child.line, time.monotonic() + self._timeout_s)
+                    continue
+                # Somebody else's doing, or an earlier source may have ruined the child: this one gets one of its own.
+                fresh = self._start()
+                fresh.give(child.job, child.line, time.monotonic() + self._timeout_s)
                 continue
             if line is not None:
                 yield child, _decoded(line, json.loads(child.line)["source"])

@@ -1,7 +1,7 @@
 """One run child with the task it has in hand: what it says becomes outcomes, and its death has an owner.
 
 Owns the task's way through its configs and who is to blame for a death: the config announced last or, after its
-result, the config reported last. The child itself: ``run_children.py``; whose turn it is on the device: ``turns.py``.
+result, the config reported last; nobody, the first time there, where somebody else has killed the child. The child itself: ``run_children.py``; whose turn it is on the device: ``turns.py``.
 """
 
 from __future__ import annotations
@@ -238,8 +238,8 @@ class RunLane:
             self._go_on()
         elif phase in (Phase.WAITING, Phase.PREPARING):
             self._turn_failed(self._death_detail(child, used_up))
-        elif child.was_killed_by_another and self._is_excused(phase):
-            self._once_more(child)
+        elif self._is_excused(child, phase):
+            self._once_more(child, had_device=phase is not Phase.LOADING)
         elif phase is Phase.LOADING:
             code = FailureCode.BUILD_TIMEOUT if used_up else FailureCode.COMPILER_CRASH
             self._died_unstarted(code, Stage.BUILD, self._death_detail(child, used_up))
@@ -249,9 +249,11 @@ class RunLane:
         else:
             self._died_in_config(child, phase, used_up)
 
-    def _is_excused(self, phase: Phase) -> bool:
-        """Whether somebody else's SIGKILL costs the kernel nothing; after a config's result it never does."""
+    def _is_excused(self, child: Child, phase: Phase) -> bool:
+        """Whether the death was somebody else's SIGKILL and costs the kernel nothing; after a config's result it never does."""
         assert self.state is not None, "a death without a task"
+        if not child.was_killed_by_another or self._report:
+            return False
         if phase is Phase.BETWEEN:
             return True
         if phase is Phase.IN_CONFIG:
@@ -259,14 +261,15 @@ class RunLane:
             return self.state.excuse_kill(self._index)
         return self.state.excuse_kill("load")
 
-    def _once_more(self, child: Child) -> None:
+    def _once_more(self, child: Child, *, had_device: bool) -> None:
         """Go on in a fresh child, with the config in which this one was killed."""
         state = self.state
         assert state is not None, "a death without a task"
         how = child.describe_end()
         _logger.warning("%s: killed by somebody else, once more: %s", state.task.kernel.name, how)
         state.trace.end_turn(time.monotonic())
-        self._check_device()
+        if had_device:
+            self._check_device()
         self._go_on_or_finish()
 
     def _turn_failed(self, why: str) -> None:
@@ -307,7 +310,10 @@ class RunLane:
     def _death_detail(self, child: Child, used_up: Patience | None) -> str:
         if self._report:
             return self._report
-        return used_up.describe() if used_up else child.describe_end()
+        if used_up:
+            return used_up.describe()
+        again = " (somebody else's, as before here: memory may have run out)"
+        return child.describe_end() + (again if child.was_killed_by_another else "")
 
     def _after_fault(self) -> None:
         """Quarantine the kernel or its strategy, or go on with its other configs in a fresh child."""
@@ -330,7 +336,7 @@ class RunLane:
         problems = problems_of(self.device)
         if problems:
             raise DeviceLostError(
-                f"{self.device.name} is not sound after a fault: {'; '.join(problems)}"
+                f"{self.device.name} is not sound after a process died on it: {'; '.join(problems)}"
             )
 
     def _fail_unstarted(self, failure: Failure) -> None:

@@ -43,7 +43,13 @@ def has_ended(holder: Holder) -> bool:
     """
     if (holder.host, holder.boot_id) != (socket.gethostname(), _boot_id()):
         return False
-    return _start_ticks(holder.pid) != holder.start_ticks
+    found = _start_ticks(holder.pid)
+    return found != holder.start_ticks and (found is not None or _sees_all())
+
+
+def _sees_all() -> bool:
+    """Whether ``/proc`` shows the processes of other users, too; not where it is mounted with ``hidepid``."""
+    return Path("/proc/1/stat").exists()
 
 
 def _boot_id() -> str:
@@ -58,7 +64,7 @@ def _boot_id() -> str:
 def _start_ticks(pid: int) -> int | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     fields = text.rpartition(")")[2].split()  # the command name may hold spaces and brackets
     if fields[0] in ("Z", "X"):

@@ -14,7 +14,8 @@ What it guarantees: two claims that conflict are not both granted while their ho
 - a collector that slept exactly between writing a shard and committing it may commit one that was swept meanwhile.
   ``dataset verify`` then names the missing shard (``docs/decisions/0030-conditional-put-and-locks-of-objects.md``).
 
-The holder's process id is in its object, so on one host a dead holder's claim is gone at once, until that host boots again.
+The holder's process id is in its object, so a dead holder's claim is gone at once for others of its host (of the same boot,
+and of the same container); for all others, and after a boot, it runs out.
 """
 
 from __future__ import annotations

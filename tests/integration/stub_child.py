@@ -40,35 +40,45 @@ def die(by: signal.Signals = signal.SIGSEGV) -> None:
     os.kill(os.getpid(), by)
 
 
-def killed(at: str, where: str) -> None:
-    """Die as if somebody else had done it, if this is where."""
-    if where == f"killed {at}":
+def strike(channel: Channel, at: str, where: str) -> None:
+    """Do what ``where`` says, if this is the place: end as if somebody else had done it, raise, or send nonsense and live."""
+    how, _, place = where.partition(" ")
+    if place != at:
+        return
+    if how == "killed":
         die(signal.SIGKILL)
+    if how == "raises":
+        raise RuntimeError("a mistake of ours")
+    if how == "garbled":
+        channel.socket.sendall(b"\xff" * 256)
+        time.sleep(60)
 
 
 def main(channel: Channel, where: str) -> None:
     """Serve jobs; ``where`` says what goes wrong, or nothing does.
 
     ``load``, ``first load``, ``release``, ``exit``: it dies there. ``wait``: it dies as it waits for its turn.
-    ``killed AT``: somebody else kills it as it is at ``load``, ``turn``, ``config``, ``result`` or ``exit``.
+    ``killed AT``: somebody else kills it as it is at ``start``, ``load``, ``turn``, ``config``, ``result``, ``last`` (result) or
+    ``exit``; ``raises AT``, ``garbled AT``: it raises there, or sends nonsense and lives.
     ``stand``: it has the device and never begins. ``sticky``: its first config ends the context. ``slow``: a turn takes
     a while.
     """
     channel.send(ChildReady(device=DEVICE))
+    strike(channel, "start", where)
     while True:
         try:
             job = channel.receive()
         except ChannelClosedError:
             if where == "exit":
                 die()
-            killed("exit", where)
+            strike(channel, "exit", where)
             raise
         assert isinstance(job, RunJob)
         mark = Path(job.binary_path)
         if where == "load" or (where == "first load" and not mark.exists()):
             mark.touch()
             die()
-        killed("load", where)
+        strike(channel, "load", where)
         channel.send(RunLoaded())
         if where == "wait":
             die()
@@ -79,17 +89,18 @@ def main(channel: Channel, where: str) -> None:
             began_s = time.monotonic()
             found_ns = None if handover.dead_pid is None else 1.0
             channel.send(TurnBegan(began_s=began_s, sentinel_ns=found_ns))
-            killed("turn", where)
+            strike(channel, "turn", where)
             time.sleep(HELD_FOR_S if where == "slow" else 0)
             for index in job.open_indices:
                 channel.send(ConfigStarted(started_index=index))
-                killed("config", where)
+                strike(channel, "config", where)
                 channel.send(finished(index, sticky=where == "sticky"))
-                killed("result", where)
+                strike(channel, "result", where)
                 if where == "sticky":
                     channel.receive()
             if where == "release":
                 die()
+            strike(channel, "last", where)
             ended_s = (
                 time.monotonic()
             )  # as the real one: afterwards somebody else may have the device

@@ -20,6 +20,7 @@ from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Strategy
 from tests.integration.collecting import write_kernels
 from tests.integration.stub_device import DEVICE
+from workers.analysing import AnalysisWork
 from workers.child import Child
 from workers.child_pool import ChildPool
 from workers.compiling import CompileWork
@@ -29,6 +30,7 @@ from workers.device.find import choose
 from workers.device.interface import DeviceRef
 from workers.joining import device_class_of
 from workers.plan import Plan
+from workers.reaching import ReachWork
 from workers.task_state import TaskState
 
 REPOSITORY = Path(__file__).parents[2]
@@ -125,6 +127,7 @@ def test_a_death_of_the_second_compiler_fails_no_kernel(
     told = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
     assert sum(reason in message for message in told) == 3
     assert sum("no more registers" in message for message in told) == 1
+    assert not any("somebody else" in message for message in told)
 
 
 def test_deaths_with_a_success_between_them_do_not_end_the_reading(
@@ -173,6 +176,22 @@ def test_a_build_whose_children_are_always_killed_is_one_row(
     compile_all(states[:1], scratch, "killed")
     assert codes(states[:1]) == ["compiler_crash"]
     assert states[0].num_compile_attempts == 2, "and one that did not count"
+
+
+def test_every_work_takes_one_attempt_back(states: list[TaskState], scratch: Path) -> None:
+    works = {
+        "num_compile_attempts": CompileWork(scratch=scratch, timeout_s=1),
+        "num_analysis_attempts": AnalysisWork(timeout_s=1),
+        "num_reach_attempts": ReachWork(),
+    }
+    for count, work in works.items():
+        attempts, excuses = [], []
+        for _ in range(3):
+            work.job(states[0])
+            excuses.append(work.excuses_kill(states[0]))
+            attempts.append(getattr(states[0], count))
+        assert excuses == [True, False, False], count
+        assert attempts == [0, 1, 2], count
 
 
 def test_nothing_is_asked_where_it_is_switched_off(states: list[TaskState], scratch: Path) -> None:

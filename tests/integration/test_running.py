@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -184,6 +185,49 @@ def test_a_kernel_whose_children_are_always_killed_is_one_row(
 ) -> None:
     with slot(tmp_path, f"killed {at}") as made:
         assert run(made, plan, 0, tmp_path) == {code: 1}
+
+
+@pytest.mark.parametrize("child_per_task", [False, True])
+@pytest.mark.parametrize(
+    ("how", "code"), [("garbled", "device_fault"), ("raises", "internal_error")]
+)
+def test_who_hangs_up_and_lives_is_to_blame(
+    tmp_path: Path, plan: Plan, how: str, code: str, child_per_task: bool
+) -> None:
+    with slot(tmp_path, f"{how} last", child_per_task=child_per_task) as made:
+        state = begin(made, plan, 0, tmp_path)
+        drive(made, 1)
+        assert codes(state) == {"launch_error": 2, code: 1}
+        assert state.num_deaths == 1
+        told = {one.outcome.detail for one in state.result().samples}
+        reason = {"garbled": "unreadable message", "raises": "a mistake of ours"}[how]
+        assert any(reason in text for text in told)
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [("garbled", "device_fault"), ("raises", "internal_error")]
+)
+def test_who_hangs_up_in_a_config_and_lives_is_to_blame(
+    tmp_path: Path, plan: Plan, how: str, code: str
+) -> None:
+    with slot(tmp_path, f"{how} config", deaths_to_quarantine=2) as made:
+        state = begin(made, plan, 0, tmp_path)
+        drive(made, 1)
+        assert codes(state) == {code: 2, "quarantined": 1}
+        assert len(list(tmp_path.glob("run-0-*"))) <= 3, "two, and one on its way"
+
+
+def test_an_idle_child_that_is_killed_costs_the_next_task_nothing(
+    tmp_path: Path, plan: Plan
+) -> None:
+    with slot(tmp_path, "", child_per_task=False) as made:
+        assert run(made, plan, 0, tmp_path) == {"launch_error": 3}
+        for child in made.children():
+            os.kill(child.pid, signal.SIGKILL)
+        state = begin(made, plan, 1, tmp_path)
+        drive(made, 1)
+        assert codes(state) == {"launch_error": 3}
+        assert state.num_deaths == 0
 
 
 def test_lanes_take_turns(tmp_path: Path, plan: Plan) -> None:

@@ -384,6 +384,28 @@ def test_an_expression_nested_beyond_reason_is_coded():
         assert isinstance(answer, (tuple, Failure))
 
 
+KILLED = """
+import json, os, pathlib, signal, sys
+for line in sys.stdin:
+    mark = pathlib.Path(sys.argv[1], json.loads(line)["source"])
+    if mark.name == "always" or (mark.name == "once" and not mark.exists()):
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    print(json.dumps({"kernels": []}), flush=True)
+"""
+
+
+def test_a_parser_that_somebody_else_kills_is_tried_once_more(tmp_path):
+    found = parse_sources(
+        ["once", "always", "a"],
+        num_children=1,
+        command=(sys.executable, "-c", KILLED, str(tmp_path)),
+    )
+    assert (found[0], found[2]) == ((), ())
+    assert isinstance(found[1], Failure)
+    assert found[1].code is FailureCode.COMPILER_CRASH
+
+
 def test_a_child_that_dies_after_its_answer_does_not_fail_the_next_source(tmp_path):
     child = tmp_path / "child.py"
     child.write_text(
