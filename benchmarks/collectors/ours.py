@@ -77,10 +77,14 @@ def read_collected(folder: Path) -> Collected:
     """Read a dataset that ``Collect.run`` has left, whole or in part.
 
     Raises:
-        StoreError: There is none.
+        StoreError: There is none, or no task of it was finished.
     """
     dataset = open_dataset(folder)
     table = dataset.samples()
+    if not table.num_rows:
+        raise StoreError(
+            f"{folder}: no task was finished in time (--max-seconds-ours); {folder}.txt tells how far it came"
+        )
     columns = set(table.column_names) - {"time_ns", "cold_ns", "failure_detail"}
     rows = table.select(sorted(columns)).to_pylist()
     # Rows of one task share an order with their clock; where the clock does not tell, the shard's order does.
