@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import signal
@@ -302,23 +303,66 @@ def _start_again(world: World) -> None:
     world.start_driver()
 
 
-def rows_of(data: Path) -> Counter[tuple[object, ...]]:
-    """Return what a quiet run must have, too: everything but times and who measured them."""
-    columns = ["sample_id", "task_id", "kernel_id", "status", "input_strategy"]
-    rows = open_dataset(data).samples(columns).to_pylist()
-    return Counter(tuple(row[name] for name in columns) for row in rows)
+_MEASURED = frozenset(
+    [
+        "time_ns",
+        "median_ns",
+        "min_ns",
+        "iqr_ns",
+        "mean_ns",
+        "first_ns",
+        "cold_ns",
+        "launches_per_reading",
+        "stop_reason",
+        "sm_clock_mhz",
+        "temperature_c",
+        "throttled",
+        "checks",
+        "created_at",
+        "build",
+        "device_id",
+        "worker_id",
+        "task_attempt",
+    ]
+)
+"""Columns that two runs need not share: times, what follows from them, and who measured them."""
+
+
+def rows_of(data: Path) -> Counter[tuple[str, str, str]]:
+    """Return what a quiet run must have, too: (table, status, the row without what is measured), as often as it is there."""
+    dataset = open_dataset(data)
+    found: Counter[tuple[str, str, str]] = Counter()
+    for table, read in (("samples", dataset.samples), ("kernels", dataset.kernels)):
+        for row in read().to_pylist():
+            kept = {name: value for name, value in row.items() if name not in _MEASURED}
+            found[table, str(row.get("status", "")), json.dumps(kept, sort_keys=True)] += 1
+    return found
 
 
 def differences(quiet: Path, data: Path) -> list[str]:
-    """Return what differs from a quiet run, by status."""
+    """Return what differs from a quiet run, by table and status, with one example."""
     expected, found = rows_of(quiet), rows_of(data)
     if expected == found:
         return []
-    missing, added = (
-        dict(Counter(str(row[3]) for row in rows.elements()))
-        for rows in (expected - found, found - expected)
+    missing, added = expected - found, found - expected
+    by_kind = [
+        dict(Counter(f"{table} {status}".strip() for table, status, _ in rows.elements()))
+        for rows in (added, missing)
+    ]
+    example = next(iter(added or missing))[2]
+    return [
+        f"the rows differ from those of a quiet run: {by_kind[0]} in place of {by_kind[1]}, as {example[:600]}"
+    ]
+
+
+def quiet_run(folder: Path) -> Collect:
+    """Return the same collection in another folder, on one machine and without faults."""
+    return Collect(
+        folder / "kernels",
+        folder / "quiet",
+        replay_file(folder / "quiet.json"),
+        tuple(OPTIONS[:4]),
     )
-    return [f"the rows differ from those of a quiet run: {added} in place of {missing}"]
 
 
 def main() -> int:
@@ -338,12 +382,7 @@ def main() -> int:
             seed=given.seed,
             aof=not given.no_aof,
         )
-        quiet = Collect(
-            folder / "kernels",
-            folder / "quiet",
-            replay_file(folder / "quiet.json"),
-            tuple(OPTIONS[:4]),
-        ).run(timeout_s=3600)
+        quiet = quiet_run(folder).run(timeout_s=3600)
         if quiet.returncode != 0:
             report.problems.append(f"the quiet run ended with {quiet.returncode}: {quiet.stderr}")
         else:

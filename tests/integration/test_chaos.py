@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.__main__ import CHAOS_OPTIONS
 from tests.chaos.kills import run_chaos
-from tests.chaos.storm import run_storm
+from tests.chaos.storm import differences, quiet_run, run_storm
 from tests.integration.collecting import Collect, replay_file, write_kernels
 
 
@@ -30,7 +30,9 @@ def test_nothing_committed_is_lost_doubled_or_changed_by_sigkill(tmp_path: Path)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("aof", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_storm_on_a_cluster(tmp_path: Path, aof: bool) -> None:
-    report, _ = run_storm(tmp_path, num_faults=10, num_kernels=120, seed=1, aof=aof)
+    report, data = run_storm(tmp_path, num_faults=10, num_kernels=120, seed=1, aof=aof)
     assert not report.problems
     assert report.kills.total() == 10
     assert (report.tasks, report.samples) == (120, 360)
+    assert quiet_run(tmp_path).run(timeout_s=300).returncode == 0
+    assert differences(tmp_path / "quiet", data) == []
