@@ -155,7 +155,7 @@ def _is_ending(pid: int) -> bool:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return True  # reaped
+        return False  # nobody can tell: then the signal is taken for ours
     fields = text.rpartition(")")[2].split()
     return fields[0] in ("Z", "X") or bool(int(fields[6]) & _PF_EXITING)
 
