@@ -60,9 +60,9 @@ RETRY_RULES: dict[FailureCode, Retry] = {
 FAILURE_MEANINGS: dict[FailureCode, str] = {
     FailureCode.BUILD_ERROR: "The source could not be read or the compiler rejected it; the log is in failure_detail.",
     FailureCode.BUILD_TIMEOUT: "The compiler did not finish within limits.build_timeout_s (the parser: within 30 s) and was killed.",
-    FailureCode.COMPILER_CRASH: "The compiler's process died (signal or abort) while building; where somebody else had killed it (SIGKILL), twice.",
+    FailureCode.COMPILER_CRASH: "The compiler's process died (signal or abort) while building. A first SIGKILL that was not the collector's does not count.",
     FailureCode.LAUNCH_ERROR: "The runtime refused the launch: work-group too large, bad NDRange, bad argument.",
-    FailureCode.DEVICE_FAULT: "The process that owned the device died, or the device reported an error, during a launch; where somebody else had killed it (SIGKILL: memory may have run out), twice at this launch config.",
+    FailureCode.DEVICE_FAULT: "The process that owned the device died, or the device reported an error, during a launch. A first SIGKILL that was not the collector's does not count.",
     FailureCode.HANG: "A launch did not finish within limits.config_timeout_s; the process was killed.",
     FailureCode.OUT_OF_MEMORY: "A buffer was larger than the device allows, or allocation failed.",
     FailureCode.UNSUPPORTED: "An argument is of a kind this release cannot fill (image, sampler, pipe, ...), or no launch config fits the device.",

@@ -22,6 +22,7 @@ from workers.processors import ONE_THREAD
 CACHE_FOLDER = "pocl"
 """Of a child's scratch folder: where PoCL keeps what it has compiled."""
 _STDERR_TAIL_BYTES = 4096
+_PROC = Path("/proc")
 _PF_EXITING = 0x4
 """Of a process's flags in ``/proc/PID/stat``: set before its files, and with them its channel, are closed."""
 
@@ -80,7 +81,8 @@ class Child:
         Crashes have other signals. A child that hung up and lived, its memory damaged or an exception on its way, has died
         of ours. Ask after ``kill`` or ``close``.
         """
-        return self._was_ending and self._process.returncode == -signal.SIGKILL
+        by_sigkill = self._process.returncode == -signal.SIGKILL
+        return by_sigkill and self._was_ending and not self._complaint
 
     def fileno(self) -> int:
         """The channel's descriptor, for ``selectors``."""
@@ -136,7 +138,12 @@ class Child:
         """Say how the child ended, with the end of its stderr. Call after ``kill`` or hang-up."""
         code = self._process.wait()
         how = f"exit code {code}" if code >= 0 else f"signal {_signal_name(-code)}"
-        how = f"{self._complaint}, and was killed" if self._complaint else how
+        if self.was_killed_by_another:
+            how += " that was not its parent's (memory may have run out)"
+        elif code == -signal.SIGKILL and not self._was_ending:
+            how += " of its parent, which it had hung up on"
+        if self._complaint:
+            how += f", after it had {self._complaint}"
         tail = self._stderr_tail()
         return f"child process ended with {how}" + (f"; stderr ends: {tail}" if tail else "")
 
@@ -153,7 +160,7 @@ class Child:
 def _is_ending(pid: int) -> bool:
     """Whether a child that nobody has reaped is dead, or past the point where another signal would change how it ends."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        text = (_PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return False  # nobody can tell: then the signal is taken for ours
     fields = text.rpartition(")")[2].split()

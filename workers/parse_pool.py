@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import selectors
 import signal
@@ -24,6 +25,8 @@ from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Signature
 from workers.front_end import ReadKernel
 from workers.processors import ONE_THREAD
+
+_logger = logging.getLogger(__name__)
 
 FILE_TIMEOUT_S = 30.0
 """Of the child's own CPU time where the machine is busy: a result must not depend on who else computes."""
@@ -214,6 +217,7 @@ class _Pool:
                     continue  # it died after its answer; run() replaces it before the next job
                 if status == -signal.SIGKILL and child.job not in self._killed:
                     self._killed.add(child.job)
+                    _logger.warning("a parser was killed by somebody else, once more")
                 elif child.is_fresh:
                     yield child, _failure(FailureCode.COMPILER_CRASH, _death(status))
                     continue
@@ -267,7 +271,8 @@ def _death(status: int) -> str:
             name = signal.Signals(-status).name
         except ValueError:
             name = "a real-time signal"  # between the first and the last of them none has a name
-        return f"the parser died of signal {-status} ({name})"
+        whose = " that was not ours; memory may have run out" if status == -signal.SIGKILL else ""
+        return f"the parser died of signal {-status} ({name}){whose}"
     return f"the parser's process ended with status {status}"
 
 

@@ -18,6 +18,8 @@ START_TIMEOUT_S = 120.0
 _EXIT_TIMEOUT_S = 5.0
 """The loop waits for an exiting child: longer would hold up commits."""
 _MAX_FAILED_STARTS = 3
+MOST_KILLS = 30
+"""In a row, by somebody else, of children that have no kernel in hand: then there is no use in starting more."""
 
 
 class DeviceLostError(Exception):
@@ -73,7 +75,8 @@ class RunChild:
         assert child is not None, "no child to drop"
         self.drop()
         self._failed_starts += 1
-        if self._failed_starts >= _MAX_FAILED_STARTS:
+        most = MOST_KILLS if child.was_killed_by_another else _MAX_FAILED_STARTS
+        if self._failed_starts >= most:
             raise ChildStartError(_lost(report or child.describe_end()))
 
     def end_current(self) -> str | None:

@@ -30,7 +30,7 @@ from workers.child import Child
 from workers.config import TimingConfig
 from workers.device.nvml import problems_of
 from workers.limits import Limits
-from workers.run_children import DeviceLostError, RunChild
+from workers.run_children import MOST_KILLS, DeviceLostError, RunChild
 from workers.run_order import HUNG_NS, OUT_OF_BUDGET
 from workers.run_phases import Patience, Phase, patience_in
 from workers.task_state import TaskState, quarantined
@@ -38,7 +38,7 @@ from workers.task_state import TaskState, quarantined
 _logger = logging.getLogger(__name__)
 
 _MAX_FAILED_TURNS = 3
-"""Turns in a row that end before they begin (a device that does not answer, a child that is killed as it waits)."""
+"""Turns in a row that end before they begin: a device that does not answer."""
 
 
 class RunLane:
@@ -237,7 +237,9 @@ class RunLane:
         if phase in (Phase.STARTING, Phase.IDLE):
             self._go_on()
         elif phase in (Phase.WAITING, Phase.PREPARING):
-            self._turn_failed(self._death_detail(child, used_up))
+            self._turn_failed(
+                self._death_detail(child, used_up), by_another=child.was_killed_by_another
+            )
         elif self._is_excused(child, phase):
             self._once_more(child, had_device=phase is not Phase.LOADING)
         elif phase is Phase.LOADING:
@@ -272,11 +274,11 @@ class RunLane:
             self._check_device()
         self._go_on_or_finish()
 
-    def _turn_failed(self, why: str) -> None:
+    def _turn_failed(self, why: str, *, by_another: bool) -> None:
         """No kernel is to blame: once more in a fresh child, as long as the device answers now and then."""
         self._failed_turns += 1
-        if self._failed_turns >= _MAX_FAILED_TURNS:
-            raise DeviceLostError(f"the device does not answer: {why}")
+        if self._failed_turns >= (MOST_KILLS if by_another else _MAX_FAILED_TURNS):
+            raise DeviceLostError(f"no turn on the device comes to its end: {why}")
         self._go_on()
 
     def _died_unstarted(self, code: FailureCode, stage: Stage, detail: str) -> None:
@@ -310,10 +312,7 @@ class RunLane:
     def _death_detail(self, child: Child, used_up: Patience | None) -> str:
         if self._report:
             return self._report
-        if used_up:
-            return used_up.describe()
-        again = " (somebody else's, as before here: memory may have run out)"
-        return child.describe_end() + (again if child.was_killed_by_another else "")
+        return used_up.describe() if used_up else child.describe_end()
 
     def _after_fault(self) -> None:
         """Quarantine the kernel or its strategy, or go on with its other configs in a fresh child."""

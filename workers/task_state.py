@@ -31,6 +31,9 @@ from workers.plan import Plan, Task
 from workers.run_order import RunOrder
 from workers.task_trace import TaskTrace
 
+_MOST_EXCUSED = 8
+"""Kills by somebody else that a task may meet."""
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class TaskState:
@@ -158,9 +161,10 @@ class TaskState:
     def excuse_kill(self, at: int | str) -> bool:
         """Whether somebody else's SIGKILL at a config (or in other work: its name) is not the kernel's doing: the first is not.
 
-        The second there is: the system ends a child when memory runs out by what a kernel or its compiler asks for.
+        The second there is, and any after ``_MOST_EXCUSED``: the system ends a child when memory runs out by what a kernel or
+        its compiler asks for.
         """
-        is_first = at not in self._excused
+        is_first = at not in self._excused and len(self._excused) < _MOST_EXCUSED
         self._excused.add(at)
         return is_first
 

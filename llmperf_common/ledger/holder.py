@@ -43,13 +43,16 @@ def has_ended(holder: Holder) -> bool:
     """
     if (holder.host, holder.boot_id) != (socket.gethostname(), _boot_id()):
         return False
-    found = _start_ticks(holder.pid)
+    try:
+        found = _start_ticks(holder.pid)
+    except PermissionError:  # hidepid=1: somebody is there
+        return False
     return found != holder.start_ticks and (found is not None or _sees_all())
 
 
 def _sees_all() -> bool:
-    """Whether ``/proc`` shows the processes of other users, too; not where it is mounted with ``hidepid``."""
-    return Path("/proc/1/stat").exists()
+    """Whether ``/proc`` lists the processes of other users, too; not where it is mounted with ``hidepid=2``."""
+    return os.path.isdir("/proc/1")
 
 
 def _boot_id() -> str:
@@ -64,7 +67,7 @@ def _boot_id() -> str:
 def _start_ticks(pid: int) -> int | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
+    except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text.rpartition(")")[2].split()  # the command name may hold spaces and brackets
     if fields[0] in ("Z", "X"):

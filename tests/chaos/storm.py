@@ -106,7 +106,9 @@ def kill_actor(world: World) -> bool:
 
 def kill_child(world: World) -> bool:
     """SIGKILL a child that times, compiles or analyses."""
-    victim = world.pick("workers.run_child") or world.pick("workers.compile_child")
+    kinds = ("workers.run_child", "workers.compile_child", "workers.analysis_child")
+    found = [one for kind in kinds for one in world.processes(kind)]
+    victim = world.chance.choice(found) if found else None
     if victim is None:
         return False
     kill(victim.pid)
@@ -312,20 +314,16 @@ _MEASURED = frozenset(
         "mean_ns",
         "first_ns",
         "cold_ns",
-        "launches_per_reading",
-        "stop_reason",
         "sm_clock_mhz",
         "temperature_c",
         "throttled",
-        "checks",
         "created_at",
-        "build",
         "device_id",
         "worker_id",
         "task_attempt",
     ]
 )
-"""Columns that two runs need not share: times, what follows from them, and who measured them."""
+"""Columns that two runs need not share: times, the device's state, and who measured when. Of ``build`` the seconds, too."""
 
 
 def rows_of(data: Path) -> Counter[tuple[str, str, str]]:
@@ -335,6 +333,8 @@ def rows_of(data: Path) -> Counter[tuple[str, str, str]]:
     for table, read in (("samples", dataset.samples), ("kernels", dataset.kernels)):
         for row in read().to_pylist():
             kept = {name: value for name, value in row.items() if name not in _MEASURED}
+            if kept.get("build"):
+                kept["build"] = {**kept["build"], "seconds": None}
             found[table, str(row.get("status", "")), json.dumps(kept, sort_keys=True)] += 1
     return found
 

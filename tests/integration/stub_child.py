@@ -45,8 +45,8 @@ def strike(channel: Channel, at: str, where: str) -> None:
     how, _, place = where.partition(" ")
     if place != at:
         return
-    if how == "killed":
-        die(signal.SIGKILL)
+    if how in ("killed", "crash"):
+        die(signal.SIGKILL if how == "killed" else signal.SIGSEGV)
     if how == "raises":
         raise RuntimeError("a mistake of ours")
     if how == "garbled":
@@ -58,7 +58,7 @@ def main(channel: Channel, where: str) -> None:
     """Serve jobs; ``where`` says what goes wrong, or nothing does.
 
     ``load``, ``first load``, ``release``, ``exit``: it dies there. ``wait``: it dies as it waits for its turn.
-    ``killed AT``: somebody else kills it as it is at ``start``, ``load``, ``turn``, ``config``, ``result``, ``last`` (result) or
+    ``killed AT``, ``crash AT``: somebody else kills it, or it crashes, as it is at ``start``, ``load``, ``turn``, ``config``, ``result``, ``last`` (result) or
     ``exit``; ``raises AT``, ``garbled AT``: it raises there, or sends nonsense and lives.
     ``stand``: it has the device and never begins. ``sticky``: its first config ends the context. ``slow``: a turn takes
     a while.
@@ -82,6 +82,7 @@ def main(channel: Channel, where: str) -> None:
         channel.send(RunLoaded())
         if where == "wait":
             die()
+        strike(channel, "wait", where)
         with device_turn(Path(job.turn_path) if job.turn_path else None) as handover:
             channel.send(TurnTaken())
             if where == "stand":

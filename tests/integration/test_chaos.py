@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.__main__ import CHAOS_OPTIONS
 from tests.chaos.kills import run_chaos
-from tests.chaos.storm import differences, quiet_run, run_storm
+from tests.chaos.storm import OPTIONS, differences, quiet_run, run_storm
 from tests.integration.collecting import Collect, replay_file, write_kernels
 
 
@@ -25,6 +25,19 @@ def test_nothing_committed_is_lost_doubled_or_changed_by_sigkill(tmp_path: Path)
     assert not report.problems
     assert report.kills.total() == 6
     assert (report.tasks, report.samples) == (40, 240)
+
+
+@pytest.mark.timeout(120)
+def test_a_row_that_differs_from_a_quiet_runs_is_seen(tmp_path: Path) -> None:
+    write_kernels(tmp_path / "kernels", ["k0", "k1"])
+    assert quiet_run(tmp_path).run(timeout_s=60).returncode == 0
+    behaviours = [{"kernel": "k1", "action": "launch_error"}]
+    device = replay_file(tmp_path / "failing.json", behaviours=behaviours)
+    other = Collect(tmp_path / "kernels", tmp_path / "data", device, OPTIONS[:4])
+    assert other.run(timeout_s=60).returncode == 0
+    assert differences(tmp_path / "quiet", tmp_path / "quiet") == []
+    (told,) = differences(tmp_path / "quiet", tmp_path / "data")
+    assert "{'samples launch_error': 3} in place of {'samples ok': 3}" in told
 
 
 @pytest.mark.timeout(900)

@@ -41,9 +41,10 @@ def await_hang_up(child: Child) -> None:
 @pytest.mark.parametrize(
     ("where", "by_another", "how"),
     [
-        ("killed start", True, "signal SIGKILL"),
-        ("raises start", False, ""),
+        ("killed start", True, "signal SIGKILL that was not its parent's"),
+        ("raises start", False, "child process ended with"),
         ("garbled start", False, "sent an unreadable message"),
+        ("crash start", False, "signal SIGSEGV"),
     ],
 )
 def test_who_has_hung_up(tmp_path: Path, where: str, by_another: bool, how: str) -> None:
@@ -65,7 +66,28 @@ def test_somebody_elses_kill_that_is_seen_late(tmp_path: Path) -> None:
 def test_our_own_kill_is_ours(tmp_path: Path) -> None:
     with stub(tmp_path) as child:
         child.kill()
-        assert child.describe_end() == "child process ended with signal SIGKILL"
+        assert "signal SIGKILL of its parent" in child.describe_end()
+        assert not child.was_killed_by_another
+
+
+def test_who_sent_nonsense_is_not_excused_by_what_came_after(tmp_path: Path) -> None:
+    with stub(tmp_path, "garbled start") as child:
+        heard = child.receive()[1]
+        assert heard or select.select([child], [], [], 30)[0], "nonsense lies there, unread or read"
+        os.kill(child.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        if not heard:
+            await_hang_up(child)
+        child.kill()
+        assert not child.was_killed_by_another
+
+
+def test_where_nobody_can_tell_it_was_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with stub(tmp_path) as child:
+        os.kill(child.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        monkeypatch.setattr("workers.child._PROC", tmp_path / "no-proc")
+        child.kill()
         assert not child.was_killed_by_another
 
 

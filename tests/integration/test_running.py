@@ -91,11 +91,15 @@ def run(made: RunSlot, plan: Plan, index: int, folder: Path) -> Counter[str]:
     return codes(state)
 
 
-def begin(made: RunSlot, plan: Plan, index: int, folder: Path) -> TaskState:
-    state = TaskState(
+def state_of(plan: Plan, index: int) -> TaskState:
+    return TaskState(
         plan=plan, task=plan.task(index), lease=Lease(task=index, epoch=1, token=index + 1, attempt=1),
         device_id=DEVICE.device_id, worker_id="test/1", now_us=lambda: 1,
     )  # fmt: skip
+
+
+def begin(made: RunSlot, plan: Plan, index: int, folder: Path) -> TaskState:
+    state = state_of(plan, index)
     made.run(state, folder / f"{index}.bin")
     return state
 
@@ -153,7 +157,7 @@ def test_a_death_on_exit_counts_where_each_task_has_its_child(tmp_path: Path, pl
         assert run(made, plan, 1, tmp_path) == {"launch_error": 2, "device_fault": 1}
 
 
-@pytest.mark.parametrize("at", ["load", "turn", "config", "result", "exit"])
+@pytest.mark.parametrize("at", ["load", "turn", "config", "result", "last", "exit"])
 def test_who_is_killed_by_somebody_else_costs_no_kernel_anything(
     tmp_path: Path, plan: Plan, at: str
 ) -> None:
@@ -177,6 +181,27 @@ def test_killed_twice_at_one_config_it_is_the_kernel(tmp_path: Path, plan: Plan)
         drive(made, 1)
         assert codes(state) == {"device_fault": 2, "quarantined": 1}
         assert state.num_deaths == 2
+        outcomes = [one.outcome for one in state.result().samples]
+        details = [one.detail for one in outcomes if isinstance(one, Failure)][:2]
+        assert all("SIGKILL that was not its parent's" in text for text in details)
+
+
+def test_a_task_is_excused_a_few_kills_only(plan: Plan) -> None:
+    state = state_of(plan, 0)
+    excused = [state.excuse_kill(place) for place in [*range(3), "load", *range(3, 9), 0]]
+    assert excused == [True] * 8 + [False] * 3
+
+
+@pytest.mark.parametrize(("at", "most"), [("wait", 3), ("killed wait", 5)])
+def test_children_that_die_in_the_queue_again_and_again_end_the_device(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch, at: str, most: int
+) -> None:
+    monkeypatch.setattr("workers.run_lane.MOST_KILLS", 5)
+    with slot(tmp_path, at) as made:
+        begin(made, plan, 0, tmp_path)
+        with pytest.raises(DeviceLostError, match="no turn on the device"):
+            drive(made, 1)
+    assert len(list(tmp_path.glob("run-0-*"))) == most
 
 
 @pytest.mark.parametrize(("at", "code"), [("load", "compiler_crash"), ("turn", "device_fault")])
@@ -199,7 +224,8 @@ def test_who_hangs_up_and_lives_is_to_blame(
         drive(made, 1)
         assert codes(state) == {"launch_error": 2, code: 1}
         assert state.num_deaths == 1
-        told = {one.outcome.detail for one in state.result().samples}
+        outcomes = [one.outcome for one in state.result().samples]
+        told = [one.detail for one in outcomes if isinstance(one, Failure)]
         reason = {"garbled": "unreadable message", "raises": "a mistake of ours"}[how]
         assert any(reason in text for text in told)
 
@@ -252,7 +278,7 @@ def test_who_stands_on_the_device_without_beginning_is_killed_and_no_kernel_blam
 def test_a_device_that_never_answers_is_lost(tmp_path: Path, plan: Plan) -> None:
     with slot(tmp_path, "stand") as made:
         begin(made, plan, 0, tmp_path)
-        with pytest.raises(DeviceLostError, match="does not answer"):
+        with pytest.raises(DeviceLostError, match="no turn on the device"):
             drive(made, 1, skip_s=PREPARE_TIMEOUT_S - 1.0)
 
 

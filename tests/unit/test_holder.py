@@ -51,3 +51,43 @@ def test_a_process_that_ended_is_dead() -> None:
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     pid, ticks = map(int, done.stdout.split())
     assert not is_alive(dataclasses.replace(US, pid=pid, start_ticks=ticks))
+
+
+_SEEN = """
+import dataclasses, sys
+from llmperf_common.ledger.holder import has_ended, is_alive, this_process
+us = this_process()
+missing, root = (dataclasses.replace(us, pid=pid) for pid in (2**22 + 1, 1))
+print(has_ended(us), has_ended(missing), has_ended(root), is_alive(missing))
+"""
+
+
+@pytest.mark.parametrize(("hidepid", "missing_has_ended"), [(0, True), (1, True), (2, False)])
+def test_hidden_processes_are_not_taken_for_dead(hidepid: int, missing_has_ended: bool) -> None:
+    """As an ordinary user beside root's process 1, whose start is another than the holder's."""
+    mounted = f"mount -t proc -o hidepid={hidepid} proc /proc"
+    as_nobody = 'setpriv --reuid 65534 --regid 65534 --clear-groups "$0" -c "$1"'
+    command = [
+        "unshare",
+        "--mount",
+        "--pid",
+        "--fork",
+        "sh",
+        "-c",
+        f"{mounted} && {as_nobody}; exit $?",
+    ]
+    try:
+        done = subprocess.run(
+            [*command, sys.executable, _SEEN],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        pytest.skip(f"no {error.filename} here")
+    if "Operation not permitted" in done.stderr or "mount" in done.stderr:
+        pytest.skip(f"no namespaces here: {done.stderr.strip()}")
+    root_has_ended = hidepid == 0  # its start is another's, where it can be seen
+    told = (False, missing_has_ended, root_has_ended, not missing_has_ended)
+    assert done.stdout.split() == [str(one) for one in told], done.stderr

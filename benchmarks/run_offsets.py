@@ -1,0 +1,107 @@
+"""``python -m benchmarks.run_offsets MEDIANS.csv [--other COLUMN] [--from-us 10] [--to-us 1000000]``.
+
+Reads medians of the same launch configs from several runs, one column a run, ns, after ``kernel_id`` and ``sample_id``,
+and prints how far each run is from the others and, with ``--other``, whether that column (another collector's) is farther
+from the runs than they are from one another. Only configs that every column has are compared; the class is by the median
+over the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+_MOST_NS = 2000.0
+"""An offset in time is averaged within it on both sides: single configs may differ by far more."""
+_DRAWS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Medians:
+    """``values``: configs × columns, ns; ``kernels``: the kernel of each config."""
+
+    columns: tuple[str, ...]
+    kernels: tuple[str, ...]
+    values: Floats
+
+
+def read_medians(path: Path) -> Medians:
+    """Read the configs that every column has."""
+    with path.open(newline="", encoding="utf-8") as stream:
+        header, *rows = csv.reader(stream)
+    whole = [row for row in rows if all(row)]
+    values = np.array([row[2:] for row in whole], dtype=np.float64)
+    return Medians(columns=tuple(header[2:]), kernels=tuple(row[0] for row in whole), values=values)
+
+
+def errors_percent(reference: Floats, other: Floats) -> Floats:
+    """Return how far ``other`` is from ``reference``, by config, in per cent of it."""
+    return 100.0 * np.abs(other - reference) / reference
+
+
+def excess_percent(
+    kernels: Sequence[str], runs: Floats, other: Floats, seed: int = 0
+) -> tuple[float, float, float]:
+    """Return by how much ``other``'s MAPE to the runs exceeds theirs to one another: 2.5 %, median, 97.5 %.
+
+    Drawn by kernels, since configs of one kernel err alike.
+    """
+    pairs = itertools.permutations(range(runs.shape[1]), 2)
+    own = np.mean([errors_percent(runs[:, a], runs[:, b]) for a, b in pairs], axis=0)
+    theirs = np.mean([errors_percent(run, other) for run in runs.T], axis=0)
+    names = np.array(kernels)
+    by_kernel = [np.flatnonzero(names == name) for name in sorted(set(kernels))]
+    chance = np.random.default_rng(seed)
+    found = []
+    for _ in range(_DRAWS):
+        drawn = chance.integers(0, len(by_kernel), len(by_kernel))
+        chosen = np.concatenate([by_kernel[index] for index in drawn])
+        found.append(float(theirs[chosen].mean() - own[chosen].mean()))
+    low, middle, high = np.percentile(found, [2.5, 50.0, 97.5])
+    return float(low), float(middle), float(high)
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run_offsets", description=__doc__)
+    parser.add_argument("medians", type=Path)
+    parser.add_argument("--other", default="", help="a column that is none of the runs")
+    parser.add_argument("--from-us", type=float, default=10.0)
+    parser.add_argument("--to-us", type=float, default=1e6)
+    given = parser.parse_args()
+    found = read_medians(given.medians)
+    is_run = np.array([name != given.other for name in found.columns])
+    centre = np.median(found.values[:, is_run], axis=1)
+    mask = (centre >= 1e3 * given.from_us) & (centre < 1e3 * given.to_us)
+    values, centre = found.values[mask], centre[mask]
+    kernels = [name for name, chosen in zip(found.kernels, mask, strict=True) if chosen]
+    runs = values[:, is_run]
+    print(f"{len(values)} configs of {len(set(kernels))} kernels")
+    print("column      offset, mean and median, ns   to each other run: MAPE, p90, signed, %")
+    for name, column in zip(found.columns, values.T, strict=True):
+        offset = column - centre
+        errors = [errors_percent(run, column) for run in runs.T if not np.array_equal(run, column)]
+        ratios = [column / run for run in runs.T if not np.array_equal(run, column)]
+        print(
+            f"{name:12}{np.clip(offset, -_MOST_NS, _MOST_NS).mean():+8.0f}{np.median(offset):+8.0f}"
+            f"{np.mean([one.mean() for one in errors]):15.2f}{np.mean([np.percentile(one, 90) for one in errors]):8.2f}"
+            f"{np.mean([100 * (np.median(one) - 1) for one in ratios]):+8.2f}"
+        )
+    if given.other:
+        other = values[:, found.columns.index(given.other)]
+        low, middle, high = excess_percent(kernels, runs, other)
+        print(
+            f"{given.other}: MAPE to the runs less theirs to one another: {middle:+.2f} points, {low:+.2f} to {high:+.2f} (95 %)"
+        )
+
+
+if __name__ == "__main__":
+    main()
