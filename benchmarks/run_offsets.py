@@ -26,7 +26,7 @@ _DRAWS = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Medians:
-    """``values``: configs × columns, ns; ``kernels``: the kernel of each config."""
+    """``values``: configs by columns, ns; ``kernels``: the kernel of each config."""
 
     columns: tuple[str, ...]
     kernels: tuple[str, ...]
