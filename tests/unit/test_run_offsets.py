@@ -1,0 +1,54 @@
+"""Whether a collector is farther from runs of ours than they are from one another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.run_offsets import errors_percent, excess_percent, main, read_medians
+
+
+def runs(*, other_bias: float, seed: int = 0) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Three runs with 2 % of noise over 40 kernels of 30 configs, and another collector's, longer by a factor."""
+    chance = np.random.default_rng(seed)
+    true_ns = chance.uniform(1e4, 1e5, 1200)
+    noisy = [true_ns * chance.normal(1.0, 0.02, 1200) for _ in range(4)]
+    kernels = [f"k{index // 30}" for index in range(1200)]
+    return kernels, np.stack(noisy[:3], axis=1), noisy[3] * (1 + other_bias)
+
+
+def test_one_more_run_is_within_the_floor() -> None:
+    low, middle, high = excess_percent(*runs(other_bias=0.0))
+    assert low < 0 < high
+    assert abs(middle) < 0.2
+
+
+def test_a_biased_clock_is_not() -> None:
+    low, middle, _ = excess_percent(*runs(other_bias=0.03))
+    assert 0 < low < middle
+
+
+def test_errors_are_in_per_cent_of_the_reference() -> None:
+    assert errors_percent(np.array([200.0]), np.array([150.0])) == pytest.approx([25.0])
+
+
+def test_only_configs_that_all_have_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "medians.csv"
+    table.write_text(
+        "kernel_id,sample_id,one,two,plain\n"
+        "a,1,20000,20200,20000\n"
+        "a,2,30000,,30000\n"
+        "b,3,40000,40400,40800\n"
+        "b,4,5000,5000,5000\n",
+        encoding="utf-8",
+    )
+    assert read_medians(table).values.shape == (3, 3)
+    monkeypatch.setattr("sys.argv", ["run_offsets", str(table), "--other", "plain"])
+    main()
+    out = capsys.readouterr().out
+    assert out.startswith("2 configs of 2 kernels")
+    assert "plain: MAPE to the runs less theirs to one another" in out
