@@ -44,6 +44,15 @@ class RedisServer:
         """Return a new client."""
         return redis.Redis.from_url(self.url)
 
+    def flush(self) -> bool:
+        """Wipe it; False if it takes no writes just now (its disk is full)."""
+        try:
+            with self.client() as client:
+                client.flushall()
+        except redis.ResponseError:
+            return False
+        return True
+
     def start(self) -> None:
         """Start it and wait until it answers."""
         self._process = subprocess.Popen(
