@@ -57,7 +57,7 @@ _SEEN = """
 import dataclasses, sys
 from llmperf_common.ledger.holder import has_ended, is_alive, this_process
 us = this_process()
-missing, root = (dataclasses.replace(us, pid=pid) for pid in (2**22 + 1, 1))
+missing, root = (dataclasses.replace(us, pid=pid, start_ticks=0) for pid in (2**22 + 1, 1))
 print(has_ended(us), has_ended(missing), has_ended(root), is_alive(missing))
 """
 
