@@ -78,6 +78,8 @@ def main() -> None:
     parser.add_argument("--to-us", type=float, default=1e6)
     given = parser.parse_args()
     found = read_medians(given.medians)
+    if given.other and given.other not in found.columns:
+        parser.error(f"--other {given.other}: {given.medians} has {', '.join(found.columns)}")
     is_run = np.array([name != given.other for name in found.columns])
     centre = np.median(found.values[:, is_run], axis=1)
     mask = (centre >= 1e3 * given.from_us) & (centre < 1e3 * given.to_us)

@@ -1,7 +1,8 @@
 """One run child with the task it has in hand: what it says becomes outcomes, and its death has an owner.
 
 Owns the task's way through its configs and who is to blame for a death: the config announced last or, after its
-result, the config reported last; nobody, the first time there, where somebody else has killed the child. The child itself: ``run_children.py``; whose turn it is on the device: ``turns.py``.
+result, the config reported last; nobody, the first time there, where somebody else has killed the child. The child
+itself: ``run_children.py``; whose turn it is on the device: ``turns.py``.
 """
 
 from __future__ import annotations
@@ -278,7 +279,10 @@ class RunLane:
         """No kernel is to blame: once more in a fresh child, as long as the device answers now and then."""
         self._failed_turns += 1
         if self._failed_turns >= (MOST_KILLS if by_another else _MAX_FAILED_TURNS):
-            raise DeviceLostError(f"no turn on the device comes to its end: {why}")
+            what = (
+                "somebody else ends its processes" if by_another else "the device does not answer"
+            )
+            raise DeviceLostError(f"{what}: {why}")
         self._go_on()
 
     def _died_unstarted(self, code: FailureCode, stage: Stage, detail: str) -> None:
