@@ -120,6 +120,7 @@ class RunJob:
     took, where that is known (``run_order.HUNG_NS``: they hung). ``check_indices`` get payload checks; ``device`` carries the measured peaks.
     ``turn_path`` is the lock file of the device, None where nobody else waits for it. No config begins once the
     others have been charged ``budget_s`` (``task_trace.share_charged_s``; None: no limit). ``has_room``: buffers may be touched behind their ends (``LoadedKernel.reserve``).
+    ``processor``: the host's, from which launches are issued; None: any.
     """
 
     kernel: Kernel
@@ -135,6 +136,7 @@ class RunJob:
     turn_path: str | None
     budget_s: float | None
     has_room: bool
+    processor: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +211,8 @@ class RunDone:
     ended_s: float = 0.0
     buffers_s: float = 0.0
     """Of the turn, spent on having buffers before the first config and giving them back after the last."""
+    kept_waiting_s: float = 0.0
+    """Of the turn, ready to run without a processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,6 +111,11 @@ class TimingConfig(Node):
     payload_checks: bool = Field(
         True, description="Check outputs on a task's smallest and largest config."
     )
+    one_processor: bool = Field(
+        True,
+        description="Issue all launches on an NVIDIA GPU from one processor of the host, where it has eight or more: "
+        "what one process measures is then nearer to what another does. Not in the plan hash.",
+    )
     poll_hz: float = Field(
         10.0,
         ge=0,

@@ -29,10 +29,11 @@ from workers.board import BoardWriter
 from workers.config import CollectConfig
 from workers.device.interface import DeviceRef
 from workers.device.nvml import open_monitor
-from workers.device.ownership import GpuClaim
+from workers.device.ownership import GpuClaim, needs_owner
 from workers.event_logging import EventLogHandler, logging_taken
 from workers.events import open_event_log
 from workers.joining import attach_ledger, device_of_run
+from workers.launch_processor import LaunchProcessor
 from workers.loop import CollectLoop
 from workers.loop_interfaces import LoopObserver, StopReason
 from workers.observers import Fanout, Tally
@@ -92,6 +93,7 @@ class DeviceWorker:
         where: str,
         logs: EventLogHandler | None = None,
     ) -> None:
+        self._ref = ref
         self._config = config
         self._holder = this_process()
         self._started_s = time.monotonic()
@@ -101,12 +103,15 @@ class DeviceWorker:
         self._claim = self._stack.enter_context(
             GpuClaim(ref, out=where, allow_busy=config.limits.allow_busy_gpu)
         )
+        self._launches = LaunchProcessor()
+        self._stack.callback(self._launches.give_up)
         self._pipeline = DevicePipeline(
             ref=ref,
             config=config,
             scratch=scratch,
             worker_id=self.worker_id,
             quiet=not ref.selector.startswith(("cuda", "replay")),
+            launches=self._launches,
         )
         self._stack.callback(self._pipeline.close)
         self._found: Device | None = None
@@ -125,6 +130,8 @@ class DeviceWorker:
         """
         found = self._pipeline.open_device(measure_peaks=False)
         self._claim.take(found)
+        if self._config.timing.one_processor and needs_owner(found, self._ref):
+            self._launches.take()
         self._pipeline.get_ready()
         self._found = found
         return found

@@ -27,6 +27,7 @@ from workers.config import CollectConfig
 from workers.device.interface import DeviceRef
 from workers.device.monitor import Monitor
 from workers.executor import FinishedTask
+from workers.launch_processor import LaunchProcessor
 from workers.limits import limits_on
 from workers.plan import Plan, Task
 from workers.reaching import ReachWork, tried_indices
@@ -63,6 +64,7 @@ class DevicePipeline:
         scratch: Path,
         worker_id: str,
         quiet: bool,
+        launches: LaunchProcessor,
     ) -> None:
         self._ref = ref
         self._config = config
@@ -114,6 +116,7 @@ class DevicePipeline:
             timing=config.timing,
             child_per_task=quiet,
             turn_path=scratch / "turn",
+            launches=launches,
         )
 
     def open_device(self, *, measure_peaks: bool) -> Device:

@@ -20,8 +20,8 @@ from workers.strategies.rules import needs_analysis
 
 _LATER_FACTS = frozenset({"max_constant_buffer_bytes"})
 """Of a device class, unknown to datasets of the first schema versions."""
-_OUTSIDE_THE_PLAN = {"poll_hz"}
-"""Keys of ``timing`` that change neither what is launched nor how long it takes."""
+_OUTSIDE_THE_PLAN = {"one_processor", "poll_hz"}
+"""Keys of ``timing`` that change neither what is launched nor how often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,16 +36,43 @@ def for_work_ahead(
     >>> for_work_ahead(range(4)) is None
     True
     """
+    left = frozenset(processors).difference(*_cores_set_aside(processors, siblings_of))
+    return left if left and len(left) < len(processors) else None
+
+
+def for_launches(
+    processors: Collection[int], siblings_of: Callable[[int], frozenset[int]] | None = None
+) -> tuple[int, ...]:
+    """Return the processors from which launches may be issued, best first; none where none is set aside.
+
+    They are those that children beside the timing leave alone. The host's first core is the last choice, since most
+    interrupts are served there, and so are second threads of a core.
+
+    >>> for_launches(range(16), lambda one: frozenset({one % 8, one % 8 + 8}))
+    (1, 0, 9, 8)
+    >>> for_launches(range(4))
+    ()
+    """
+    cores = [sorted(core) for core in reversed(_cores_set_aside(processors, siblings_of))]
+    most_threads = max(map(len, cores), default=0)
+    return tuple(
+        core[thread] for thread in range(most_threads) for core in cores if thread < len(core)
+    )
+
+
+def _cores_set_aside(
+    processors: Collection[int], siblings_of: Callable[[int], frozenset[int]] | None
+) -> list[frozenset[int]]:
     if len(processors) < FEWEST_PROCESSORS:
-        return None
+        return []
     siblings_of = siblings_of or _siblings
-    aside: set[int] = set()
+    cores: list[frozenset[int]] = []
     for processor in sorted(processors):
-        if len(aside) >= SET_ASIDE:
+        if sum(map(len, cores)) >= SET_ASIDE:
             break
-        aside |= siblings_of(processor) & frozenset(processors) | {processor}
-    left = frozenset(processors) - aside
-    return left or None
+        if not any(processor in core for core in cores):
+            cores.append(siblings_of(processor) & frozenset(processors) | {processor})
+    return cores
 
 
 def _siblings(processor: int) -> frozenset[int]:

@@ -31,6 +31,7 @@ from workers.channel import (
 from workers.child_main import serve
 from workers.device.find import open_session
 from workers.device.interface import DeviceFailure, DeviceRef, LoadedKernel, Program, Session
+from workers.launch_processor import kept_waiting_s, launching_from
 from workers.run_order import OUT_OF_BUDGET, RunOrder
 from workers.task_trace import TaskTrace
 from workers.timing import time_config
@@ -67,7 +68,8 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
         with contextlib.suppress(DeviceFailure):  # what is wrong now is wrong in its turn, too
             loaded.reserve(open_configs, with_room=job.has_room, ahead=True)
     channel.send(RunLoaded(loaded_s=time.monotonic()))
-    with device_turn(Path(job.turn_path) if job.turn_path else None) as handover:
+    turn_path = Path(job.turn_path) if job.turn_path else None
+    with device_turn(turn_path) as handover, launching_from(job.processor):
         channel.send(TurnTaken())
         began_s = time.monotonic()
         if handover.dead_pid is not None:
@@ -101,7 +103,7 @@ def _run_turn(
     open_configs: Sequence[LaunchConfig],
 ) -> ConfigFinished | RunDone:
     """Time the job's configs and free its buffers; return the message that ends the job."""
-    began_s = time.monotonic()
+    began_s, had_waited_s = time.monotonic(), kept_waiting_s()
     try:
         loaded.reserve(open_configs, with_room=job.has_room)
     except DeviceFailure as error:
@@ -119,7 +121,12 @@ def _run_turn(
         sentinel_ns = session.sentinel_ns() if job.sentinel else None
     except DeviceFailure as error:
         return ConfigFinished(finished_index=last_index, outcome=error.failure, sticky=True)
-    return RunDone(sentinel_ns=sentinel_ns, ended_s=time.monotonic(), buffers_s=buffers_s)
+    return RunDone(
+        sentinel_ns=sentinel_ns,
+        ended_s=time.monotonic(),
+        buffers_s=buffers_s,
+        kept_waiting_s=kept_waiting_s() - had_waited_s,
+    )
 
 
 def _run_configs(

@@ -30,6 +30,7 @@ from workers.channel import (
 from workers.child import Child
 from workers.config import TimingConfig
 from workers.device.nvml import problems_of
+from workers.launch_processor import LaunchProcessor
 from workers.limits import Limits
 from workers.run_children import MOST_KILLS, DeviceLostError, RunChild
 from workers.run_order import HUNG_NS, OUT_OF_BUDGET
@@ -52,6 +53,7 @@ class RunLane:
         timing: how configs are timed.
         child_per_task: end the child after each task and count a bad exit as a failure.
         turn_path: the device's lock file; None where this is its only lane.
+        launches: the processor that they are issued from, the same for all lanes.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class RunLane:
         timing: TimingConfig,
         child_per_task: bool,
         turn_path: Path | None,
+        launches: LaunchProcessor,
     ) -> None:
         self.child = RunChild(start_child, name=name)
         self.state: TaskState | None = None
@@ -73,6 +76,7 @@ class RunLane:
         self._timing = timing
         self._child_per_task = child_per_task
         self._turn_path = turn_path
+        self._launches = launches
         self._phase = Phase.STARTING
         self._index: int | None = None
         self._failed_turns = 0
@@ -208,6 +212,9 @@ class RunLane:
         assert state is not None, "done without a task"
         if message.sentinel_ns is not None:
             state.note_sentinel(message.sentinel_ns)
+        began_s = state.trace.turn_began_s
+        if began_s is not None:
+            self._launches.note_turn(message.ended_s - began_s, message.kept_waiting_s)
         state.trace.end_turn(message.ended_s)
         state.trace.buffers_s += message.buffers_s
         self._phase = Phase.IDLE
@@ -394,6 +401,7 @@ class RunLane:
             turn_path=str(self._turn_path) if self._turn_path else None,
             budget_s=self._budget_left_s(state),
             has_room=not state.extents_are_proven,
+            processor=self._launches.number,
         )
         self._phase, self._report, self._index = Phase.LOADING, "", None
         state.trace.sent_s = time.monotonic()

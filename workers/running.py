@@ -14,6 +14,7 @@ from pathlib import Path
 from llmperf_common.records import Device
 from workers.child import Child
 from workers.config import TimingConfig
+from workers.launch_processor import LaunchProcessor
 from workers.limits import Limits
 from workers.run_children import ChildStartError
 from workers.run_lane import RunLane
@@ -31,6 +32,7 @@ class RunSlot:
         timing: how configs are timed.
         child_per_task: end the child after each task and count a bad exit as a failure.
         turn_path: a file for the lanes' lock.
+        launches: the processor that they are issued from.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class RunSlot:
         timing: TimingConfig,
         child_per_task: bool,
         turn_path: Path,
+        launches: LaunchProcessor,
     ) -> None:
         self._lanes = [
             RunLane(
@@ -50,6 +53,7 @@ class RunSlot:
                 timing=timing,
                 child_per_task=child_per_task,
                 turn_path=turn_path if limits.num_run_children > 1 else None,
+                launches=launches,
             )
             for number in range(limits.num_run_children)
         ]

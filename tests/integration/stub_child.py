@@ -60,7 +60,7 @@ def main(channel: Channel, where: str) -> None:
     ``load``, ``first load``, ``release``, ``exit``: it dies there. ``wait``: it dies as it waits for its turn.
     ``killed AT``, ``crash AT``: somebody else kills it, or it crashes, as it is at ``start``, ``load``, ``turn``, ``config``, ``result``, ``last`` (result) or
     ``exit``; ``raises AT``, ``garbled AT``: it raises there, or sends nonsense and lives.
-    ``stand``: it has the device and never begins. ``sticky``: its first config ends the context. ``slow``: a turn takes
+    ``stand``: it has the device and never begins. ``crowded``: a turn takes a while, half of it without a processor. ``sticky``: its first config ends the context. ``slow``: a turn takes
     a while.
     """
     channel.send(ChildReady(device=DEVICE))
@@ -91,7 +91,7 @@ def main(channel: Channel, where: str) -> None:
             found_ns = None if handover.dead_pid is None else 1.0
             channel.send(TurnBegan(began_s=began_s, sentinel_ns=found_ns))
             strike(channel, "turn", where)
-            time.sleep(HELD_FOR_S if where == "slow" else 0)
+            time.sleep(HELD_FOR_S if where in ("slow", "crowded") else 0)
             for index in job.open_indices:
                 channel.send(ConfigStarted(started_index=index))
                 strike(channel, "config", where)
@@ -105,7 +105,8 @@ def main(channel: Channel, where: str) -> None:
             ended_s = (
                 time.monotonic()
             )  # as the real one: afterwards somebody else may have the device
-        channel.send(RunDone(sentinel_ns=None, ended_s=ended_s))
+        waited_s = HELD_FOR_S / 2 if where == "crowded" else 0.0
+        channel.send(RunDone(sentinel_ns=None, ended_s=ended_s, kept_waiting_s=waited_s))
 
 
 def finished(index: int, *, sticky: bool) -> ConfigFinished:

@@ -22,6 +22,7 @@ from workers.device.find import choose
 from workers.device.interface import DeviceRef
 from workers.executor import FinishedTask
 from workers.joining import device_class_of
+from workers.launch_processor import LaunchProcessor
 from workers.pipeline import DevicePipeline
 from workers.plan import Plan
 from workers.reaching import ReachWork
@@ -63,7 +64,14 @@ def pipeline(plan: Plan, scratch: Path) -> Iterator[DevicePipeline]:
     ref = choose("cpu")
     assert isinstance(ref, DeviceRef)
     config = CollectConfig(timing=plan.timing_config)
-    made = DevicePipeline(ref=ref, config=config, scratch=scratch, worker_id="t/1", quiet=True)
+    made = DevicePipeline(
+        ref=ref,
+        config=config,
+        scratch=scratch,
+        worker_id="t/1",
+        quiet=True,
+        launches=LaunchProcessor(),
+    )
     made._checks_reach = True
     elsewhere: Future[DeviceRef] = Future()
     elsewhere.set_result(replace(ref, environment={**ref.environment, "ANOTHER": "1"}))

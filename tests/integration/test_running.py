@@ -23,6 +23,7 @@ from workers.child import Child
 from workers.config import CollectConfig, PlanConfig
 from workers.corpus import read_sources
 from workers.joining import device_class_of
+from workers.launch_processor import LaunchProcessor
 from workers.limits import limits_on
 from workers.plan import Plan
 from workers.run_children import DeviceLostError
@@ -33,7 +34,12 @@ from workers.task_state import TaskState
 
 @contextmanager
 def slot(
-    folder: Path, where: str | dict[str, str], *, child_per_task: bool = False, **limits: float
+    folder: Path,
+    where: str | dict[str, str],
+    *,
+    child_per_task: bool = False,
+    launches: LaunchProcessor | None = None,
+    **limits: float,
 ) -> Iterator[RunSlot]:
     """A slot whose children do what ``where`` says, or says of their lane (``run-0``), or of its first child (``run-0-0``)."""
 
@@ -50,7 +56,7 @@ def slot(
             module = "tests.integration.no_such_module"
         return Child(module, str(mode), environment=environment, scratch=folder / name)
 
-    made = run_slot(start, folder, child_per_task=child_per_task, **limits)
+    made = run_slot(start, folder, child_per_task=child_per_task, launches=launches, **limits)
     try:
         made.use_device(made.open_device(measure_peaks=False))
         yield made
@@ -59,7 +65,12 @@ def slot(
 
 
 def run_slot(
-    start: Callable[[str], Child], folder: Path, *, child_per_task: bool = False, **limits: float
+    start: Callable[[str], Child],
+    folder: Path,
+    *,
+    child_per_task: bool = False,
+    launches: LaunchProcessor | None = None,
+    **limits: float,
 ) -> RunSlot:
     config = CollectConfig()
     return RunSlot(
@@ -68,6 +79,7 @@ def run_slot(
         timing=config.timing,
         child_per_task=child_per_task,
         turn_path=folder / "turn",
+        launches=launches or LaunchProcessor(),
     )
 
 
@@ -255,6 +267,19 @@ def test_an_idle_child_that_is_killed_costs_the_next_task_nothing(
         drive(made, 1)
         assert codes(state) == {"launch_error": 3}
         assert state.num_deaths == 0
+
+
+def test_a_processor_that_others_use_is_given_up(
+    tmp_path: Path, plan: Plan, caplog: pytest.LogCaptureFixture
+) -> None:
+    launches = LaunchProcessor()
+    launches.number = min(os.sched_getaffinity(0))
+    with slot(tmp_path, "crowded", launches=launches) as made:
+        run(made, plan, 0, tmp_path)
+        assert launches.number is not None, "one turn of half a second"
+        run(made, plan, 1, tmp_path)
+    assert launches.number is None
+    assert "somebody else uses processor" in caplog.text
 
 
 def test_lanes_take_turns(tmp_path: Path, plan: Plan) -> None:

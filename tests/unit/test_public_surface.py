@@ -46,7 +46,7 @@ COLLECT_KEYS = """
     plan.max_work_items plan.max_launch_bytes timing.warmups timing.min_readings
     timing.max_readings timing.relative_standard_error timing.sample_budget_ms
     timing.max_launch_ms timing.cold_readings timing.batch_step_share timing.spin_up_ms
-    timing.sentinel_every_tasks timing.payload_checks timing.poll_hz limits.build_timeout_s
+    timing.sentinel_every_tasks timing.payload_checks timing.one_processor timing.poll_hz limits.build_timeout_s
     limits.analysis_timeout_s limits.analysis_device limits.check_reach limits.config_timeout_s limits.task_timeout_s limits.task_budget_s limits.deaths_to_quarantine
     limits.faults_to_end_strategy limits.kernel_resources limits.compile_children limits.allow_busy_gpu limits.max_time_s limits.max_failures store.commit_interval_s
     store.publish_interval_s store.max_shard_rows ledger.lease_ttl_s ledger.away_limit_s ledger.claim_ahead

@@ -7,7 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.run_offsets import errors_percent, excess_percent, main, read_medians
+from benchmarks.run_offsets import (
+    errors_percent,
+    excess_percent,
+    kinds_apart,
+    main,
+    read_medians,
+)
 
 
 def runs(*, other_bias: float, seed: int = 0) -> tuple[list[str], np.ndarray, np.ndarray]:
@@ -52,3 +58,48 @@ def test_only_configs_that_all_have_are_read(
     out = capsys.readouterr().out
     assert out.startswith("2 configs of 2 kernels")
     assert "plain: MAPE to the runs less theirs to one another" in out
+
+
+def runs_of_two_kinds(*, bias_ns: float, seed: int = 0) -> np.ndarray:
+    """Four runs of each kind; each run has an offset of its own for all its configs, some 0.3 us."""
+    chance = np.random.default_rng(seed)
+    true_ns = chance.uniform(1e4, 1e5, 2000)
+    columns = [
+        true_ns + chance.normal(0.0, 300.0) + chance.normal(0.0, 300.0, 2000) + bias_ns * (run >= 4)
+        for run in range(8)
+    ]
+    return np.stack(columns, axis=1)
+
+
+def test_runs_that_differ_by_their_process_only_are_of_one_kind() -> None:
+    found = [
+        kinds_apart(runs_of_two_kinds(bias_ns=0.0, seed=seed), range(4), range(4, 8))
+        for seed in range(20)
+    ]
+    assert {one.num_labellings for one in found} == {70}
+    assert sum(one.offset_p < 0.05 for one in found) <= 3
+    assert sum(one.excess_p < 0.05 for one in found) <= 3
+
+
+def test_a_kind_that_is_longer_is_told_from_the_other() -> None:
+    found = kinds_apart(runs_of_two_kinds(bias_ns=1500.0), range(4), range(4, 8))
+    assert found.offset_ns == pytest.approx(1500.0, abs=400.0)
+    assert found.offset_p <= 2 / 70
+    assert found.excess_percent > 0.5
+    assert found.excess_p <= 2 / 70
+
+
+def test_kinds_are_told_by_their_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "medians.csv"
+    names = ["ours", "plain", "plain", "ours"]
+    header = ",".join(f"{number:02}_{name}" for number, name in enumerate(names))
+    rows = [f"k{row},{row},{20000 + row},20200,20400,{20300 - row}" for row in range(9)]
+    table.write_text("\n".join([f"kernel_id,sample_id,{header}", *rows]) + "\n", encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["run_offsets", str(table), "--by-kind"])
+    main()
+    out = capsys.readouterr().out
+    assert "ours and plain" in out
+    assert "plain less ours: +150 ns" in out
+    assert "6 labellings" in out

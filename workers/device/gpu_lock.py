@@ -1,7 +1,8 @@
-"""The lock file of one GPU: who holds it, for everybody on the host to see.
+"""The lock file of one GPU, or of another thing of the host that one collector has: who holds it, for everybody to see.
 
 Owns the file and its safety in a folder that all users may write to. The lock is an advisory ``flock``: it goes
-when its holder dies, however that happens, and the file stays. Who needs it: ``ownership.py``.
+when its holder dies, however that happens, and the file stays. Who needs it: ``ownership.py``,
+``workers/launch_processor.py``.
 """
 
 from __future__ import annotations
@@ -121,8 +122,25 @@ def gpu_lock(device: Device, out: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+def try_lock(path: Path) -> int | None:
+    """Return a descriptor that holds the lock file until it is closed, None where somebody else holds it.
+
+    Raises:
+        OSError: It cannot be opened, or is no plain file.
+    """
+    descriptor = _open_lock(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    return descriptor
+
+
 def _open_lock(path: Path) -> int:
-    """Open a GPU's lock file, making it if need be; children do not inherit it.
+    """Open a lock file, making it if need be; children do not inherit it.
 
     An existing file is opened without O_CREAT: in folders like /tmp the kernel refuses that for another user's file
     (``fs.protected_regular``). It must be a plain file of one name: nobody makes us write elsewhere.
