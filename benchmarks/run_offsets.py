@@ -1,9 +1,13 @@
-"""``python -m benchmarks.run_offsets MEDIANS.csv [--other COLUMN] [--from-us 10] [--to-us 1000000]``.
+"""``python -m benchmarks.run_offsets MEDIANS.csv [--other COLUMN] [--by-kind] [--from-us 10] [--to-us 1000000]``.
 
 Reads medians of the same launch configs from several runs, one column a run, ns, after ``kernel_id`` and ``sample_id``,
 and prints how far each run is from the others and, with ``--other``, whether that column (another collector's) is farther
 from the runs than they are from one another. Only configs that every column has are compared; the class is by the median
 over the runs.
+
+With ``--by-kind`` columns are named ``NUMBER_KIND`` (``00_ours``, ``01_plain``; ``runs_in_turns.py`` writes such a table), several
+runs of each kind. What one process measures differs from what the next one does, for all its configs alike, so whether two kinds
+differ is judged by runs: the kinds' names are dealt out anew in every way.
 """
 
 from __future__ import annotations
@@ -69,11 +73,104 @@ def excess_percent(
     return float(low), float(middle), float(high)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindsApart:
+    """How two kinds of runs differ; each ``p`` is the share of all ways to deal out their names that show as much.
+
+    ``excess_percent``: MAPE between the kinds less that among runs of the first, points (one-sided); ``offset_ns``: the
+    second less the first, mean over configs (two-sided).
+    """
+
+    excess_percent: float
+    excess_p: float
+    offset_ns: float
+    offset_p: float
+    num_labellings: int
+
+
+def kinds_apart(values: Floats, first: Sequence[int], second: Sequence[int]) -> KindsApart:
+    """Compare two kinds of runs.
+
+    Args:
+        values: configs by runs, ns.
+        first: columns of one kind, two at least.
+        second: columns of the other kind.
+    """
+    runs = [*first, *second]
+    mape = {
+        (one, other): float(errors_percent(values[:, one], values[:, other]).mean())
+        for one in runs
+        for other in runs
+        if one != other
+    }
+    centre = np.median(values[:, runs], axis=1)
+    offsets = {
+        run: float(np.clip(values[:, run] - centre, -_MOST_NS, _MOST_NS).mean()) for run in runs
+    }
+
+    def apart(of_first: Sequence[int]) -> tuple[float, float]:
+        others = [run for run in runs if run not in of_first]
+        across = np.mean([mape[one, other] for one in of_first for other in others])
+        among = np.mean([mape[pair] for pair in itertools.permutations(of_first, 2)])
+        offset = np.mean([offsets[run] for run in others]) - np.mean(
+            [offsets[run] for run in of_first]
+        )
+        return float(across - among), float(offset)
+
+    excess, offset = apart(first)
+    dealt = [apart(chosen) for chosen in itertools.combinations(runs, len(first))]
+    slack = 1e-9
+    return KindsApart(
+        excess_percent=excess,
+        excess_p=float(np.mean([one >= excess - slack for one, _ in dealt])),
+        offset_ns=offset,
+        offset_p=float(np.mean([abs(one) >= abs(offset) - slack for _, one in dealt])),
+        num_labellings=len(dealt),
+    )
+
+
+def kinds_of(columns: Sequence[str]) -> dict[str, list[int]]:
+    """Return the columns of each kind.
+
+    >>> kinds_of(["00_ours", "01_plain", "02_ours"])
+    {'ours': [0, 2], 'plain': [1]}
+    """
+    found: dict[str, list[int]] = {}
+    for index, name in enumerate(columns):
+        found.setdefault(name.partition("_")[2] or name, []).append(index)
+    return found
+
+
+def _tell_kinds(columns: Sequence[str], values: Floats) -> None:
+    kinds = kinds_of(columns)
+    print("kinds                    pairs of runs   MAPE, mean (least, most)   p90, %")
+    for one, other in itertools.combinations_with_replacement(sorted(kinds), 2):
+        pairs = [(a, b) for a in kinds[one] for b in kinds[other] if a != b]
+        if not pairs:
+            continue
+        errors = [errors_percent(values[:, a], values[:, b]) for a, b in pairs]
+        means = [error.mean() for error in errors]
+        p90 = np.mean([np.percentile(error, 90) for error in errors])
+        spread = f"({min(means):.2f}, {max(means):.2f})"
+        print(
+            f"{one + ' and ' + other:25}{len(pairs):13d}{np.mean(means):12.2f} {spread:16}{p90:7.1f}"
+        )
+    for one, other in itertools.permutations(sorted(kinds), 2):
+        if len(kinds[one]) < 2:
+            continue
+        found = kinds_apart(values, kinds[one], kinds[other])
+        print(
+            f"{one} and {other}, less {one} and {one}: {found.excess_percent:+.2f} points (p {found.excess_p:.2f}); "
+            f"{other} less {one}: {found.offset_ns:+.0f} ns (p {found.offset_p:.2f}); {found.num_labellings} labellings"
+        )
+
+
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run_offsets", description=__doc__)
     parser.add_argument("medians", type=Path)
     parser.add_argument("--other", default="", help="a column that is none of the runs")
+    parser.add_argument("--by-kind", action="store_true", help="columns are NUMBER_KIND")
     parser.add_argument("--from-us", type=float, default=10.0)
     parser.add_argument("--to-us", type=float, default=1e6)
     given = parser.parse_args()
@@ -97,6 +194,8 @@ def main() -> None:
             f"{np.mean([one.mean() for one in errors]):15.2f}{np.mean([np.percentile(one, 90) for one in errors]):8.2f}"
             f"{np.mean([100 * (np.median(one) - 1) for one in ratios]):+8.2f}"
         )
+    if given.by_kind:
+        _tell_kinds(found.columns, values)
     if given.other:
         other = values[:, found.columns.index(given.other)]
         low, middle, high = excess_percent(kernels, runs, other)

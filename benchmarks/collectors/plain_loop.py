@@ -5,7 +5,7 @@
 Each kernel is built from source, in line. For each launch config buffers are allocated and filled on the device (by our
 fill kernels, so that contents are the same), then come warm-ups, readings by our stop rule, refills where the kernel
 reads what it writes, and cold readings after a flush of the last-level cache; median, minimum, quartile distance and
-mean go to the log. No isolation, no checks, no durability. After an error that is met while waiting the context cannot
+mean go to the log. On a GPU launches come from one processor of the host, as ours do. No isolation, no checks, no durability. After an error that is met while waiting the context cannot
 be trusted: the process ends, and its supervisor starts another after the kernel in hand.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import resource
 import shlex
 import statistics
@@ -34,6 +35,8 @@ from workers.config import TimingConfig
 from workers.device.interface import DeviceRef
 from workers.device.opencl_device import find_cl_device
 from workers.inputs import fill_specs, pack_scalar
+from workers.launch_processor import launching_from
+from workers.processors import for_launches
 from workers.stop_rule import StopRule
 from workers.timing import ONE_WARMUP_NS, launches_per_reading
 
@@ -66,6 +69,7 @@ class PlainLoop:
         last_level_cache_bytes: int,
     ) -> None:
         device = find_cl_device(ref)
+        self.is_gpu = bool(device.type & cl.device_type.GPU)
         self.context = cl.Context([device])
         self._rule = rule
         self._timer_step_ns = timer_step_ns
@@ -240,7 +244,8 @@ def main(arguments: Sequence[str]) -> int:
         timer_step_ns=work.timer_step_ns,
         last_level_cache_bytes=work.last_level_cache_bytes,
     )
-    with PartLog(log_path) as log:
+    processors = for_launches(os.sched_getaffinity(0)) if loop.is_gpu else ()
+    with PartLog(log_path) as log, launching_from(next(iter(processors), None)):
         log.ready()
         for job in work.jobs:
             if job.kernel_id in done:

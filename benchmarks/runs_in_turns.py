@@ -1,0 +1,133 @@
+"""Runs of ours and of a plain loop in turns, on the same launch configs: which differences are the processes' own?
+
+``python -m benchmarks.runs_in_turns CORPUS --device cuda:0 --preset 400k --order "ours plain plain ours" --out FOLDER``
+
+``CORPUS`` is a corpus of kernels that run (``benchmarks.collectors`` writes one, ``kept.parquet``). Kinds of runs: ``ours`` is ``llmperf collect``;
+``unbound`` the same with ``timing.one_processor=false``; ``plain`` the loop of ``benchmarks.collectors``, part (c), over the configs of the first run, which must be
+ours. All share one CUDA cache: only the first run compiles. Writes ``medians.csv``, a column a run, for
+``python -m benchmarks.run_offsets FOLDER/medians.csv --by-kind``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.collectors.log import read_log
+from benchmarks.collectors.ours import Collect, Collected, read_collected
+from benchmarks.collectors.slicing import work_of
+from benchmarks.collectors.supervise import run_until_done
+from llmperf_common.failures import OK_STATUS
+from workers.corpus_parquet import read_corpus
+from workers.device.find import NoDevice, choose
+from workers.device.interface import DeviceRef
+
+KINDS = ("ours", "unbound", "plain")
+_SILENCE_S = 60.0
+
+Medians = dict[str, float]
+
+
+def collect(
+    kind: str, given: argparse.Namespace, out: Path, environment: Mapping[str, str]
+) -> Collected:
+    """Run ours once."""
+    options = ["--preset", given.preset, *(f"--set={one}" for one in given.set)]
+    if kind == "unbound":
+        options.append("--set=timing.one_processor=false")
+    command = Collect(
+        corpus=given.corpus,
+        out=out,
+        device=given.device,
+        max_s=given.max_seconds,
+        options=tuple(options),
+    )
+    code, _ = command.run(environment)
+    if code:
+        raise SystemExit(f"{out}: exit code {code}; {out}.txt tells why")
+    return read_collected(out)
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.runs_in_turns", description=__doc__)
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--preset", default="default")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--order", default="ours plain plain ours", help=" ".join(KINDS))
+    parser.add_argument("--max-seconds", type=float, default=120.0, help="most that one run takes")
+    parser.add_argument("--out", type=Path, required=True, help="an empty folder")
+    given = parser.parse_args()
+    order = given.order.split()
+    if not order or order[0] == "plain" or not set(order) <= set(KINDS):
+        parser.error(f"--order {given.order!r}: kinds are {', '.join(KINDS)}, ours before plain")
+    ref = choose(given.device)
+    if isinstance(ref, NoDevice):
+        parser.error(ref.message())
+    given.out.mkdir(parents=True, exist_ok=True)
+    if any(given.out.iterdir()):
+        parser.error(f"--out {given.out}: not empty")
+    write_medians(given.out / "medians.csv", *run_all(order, given, ref))
+
+
+def run_all(
+    order: list[str], given: argparse.Namespace, ref: DeviceRef
+) -> tuple[dict[str, Medians], dict[str, str]]:
+    """Run them all; return medians by run and sample, ns, and each sample's kernel."""
+    environment = {
+        **os.environ,
+        **ref.environment,
+        "PYOPENCL_NO_CACHE": "1",
+        "CUDA_CACHE_PATH": str(given.out / "cuda-cache"),
+        "CUDA_CACHE_MAXSIZE": str(2**32),
+    }
+    runs: dict[str, Medians] = {}
+    kernels: dict[str, str] = {}
+    work = None
+    for number, kind in enumerate(order):
+        name, began_s = f"{number:02}_{kind}", time.monotonic()
+        folder = given.out / name
+        if kind == "plain":
+            assert work is not None, "ours comes first"
+            folder.mkdir()
+            part = run_until_done(
+                "benchmarks.collectors.plain_loop",
+                work,
+                folder,
+                environment=environment,
+                max_s=given.max_seconds,
+                silence_s=_SILENCE_S,
+            )
+            if part.problem:
+                raise SystemExit(f"{name}: {part.problem}")
+            rows = [row for row in read_log(folder / "log.jsonl") if row.get("status") == OK_STATUS]
+        else:
+            collected = collect(kind, given, folder, environment)
+            rows = [dict(row) for row in collected.rows if row["status"] == OK_STATUS]
+            kernels.update({row["sample_id"]: row["kernel_id"] for row in rows})
+            if work is None:
+                corpus = read_corpus(given.corpus)
+                work = work_of(corpus, collected.dataset, collected.rows, dataclasses.asdict(ref))
+        runs[name] = {row["sample_id"]: row["median_ns"] for row in rows}
+        print(f"{name}: {len(rows)} ok, {time.monotonic() - began_s:.0f} s", flush=True)
+    return runs, kernels
+
+
+def write_medians(path: Path, runs: Mapping[str, Medians], kernels: Mapping[str, str]) -> None:
+    """Write a row for each sample of the first run, a column for each run."""
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["kernel_id", "sample_id", *runs])
+        for sample_id in next(iter(runs.values())):
+            medians = [run.get(sample_id, "") for run in runs.values()]
+            writer.writerow([kernels[sample_id][:10], sample_id[:10], *medians])
+
+
+if __name__ == "__main__":
+    main()
