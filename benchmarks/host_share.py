@@ -219,8 +219,8 @@ def main() -> None:
         ]
         for process in workers:
             ask(process)
-        for mode in MODES:
-            for round_ in range(given.rounds):
+        for round_ in range(given.rounds):
+            for mode in MODES:
                 line = json.dumps({"mode": mode, "round": round_, "processor": processor})
                 blocks += [Block(**json.loads(ask(process, line))) for process in workers]
     print("\n".join(summary(blocks)))

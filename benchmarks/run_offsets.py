@@ -25,6 +25,8 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 _MOST_NS = 2000.0
 """An offset in time is averaged within it on both sides: single configs may differ by far more."""
+_MOST_LOG = 0.1
+"""And ratios: one config that a run met in a bad moment must not make a correlation."""
 _DRAWS = 2000
 
 
@@ -77,8 +79,9 @@ def excess_percent(
 class KindsApart:
     """How two kinds of runs differ; each ``p`` is the share of all ways to deal out their names that show as much.
 
-    ``excess_percent``: MAPE between the kinds less that among runs of the first, points (one-sided); ``offset_ns``: the
-    second less the first, mean over configs (two-sided).
+    ``excess_percent``: MAPE between the kinds less the mean of those among the runs of each, points (one-sided);
+    ``offset_ns``: the second less the first, mean over configs (two-sided). ``repeats``: correlation, over configs, of the kinds'
+    difference in half of the runs with that in the other half; 0 where only runs differ, None with fewer than four runs.
     """
 
     excess_percent: float
@@ -86,22 +89,21 @@ class KindsApart:
     offset_ns: float
     offset_p: float
     num_labellings: int
+    repeats: float | None
 
 
 def kinds_apart(values: Floats, first: Sequence[int], second: Sequence[int]) -> KindsApart:
-    """Compare two kinds of runs.
+    """Compare two kinds of runs, one of them with two runs at least.
 
     Args:
         values: configs by runs, ns.
-        first: columns of one kind, two at least.
+        first: columns of one kind.
         second: columns of the other kind.
     """
     runs = [*first, *second]
     mape = {
-        (one, other): float(errors_percent(values[:, one], values[:, other]).mean())
-        for one in runs
-        for other in runs
-        if one != other
+        pair: float(errors_percent(values[:, pair[0]], values[:, pair[1]]).mean())
+        for pair in itertools.permutations(runs, 2)
     }
     centre = np.median(values[:, runs], axis=1)
     offsets = {
@@ -110,12 +112,16 @@ def kinds_apart(values: Floats, first: Sequence[int], second: Sequence[int]) -> 
 
     def apart(of_first: Sequence[int]) -> tuple[float, float]:
         others = [run for run in runs if run not in of_first]
-        across = np.mean([mape[one, other] for one in of_first for other in others])
-        among = np.mean([mape[pair] for pair in itertools.permutations(of_first, 2)])
+        across = [mape[one, other] + mape[other, one] for one in of_first for other in others]
+        among = [
+            np.mean([mape[pair] for pair in itertools.permutations(kind, 2)])
+            for kind in (of_first, others)
+            if len(kind) > 1
+        ]
         offset = np.mean([offsets[run] for run in others]) - np.mean(
             [offsets[run] for run in of_first]
         )
-        return float(across - among), float(offset)
+        return float(np.mean(across) / 2 - np.mean(among)), float(offset)
 
     excess, offset = apart(first)
     dealt = [apart(chosen) for chosen in itertools.combinations(runs, len(first))]
@@ -126,7 +132,23 @@ def kinds_apart(values: Floats, first: Sequence[int], second: Sequence[int]) -> 
         offset_ns=offset,
         offset_p=float(np.mean([abs(one) >= abs(offset) - slack for _, one in dealt])),
         num_labellings=len(dealt),
+        repeats=_repeats(values, first, second),
     )
+
+
+def _repeats(values: Floats, first: Sequence[int], second: Sequence[int]) -> float | None:
+    if min(len(first), len(second)) < 2:
+        return None
+    runs = [*first, *second]
+    centre = np.median(values[:, runs], axis=1)
+    own_ns = np.median(values - centre[:, None], axis=0)  # of a run, on all its configs
+    logs = np.log(values - own_ns)
+    halves = [
+        logs[:, second[start::2]].mean(axis=1) - logs[:, first[start::2]].mean(axis=1)
+        for start in (0, 1)
+    ]
+    clipped = [np.clip(half, -_MOST_LOG, _MOST_LOG) for half in halves]
+    return float(np.corrcoef(*clipped)[0, 1])
 
 
 def kinds_of(columns: Sequence[str]) -> dict[str, list[int]]:
@@ -155,13 +177,19 @@ def _tell_kinds(columns: Sequence[str], values: Floats) -> None:
         print(
             f"{one + ' and ' + other:25}{len(pairs):13d}{np.mean(means):12.2f} {spread:16}{p90:7.1f}"
         )
-    for one, other in itertools.permutations(sorted(kinds), 2):
-        if len(kinds[one]) < 2:
+    for one, other in itertools.combinations(sorted(kinds), 2):
+        if max(len(kinds[one]), len(kinds[other])) < 2:
             continue
         found = kinds_apart(values, kinds[one], kinds[other])
+        repeats = (
+            ""
+            if found.repeats is None
+            else f"; configs' differences repeat with r = {found.repeats:.2f}"
+        )
         print(
-            f"{one} and {other}, less {one} and {one}: {found.excess_percent:+.2f} points (p {found.excess_p:.2f}); "
-            f"{other} less {one}: {found.offset_ns:+.0f} ns (p {found.offset_p:.2f}); {found.num_labellings} labellings"
+            f"{one} and {other}, less each among themselves: {found.excess_percent:+.2f} points (p {found.excess_p:.3f}); "
+            f"{other} less {one}: {found.offset_ns:+.0f} ns (p {found.offset_p:.3f}; "
+            f"{found.num_labellings} labellings: {1 / found.num_labellings:.3f} at least){repeats}"
         )
 
 

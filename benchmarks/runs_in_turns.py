@@ -4,7 +4,7 @@
 
 ``CORPUS`` is a corpus of kernels that run (``benchmarks.collectors`` writes one, ``kept.parquet``). Kinds of runs: ``ours`` is ``llmperf collect``;
 ``unbound`` the same with ``timing.one_processor=false``; ``plain`` the loop of ``benchmarks.collectors``, part (c), over the configs of the first run, which must be
-ours. All share one CUDA cache: only the first run compiles. Writes ``medians.csv``, a column a run, for
+one of these; ``plain-bound`` that loop, launching from one processor. All share one CUDA cache: only the first run compiles. Writes ``medians.csv``, a column a run, for
 ``python -m benchmarks.run_offsets FOLDER/medians.csv --by-kind``.
 """
 
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks.collectors.log import read_log
 from benchmarks.collectors.ours import Collect, Collected, read_collected
+from benchmarks.collectors.plain_loop import BOUND_VARIABLE
 from benchmarks.collectors.slicing import work_of
 from benchmarks.collectors.supervise import run_until_done
 from llmperf_common.failures import OK_STATUS
@@ -27,7 +28,8 @@ from workers.corpus_parquet import read_corpus
 from workers.device.find import NoDevice, choose
 from workers.device.interface import DeviceRef
 
-KINDS = ("ours", "unbound", "plain")
+KINDS = ("ours", "unbound", "plain", "plain-bound")
+_PLAIN = ("plain", "plain-bound")
 _SILENCE_S = 60.0
 
 Medians = dict[str, float]
@@ -65,7 +67,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="an empty folder")
     given = parser.parse_args()
     order = given.order.split()
-    if not order or order[0] == "plain" or not set(order) <= set(KINDS):
+    if not order or order[0] in _PLAIN or not set(order) <= set(KINDS):
         parser.error(f"--order {given.order!r}: kinds are {', '.join(KINDS)}, ours before plain")
     ref = choose(given.device)
     if isinstance(ref, NoDevice):
@@ -93,14 +95,14 @@ def run_all(
     for number, kind in enumerate(order):
         name, began_s = f"{number:02}_{kind}", time.monotonic()
         folder = given.out / name
-        if kind == "plain":
+        if kind in _PLAIN:
             assert work is not None, "ours comes first"
             folder.mkdir()
             part = run_until_done(
                 "benchmarks.collectors.plain_loop",
                 work,
                 folder,
-                environment=environment,
+                environment={**environment, BOUND_VARIABLE: str(int(kind == "plain-bound"))},
                 max_s=given.max_seconds,
                 silence_s=_SILENCE_S,
             )

@@ -40,6 +40,7 @@ from workers.joining import join_plan
 from workers.loop_interfaces import StopReason
 from workers.observers import Fanout, SilentObserver, statuses_of
 from workers.plan import Task
+from workers.processors import share_of
 from workers.run_children import DeviceLostError
 
 _logger = logging.getLogger(__name__)
@@ -264,7 +265,5 @@ class _Board(SilentObserver):
 
 def use_share_of_processors(index: int, num_shares: int) -> None:
     """Keep this thread, and the processes that it starts, to its share of the processors, beside the actors of the node's other GPUs."""
-    processors = sorted(os.sched_getaffinity(0))
-    share = len(processors) // num_shares
-    if num_shares > 1 and share > 0:
-        os.sched_setaffinity(0, processors[index * share : (index + 1) * share])
+    if num_shares > 1:
+        os.sched_setaffinity(0, share_of(os.sched_getaffinity(0), index, num_shares))

@@ -113,7 +113,7 @@ class TimingConfig(Node):
     )
     one_processor: bool = Field(
         True,
-        description="Issue all launches on an NVIDIA GPU from one processor of the host, where it has eight or more: "
+        description="Issue all timed launches on an NVIDIA GPU from one processor of the host, where there are eight or more: "
         "what one process measures is then nearer to what another does. Not in the plan hash.",
     )
     poll_hz: float = Field(

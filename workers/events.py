@@ -31,9 +31,9 @@ ON_EVERY_LINE = (
 EVENT_KINDS: dict[str, tuple[str, str]] = {
     "claimed": ("task_id, kernel, device_class, token, attempt", "A task was leased."),
     "timed": (
-        "task_id, sent_s, loaded_s, turns, buffers_s, decades",
-        "A task has left the device: when it was sent and loaded, its turns, how long of them buffers took, and by decade of the median "
-        "how many configs, their wall time and the time in launches.",
+        "task_id, sent_s, loaded_s, turns, buffers_s, processor, decades",
+        "A task has left the device: when it was sent and loaded, its turns, how long of them buffers took, the processor of the host that its launches came "
+        "from (null: any), and by decade of the median how many configs, their wall time and the time in launches.",
     ),
     "finished": (
         "task_id, kernel, token, ok, failed, build_seconds, resources_seconds",

@@ -1,7 +1,7 @@
 """The processor of the host from which a collector issues its launches, whichever of its children has the turn.
 
 Between the start stamp of an event and the launch itself lies work of the driver's on the host, so a launch that finds the
-device idle is the longer the slower its processor is: on an H200 by a third of what the call takes
+device idle is the longer the slower its processor is: on an H200 by 0.3 ns a ns of the call
 (docs/decisions/0035-one-processor-launches.md). Owns which processor that is, that no other collector of the host has it too, and giving it up where it
 turns out to be shared.
 """
@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from workers.device.gpu_lock import lock_folder, try_lock
-from workers.processors import for_launches
+from workers.processors import core_of, for_launches
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _JUDGED_AFTER_S = 1.0
@@ -26,7 +26,10 @@ _logger = logging.getLogger(__name__)
 
 
 class LaunchProcessor:
-    """Chosen by ``take``; until then, and where there is none to be had, ``number`` is None and launches come from anywhere."""
+    """Chosen by ``take``; until then, and where there is none to be had, ``number`` is None and launches come from anywhere.
+
+    Its whole core is taken: another collector on the core's second thread would slow it down.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -41,19 +44,22 @@ class LaunchProcessor:
             processors: those that may be used; by default this process's.
         """
         candidates = for_launches(os.sched_getaffinity(0) if processors is None else processors)
+        why = "others have taken it"
         for number in candidates:
+            path = lock_folder() / f"llmperf-core-{core_of(number)}.lock"
             try:
-                self._lock = try_lock(lock_folder() / f"llmperf-cpu-{number}.lock")
+                self._lock = try_lock(path)
             except OSError as error:
-                _logger.info("processor %d cannot be locked: %s", number, error)
+                why = f"{path}: {error.strerror or error}"
                 continue
             if self._lock is not None:
                 self.number = number
                 return
         if candidates:
-            _logger.info(
-                "launches come from any processor: others have taken %s",
+            _logger.warning(
+                "launches come from any processor: of %s none is to be had: %s",
                 ", ".join(map(str, candidates)),
+                why,
             )
 
     def note_turn(self, length_s: float, kept_waiting_s: float) -> None:

@@ -45,31 +45,59 @@ def for_launches(
 ) -> tuple[int, ...]:
     """Return the processors from which launches may be issued, best first; none where none is set aside.
 
-    They are those that children beside the timing leave alone. The host's first core is the last choice, since most
-    interrupts are served there, and so are second threads of a core.
+    They are those that children beside the timing leave alone, one of each core. The host's first core is the last choice: most
+    interrupts are served there.
 
     >>> for_launches(range(16), lambda one: frozenset({one % 8, one % 8 + 8}))
-    (1, 0, 9, 8)
+    (1, 0)
     >>> for_launches(range(4))
     ()
     """
-    cores = [sorted(core) for core in reversed(_cores_set_aside(processors, siblings_of))]
-    most_threads = max(map(len, cores), default=0)
-    return tuple(
-        core[thread] for thread in range(most_threads) for core in cores if thread < len(core)
-    )
+    return tuple(min(core) for core in reversed(_cores_set_aside(processors, siblings_of)))
+
+
+def core_of(processor: int) -> int:
+    """Return what the processor's core is called: its lowest thread, whoever may use that."""
+    return min(_siblings(processor))
+
+
+def share_of(
+    processors: Collection[int],
+    index: int,
+    num_shares: int,
+    siblings_of: Callable[[int], frozenset[int]] | None = None,
+) -> frozenset[int]:
+    """Return one of ``num_shares`` equal parts of the processors, in whole cores; all of them where there are too few.
+
+    >>> [sorted(share_of(range(8), index, 2, lambda one: frozenset({one % 4, one % 4 + 4}))) for index in (0, 1)]
+    [[0, 1, 4, 5], [2, 3, 6, 7]]
+    """
+    cores = _cores(processors, siblings_of)
+    share = len(cores) // num_shares
+    if not share:
+        return frozenset(processors)
+    return frozenset().union(*cores[index * share : (index + 1) * share])
 
 
 def _cores_set_aside(
     processors: Collection[int], siblings_of: Callable[[int], frozenset[int]] | None
 ) -> list[frozenset[int]]:
-    if len(processors) < FEWEST_PROCESSORS:
-        return []
+    aside: list[frozenset[int]] = []
+    if len(processors) >= FEWEST_PROCESSORS:
+        for core in _cores(processors, siblings_of):
+            if sum(map(len, aside)) >= SET_ASIDE:
+                break
+            aside.append(core)
+    return aside
+
+
+def _cores(
+    processors: Collection[int], siblings_of: Callable[[int], frozenset[int]] | None
+) -> list[frozenset[int]]:
+    """Return the processors by core, in the order of their lowest threads."""
     siblings_of = siblings_of or _siblings
     cores: list[frozenset[int]] = []
     for processor in sorted(processors):
-        if sum(map(len, cores)) >= SET_ASIDE:
-            break
         if not any(processor in core for core in cores):
             cores.append(siblings_of(processor) & frozenset(processors) | {processor})
     return cores

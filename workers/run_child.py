@@ -7,6 +7,7 @@ side; only the one whose turn it is launches.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import time
 from collections.abc import Sequence
@@ -71,7 +72,7 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
     turn_path = Path(job.turn_path) if job.turn_path else None
     with device_turn(turn_path) as handover, launching_from(job.processor):
         channel.send(TurnTaken())
-        began_s = time.monotonic()
+        began_s, had_waited_s = time.monotonic(), kept_waiting_s()
         if handover.dead_pid is not None:
             await_end(handover.dead_pid)
         if handover.idle_s is None or handover.idle_s > _COOLS_AFTER_S:
@@ -79,6 +80,9 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
         health_ns = None if handover.dead_pid is None else session.sentinel_ns()
         channel.send(TurnBegan(began_s=began_s, sentinel_ns=health_ns))
         last_message = _run_turn(channel, session, loaded, job, open_configs)
+        if isinstance(last_message, RunDone):
+            waited_s = kept_waiting_s() - had_waited_s
+            last_message = dataclasses.replace(last_message, kept_waiting_s=waited_s)
         if isinstance(last_message, ConfigFinished):  # sticky: the context is lost, buffers and all
             channel.send(last_message)
             _await_kill(channel)
@@ -103,7 +107,7 @@ def _run_turn(
     open_configs: Sequence[LaunchConfig],
 ) -> ConfigFinished | RunDone:
     """Time the job's configs and free its buffers; return the message that ends the job."""
-    began_s, had_waited_s = time.monotonic(), kept_waiting_s()
+    began_s = time.monotonic()
     try:
         loaded.reserve(open_configs, with_room=job.has_room)
     except DeviceFailure as error:
@@ -121,12 +125,7 @@ def _run_turn(
         sentinel_ns = session.sentinel_ns() if job.sentinel else None
     except DeviceFailure as error:
         return ConfigFinished(finished_index=last_index, outcome=error.failure, sticky=True)
-    return RunDone(
-        sentinel_ns=sentinel_ns,
-        ended_s=time.monotonic(),
-        buffers_s=buffers_s,
-        kept_waiting_s=kept_waiting_s() - had_waited_s,
-    )
+    return RunDone(sentinel_ns=sentinel_ns, ended_s=time.monotonic(), buffers_s=buffers_s)
 
 
 def _run_configs(

@@ -404,6 +404,7 @@ class RunLane:
             processor=self._launches.number,
         )
         self._phase, self._report, self._index = Phase.LOADING, "", None
+        state.trace.processor = job.processor
         state.trace.sent_s = time.monotonic()
         if not child.send(job):
             self._died()

@@ -66,6 +66,8 @@ class TaskTrace:
     """Of the turns that ended well: having buffers and giving them back."""
     charged_s: float = 0.0
     """What its configs count against ``limits.task_budget_s``."""
+    processor: int | None = None
+    """The host's, from which it was launched last; None: any."""
     _began_s: float | None = None
     _by_decade: dict[str, _Share] = field(default_factory=lambda: defaultdict(_Share))
 
@@ -114,6 +116,7 @@ class TaskTrace:
             "loaded_s": self.loaded_s,
             "turns": self.turns,
             "buffers_s": round(self.buffers_s, 6),
+            "processor": self.processor,
             "decades": {
                 decade: [share.num_configs, round(share.wall_s, 6), round(share.launched_s, 6)]
                 for decade, share in sorted(self._by_decade.items())

@@ -1,11 +1,11 @@
 """Part (c): a plain loop in one process, as a competent engineer writes it in an afternoon.
 
-``python -m benchmarks.collectors.plain_loop WORK.json LOG.jsonl``
+``python -m benchmarks.collectors.plain_loop WORK.json LOG.jsonl`` (with ``PLAIN_LOOP_BOUND=1`` launches come from one processor, as ours do)
 
 Each kernel is built from source, in line. For each launch config buffers are allocated and filled on the device (by our
 fill kernels, so that contents are the same), then come warm-ups, readings by our stop rule, refills where the kernel
 reads what it writes, and cold readings after a flush of the last-level cache; median, minimum, quartile distance and
-mean go to the log. On a GPU launches come from one processor of the host, as ours do. No isolation, no checks, no durability. After an error that is met while waiting the context cannot
+mean go to the log. No isolation, no checks, no durability. After an error that is met while waiting the context cannot
 be trusted: the process ends, and its supervisor starts another after the kernel in hand.
 """
 
@@ -41,6 +41,7 @@ from workers.stop_rule import StopRule
 from workers.timing import ONE_WARMUP_NS, launches_per_reading
 
 EXIT_LOST_CONTEXT = 3
+BOUND_VARIABLE = "PLAIN_LOOP_BOUND"
 
 
 class LostContextError(Exception):
@@ -69,7 +70,6 @@ class PlainLoop:
         last_level_cache_bytes: int,
     ) -> None:
         device = find_cl_device(ref)
-        self.is_gpu = bool(device.type & cl.device_type.GPU)
         self.context = cl.Context([device])
         self._rule = rule
         self._timer_step_ns = timer_step_ns
@@ -244,7 +244,8 @@ def main(arguments: Sequence[str]) -> int:
         timer_step_ns=work.timer_step_ns,
         last_level_cache_bytes=work.last_level_cache_bytes,
     )
-    processors = for_launches(os.sched_getaffinity(0)) if loop.is_gpu else ()
+    is_bound = os.environ.get(BOUND_VARIABLE) == "1"
+    processors = for_launches(os.sched_getaffinity(0)) if is_bound else ()
     with PartLog(log_path) as log, launching_from(next(iter(processors), None)):
         log.ready()
         for job in work.jobs:
