@@ -204,6 +204,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if min(given.processes, given.rounds) < 1:
+        parser.error("--processes and --rounds must be 1 or more")
     ref = choose(given.device)
     if isinstance(ref, NoDevice):
         parser.error(ref.message())

@@ -14,13 +14,13 @@ import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from workers.device.gpu_lock import lock_folder, try_lock
+from workers.device.host_lock import lock_folder, try_lock
 from workers.processors import core_of, for_launches
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _JUDGED_AFTER_S = 1.0
 _MOST_KEPT_WAITING = 0.1
-"""Of the time of turns. Alone on its processor a thread waits for a thousandth of it."""
+"""Of the time of turns."""
 
 _logger = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ def for_work_ahead(
     True
     """
     left = frozenset(processors).difference(*_cores_set_aside(processors, siblings_of))
-    return left if left and len(left) < len(processors) else None
+    return left if len(left) < len(processors) else None
 
 
 def for_launches(
@@ -88,7 +88,7 @@ def _cores_set_aside(
             if sum(map(len, aside)) >= SET_ASIDE:
                 break
             aside.append(core)
-    return aside
+    return aside if sum(map(len, aside)) < len(processors) else []
 
 
 def _cores(

@@ -24,7 +24,8 @@ from llmperf_common.records import Device
 from llmperf_common.store.reader import open_dataset
 from tests.integration.collecting import KERNELS, Collect, run_llmperf, write_kernels
 from workers.device.find import ProbedDevice, probe_all
-from workers.device.gpu_lock import LOCK_FOLDER_VARIABLE, gpu_lock, owner_of
+from workers.device.gpu_lock import gpu_lock, owner_of
+from workers.device.host_lock import LOCK_FOLDER_VARIABLE
 from workers.device.monitor import Reading
 from workers.device.nvml import NvmlAbsent, all_compute_pids, open_gpu, open_monitor
 from workers.device.nvml_gpu import NvmlGpu

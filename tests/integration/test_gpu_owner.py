@@ -17,7 +17,7 @@ from tests.integration.collecting import replay_file, wait_until, write_kernels
 from tests.integration.conftest import FAST
 from tests.integration.in_process import assert_refused, llmperf
 from workers.device import ownership
-from workers.device.gpu_lock import LOCK_FOLDER_VARIABLE
+from workers.device.host_lock import LOCK_FOLDER_VARIABLE
 
 OWNED = """
 import sys

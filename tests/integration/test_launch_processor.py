@@ -21,7 +21,7 @@ from workers.channel import Channel, ConfigFinished, RunDone, RunJob
 from workers.config import CollectConfig, PlanConfig, TimingConfig
 from workers.corpus import read_sources
 from workers.device.find import choose
-from workers.device.gpu_lock import LOCK_FOLDER_VARIABLE
+from workers.device.host_lock import LOCK_FOLDER_VARIABLE
 from workers.device.interface import DeviceFailure, DeviceRef
 from workers.device_worker import DeviceWorker
 from workers.executor import FinishedTask

@@ -13,8 +13,9 @@ from tests.unit.dataset_factory import make_device
 from tests.unit.fake_nvml import GPU_IS_LOST, UUID, FakeCard, driver_with
 from workers.device.candidates import Source
 from workers.device.find import DeviceReport, ProbedDevice
-from workers.device.gpu_lock import LOCK_FOLDER_VARIABLE, gpu_lock
+from workers.device.gpu_lock import gpu_lock
 from workers.device.gpu_state import GpuState, gpu_state
+from workers.device.host_lock import LOCK_FOLDER_VARIABLE
 from workers.device.interface import DeviceRef
 from workers.device.nvml import INSTALL, NvmlAbsent
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from workers import launch_processor
-from workers.device.gpu_lock import LOCK_FOLDER_VARIABLE
+from workers.device.host_lock import LOCK_FOLDER_VARIABLE
 from workers.launch_processor import LaunchProcessor, kept_waiting_s, launching_from
 from workers.processors import for_launches, for_work_ahead, share_of
 
@@ -87,6 +87,7 @@ def test_more_shares_than_cores_are_not_cut() -> None:
 
 def test_where_one_core_is_all_nothing_is_set_aside() -> None:
     assert for_work_ahead(EIGHT, lambda _: frozenset(EIGHT)) is None
+    assert for_launches(EIGHT, lambda _: frozenset(EIGHT)) == ()
 
 
 def test_each_collector_of_a_host_has_its_own() -> None:

@@ -22,14 +22,8 @@ from llmperf.exits import Exit, exit_code_of
 from tests.unit.dataset_factory import make_device
 from tests.unit.fake_nvml import UUID, FakeCard, driver_with
 from workers.device import ownership
-from workers.device.gpu_lock import (
-    LOCK_FOLDER_VARIABLE,
-    GpuTakenError,
-    gpu_lock,
-    lock_folder,
-    lock_path,
-    owner_of,
-)
+from workers.device.gpu_lock import GpuTakenError, gpu_lock, lock_path, owner_of
+from workers.device.host_lock import LOCK_FOLDER_VARIABLE, lock_folder
 from workers.device.interface import DeviceRef
 from workers.device.nvml import INSTALL
 from workers.device.nvml_gpu import ComputeProcess

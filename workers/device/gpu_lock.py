@@ -1,8 +1,6 @@
-"""The lock file of one GPU, or of another thing of the host that one collector has: who holds it, for everybody to see.
+"""The lock of one GPU: who holds it, for everybody on the host to see.
 
-Owns the file and its safety in a folder that all users may write to. The lock is an advisory ``flock``: it goes
-when its holder dies, however that happens, and the file stays. Who needs it: ``ownership.py``,
-``workers/launch_processor.py``.
+Owns the holder's note in the lock file. The file and its safety: ``host_lock.py``; who needs it: ``ownership.py``.
 """
 
 from __future__ import annotations
@@ -15,21 +13,18 @@ import json
 import os
 import re
 import socket
-import stat
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from llmperf_common.records import Device
+from workers.device.host_lock import LOCK_FOLDER_VARIABLE, lock_folder, lock_now, open_lock
 
-LOCK_FOLDER_VARIABLE = "LLMPERF_LOCK_DIR"
 PATIENCE_S = 2.0
 """A collector that was just killed, or a child that is just ending, is gone by then."""
 POLL_S = 0.1
-_SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108  (all users must come to the same one)
 _MAX_OWNER_BYTES = 4096
 
 
@@ -53,22 +48,6 @@ class Owner:
             f"pid {self.pid} of {self.user} on {self.host}, since {self.started_at}, "
             f"which collects into {self.out}"
         )
-
-
-def lock_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of the lock files: one for all users and jobs of the host.
-
-    ``LLMPERF_LOCK_DIR``, else the first of ``/run/lock`` and ``/tmp`` that everybody may write to. Not ``TMPDIR``,
-    which batch systems set for each job, unless there is nothing else.
-    """
-    chosen = environ.get(LOCK_FOLDER_VARIABLE)
-    if chosen:
-        return Path(chosen)
-    for folder in _SHARED_FOLDERS:
-        # By its mode and not by what we may do: root may write anywhere, and would look elsewhere than others.
-        if folder.is_dir() and folder.stat().st_mode & stat.S_IWOTH:
-            return folder
-    return Path(tempfile.gettempdir())
 
 
 def lock_path(device: Device, folder: Path | None = None) -> Path:
@@ -99,14 +78,14 @@ def gpu_lock(device: Device, out: str) -> Iterator[None]:
     """Hold the GPU's lock; ``out`` is where its holder collects, for others to read. Raises GpuTakenError."""
     path = lock_path(device)
     try:
-        descriptor = _open_lock(path)
+        descriptor = open_lock(path)
     except OSError as error:
         raise GpuTakenError(
             f"{device.name} cannot be locked: {path}: {error.strerror or error}; set {LOCK_FOLDER_VARIABLE} to a "
             "folder that all users of this GPU may write to"
         ) from error
     try:
-        if not _flock(descriptor):
+        if not _lock_soon(descriptor):
             owner = _read_owner(descriptor)
             who = owner.describe() if owner else f"a process that holds {path}"
             raise GpuTakenError(
@@ -122,62 +101,13 @@ def gpu_lock(device: Device, out: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def try_lock(path: Path) -> int | None:
-    """Return a descriptor that holds the lock file until it is closed, None where somebody else holds it.
-
-    Raises:
-        OSError: It cannot be opened, or is no plain file.
-    """
-    descriptor = _open_lock(path)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            return None
-        raise
-    return descriptor
-
-
-def _open_lock(path: Path) -> int:
-    """Open a lock file, making it if need be; children do not inherit it.
-
-    An existing file is opened without O_CREAT: in folders like /tmp the kernel refuses that for another user's file
-    (``fs.protected_regular``). It must be a plain file of one name: nobody makes us write elsewhere.
-    """
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    while True:
-        try:
-            descriptor = os.open(path, flags)
-            break
-        except FileNotFoundError:
-            with contextlib.suppress(FileExistsError):
-                descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-                os.fchmod(descriptor, 0o666)  # whatever the umask: others must be able to lock it
-                break
-        except (
-            PermissionError
-        ):  # of a user whose file is not writable to us: it can still be locked
-            descriptor = os.open(path, (flags & ~os.O_RDWR) | os.O_RDONLY)
-            break
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        os.close(descriptor)
-        raise OSError(None, "it is no plain file of one name: remove it", str(path))
-    return descriptor
-
-
-def _flock(descriptor: int) -> bool:
+def _lock_soon(descriptor: int) -> bool:
     deadline_s = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline_s:
-                return False
-            time.sleep(POLL_S)
-        else:
-            return True
+    while not lock_now(descriptor):
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(POLL_S)
+    return True
 
 
 def _this_owner(out: str) -> Owner:
