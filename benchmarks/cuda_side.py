@@ -23,7 +23,8 @@ from llmperf_common.records import (
 from workers.device.cuda import CudaContext
 from workers.device.cuda_launch import CudaBuffer, CudaLaunch, EventClock
 from workers.device.interface import Program
-from workers.device.opencl_buffers import GUARD_BYTES, OpenclLoadedKernel
+from workers.device.opencl_buffers import OpenclLoadedKernel
+from workers.device.opencl_limits import GUARD_BYTES
 from workers.inputs import pack_scalar, reference_bytes
 from workers.strategies.rules import SimpleRule
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +46,24 @@ def read_medians(path: Path) -> Medians:
     whole = [row for row in rows if all(row)]
     values = np.array([row[2:] for row in whole], dtype=np.float64)
     return Medians(columns=tuple(header[2:]), kernels=tuple(row[0] for row in whole), values=values)
+
+
+def write_medians(
+    path: Path, runs: Mapping[str, Mapping[str, float]], kernels: Mapping[str, str]
+) -> None:
+    """Write a row for each sample of the first run, a column for each run.
+
+    Args:
+        path: of the table.
+        runs: medians by run and sample, ns.
+        kernels: the kernel of each sample.
+    """
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["kernel_id", "sample_id", *runs])
+        for sample_id in next(iter(runs.values())):
+            medians = [run.get(sample_id, "") for run in runs.values()]
+            writer.writerow([kernels[sample_id][:10], sample_id[:10], *medians])
 
 
 def errors_percent(reference: Floats, other: Floats) -> Floats:

@@ -4,32 +4,33 @@
 
 ``CORPUS`` is a corpus of kernels that run (``benchmarks.collectors`` writes one, ``kept.parquet``). Kinds of runs: ``ours`` is ``llmperf collect``;
 ``unbound`` the same with ``timing.one_processor=false``; ``plain`` the loop of ``benchmarks.collectors``, part (c), over the configs of the first run, which must be
-one of these; ``plain-bound`` that loop, launching from one processor. All share one CUDA cache: only the first run compiles. Writes ``medians.csv``, a column a run, for
-``python -m benchmarks.run_offsets FOLDER/medians.csv --by-kind``.
+one of these; ``plain-bound`` that loop, launching from one processor; ``plain-shuffled`` and ``plain-bound-shuffled`` these with kernels and configs in
+another order each time, so that buffers come to lie elsewhere. All share one CUDA cache: only the first run compiles. Writes ``medians.csv``, a column a run,
+for ``python -m benchmarks.run_offsets FOLDER/medians.csv --by-kind``.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.collectors.log import read_log
 from benchmarks.collectors.ours import Collect, Collected, read_collected
 from benchmarks.collectors.plain_loop import BOUND_VARIABLE
-from benchmarks.collectors.slicing import work_of
+from benchmarks.collectors.slicing import shuffled, work_of
 from benchmarks.collectors.supervise import run_until_done
+from benchmarks.run_offsets import write_medians
 from llmperf_common.failures import OK_STATUS
 from workers.corpus_parquet import read_corpus
 from workers.device.find import NoDevice, choose
 from workers.device.interface import DeviceRef
 
-KINDS = ("ours", "unbound", "plain", "plain-bound")
-_PLAIN = ("plain", "plain-bound")
+_PLAIN = ("plain", "plain-bound", "plain-shuffled", "plain-bound-shuffled")
+KINDS = ("ours", "unbound", *_PLAIN)
 _SILENCE_S = 60.0
 
 Medians = dict[str, float]
@@ -75,13 +76,14 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     if any(given.out.iterdir()):
         parser.error(f"--out {given.out}: not empty")
-    write_medians(given.out / "medians.csv", *run_all(order, given, ref))
+    for runs, kernels in run_all(order, given, ref):
+        write_medians(given.out / "medians.csv", runs, kernels)
 
 
 def run_all(
     order: list[str], given: argparse.Namespace, ref: DeviceRef
-) -> tuple[dict[str, Medians], dict[str, str]]:
-    """Run them all; return medians by run and sample, ns, and each sample's kernel."""
+) -> Iterator[tuple[dict[str, Medians], dict[str, str]]]:
+    """Run them all; after each, yield medians by run and sample so far, ns, and each sample's kernel."""
     environment = {
         **os.environ,
         **ref.environment,
@@ -100,9 +102,9 @@ def run_all(
             folder.mkdir()
             part = run_until_done(
                 "benchmarks.collectors.plain_loop",
-                work,
+                shuffled(work, seed=number) if "shuffled" in kind else work,
                 folder,
-                environment={**environment, BOUND_VARIABLE: str(int(kind == "plain-bound"))},
+                environment={**environment, BOUND_VARIABLE: str(int("bound" in kind))},
                 max_s=given.max_seconds,
                 silence_s=_SILENCE_S,
             )
@@ -118,17 +120,7 @@ def run_all(
                 work = work_of(corpus, collected.dataset, collected.rows, dataclasses.asdict(ref))
         runs[name] = {row["sample_id"]: row["median_ns"] for row in rows}
         print(f"{name}: {len(rows)} ok, {time.monotonic() - began_s:.0f} s", flush=True)
-    return runs, kernels
-
-
-def write_medians(path: Path, runs: Mapping[str, Medians], kernels: Mapping[str, str]) -> None:
-    """Write a row for each sample of the first run, a column for each run."""
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["kernel_id", "sample_id", *runs])
-        for sample_id in next(iter(runs.values())):
-            medians = [run.get(sample_id, "") for run in runs.values()]
-            writer.writerow([kernels[sample_id][:10], sample_id[:10], *medians])
+        yield runs, kernels
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Draws a random slice of CORPUS, collects it once to find the kernels that fault, hang or give nothing (left out of all
 parts, and counted), and then times the others four ways, one after the other: *ours*, ``llmperf collect``; *c*, a plain
 loop over the same launch configs; *b*, kernel_tuner on 4 random ones of each kernel; *a*, a fresh process for one of
-each. ``results.csv`` and ``agreement.csv`` are written anew after each part; the same command goes on where an earlier one
+each. ``results.csv``, ``agreement.csv`` and ``medians.csv`` (for ``benchmarks.run_offsets --by-kind``) are written anew after each part; the same command goes on where an earlier one
 stopped, ``--parts`` does some parts only. What the times mean: ``rates.py``; who is left out: ``slicing.py``.
 
 Where kernels are not analysed the memory analysis is in our time, which the table says (``analysed_before``). To have it
@@ -17,13 +17,21 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.collectors.comparison import PARTS, Comparison, Limits, Settings, draw_slice
+from benchmarks.collectors.comparison import (
+    PARTS,
+    PLAIN_AGAIN,
+    Comparison,
+    Limits,
+    Settings,
+    draw_slice,
+)
 from benchmarks.collectors.tables import (
     agreement_rows,
     rates,
     summary,
     write_agreement,
     write_results,
+    write_run_medians,
 )
 from llmperf_common.store.filesystem import StoreError
 from workers.corpus_files import CorpusError
@@ -67,6 +75,9 @@ def _run(comparison: Comparison, parts: list[str]) -> None:
         if part in parts:
             comparison.run_part(part)
             _write(comparison)
+            if part == "c" and comparison.settings.repeat:
+                comparison.run_part(PLAIN_AGAIN)
+                _write(comparison)
     for line in summary(rates(comparison), agreement_rows(comparison), comparison):
         print(line)
 
@@ -75,6 +86,7 @@ def _write(comparison: Comparison) -> None:
     out = comparison.settings.out
     write_results(out / "results.csv", rates(comparison), comparison)
     write_agreement(out / "agreement.csv", agreement_rows(comparison))
+    write_run_medians(out / "medians.csv", comparison)
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
@@ -119,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="of llmperf collect")
     add("--slice-only", action="store_true", help="only write FOLDER/slice.parquet")
     add("--parts", default=",".join(_ORDER), help="comma-separated; ours is collected in any case")
-    add("--repeat", action="store_true", help="collect ours once more: the noise between two runs")
+    add("--repeat", action="store_true", help="ours and (c) once more: the noise between two runs")
     add("--no-screen", action="store_true", help="the kernels are known not to fault")
     add("--max-seconds-ours", type=float, default=limits.ours_s, help="each of its runs")
     add("--max-seconds-a", type=float, default=limits.a_s)

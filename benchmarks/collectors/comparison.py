@@ -1,7 +1,7 @@
 """The comparison, stage by stage, in one folder; a stage that is done is not done again.
 
 Owns the folder: ``slice.parquet`` (drawn), ``screen/`` (a first collection, which finds the kernels to leave out),
-``kept.parquet``, ``ours/`` and ``repeat/`` (datasets), ``a/``, ``b/``, ``c/`` (``work.json``, ``log.jsonl``, ``stderr.txt``),
+``kept.parquet``, ``ours/`` and ``repeat/`` (datasets), ``a/``, ``b/``, ``c/``, ``c_again/`` (``work.json``, ``log.jsonl``, ``stderr.txt``),
 ``stages.json`` (wall times), ``excluded.csv``.
 """
 
@@ -20,14 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.collectors.jobs import Work, without
+from benchmarks.collectors.log import read_log, rows_of
 from benchmarks.collectors.ours import Collect, Collected, read_collected
-from benchmarks.collectors.slicing import Verdict, draw, keep, left_out, pick, work_of
+from benchmarks.collectors.slicing import Verdict, draw, keep, left_out, pick, shuffled, work_of
 from benchmarks.collectors.supervise import PartRun, run_each, run_until_done
+from llmperf_common.failures import OK_STATUS
 from llmperf_common.store.filesystem import StoreError
 from workers.corpus_parquet import Corpus, read_corpus, write_corpus
 from workers.device.interface import DeviceRef
 
 PARTS = ("ours", "a", "b", "c")
+PLAIN_AGAIN = "c_again"
 CONFIGS_OF_A, CONFIGS_OF_B = 1, 4
 
 
@@ -128,7 +131,7 @@ class Comparison:
         self._note(name, {"wall_s": wall_s, "exit_code": code})
 
     def run_part(self, part: str) -> None:
-        """Run (a), (b) or (c) on what ours has measured."""
+        """Run (a), (b) or (c) on what ours has measured, or ``PLAIN_AGAIN`` on what (c) has."""
         folder = self._path(part)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -155,7 +158,7 @@ class Comparison:
         else:
             run = run_until_done(
                 "benchmarks.collectors.plain_loop",
-                work,
+                work if part == "c" else self._work_of_plain(),
                 folder,
                 environment={**environment, "PYOPENCL_NO_CACHE": "1"},
                 max_s=limits.c_s,
@@ -164,6 +167,17 @@ class Comparison:
         if run.problem:
             _say(f"part {part}: {run.problem}")
         self._note(part, dataclasses.asdict(run))
+
+    def _work_of_plain(self) -> Work:
+        """Return what (c) has timed, in another order: its buffers come to lie elsewhere."""
+        log = rows_of(read_log(self.log_path("c")))
+        timed = {row["sample_id"] for row in log if row["status"] == OK_STATUS}
+        jobs = [
+            dataclasses.replace(job, launches=launches)
+            for job in self.work.jobs
+            if (launches := tuple(one for one in job.launches if one.sample_id in timed))
+        ]
+        return shuffled(dataclasses.replace(self.work, jobs=tuple(jobs)), self.settings.seed)
 
     def part_run(self, part: str) -> PartRun | None:
         """Return how a part went; None where it has not run."""
@@ -231,7 +245,12 @@ class Comparison:
         shutil.rmtree(caches, ignore_errors=True)
         variables = {"CUDA_CACHE_PATH": "cuda", "XDG_CACHE_HOME": "xdg"}
         found = dict(os.environ)
-        if part in ("a", "b", "c"):  # ours looks for its devices itself, for one to analyse on, too
+        if part in (
+            "a",
+            "b",
+            "c",
+            PLAIN_AGAIN,
+        ):  # ours looks for its devices itself, for one to analyse on, too
             found |= self._ref.environment
             variables["POCL_CACHE_DIR"] = "pocl"
         for variable, name in variables.items():

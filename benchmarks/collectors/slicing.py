@@ -9,6 +9,7 @@ those that gave no ok sample. Of the others every launch config is timed that ou
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -152,6 +153,20 @@ def pick(work: Work, ok_ids: frozenset[str], *, per_kernel: int, seed: int) -> W
         last_level_cache_bytes=work.last_level_cache_bytes,
         jobs=tuple(chosen),
     )
+
+
+def shuffled(work: Work, seed: int) -> Work:
+    """Return the work with its kernels, and each kernel's launch configs, in a random order.
+
+    What a driver gives a process follows from what the process has had before, so that in one order
+    each config meets the same places in memory, run after run.
+    """
+    generator = random.Random(seed)  # noqa: S311  (no secret)
+    jobs = []
+    for job in generator.sample(work.jobs, len(work.jobs)):
+        launches = tuple(generator.sample(job.launches, len(job.launches)))
+        jobs.append(dataclasses.replace(job, launches=launches))
+    return dataclasses.replace(work, jobs=tuple(jobs))
 
 
 def _job(kernel: Kernel, rows: Sequence[Mapping[str, Any]]) -> Job:

@@ -1,4 +1,4 @@
-"""The two tables of the comparison, made of whatever stages have left: ``results.csv`` and ``agreement.csv``."""
+"""The tables of the comparison, made of whatever stages have left: ``results.csv``, ``agreement.csv`` and ``medians.csv``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.collectors.agreement import Agreement, agreements
-from benchmarks.collectors.comparison import Comparison
+from benchmarks.collectors.comparison import PLAIN_AGAIN, Comparison
 from benchmarks.collectors.log import read_log, rows_of
 from benchmarks.collectors.ours import Collected
 from benchmarks.collectors.rates import Rate, Stretch, TimedRow, class_rates, shares_s
 from benchmarks.collectors.slicing import analysed_share
+from benchmarks.run_offsets import write_medians
 
 BARS = {
     ("a", "whole"): 150.0,
@@ -82,7 +83,29 @@ def agreement_rows(comparison: Comparison) -> list[Agreement]:
         if part == "b":
             means = {row["sample_id"]: row["mean_ns"] for row in _ok(rows)}
             found += agreements("ours and b (mean)", ours, means, refilled=refilled)
+    if PLAIN_AGAIN in comparison.stages:
+        plain, plain_again = (_plain_medians(comparison, part) for part in ("c", PLAIN_AGAIN))
+        found += agreements("c and c again", plain, plain_again, refilled=refilled)
+        found += agreements("ours and c again", ours, plain_again, refilled=refilled)
     return found
+
+
+def write_run_medians(path: Path, comparison: Comparison) -> None:
+    """Write ``medians.csv``: a column for each run of ours and of (c), ns, named for ``run_offsets --by-kind``."""
+    runs = {
+        f"{number:02}_ours": _medians(comparison.collected(name).rows)
+        for number, name in enumerate(("ours", "screen", "repeat"))
+        if name in comparison.stages
+    }
+    for number, part in enumerate(("c", PLAIN_AGAIN), 3):
+        if part in comparison.stages:
+            runs[f"{number:02}_plain"] = _plain_medians(comparison, part)
+    kernels = {row["sample_id"]: row["kernel_id"] for row in comparison.ours.rows}
+    write_medians(path, runs, kernels)
+
+
+def _plain_medians(comparison: Comparison, part: str) -> dict[str, float]:
+    return _medians(rows_of(read_log(comparison.log_path(part))))
 
 
 def write_results(path: Path, found: Sequence[Rate], comparison: Comparison) -> None:

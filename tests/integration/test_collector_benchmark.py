@@ -374,7 +374,7 @@ def compared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     command = [
         sys.executable, "-m", "benchmarks.collectors", str(folder / "corpus.parquet"), "--device", request.param,
         "--kernels", "0", "--samples-per-kernel", "3", "--out", str(folder / "out"),
-        "--parts", "ours,c,b,a" if has_tuner else "ours,c,a",
+        "--repeat", "--parts", "ours,c,b,a" if has_tuner else "ours,c,a",
         *QUICK,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
@@ -422,6 +422,26 @@ def test_every_part_times_what_ours_has_planned(compared: Compared) -> None:
         counts = {(r["pair"], r["subset"]): int(r["num_configs"]) for r in csv.DictReader(stream)}
     assert counts["ours and c", "all"] == counts["ours and screen", "all"] == 6
     assert counts["ours and a", "all"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(450)
+def test_ours_and_the_plain_loop_are_run_twice_to_know_their_noise(compared: Compared) -> None:
+    first, second = (
+        [row["sample_id"] for row in rows_of(read_log(compared.folder / part / "log.jsonl"))]
+        for part in ("c", "c_again")
+    )
+    assert sorted(first) == sorted(second)
+    assert first != second, "in another order"
+    columns = ["00_ours", "01_ours", "02_ours", "03_plain", "04_plain"]
+    with (compared.folder / "medians.csv").open(newline="") as stream:
+        header, *rows = csv.reader(stream)
+    assert header == ["kernel_id", "sample_id", *columns]
+    assert len(rows) == 6
+    assert all(float(value) > 0 for row in rows for value in row[2:])
+    with (compared.folder / "agreement.csv").open(newline="") as stream:
+        pairs = {row["pair"] for row in csv.DictReader(stream)}
+    assert {"ours and repeat", "c and c again", "ours and c again"} <= pairs
 
 
 @pytest.mark.slow

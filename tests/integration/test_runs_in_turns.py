@@ -12,7 +12,7 @@ from tests.integration.collecting import write_kernels
 from workers.corpus import read_sources, write_corpus
 
 pytestmark = pytest.mark.slow
-ORDER = "ours plain plain-bound unbound"
+ORDER = "ours plain-shuffled plain-bound unbound"
 
 
 def test_each_kind_times_the_same_configs(

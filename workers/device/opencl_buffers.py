@@ -1,29 +1,27 @@
 """The buffers of one kernel on an OpenCL device.
 
-Owns the buffers of a task (``OpenclLoadedKernel``), what is checked before a launch config is put in place, and that at most
-one config is. How it is launched: ``opencl_launch.py``. What a buffer contains is ``workers/inputs.py``'s rule.
+Owns the buffers of a task (``OpenclLoadedKernel``), where they are, and that at most one launch config is in place. What may be
+launched: ``opencl_limits.py``; how: ``opencl_launch.py``. What a buffer contains is ``workers/inputs.py``'s rule.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 
 import pyopencl as cl  # noqa: TID251
 
-from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.failures import FailureCode, Stage
 from llmperf_common.records import Argument, ArgumentKind, Kernel, LaunchArgument, LaunchConfig
 from workers.device.interface import FRONT_ROOM_BYTES, ROOM_BYTES, DeviceFailure
-from workers.device.opencl_errors import cl_errors, launch_error, out_of_memory
+from workers.device.kept_buffers import SMALL_BYTES
+from workers.device.opencl_errors import cl_errors, launch_error
 from workers.device.opencl_launch import OpenclLauncher, PlacedBuffer
+from workers.device.opencl_limits import GUARD_BYTES, LaunchLimits, padded
 from workers.device.opencl_queue import DeviceQueue, set_scalar
-from workers.inputs import is_fillable, pack_scalar
+from workers.inputs import pack_scalar
 
 _logger = logging.getLogger(__name__)
-
-GUARD_BYTES = 4096
-"""Zeroed room behind every buffer: a kernel that reaches a little too far reads zeros, not its neighbour."""
 
 _BOTH_ROOMS_BYTES = FRONT_ROOM_BYTES + ROOM_BYTES
 
@@ -43,26 +41,21 @@ class OpenclLoadedKernel:
         self.queue = queue
         self.cl_kernel = cl_kernel
         self._current: OpenclLauncher | None = None
-        self._name = kernel.name
         self._buffers: dict[int, cl.Buffer] = {}
         """By position; a buffer with room around it is a part of ``_wholes``'s."""
         self._wholes: dict[int, cl.Buffer] = {}
+        self._small: dict[int, cl.Buffer] = {}
+        """By position: of the current config only, see ``_take_small``."""
         self._rooms_to_clear: list[tuple[cl.Buffer, int]] = []
         """Buffers with room, and how many bytes lie between their rooms."""
         self._is_reserved = False
-        for argument in self.signature.arguments:
-            _require_supported(argument)
-        info = cl.kernel_work_group_info
-        with cl_errors(Stage.LAUNCH):
-            work_group_info = cl_kernel.get_work_group_info
-            self._max_local_items = int(work_group_info(info.WORK_GROUP_SIZE, queue.cl_device))
-            driver_local_bytes = int(work_group_info(info.LOCAL_MEM_SIZE, queue.cl_device))
-            self._max_constant_bytes = int(queue.cl_device.max_constant_buffer_size)
-        if self.signature.required_local_size is not None:
-            # NVIDIA's OpenCL says 256 of a kernel that requires 1,024, and launches it.
-            required = math.prod(self.signature.required_local_size)
-            self._max_local_items = max(self._max_local_items, required)
-        self._static_local_bytes = max(driver_local_bytes, self.signature.static_local_bytes)
+        self._limits = LaunchLimits(
+            name=kernel.name,
+            signature=kernel.signature,
+            cl_kernel=cl_kernel,
+            cl_device=queue.cl_device,
+            device=queue.device,
+        )
 
     def reserve(
         self,
@@ -102,7 +95,7 @@ class OpenclLoadedKernel:
             return
         try:
             for position, num_bytes in largest.items():
-                if position not in self._buffers:
+                if position not in self._buffers and (with_room or not self._is_small(num_bytes)):
                     if with_room and num_bytes + _BOTH_ROOMS_BYTES <= device.max_allocation_bytes:
                         self._take_with_room(position, num_bytes)
                     else:
@@ -124,7 +117,7 @@ class OpenclLoadedKernel:
         for config in configs:
             for argument, given in zip(self.signature.arguments, config.args, strict=True):
                 if argument.kind is ArgumentKind.GLOBAL_BUFFER:
-                    num_bytes = _padded((given.elements or 0) * argument.element_bytes)
+                    num_bytes = padded((given.elements or 0) * argument.element_bytes)
                     if num_bytes <= self.queue.device.max_allocation_bytes:
                         known = largest.get(argument.position, 0)
                         largest[argument.position] = max(known, num_bytes)
@@ -155,13 +148,7 @@ class OpenclLoadedKernel:
         Raises:
             DeviceFailure: ``launch_error`` (NDRange or argument), ``out_of_memory``.
         """
-        if len(config.args) != len(self.signature.arguments):
-            raise launch_error(
-                f"{self._name} has {len(self.signature.arguments)} arguments, "
-                f"the launch config {len(config.args)}"
-            )
-        self._check_ndrange(config)
-        self._check_memory(config)
+        self._limits.check(config)
         try:
             return self._put_in_place(config)
         except DeviceFailure as error:
@@ -197,8 +184,9 @@ class OpenclLoadedKernel:
 
     def read_buffer(self, position: int, num_bytes: int) -> bytes:
         """Return the first bytes, guard included, of one argument's buffer."""
+        held = self._small[position] if position in self._small else self._buffers[position]
         with cl_errors(Stage.CHECK, waiting=True):
-            return self.queue.read(self._buffers[position], num_bytes)
+            return self.queue.read(held, num_bytes)
 
     def release(self, *, keep: bool = True) -> None:
         """Give the kernel's buffers back; where the context is lost they are gone already.
@@ -208,12 +196,15 @@ class OpenclLoadedKernel:
         """
         self._retire_current()
         try:
+            for position in list(self._small):
+                self._small.pop(position).release()
             for position in list(self._buffers):
                 self._give_back(position)
             if not keep:
                 self.queue.kept.drop()
         except cl.Error as error:
             _logger.warning("freeing buffers of a lost context: %s", error)
+        self._small.clear()
         self._buffers.clear()
         self._wholes.clear()
         self._rooms_to_clear.clear()
@@ -247,17 +238,7 @@ class OpenclLoadedKernel:
     def _place(self, argument: Argument, given: LaunchArgument) -> PlacedBuffer:
         elements = given.elements or 0
         num_bytes = elements * argument.element_bytes
-        needed = _padded(num_bytes)
-        allocate = self.queue.kept.take
-        if argument.kind is ArgumentKind.CONSTANT_BUFFER:  # one that is too large is refused
-            needed = max(min(needed, self._max_constant_bytes), num_bytes, 4)
-            allocate = self.queue.allocate
-        held = self._buffers.get(argument.position)
-        if held is None or held.size < needed:
-            if held is not None:
-                with cl_errors(Stage.LAUNCH):
-                    self._give_back(argument.position)
-            held = self._buffers[argument.position] = allocate(needed)
+        held = self._take(argument, num_bytes)
         with cl_errors(Stage.LAUNCH):
             self.cl_kernel.set_arg(argument.position, held)
         return PlacedBuffer(
@@ -269,67 +250,41 @@ class OpenclLoadedKernel:
             contents=given.contents,
         )
 
-    def _check_ndrange(self, config: LaunchConfig) -> None:
-        total, group = config.global_size, config.local_size
-        device = self.queue.device
-        shape = f"global size {total}, local size {group}"
-        if not 1 <= len(total) <= 3 or len(total) != len(group):
-            raise launch_error(f"{shape}: one to three dimensions, as many in both, are needed")
-        if min(*total, *group) < 1 or any(n % m for n, m in zip(total, group, strict=True)):
-            raise launch_error(f"{shape}: the global size must be a multiple of the local size")
-        if math.prod(group) > self._max_local_items:
-            raise launch_error(
-                f"{shape}: {math.prod(group)} work-items a work-group; on this device "
-                f"{self._name} takes at most {self._max_local_items} (CL_KERNEL_WORK_GROUP_SIZE)"
-            )
-        for count, limit in zip(group, device.max_work_item_sizes, strict=False):
-            if count > limit:
-                raise launch_error(f"{shape}: {count} work-items in one dimension, limit {limit}")
-        required = self.signature.required_local_size
-        if required is not None and tuple(required[: len(group)]) != group:
-            raise launch_error(f"{shape}: {self._name} requires the local size {required}")
+    def _take(self, argument: Argument, num_bytes: int) -> cl.Buffer:
+        """Return a buffer for the current config: a new small one, the one that is there, or one that is larger."""
+        position, needed = argument.position, padded(num_bytes)
+        allocate = self.queue.kept.take
+        if argument.kind is ArgumentKind.CONSTANT_BUFFER:  # one that is too large is refused
+            needed = max(min(needed, self._limits.max_constant_bytes), num_bytes, 4)
+            allocate = self.queue.allocate
+        elif position not in self._wholes:
+            if self._is_small(needed):
+                return self._take_small(position, needed)
+            self._release_small(position)
+        held = self._buffers.get(position)
+        if held is None or held.size < needed:
+            if held is not None:
+                with cl_errors(Stage.LAUNCH):
+                    self._give_back(position)
+            held = self._buffers[position] = allocate(needed)
+        return held
 
-    def _check_memory(self, config: LaunchConfig) -> None:
-        device = self.queue.device
-        local_bytes, global_bytes = self._static_local_bytes, 0
-        for argument, given in zip(self.signature.arguments, config.args, strict=True):
-            num_bytes = (given.elements or 0) * argument.element_bytes
-            if argument.kind is ArgumentKind.LOCAL_BUFFER:
-                local_bytes += num_bytes
-            elif argument.kind.is_buffer:
-                global_bytes += _padded(num_bytes)
-                limit = device.max_allocation_bytes
-                if argument.kind is ArgumentKind.CONSTANT_BUFFER:
-                    limit = self._max_constant_bytes
-                    num_bytes = max(num_bytes, 4)
-                else:
-                    num_bytes = _padded(num_bytes)
-                if num_bytes > limit:
-                    raise out_of_memory(
-                        f"argument {argument.name!r}: {num_bytes} bytes, at most {limit} possible"
-                    )
-        if local_bytes > device.local_memory_bytes:
-            raise out_of_memory(
-                f"{local_bytes} bytes of local memory, the device has {device.local_memory_bytes}"
-            )
-        if global_bytes > device.global_memory_bytes:
-            raise out_of_memory(
-                f"{global_bytes} bytes of buffers, the device has {device.global_memory_bytes}"
-            )
+    def _is_small(self, num_bytes: int) -> bool:
+        return self.queue.is_gpu and num_bytes <= SMALL_BYTES
 
+    def _take_small(self, position: int, num_bytes: int) -> cl.Buffer:
+        """Have a buffer of exactly this size, where the driver puts it for any program.
 
-def _padded(num_bytes: int) -> int:
-    """Return ``num_bytes`` with its guard, in whole guards, so that close sizes share a buffer."""
-    return (num_bytes + GUARD_BYTES - 1) // GUARD_BYTES * GUARD_BYTES + GUARD_BYTES
+        Where a few lines of memory lie that all work-items touch decides up to a quarter of a launch's time, and at the
+        start of pages of their own, where larger configs' buffers begin, they lie unlike anywhere else.
+        """
+        held = self._small.get(position)
+        if held is None or held.size != num_bytes:
+            self._release_small(position)
+            held = self._small[position] = self.queue.allocate(num_bytes)
+        return held
 
-
-def _require_supported(argument: Argument) -> None:
-    usable = argument.kind.is_buffer or argument.kind is ArgumentKind.SCALAR
-    if argument.kind is ArgumentKind.LOCAL_BUFFER:
-        return
-    types = [leaf.scalar_type for leaf in argument.leaves] or [argument.scalar_type]
-    if not usable or not all(map(is_fillable, types)):
-        detail = f"argument {argument.name!r} ({argument.kind}, {argument.type_name})"
-        raise DeviceFailure(
-            Failure(code=FailureCode.UNSUPPORTED, stage=Stage.SIGNATURE, detail=detail)
-        )
+    def _release_small(self, position: int) -> None:
+        if position in self._small:
+            with cl_errors(Stage.LAUNCH):
+                self._small.pop(position).release()
