@@ -37,9 +37,6 @@ from llmperf_common.store.filesystem import StoreError
 from workers.corpus_files import CorpusError
 from workers.device.find import NoDevice, choose
 
-_ORDER = ("ours", "c", "b", "a")
-"""In which parts run: what the others need first."""
-
 
 def main() -> int:
     """Run the command line."""
@@ -66,20 +63,29 @@ def main() -> int:
 
 def _run(comparison: Comparison, parts: list[str]) -> None:
     comparison.choose_kernels()
-    comparison.collect("ours")
-    _write(comparison)
-    if comparison.settings.repeat:
-        comparison.collect("repeat")
-        _write(comparison)
-    for part in _ORDER[1:]:
+    repeats = comparison.settings.repeat
+    _do(comparison, "ours")
+    if "c" in parts:
+        _do(comparison, "c")
+    if (
+        repeats
+    ):  # in turns: a host that changes with time must not look like a difference of the two
+        _do(comparison, "repeat")
+        if "c" in parts:
+            _do(comparison, PLAIN_AGAIN)
+    for part in ("b", "a"):
         if part in parts:
-            comparison.run_part(part)
-            _write(comparison)
-            if part == "c" and comparison.settings.repeat:
-                comparison.run_part(PLAIN_AGAIN)
-                _write(comparison)
+            _do(comparison, part)
     for line in summary(rates(comparison), agreement_rows(comparison), comparison):
         print(line)
+
+
+def _do(comparison: Comparison, part: str) -> None:
+    if part in ("ours", "repeat"):
+        comparison.collect(part)
+    else:
+        comparison.run_part(part)
+    _write(comparison)
 
 
 def _write(comparison: Comparison) -> None:
@@ -130,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--preset", default="default", help="of llmperf collect")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="of llmperf collect")
     add("--slice-only", action="store_true", help="only write FOLDER/slice.parquet")
-    add("--parts", default=",".join(_ORDER), help="comma-separated; ours is collected in any case")
+    add("--parts", default=",".join(PARTS), help="comma-separated; ours is collected in any case")
     add("--repeat", action="store_true", help="ours and (c) once more: the noise between two runs")
     add("--no-screen", action="store_true", help="the kernels are known not to fault")
     add("--max-seconds-ours", type=float, default=limits.ours_s, help="each of its runs")
