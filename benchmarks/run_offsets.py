@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ _MOST_NS = 2000.0
 _MOST_LOG = 0.1
 """And ratios: one config that a run met in a bad moment must not make a correlation."""
 _DRAWS = 2000
+_SLACK = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +52,17 @@ def read_medians(path: Path) -> Medians:
 def write_medians(
     path: Path, runs: Mapping[str, Mapping[str, float]], kernels: Mapping[str, str]
 ) -> None:
-    """Write a row for each sample of the first run, a column for each run.
+    """Write a row for each sample, a column for each run.
 
     Args:
         path: of the table.
         runs: medians by run and sample, ns.
-        kernels: the kernel of each sample.
+        kernels: the samples, with the kernel of each.
     """
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(["kernel_id", "sample_id", *runs])
-        for sample_id in next(iter(runs.values())):
+        for sample_id in kernels:
             medians = [run.get(sample_id, "") for run in runs.values()]
             writer.writerow([kernels[sample_id][:10], sample_id[:10], *medians])
 
@@ -100,13 +101,16 @@ class KindsApart:
     ``excess_percent``: MAPE between the kinds less the mean of those among the runs of each, points (one-sided);
     ``offset_ns``: the second less the first, mean over configs (two-sided). ``repeats``: correlation, over configs, of the kinds'
     difference in half of the runs with that in the other half; 0 where only runs differ, None with fewer than four runs.
+    ``shape_percent``: the same excess with each run's own offset taken away, which the whole of a run has in common.
     """
 
     excess_percent: float
     excess_p: float
+    shape_percent: float
+    shape_p: float
     offset_ns: float
     offset_p: float
-    num_labellings: int
+    least_p: float
     repeats: float | None
 
 
@@ -119,48 +123,72 @@ def kinds_apart(values: Floats, first: Sequence[int], second: Sequence[int]) -> 
         second: columns of the other kind.
     """
     runs = [*first, *second]
-    mape = {
-        pair: float(errors_percent(values[:, pair[0]], values[:, pair[1]]).mean())
-        for pair in itertools.permutations(runs, 2)
-    }
     centre = np.median(values[:, runs], axis=1)
     offsets = {
         run: float(np.clip(values[:, run] - centre, -_MOST_NS, _MOST_NS).mean()) for run in runs
     }
+    raw, shape = _mapes(values, runs), _mapes(values - _own_ns(values, runs), runs)
 
-    def apart(of_first: Sequence[int]) -> tuple[float, float]:
+    def offset_of(of_first: Sequence[int]) -> float:
         others = [run for run in runs if run not in of_first]
-        across = [mape[one, other] + mape[other, one] for one in of_first for other in others]
-        among = [
-            np.mean([mape[pair] for pair in itertools.permutations(kind, 2)])
-            for kind in (of_first, others)
-            if len(kind) > 1
-        ]
-        offset = np.mean([offsets[run] for run in others]) - np.mean(
-            [offsets[run] for run in of_first]
-        )
-        return float(np.mean(across) / 2 - np.mean(among)), float(offset)
+        second_ns = np.mean([offsets[run] for run in others])
+        return float(second_ns - np.mean([offsets[run] for run in of_first]))
 
-    excess, offset = apart(first)
-    dealt = [apart(chosen) for chosen in itertools.combinations(runs, len(first))]
-    slack = 1e-9
+    dealt = list(itertools.combinations(runs, len(first)))
+
+    def judged(found_by: Callable[[Sequence[int]], float]) -> tuple[float, float]:
+        seen = found_by(first)
+        return seen, float(np.mean([found_by(chosen) >= seen - _SLACK for chosen in dealt]))
+
+    excess, excess_p = judged(lambda chosen: _excess(raw, runs, chosen))
+    shape_excess, shape_p = judged(lambda chosen: _excess(shape, runs, chosen))
+    _, offset_p = judged(lambda chosen: abs(offset_of(chosen)))
     return KindsApart(
         excess_percent=excess,
-        excess_p=float(np.mean([one >= excess - slack for one, _ in dealt])),
-        offset_ns=offset,
-        offset_p=float(np.mean([abs(one) >= abs(offset) - slack for _, one in dealt])),
-        num_labellings=len(dealt),
+        excess_p=excess_p,
+        shape_percent=shape_excess,
+        shape_p=shape_p,
+        offset_ns=offset_of(first),
+        offset_p=offset_p,
+        # Where the kinds are equally many, each way to deal has a twin with the names exchanged.
+        least_p=(2 if len(first) == len(second) else 1) / len(dealt),
         repeats=_repeats(values, first, second),
     )
+
+
+_Pairs = dict[tuple[int, int], float]
+
+
+def _mapes(values: Floats, runs: Sequence[int]) -> _Pairs:
+    return {
+        (one, other): float(errors_percent(values[:, one], values[:, other]).mean())
+        for one, other in itertools.permutations(runs, 2)
+    }
+
+
+def _excess(mape: _Pairs, runs: Sequence[int], of_first: Sequence[int]) -> float:
+    """Return the mean between these runs and the others, less the mean of those among each."""
+    others = [run for run in runs if run not in of_first]
+    across = [mape[one, other] + mape[other, one] for one in of_first for other in others]
+    among = [
+        np.mean([mape[pair] for pair in itertools.permutations(kind, 2)])
+        for kind in (of_first, others)
+        if len(kind) > 1
+    ]
+    return float(np.mean(across) / 2 - np.mean(among))
+
+
+def _own_ns(values: Floats, runs: Sequence[int]) -> Floats:
+    """Return by how much the configs of each column are longer than the median of these runs; the median over configs, ns."""
+    centre = np.median(values[:, list(runs)], axis=1)
+    found: Floats = np.median(values - centre[:, None], axis=0)
+    return found
 
 
 def _repeats(values: Floats, first: Sequence[int], second: Sequence[int]) -> float | None:
     if min(len(first), len(second)) < 2:
         return None
-    runs = [*first, *second]
-    centre = np.median(values[:, runs], axis=1)
-    own_ns = np.median(values - centre[:, None], axis=0)  # of a run, on all its configs
-    logs = np.log(values - own_ns)
+    logs = np.log(values - _own_ns(values, [*first, *second]))
     halves = [
         logs[:, second[start::2]].mean(axis=1) - logs[:, first[start::2]].mean(axis=1)
         for start in (0, 1)
@@ -205,9 +233,9 @@ def _tell_kinds(columns: Sequence[str], values: Floats) -> None:
             else f"; configs' differences repeat with r = {found.repeats:.2f}"
         )
         print(
-            f"{one} and {other}, less each among themselves: {found.excess_percent:+.2f} points (p {found.excess_p:.3f}); "
-            f"{other} less {one}: {found.offset_ns:+.0f} ns (p {found.offset_p:.3f}; "
-            f"{found.num_labellings} labellings: {1 / found.num_labellings:.3f} at least){repeats}"
+            f"{one} and {other}, less each among themselves: {found.excess_percent:+.2f} points (p {found.excess_p:.3f}), "
+            f"without the runs' own offsets {found.shape_percent:+.2f} (p {found.shape_p:.3f}); "
+            f"{other} less {one}: {found.offset_ns:+.0f} ns (p {found.offset_p:.3f}); no p below {found.least_p:.3f}{repeats}"
         )
 
 

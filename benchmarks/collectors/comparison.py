@@ -131,7 +131,9 @@ class Comparison:
         self._note(name, {"wall_s": wall_s, "exit_code": code})
 
     def run_part(self, part: str) -> None:
-        """Run (a), (b) or (c) on what ours has measured, or ``PLAIN_AGAIN`` on what (c) has."""
+        """Run (a), (b) or (c) on what ours has measured, or ``PLAIN_AGAIN`` on what (c) has; once it is done, do nothing."""
+        if part in self.stages:
+            return
         folder = self._path(part)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()

@@ -35,7 +35,7 @@ def rates(comparison: Comparison) -> list[Rate]:
     ]
     if "ours" not in comparison.stages:
         return found
-    for part in ("a", "b", "c"):
+    for part in ("a", "b", "c", PLAIN_AGAIN):
         run = comparison.part_run(part)
         if run is None or run.problem:
             continue
@@ -91,15 +91,14 @@ def agreement_rows(comparison: Comparison) -> list[Agreement]:
 
 
 def write_run_medians(path: Path, comparison: Comparison) -> None:
-    """Write ``medians.csv``: a column for each run of ours and of (c), ns, named for ``run_offsets --by-kind``."""
-    runs = {
-        f"{number:02}_ours": _medians(comparison.collected(name).rows)
-        for number, name in enumerate(("ours", "screen", "repeat"))
-        if name in comparison.stages
-    }
-    for number, part in enumerate(("c", PLAIN_AGAIN), 3):
-        if part in comparison.stages:
-            runs[f"{number:02}_plain"] = _plain_medians(comparison, part)
+    """Write ``medians.csv``: a column for each run of ours and of (c), ns, in their order and named for ``run_offsets --by-kind``."""
+    order = ("screen", "ours", "c", "repeat", PLAIN_AGAIN)
+    runs: dict[str, dict[str, float]] = {}
+    for number, name in enumerate(order):
+        if name in ("c", PLAIN_AGAIN) and name in comparison.stages:
+            runs[f"{number:02}_plain"] = _plain_medians(comparison, name)
+        elif name in comparison.stages:
+            runs[f"{number:02}_ours"] = _medians(comparison.collected(name).rows)
     kernels = {row["sample_id"]: row["kernel_id"] for row in comparison.ours.rows}
     write_medians(path, runs, kernels)
 
@@ -182,6 +181,8 @@ def _part_rates(
         return [dataclasses.replace(whole, work_s=_sum(rows, "call_s")), own]
     stretches = _stretches(lines)
     whole = dataclasses.replace(whole, work_s=sum(one.seconds for one in stretches))
+    if whole.part == PLAIN_AGAIN:
+        return [whole]
     ours = comparison.ours
     medians = {row["sample_id"]: row["median_ns"] for row in _ok(ours.rows)}
     kernels = {row["sample_id"]: row["kernel_id"] for row in ours.rows}

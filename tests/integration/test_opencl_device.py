@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import pyopencl as cl  # noqa: TID251
 import pytest
 
 from llmperf_common.analysis import Contents, ContentsRule
@@ -287,55 +286,6 @@ def test_a_gpu_gets_room_around_buffers_whose_reach_is_not_known(
     finally:
         loaded.queue.is_gpu = False
         loaded.release()
-
-
-def test_a_gpu_has_small_buffers_of_their_own_size(
-    session: Session, compiled: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernel = vadd()
-    loaded = session.load(kernel, compiled)
-    assert isinstance(loaded, OpenclLoadedKernel)
-    monkeypatch.setattr(loaded.queue, "is_gpu", True)
-    allocated: list[cl.Buffer] = []
-    allocate = loaded.queue.allocate
-    monkeypatch.setattr(
-        loaded.queue, "allocate", lambda size: allocated.append(allocate(size)) or allocated[-1]
-    )
-    large, small, smaller = (make_config(kernel, items) for items in (2**20, 4096, 1024))
-    loaded.reserve([small, large, smaller], with_room=False)
-    kept = dict(loaded._buffers)
-    assert [buffer.size >= 4 * 2**20 for buffer in kept.values()] == [True] * 3
-    assert not allocated, "the large ones come from those that are kept"
-    for config in (small, large, smaller, smaller):
-        items = config.global_size[0]
-        assert loaded.prepare(config).launch() > 0
-        a, b = (
-            np.frombuffer(loaded.read_buffer(position, items * 4), np.float32)
-            for position in (0, 1)
-        )
-        expected = (a + b).tobytes() + bytes(4096)
-        assert loaded.read_buffer(2, items * 4 + 4096) == expected
-        assert loaded._buffers == kept, "small ones take nobody's place"
-        used = [loaded._small.get(position) for position in range(3)]
-        sizes = [4 * items + 4096] * 3 if items < 2**20 else [None] * 3
-        assert [buffer and buffer.size for buffer in used] == sizes
-    assert len(allocated) == 6, "those of the last config were there"
-    loaded.release()
-    for buffer in allocated:
-        with pytest.raises(cl.Error):  # freed already, whatever is kept
-            buffer.release()
-
-
-def test_no_memory_is_reserved_for_small_buffers_of_a_gpu(
-    session: Session, compiled: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernel = vadd()
-    loaded = session.load(kernel, compiled)
-    assert isinstance(loaded, OpenclLoadedKernel)
-    monkeypatch.setattr(loaded.queue, "is_gpu", True)
-    loaded.reserve([make_config(kernel, 4096)], with_room=False)
-    assert not loaded._buffers
-    loaded.release()
 
 
 @pytest.mark.parametrize("is_gpu", [False, True])

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import run_offsets, runs_in_turns
+from benchmarks.collectors.log import read_log, rows_of
 from tests.integration.collecting import write_kernels
 from workers.corpus import read_sources, write_corpus
 
 pytestmark = pytest.mark.slow
-ORDER = "ours plain-shuffled plain-bound unbound"
+ORDER = "ours plain plain-shuffled plain-bound unbound"
 
 
 def test_each_kind_times_the_same_configs(
@@ -28,6 +29,13 @@ def test_each_kind_times_the_same_configs(
     assert header[2:] == [f"{number:02}_{kind}" for number, kind in enumerate(ORDER.split())]
     assert len(rows) == 6
     assert all(float(cell) > 0 for row in rows for cell in row[2:])
+    plain, shuffled, bound = (
+        [row["sample_id"] for row in rows_of(read_log(out / name / "log.jsonl"))]
+        for name in ("01_plain", "02_plain-shuffled", "03_plain-bound")
+    )
+    assert plain == bound
+    assert shuffled != plain
+    assert sorted(shuffled) == sorted(plain)
     words = ["run_offsets", str(out / "medians.csv"), "--by-kind", "--from-us", "0"]
     monkeypatch.setattr("sys.argv", words)
     run_offsets.main()

@@ -80,9 +80,12 @@ def runs_of_two_kinds(*, bias_ns: float = 0.0, by_config: float = 0.0, seed: int
 
 def test_runs_that_differ_by_their_process_only_are_of_one_kind() -> None:
     found = [kinds_apart(runs_of_two_kinds(seed=seed), range(4), range(4, 8)) for seed in range(20)]
-    assert {one.num_labellings for one in found} == {70}
+    assert {one.least_p for one in found} == {2 / 70}, "a way to deal and its twin"
+    assert kinds_apart(runs_of_two_kinds(), range(3), range(3, 8)).least_p == 1 / 56
     assert sum(one.offset_p < 0.05 for one in found) <= 3
     assert sum(one.excess_p < 0.05 for one in found) <= 3
+    assert sum(one.shape_p < 0.05 for one in found) <= 3
+    assert all(abs(one.shape_percent) < 0.05 for one in found)
     assert all(one.repeats is not None and abs(one.repeats) < 0.2 for one in found)
 
 
@@ -92,12 +95,15 @@ def test_a_kind_that_is_longer_is_told_from_the_other() -> None:
     assert found.offset_p <= 2 / 70
     assert found.excess_percent > 0.5
     assert found.excess_p <= 2 / 70
+    assert abs(found.shape_percent) < 0.05, "but for that they are alike"
 
 
 def test_configs_that_differ_up_and_down_are_told_though_no_offset_is_left() -> None:
     found = kinds_apart(runs_of_two_kinds(by_config=0.03), range(4), range(4, 8))
     assert found.offset_p > 0.05
     assert found.excess_p <= 2 / 70
+    assert found.shape_percent > 0.5
+    assert found.shape_p <= 2 / 70
     assert found.repeats is not None
     assert found.repeats > 0.7
 
@@ -114,4 +120,4 @@ def test_kinds_are_told_by_their_columns(
     main()
     out = capsys.readouterr().out
     assert "plain less ours: +150 ns" in out
-    assert "6 labellings: 0.167 at least" in out
+    assert "no p below 0.333" in out

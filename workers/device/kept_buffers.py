@@ -19,10 +19,6 @@ PAGE_BYTES = 2**21
 """NVIDIA's driver maps whole pages of 2 MiB: rounding up to them takes nothing away, and close sizes share a buffer."""
 
 
-SMALL_BYTES = 2**20
-"""So small buffers the driver puts side by side into one page, for 3 us; larger ones begin a page of their own."""
-
-
 class KeptBuffers:
     """Gives out buffers and keeps those that come back, the last ones first to stay.
 

@@ -1,7 +1,7 @@
 """The buffers of one kernel on an OpenCL device.
 
-Owns the buffers of a task (``OpenclLoadedKernel``), where they are, and that at most one launch config is in place. What may be
-launched: ``opencl_limits.py``; how: ``opencl_launch.py``. What a buffer contains is ``workers/inputs.py``'s rule.
+Owns the buffers of a task (``OpenclLoadedKernel``), and that at most one launch config is in place. What may be launched:
+``opencl_limits.py``; how: ``opencl_launch.py``. What a buffer contains is ``workers/inputs.py``'s rule.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import pyopencl as cl  # noqa: TID251
 from llmperf_common.failures import FailureCode, Stage
 from llmperf_common.records import Argument, ArgumentKind, Kernel, LaunchArgument, LaunchConfig
 from workers.device.interface import FRONT_ROOM_BYTES, ROOM_BYTES, DeviceFailure
-from workers.device.kept_buffers import SMALL_BYTES
 from workers.device.opencl_errors import cl_errors, launch_error
 from workers.device.opencl_launch import OpenclLauncher, PlacedBuffer
 from workers.device.opencl_limits import GUARD_BYTES, LaunchLimits, padded
@@ -44,8 +43,6 @@ class OpenclLoadedKernel:
         self._buffers: dict[int, cl.Buffer] = {}
         """By position; a buffer with room around it is a part of ``_wholes``'s."""
         self._wholes: dict[int, cl.Buffer] = {}
-        self._small: dict[int, cl.Buffer] = {}
-        """By position: of the current config only, see ``_take_small``."""
         self._rooms_to_clear: list[tuple[cl.Buffer, int]] = []
         """Buffers with room, and how many bytes lie between their rooms."""
         self._is_reserved = False
@@ -95,7 +92,7 @@ class OpenclLoadedKernel:
             return
         try:
             for position, num_bytes in largest.items():
-                if position not in self._buffers and (with_room or not self._is_small(num_bytes)):
+                if position not in self._buffers:
                     if with_room and num_bytes + _BOTH_ROOMS_BYTES <= device.max_allocation_bytes:
                         self._take_with_room(position, num_bytes)
                     else:
@@ -184,9 +181,8 @@ class OpenclLoadedKernel:
 
     def read_buffer(self, position: int, num_bytes: int) -> bytes:
         """Return the first bytes, guard included, of one argument's buffer."""
-        held = self._small[position] if position in self._small else self._buffers[position]
         with cl_errors(Stage.CHECK, waiting=True):
-            return self.queue.read(held, num_bytes)
+            return self.queue.read(self._buffers[position], num_bytes)
 
     def release(self, *, keep: bool = True) -> None:
         """Give the kernel's buffers back; where the context is lost they are gone already.
@@ -196,15 +192,12 @@ class OpenclLoadedKernel:
         """
         self._retire_current()
         try:
-            for position in list(self._small):
-                self._small.pop(position).release()
             for position in list(self._buffers):
                 self._give_back(position)
             if not keep:
                 self.queue.kept.drop()
         except cl.Error as error:
             _logger.warning("freeing buffers of a lost context: %s", error)
-        self._small.clear()
         self._buffers.clear()
         self._wholes.clear()
         self._rooms_to_clear.clear()
@@ -238,7 +231,17 @@ class OpenclLoadedKernel:
     def _place(self, argument: Argument, given: LaunchArgument) -> PlacedBuffer:
         elements = given.elements or 0
         num_bytes = elements * argument.element_bytes
-        held = self._take(argument, num_bytes)
+        needed = padded(num_bytes)
+        allocate = self.queue.kept.take
+        if argument.kind is ArgumentKind.CONSTANT_BUFFER:  # one that is too large is refused
+            needed = max(min(needed, self._limits.max_constant_bytes), num_bytes, 4)
+            allocate = self.queue.allocate
+        held = self._buffers.get(argument.position)
+        if held is None or held.size < needed:
+            if held is not None:
+                with cl_errors(Stage.LAUNCH):
+                    self._give_back(argument.position)
+            held = self._buffers[argument.position] = allocate(needed)
         with cl_errors(Stage.LAUNCH):
             self.cl_kernel.set_arg(argument.position, held)
         return PlacedBuffer(
@@ -249,42 +252,3 @@ class OpenclLoadedKernel:
             guard_bytes=max(0, min(GUARD_BYTES, held.size - num_bytes)),
             contents=given.contents,
         )
-
-    def _take(self, argument: Argument, num_bytes: int) -> cl.Buffer:
-        """Return a buffer for the current config: a new small one, the one that is there, or one that is larger."""
-        position, needed = argument.position, padded(num_bytes)
-        allocate = self.queue.kept.take
-        if argument.kind is ArgumentKind.CONSTANT_BUFFER:  # one that is too large is refused
-            needed = max(min(needed, self._limits.max_constant_bytes), num_bytes, 4)
-            allocate = self.queue.allocate
-        elif position not in self._wholes:
-            if self._is_small(needed):
-                return self._take_small(position, needed)
-            self._release_small(position)
-        held = self._buffers.get(position)
-        if held is None or held.size < needed:
-            if held is not None:
-                with cl_errors(Stage.LAUNCH):
-                    self._give_back(position)
-            held = self._buffers[position] = allocate(needed)
-        return held
-
-    def _is_small(self, num_bytes: int) -> bool:
-        return self.queue.is_gpu and num_bytes <= SMALL_BYTES
-
-    def _take_small(self, position: int, num_bytes: int) -> cl.Buffer:
-        """Have a buffer of exactly this size, where the driver puts it for any program.
-
-        Where a few lines of memory lie that all work-items touch decides up to a quarter of a launch's time, and at the
-        start of pages of their own, where larger configs' buffers begin, they lie unlike anywhere else.
-        """
-        held = self._small.get(position)
-        if held is None or held.size != num_bytes:
-            self._release_small(position)
-            held = self._small[position] = self.queue.allocate(num_bytes)
-        return held
-
-    def _release_small(self, position: int) -> None:
-        if position in self._small:
-            with cl_errors(Stage.LAUNCH):
-                self._small.pop(position).release()

@@ -72,7 +72,6 @@ class DeviceQueue:
         self._flush: tuple[OwnLaunch, cl.Kernel, cl.Buffer] | None = None
         self._flush_keys = itertools.count(1)
         self._digest_sums: cl.Buffer | None = None
-        self._page_holder: cl.Buffer | None = None
         self._has_own_work = False
         self.is_gpu = bool(cl_device.type & cl.device_type.GPU)
         kept_bytes = int(device.global_memory_bytes * _KEPT_SHARE) if self.is_gpu else 0
@@ -96,17 +95,15 @@ class DeviceQueue:
             return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, num_bytes)
 
     def deepen_private_memory(self) -> None:
-        """Have a GPU's context find room for kernels with much private memory now, not in the turn of the first of them.
-
-        The buffer for that stays: it holds the page into which the driver puts small ones, which come and go.
-        """
+        """Have a GPU's context find room for kernels with much private memory now, not in the turn of the first of them."""
         if self.is_gpu:
-            out = self._page_holder = self.allocate(4 * self.own_local_size)
+            out = self.allocate(4 * self.own_local_size)
             kernel = self.own_kernel("deep")
             kernel.set_arg(0, out)
             set_scalar(kernel, 1, np.uint32(1))
             self.enqueue_own(kernel, 1)
             self.queue.finish()
+            out.release()
 
     def make_resident(self, buffers: Sequence[cl.Buffer]) -> None:
         """Have a GPU find the memory of these buffers now; else NVIDIA's driver does at their first use. Nothing is launched.
