@@ -23,6 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+_Pairs = dict[tuple[int, int], float]
+"""MAPE of the second run against the first, %."""
 _MOST_NS = 2000.0
 """An offset in time is averaged within it on both sides: single configs may differ by far more."""
 _MOST_LOG = 0.1
@@ -154,9 +156,6 @@ def kinds_apart(values: Floats, first: Sequence[int], second: Sequence[int]) -> 
         least_p=(2 if len(first) == len(second) else 1) / len(dealt),
         repeats=_repeats(values, first, second),
     )
-
-
-_Pairs = dict[tuple[int, int], float]
 
 
 def _mapes(values: Floats, runs: Sequence[int]) -> _Pairs:

@@ -4,7 +4,7 @@
 
 A GPU that has work of two contexts gives each a slice of time. This process launches a kernel of about ``--launch-ms`` over and over, each launch
 waited for, while visitors open a context on the device, build, load, allocate and launch, one step at a time with a pause after each. A row is a step:
-how long it took, how many launches touched it (or ended up to 10 ms later), and how many of those were more than 3 % longer than the median of all.
+how long it took, how many launches touched it (or began up to 10 ms after it), and how many of those were more than 3 % longer than the median of all.
 """
 
 from __future__ import annotations

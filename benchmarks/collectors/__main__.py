@@ -63,18 +63,13 @@ def main() -> int:
 
 def _run(comparison: Comparison, parts: list[str]) -> None:
     comparison.choose_kernels()
-    repeats = comparison.settings.repeat
-    _do(comparison, "ours")
-    if "c" in parts:
-        _do(comparison, "c")
-    if (
-        repeats
-    ):  # in turns: a host that changes with time must not look like a difference of the two
-        _do(comparison, "repeat")
-        if "c" in parts:
-            _do(comparison, PLAIN_AGAIN)
-    for part in ("b", "a"):
-        if part in parts:
+    # Ours and (c) in turns: a host that changes with time must not look like a difference of the two.
+    order = ["ours", "c", "repeat", PLAIN_AGAIN, "b", "a"]
+    wanted = {"ours", *parts}
+    if comparison.settings.repeat:
+        wanted |= {"repeat"} | ({PLAIN_AGAIN} if "c" in parts else set())
+    for part in order:
+        if part in wanted:
             _do(comparison, part)
     for line in summary(rates(comparison), agreement_rows(comparison), comparison):
         print(line)

@@ -31,6 +31,8 @@ from workers.device.interface import DeviceRef
 
 PARTS = ("ours", "a", "b", "c")
 PLAIN_AGAIN = "c_again"
+_OTHERS = ("a", "b", "c", PLAIN_AGAIN)
+"""Stages that reach the device by our reference; ours looks for its devices itself, for one to analyse on, too."""
 CONFIGS_OF_A, CONFIGS_OF_B = 1, 4
 
 
@@ -131,8 +133,12 @@ class Comparison:
         self._note(name, {"wall_s": wall_s, "exit_code": code})
 
     def run_part(self, part: str) -> None:
-        """Run (a), (b) or (c) on what ours has measured, or ``PLAIN_AGAIN`` on what (c) has; once it is done, do nothing."""
-        if part in self.stages:
+        """Run (a), (b) or (c) on what ours has measured, or ``PLAIN_AGAIN`` on what (c) has; do nothing where that is done.
+
+        What could not be timed at all (``PartRun.problem``) is tried again.
+        """
+        done = self.part_run(part)
+        if done is not None and not done.problem:
             return
         folder = self._path(part)
         shutil.rmtree(folder, ignore_errors=True)
@@ -247,12 +253,7 @@ class Comparison:
         shutil.rmtree(caches, ignore_errors=True)
         variables = {"CUDA_CACHE_PATH": "cuda", "XDG_CACHE_HOME": "xdg"}
         found = dict(os.environ)
-        if part in (
-            "a",
-            "b",
-            "c",
-            PLAIN_AGAIN,
-        ):  # ours looks for its devices itself, for one to analyse on, too
+        if part in _OTHERS:
             found |= self._ref.environment
             variables["POCL_CACHE_DIR"] = "pocl"
         for variable, name in variables.items():

@@ -140,7 +140,7 @@ def summary(
     reasons = Counter(row["reason"] for row in comparison.excluded())
     left = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common()) or "none"
     yield f"{len(comparison.kept.kernels)} kernels, left out: {left}; analysed before: {analysed_share(comparison.kept):.0%}"
-    yield f"{'part':6} {'subset':13} {'kernels':>7} {'configs':>7} {'ok':>7} {'wall s':>8} {'work s':>8} {'ok/wall':>8} {'ok/work':>8} {'ours/it':>8} {'(work)':>8} {'bar':>6}  failures"
+    yield f"{'part':7} {'subset':13} {'kernels':>7} {'configs':>7} {'ok':>7} {'wall s':>8} {'work s':>8} {'ok/wall':>8} {'ok/work':>8} {'ours/it':>8} {'(work)':>8} {'bar':>6}  failures"
     for one in found:
         wall, work = _ratios(one, found)
         bar = BARS.get((one.part, one.subset))
@@ -150,7 +150,7 @@ def summary(
             "CUT" if one.is_cut else "",
         ]
         yield (
-            f"{one.part:6} {one.subset:13} {one.kernels:7} {one.configs:7} {one.ok:7} {_short(one.wall_s)}"
+            f"{one.part:7} {one.subset:13} {one.kernels:7} {one.configs:7} {one.ok:7} {_short(one.wall_s)}"
             f" {_short(one.work_s)} {_short(one.ok_per_wall_s)} {_short(one.ok_per_work_s)} {_short(wall)}"
             f" {_short(work)} {bar or '':>6}  {'; '.join(note for note in notes if note)}"
         )

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from benchmarks.collectors.agreement import agreements
+from benchmarks.collectors.comparison import Comparison, Limits, Settings
 from benchmarks.collectors.host_inputs import host_bytes
 from benchmarks.collectors.jobs import (
     GUARD_BYTES,
@@ -32,7 +33,7 @@ from benchmarks.collectors.jobs import (
 from benchmarks.collectors.log import read_log, rows_of
 from benchmarks.collectors.rates import Stretch, TimedRow, class_rates, shares_s
 from benchmarks.collectors.slicing import draw, left_out
-from benchmarks.collectors.supervise import run_each, run_until_done
+from benchmarks.collectors.supervise import PartRun, run_each, run_until_done
 from benchmarks.collectors.tuner import arguments_of, unsupported
 from llmperf_common.analysis import Contents, ContentsRule
 from llmperf_common.ids import sample_id
@@ -49,7 +50,9 @@ from llmperf_common.store.reader import open_dataset
 from tests.integration.collecting import descendants, is_running, wait_until
 from tests.reading import kernels_from_source
 from workers.corpus import Corpus, read_corpus, read_sources, write_corpus
+from workers.corpus_files import CorpusError
 from workers.device.find import NoDevice, choose
+from workers.device.interface import DeviceRef
 from workers.inputs import SCALAR_TYPES, reference_bytes
 
 SOURCES = {
@@ -473,6 +476,27 @@ def test_the_same_command_goes_on_where_it_was(compared: Compared) -> None:
     assert compared.results()["a", "whole"]["ok"] == results["a", "whole"]["ok"]
     for part in ("ours", "c", "c_again"):
         assert compared.results()[part, "whole"] == results[part, "whole"]
+
+
+@pytest.mark.parametrize("problem", ["", "benchmarks.collectors.tuner does not start"])
+def test_what_could_not_be_timed_is_tried_again_and_what_was_is_not(
+    tmp_path: Path, problem: str
+) -> None:
+    stages = {"b": dataclasses.asdict(PartRun(wall_s=1.0, problem=problem))}
+    (tmp_path / "stages.json").write_text(json.dumps(stages))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "log.jsonl").write_text("{}\n")
+    limits = Limits()
+    settings = Settings(
+        corpus=tmp_path / "none.parquet", out=tmp_path, device="cpu", num_kernels=0, seed=1, limits=limits
+    )  # fmt: skip
+    comparison = Comparison(settings, DeviceRef(selector="cpu", platform="", name=""))
+    if problem:
+        with pytest.raises(CorpusError):  # it begins, and there is nothing to time here
+            comparison.run_part("b")
+    else:
+        comparison.run_part("b")
+    assert (tmp_path / "b" / "log.jsonl").exists() is not bool(problem)
 
 
 def test_work_survives_its_file(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """What a kernel's launches may ask of an OpenCL device, found out before anything is put in place.
 
-Owns the checks of a launch config, and how much room a buffer gets. Where buffers lie: ``opencl_buffers.py``.
+Owns the checks of a launch config, and the guard behind each buffer. Where buffers lie: ``opencl_buffers.py``.
 """
 
 from __future__ import annotations
