@@ -4,8 +4,8 @@
 
 ``CORPUS`` is a corpus of kernels that run (``benchmarks.collectors`` writes one, ``kept.parquet``). Kinds of runs: ``ours`` is ``llmperf collect``;
 ``unbound`` the same with ``timing.one_processor=false``; ``plain`` the loop of ``benchmarks.collectors``, part (c), over the configs of the first run, which must be
-one of these; ``plain-bound`` that loop, launching from one processor; ``plain-shuffled`` and ``plain-bound-shuffled`` these with kernels and configs in
-another order each time, so that buffers come to lie elsewhere. All share one CUDA cache: only the first run compiles. Writes ``medians.csv``, a column a run,
+one of these; ``plain-bound`` that loop, launching from one processor; ``plain-config`` allocating and freeing its buffers for each config, and ``plain-cleared``
+so, too, waiting each time until what was freed is cleared; with ``-shuffled`` kernels and configs are in another order each time. All share one CUDA cache: only the first run compiles. Writes ``medians.csv``, a column a run,
 for ``python -m benchmarks.run_offsets FOLDER/medians.csv --by-kind``.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.collectors.log import read_log
 from benchmarks.collectors.ours import Collect, Collected, read_collected
-from benchmarks.collectors.plain_loop import BOUND_VARIABLE
+from benchmarks.collectors.plain_loop import BOUND_VARIABLE, BUFFERS, BUFFERS_VARIABLE
 from benchmarks.collectors.slicing import shuffled, work_of
 from benchmarks.collectors.supervise import run_until_done
 from benchmarks.run_offsets import write_medians
@@ -29,7 +29,14 @@ from workers.corpus_parquet import read_corpus
 from workers.device.find import NoDevice, choose
 from workers.device.interface import DeviceRef
 
-_PLAIN = ("plain", "plain-bound", "plain-shuffled", "plain-bound-shuffled")
+_PLAIN = (
+    "plain",
+    "plain-bound",
+    "plain-config",
+    "plain-cleared",
+    "plain-shuffled",
+    "plain-bound-shuffled",
+)
 KINDS = ("ours", "unbound", *_PLAIN)
 _SILENCE_S = 60.0
 
@@ -54,6 +61,12 @@ def collect(
     if code:
         raise SystemExit(f"{out}: exit code {code}; {out}.txt tells why")
     return read_collected(out)
+
+
+def _variables(kind: str) -> dict[str, str]:
+    """Return how a kind of the plain loop is told what it is."""
+    whose = next((one for one in BUFFERS if kind == f"plain-{one}"), BUFFERS[0])
+    return {BOUND_VARIABLE: str(int("bound" in kind)), BUFFERS_VARIABLE: whose}
 
 
 def main() -> None:
@@ -104,7 +117,7 @@ def run_all(
                 "benchmarks.collectors.plain_loop",
                 shuffled(work, seed=number) if "shuffled" in kind else work,
                 folder,
-                environment={**environment, BOUND_VARIABLE: str(int("bound" in kind))},
+                environment={**environment, **_variables(kind)},
                 max_s=given.max_seconds,
                 silence_s=_SILENCE_S,
             )

@@ -2,11 +2,14 @@
 
 ``python -m benchmarks.collectors.plain_loop WORK.json LOG.jsonl`` (with ``PLAIN_LOOP_BOUND=1`` launches come from one processor, as ours do)
 
-Each kernel is built from source, in line. For each launch config buffers are allocated and filled on the device (by our
-fill kernels, so that contents are the same), then come warm-ups, readings by our stop rule, refills where the kernel
-reads what it writes, and cold readings after a flush of the last-level cache; median, minimum, quartile distance and
-mean go to the log. No isolation, no checks, no durability. After an error that is met while waiting the context cannot
-be trusted: the process ends, and its supervisor starts another after the kernel in hand.
+Each kernel is built from source, in line, and its buffers are allocated, as large as its largest launch config needs them. For each
+launch config they are filled on the device (by our fill kernels, so that contents are the same), then come warm-ups, readings by our
+stop rule, refills where the kernel reads what it writes, and cold readings after a flush of the last-level cache; median, minimum,
+quartile distance and mean go to the log. No isolation, no checks, no durability. After an error that is met while waiting the
+context cannot be trusted: the process ends, and its supervisor starts another after the kernel in hand.
+
+``PLAIN_LOOP_BUFFERS=config`` allocates and frees for each launch config, so that each is timed while NVIDIA's driver clears what the last
+one had (``workers/device/freed_memory.py``); with ``cleared`` it does so, too, and waits until that is done.
 """
 
 from __future__ import annotations
@@ -28,10 +31,11 @@ from typing import Any
 import numpy as np
 import pyopencl as cl  # noqa: TID251  (what we are compared with uses it as anybody does)
 
-from benchmarks.collectors.jobs import Job, allocated_bytes, read_work
+from benchmarks.collectors.jobs import GUARD_BYTES, Job, allocated_bytes, read_work
 from benchmarks.collectors.log import PartLog, begun_items, read_log
-from llmperf_common.records import Access, ArgumentKind, LaunchConfig
+from llmperf_common.records import Access, Argument, ArgumentKind, LaunchArgument, LaunchConfig
 from workers.config import TimingConfig
+from workers.device.freed_memory import CLEARED_BYTES_PER_S, FreedMemory
 from workers.device.interface import DeviceRef
 from workers.device.opencl_device import find_cl_device
 from workers.inputs import fill_specs, pack_scalar
@@ -41,7 +45,11 @@ from workers.stop_rule import StopRule
 from workers.timing import ONE_WARMUP_NS, launches_per_reading
 
 EXIT_LOST_CONTEXT = 3
+_SET_BYTES_AT_ONCE = 16
 BOUND_VARIABLE = "PLAIN_LOOP_BOUND"
+BUFFERS_VARIABLE = "PLAIN_LOOP_BUFFERS"
+BUFFERS = ("kernel", "config", "cleared")
+"""Whose the buffers are: what ``BUFFERS_VARIABLE`` may be, its default first."""
 
 
 class LostContextError(Exception):
@@ -68,6 +76,7 @@ class PlainLoop:
         *,
         timer_step_ns: float | None,
         last_level_cache_bytes: int,
+        buffers: str = BUFFERS[0],
     ) -> None:
         device = find_cl_device(ref)
         self.context = cl.Context([device])
@@ -79,6 +88,12 @@ class PlainLoop:
         self._own = cl.Program(self.context, source).build()
         self._kernels: dict[str, cl.Kernel] = {}
         self._is_idle = True
+        self._is_freeing = buffers != "kernel"
+        self._held: dict[int, cl.Buffer] = {}
+        """Of the kernel in hand, by position."""
+        self._freed = FreedMemory(CLEARED_BYTES_PER_S if buffers == "cleared" else None)
+        self._last_bytes = 0
+        self._max_bytes = device.max_mem_alloc_size
         self._local = min(
             64 if device.type & cl.device_type.CPU else 256, device.max_work_group_size
         )
@@ -89,6 +104,20 @@ class PlainLoop:
         self._flush()  # first touch of its pages, first use of its kernel
         self._finish()
 
+    def hold(self, job: Job) -> None:
+        """Allocate a kernel's buffers for all its launch configs, in place of the last kernel's."""
+        self._held.clear()
+        if self._is_freeing:
+            return
+        largest: dict[int, int] = {}
+        for launch in job.launches:
+            for argument, given in _buffers_of(job, launch):
+                num_bytes = allocated_bytes(argument, given)
+                if num_bytes <= self._max_bytes:
+                    known = largest.get(argument.position, 0)
+                    largest[argument.position] = max(known, num_bytes)
+        self._held = {position: self._allocate(size) for position, size in largest.items()}
+
     def time(self, job: Job, kernel: cl.Kernel, launch: LaunchConfig) -> dict[str, object]:
         """Return the row of one launch config.
 
@@ -98,6 +127,7 @@ class PlainLoop:
         """
         fills = self._place(job, kernel, launch)
         self._fill(fills)
+        self._await_cleared(job, launch)
         rewritten = [one for one in fills if one.is_written] if job.needs_refill else []
 
         def timed(count: int = 1) -> float:
@@ -169,7 +199,7 @@ class PlainLoop:
                 local = cl.LocalMemory(local_bytes)
                 kernel.set_arg(argument.position, local)  # type: ignore[arg-type]
                 continue
-            buffer = self._allocate(allocated_bytes(argument, given))
+            buffer = self._buffer(argument, given)
             kernel.set_arg(argument.position, buffer)
             is_written = argument.access in (Access.WRITE, Access.READ_WRITE)
             specs = fill_specs(
@@ -194,6 +224,29 @@ class PlainLoop:
                     )
                 )
         return fills
+
+    def _buffer(self, argument: Argument, given: LaunchArgument) -> cl.Buffer:
+        """Return the buffer of an argument, zeros behind what will be filled."""
+        num_bytes = allocated_bytes(argument, given)
+        held = self._held.get(argument.position)
+        if held is None or held.size < num_bytes:
+            return self._allocate(num_bytes)
+        if argument.kind is not ArgumentKind.CONSTANT_BUFFER:
+            kernel = self._kernel("set_bytes")
+            kernel.set_args(
+                held,
+                np.uint64(num_bytes - GUARD_BYTES),
+                np.uint64(GUARD_BYTES),
+                np.uint32(0),
+            )
+            self._enqueue(kernel, GUARD_BYTES // _SET_BYTES_AT_ONCE)
+        return held
+
+    def _await_cleared(self, job: Job, launch: LaunchConfig) -> None:
+        """What the last launch config had was freed when this one's was set."""
+        self._freed.note(self._last_bytes)
+        self._freed.await_cleared()
+        self._last_bytes = sum(allocated_bytes(*pair) for pair in _buffers_of(job, launch))
 
     def _allocate(self, num_bytes: int) -> cl.Buffer:
         return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, num_bytes)
@@ -243,6 +296,7 @@ def main(arguments: Sequence[str]) -> int:
         TimingConfig(**work.timing),
         timer_step_ns=work.timer_step_ns,
         last_level_cache_bytes=work.last_level_cache_bytes,
+        buffers=os.environ.get(BUFFERS_VARIABLE, BUFFERS[0]),
     )
     is_bound = os.environ.get(BOUND_VARIABLE) == "1"
     processors = for_launches(os.sched_getaffinity(0)) if is_bound else ()
@@ -264,6 +318,7 @@ def _time_job(loop: PlainLoop, job: Job, log: PartLog) -> None:
     try:
         program = cl.Program(loop.context, job.source).build(options=shlex.split(job.build_options))
         kernel = cl.Kernel(program, job.name)
+        loop.hold(job)
     except cl.Error as error:
         for launch in job.launches:
             log.write(_row(job, launch, {"status": "build_error", "detail": str(error)[:500]}))
@@ -278,6 +333,16 @@ def _time_job(loop: PlainLoop, job: Job, log: PartLog) -> None:
             log.write(_row(job, launch, lost))
             raise
         log.write(_row(job, launch, row))
+
+
+def _buffers_of(job: Job, launch: LaunchConfig) -> list[tuple[Argument, LaunchArgument]]:
+    """Return the arguments that have memory of the device."""
+    pairs = zip(job.arguments, launch.args, strict=True)
+    return [
+        (argument, given)
+        for argument, given in pairs
+        if argument.kind in (ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER)
+    ]
 
 
 def _row(job: Job, launch: LaunchConfig, outcome: Mapping[str, object]) -> dict[str, object]:

@@ -22,7 +22,7 @@ def queue() -> Iterator[DeviceQueue]:
 
 
 def test_the_next_task_gets_the_buffer_that_fits_it_best(queue: DeviceQueue) -> None:
-    kept = KeptBuffers(queue.allocate, max_bytes=64 * PAGE_BYTES)
+    kept = KeptBuffers(queue.allocate, queue.free, max_bytes=64 * PAGE_BYTES)
     small, large = kept.take(10), kept.take(5 * PAGE_BYTES + 1)
     assert (small.size, large.size) == (PAGE_BYTES, 6 * PAGE_BYTES), "whole pages"
     kept.give_back(large)
@@ -37,7 +37,7 @@ def test_the_next_task_gets_the_buffer_that_fits_it_best(queue: DeviceQueue) -> 
 
 
 def test_the_longest_kept_go_first(queue: DeviceQueue) -> None:
-    kept = KeptBuffers(queue.allocate, max_bytes=3 * PAGE_BYTES)
+    kept = KeptBuffers(queue.allocate, queue.free, max_bytes=3 * PAGE_BYTES)
     first, second, third = (kept.take(PAGE_BYTES), kept.take(PAGE_BYTES), kept.take(2 * PAGE_BYTES))
     for buffer in (first, second, third):
         kept.give_back(buffer)
@@ -48,7 +48,7 @@ def test_the_longest_kept_go_first(queue: DeviceQueue) -> None:
 
 
 def test_with_nothing_to_keep_sizes_are_exact(queue: DeviceQueue) -> None:
-    kept = KeptBuffers(queue.allocate, max_bytes=0)
+    kept = KeptBuffers(queue.allocate, queue.free, max_bytes=0)
     buffer = kept.take(4096)
     assert buffer.size == 4096
     kept.give_back(buffer)
@@ -64,7 +64,7 @@ def test_what_is_kept_makes_room_before_a_request_fails(queue: DeviceQueue) -> N
             raise out_of_memory("full")
         return queue.allocate(num_bytes)
 
-    kept = KeptBuffers(allocate, max_bytes=8 * PAGE_BYTES)
+    kept = KeptBuffers(allocate, queue.free, max_bytes=8 * PAGE_BYTES)
     kept.give_back(kept.take(PAGE_BYTES))
     wanted = 3 * PAGE_BYTES + 512
     assert kept.take(wanted).size == wanted
@@ -79,4 +79,4 @@ def test_a_request_just_below_the_limit_is_not_rounded_beyond_it(queue: DeviceQu
             raise out_of_memory("too large")
         return queue.allocate(num_bytes)
 
-    assert KeptBuffers(allocate, max_bytes=8 * PAGE_BYTES).take(limit).size == limit
+    assert KeptBuffers(allocate, queue.free, max_bytes=8 * PAGE_BYTES).take(limit).size == limit

@@ -13,7 +13,7 @@ from tests.integration.collecting import write_kernels
 from workers.corpus import read_sources, write_corpus
 
 pytestmark = pytest.mark.slow
-ORDER = "ours plain plain-shuffled plain-bound unbound"
+ORDER = "ours plain plain-shuffled plain-bound plain-config plain-cleared unbound"
 
 
 def test_each_kind_times_the_same_configs(

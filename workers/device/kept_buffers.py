@@ -26,11 +26,19 @@ class KeptBuffers:
 
     Args:
         allocate: makes a buffer of so many bytes; raises DeviceFailure.
+        free: frees one; raises pyopencl.Error where the context is lost.
         max_bytes: most that is kept in all; 0: every buffer is allocated and freed.
     """
 
-    def __init__(self, allocate: Callable[[int], cl.Buffer], *, max_bytes: int) -> None:
+    def __init__(
+        self,
+        allocate: Callable[[int], cl.Buffer],
+        free: Callable[[cl.Buffer], None],
+        *,
+        max_bytes: int,
+    ) -> None:
         self._allocate = allocate
+        self._free = free
         self._max_bytes = max_bytes
         self._kept: list[tuple[int, cl.Buffer]] = []
         """With their sizes, longest kept first."""
@@ -72,10 +80,10 @@ class KeptBuffers:
         """
         num_bytes = int(buffer.size)
         if num_bytes > self._max_bytes:
-            buffer.release()
+            self._free(buffer)
             return
         while self.num_bytes + num_bytes > self._max_bytes:
-            self._kept.pop(0)[1].release()
+            self._free(self._kept.pop(0)[1])
         self._kept.append((num_bytes, buffer))
 
     def drop(self) -> None:
@@ -85,4 +93,4 @@ class KeptBuffers:
             pyopencl.Error: The context is lost.
         """
         while self._kept:
-            self._kept.pop()[1].release()
+            self._free(self._kept.pop()[1])

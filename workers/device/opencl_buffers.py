@@ -185,7 +185,9 @@ class OpenclLoadedKernel:
             return self.queue.read(self._buffers[position], num_bytes)
 
     def release(self, *, keep: bool = True) -> None:
-        """Give the kernel's buffers back; where the context is lost they are gone already.
+        """Give the kernel's buffers back, and wait for what was freed to be cleared: it would disturb whoever is timed next.
+
+        Where the context is lost they are gone already.
 
         Args:
             keep: for the next kernel, within bounds.
@@ -198,6 +200,7 @@ class OpenclLoadedKernel:
                 self.queue.kept.drop()
         except cl.Error as error:
             _logger.warning("freeing buffers of a lost context: %s", error)
+        self.queue.freed.await_cleared()
         self._buffers.clear()
         self._wholes.clear()
         self._rooms_to_clear.clear()

@@ -85,7 +85,7 @@ def triad_gbps(
     queue.time_launch(kernel, vectors)
     best_ns = min(queue.time_launch(kernel, vectors) for _ in range(launches))
     for array in arrays:
-        array.release()
+        queue.free(array)
     return _TRIAD_ARRAYS * vectors * _BYTES_A_VECTOR / max(best_ns - floor_ns, best_ns / 2)
 
 
