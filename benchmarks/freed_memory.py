@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,9 @@ class Bench:
         self.context = cl.Context([device])
         properties = cl.command_queue_properties.PROFILING_ENABLE
         self.queue = cl.CommandQueue(self.context, device, properties)
-        program = cl.Program(self.context, SOURCE).build()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what the compiler says
+            program = cl.Program(self.context, SOURCE).build()
         self._kernels = {name: cl.Kernel(program, name) for name in ("read", "compute", "use")}
         is_gpu = bool(device.type & cl.device_type.GPU)
         self._num_items = _ITEMS_OF_GPU if is_gpu else _ITEMS_OF_CPU

@@ -40,7 +40,7 @@ from workers.turns import await_end, device_turn
 
 _COOLS_AFTER_S = 0.1
 """A device that has been idle for longer is kept busy before it is timed: its clocks may have fallen."""
-_DEAD_CLEARED_S = 0.02
+_DEAD_CLEARED_S = 0.03
 """After it what a dead process had on the device, some GiB, is cleared (``device/freed_memory.py``)."""
 
 
