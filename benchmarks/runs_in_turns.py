@@ -20,7 +20,8 @@ from pathlib import Path
 
 from benchmarks.collectors.log import read_log
 from benchmarks.collectors.ours import Collect, Collected, read_collected
-from benchmarks.collectors.plain_loop import BOUND_VARIABLE, BUFFERS, BUFFERS_VARIABLE
+from benchmarks.collectors.plain_buffers import WHOSE
+from benchmarks.collectors.plain_loop import BOUND_VARIABLE, BUFFERS_VARIABLE
 from benchmarks.collectors.slicing import shuffled, work_of
 from benchmarks.collectors.supervise import run_until_done
 from benchmarks.run_offsets import write_medians
@@ -65,7 +66,7 @@ def collect(
 
 def _variables(kind: str) -> dict[str, str]:
     """Return how a kind of the plain loop is told what it is."""
-    whose = next((one for one in BUFFERS if kind == f"plain-{one}"), BUFFERS[0])
+    whose = next((one for one in WHOSE if kind == f"plain-{one}"), WHOSE[0])
     return {BOUND_VARIABLE: str(int("bound" in kind)), BUFFERS_VARIABLE: whose}
 
 

@@ -33,9 +33,9 @@ import pyopencl as cl  # noqa: TID251  (what we are compared with uses it as any
 
 from benchmarks.collectors.jobs import GUARD_BYTES, Job, allocated_bytes, read_work
 from benchmarks.collectors.log import PartLog, begun_items, read_log
+from benchmarks.collectors.plain_buffers import WHOSE, PlainBuffers
 from llmperf_common.records import Access, Argument, ArgumentKind, LaunchArgument, LaunchConfig
 from workers.config import TimingConfig
-from workers.device.freed_memory import CLEARED_BYTES_PER_S, FreedMemory
 from workers.device.interface import DeviceRef
 from workers.device.opencl_device import find_cl_device
 from workers.inputs import fill_specs, pack_scalar
@@ -48,8 +48,7 @@ EXIT_LOST_CONTEXT = 3
 _SET_BYTES_AT_ONCE = 16
 BOUND_VARIABLE = "PLAIN_LOOP_BOUND"
 BUFFERS_VARIABLE = "PLAIN_LOOP_BUFFERS"
-BUFFERS = ("kernel", "config", "cleared")
-"""Whose the buffers are: what ``BUFFERS_VARIABLE`` may be, its default first."""
+"""Of ``plain_buffers.WHOSE``; the first where it is not set."""
 
 
 class LostContextError(Exception):
@@ -76,7 +75,7 @@ class PlainLoop:
         *,
         timer_step_ns: float | None,
         last_level_cache_bytes: int,
-        buffers: str = BUFFERS[0],
+        buffers: str = WHOSE[0],
     ) -> None:
         device = find_cl_device(ref)
         self.context = cl.Context([device])
@@ -88,35 +87,22 @@ class PlainLoop:
         self._own = cl.Program(self.context, source).build()
         self._kernels: dict[str, cl.Kernel] = {}
         self._is_idle = True
-        self._is_freeing = buffers != "kernel"
-        self._held: dict[int, cl.Buffer] = {}
-        """Of the kernel in hand, by position."""
-        self._freed = FreedMemory(CLEARED_BYTES_PER_S if buffers == "cleared" else None)
-        self._last_bytes = 0
-        self._max_bytes = device.max_mem_alloc_size
+        self._buffers = PlainBuffers(
+            self.context, max_bytes=device.max_mem_alloc_size, whose=buffers
+        )
         self._local = min(
             64 if device.type & cl.device_type.CPU else 256, device.max_work_group_size
         )
         flush_bytes = min(2 * last_level_cache_bytes, device.max_mem_alloc_size // 4)
         self._flush_quads = max(4096, flush_bytes) // 16
-        self._flush_buffer = self._allocate(self._flush_quads * 16)
+        self._flush_buffer = self._buffers.allocate(self._flush_quads * 16)
         self._flush_keys = itertools.count(1)
         self._flush()  # first touch of its pages, first use of its kernel
         self._finish()
 
     def hold(self, job: Job) -> None:
-        """Allocate a kernel's buffers for all its launch configs, in place of the last kernel's."""
-        self._held.clear()
-        if self._is_freeing:
-            return
-        largest: dict[int, int] = {}
-        for launch in job.launches:
-            for argument, given in _buffers_of(job, launch):
-                num_bytes = allocated_bytes(argument, given)
-                if num_bytes <= self._max_bytes:
-                    known = largest.get(argument.position, 0)
-                    largest[argument.position] = max(known, num_bytes)
-        self._held = {position: self._allocate(size) for position, size in largest.items()}
+        """Allocate what a kernel is to have for itself."""
+        self._buffers.hold(job)
 
     def time(self, job: Job, kernel: cl.Kernel, launch: LaunchConfig) -> dict[str, object]:
         """Return the row of one launch config.
@@ -127,7 +113,7 @@ class PlainLoop:
         """
         fills = self._place(job, kernel, launch)
         self._fill(fills)
-        self._await_cleared(job, launch)
+        self._buffers.await_cleared(job, launch)
         rewritten = [one for one in fills if one.is_written] if job.needs_refill else []
 
         def timed(count: int = 1) -> float:
@@ -226,30 +212,14 @@ class PlainLoop:
         return fills
 
     def _buffer(self, argument: Argument, given: LaunchArgument) -> cl.Buffer:
-        """Return the buffer of an argument, zeros behind what will be filled."""
-        num_bytes = allocated_bytes(argument, given)
-        held = self._held.get(argument.position)
-        if held is None or held.size < num_bytes:
-            return self._allocate(num_bytes)
-        if argument.kind is not ArgumentKind.CONSTANT_BUFFER:
+        """Return an argument's buffer, zeros behind what will be filled."""
+        buffer, is_used = self._buffers.take(argument, given)
+        if is_used and argument.kind is not ArgumentKind.CONSTANT_BUFFER:
+            start = allocated_bytes(argument, given) - GUARD_BYTES
             kernel = self._kernel("set_bytes")
-            kernel.set_args(
-                held,
-                np.uint64(num_bytes - GUARD_BYTES),
-                np.uint64(GUARD_BYTES),
-                np.uint32(0),
-            )
+            kernel.set_args(buffer, np.uint64(start), np.uint64(GUARD_BYTES), np.uint32(0))
             self._enqueue(kernel, GUARD_BYTES // _SET_BYTES_AT_ONCE)
-        return held
-
-    def _await_cleared(self, job: Job, launch: LaunchConfig) -> None:
-        """What the last launch config had was freed when this one's was set."""
-        self._freed.note(self._last_bytes)
-        self._freed.await_cleared()
-        self._last_bytes = sum(allocated_bytes(*pair) for pair in _buffers_of(job, launch))
-
-    def _allocate(self, num_bytes: int) -> cl.Buffer:
-        return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, num_bytes)
+        return buffer
 
     def _kernel(self, name: str) -> cl.Kernel:
         if name not in self._kernels:
@@ -296,7 +266,7 @@ def main(arguments: Sequence[str]) -> int:
         TimingConfig(**work.timing),
         timer_step_ns=work.timer_step_ns,
         last_level_cache_bytes=work.last_level_cache_bytes,
-        buffers=os.environ.get(BUFFERS_VARIABLE, BUFFERS[0]),
+        buffers=os.environ.get(BUFFERS_VARIABLE, WHOSE[0]),
     )
     is_bound = os.environ.get(BOUND_VARIABLE) == "1"
     processors = for_launches(os.sched_getaffinity(0)) if is_bound else ()
@@ -333,16 +303,6 @@ def _time_job(loop: PlainLoop, job: Job, log: PartLog) -> None:
             log.write(_row(job, launch, lost))
             raise
         log.write(_row(job, launch, row))
-
-
-def _buffers_of(job: Job, launch: LaunchConfig) -> list[tuple[Argument, LaunchArgument]]:
-    """Return the arguments that have memory of the device."""
-    pairs = zip(job.arguments, launch.args, strict=True)
-    return [
-        (argument, given)
-        for argument, given in pairs
-        if argument.kind in (ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER)
-    ]
 
 
 def _row(job: Job, launch: LaunchConfig, outcome: Mapping[str, object]) -> dict[str, object]:
