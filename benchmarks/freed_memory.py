@@ -160,7 +160,8 @@ def event_rows(ref: DeviceRef, sizes_mib: Sequence[int], rounds: int) -> Iterato
         def tell(line: str) -> None:
             other.stdin.write(f"{line}\n")  # type: ignore[union-attr]
             other.stdin.flush()  # type: ignore[union-attr]
-            other.stdout.readline()  # type: ignore[union-attr]
+            if not other.stdout.readline():  # type: ignore[union-attr]
+                raise RuntimeError("the other process has ended")
 
         for _ in range(rounds):
             for mib in sizes_mib:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.collectors.log import read_log
 from benchmarks.collectors.ours import Collect, Collected, read_collected
-from benchmarks.collectors.plain_buffers import WHOSE
+from benchmarks.collectors.plain_buffers import BUFFER_RULES
 from benchmarks.collectors.plain_loop import BOUND_VARIABLE, BUFFERS_VARIABLE
 from benchmarks.collectors.slicing import shuffled, work_of
 from benchmarks.collectors.supervise import run_until_done
@@ -64,9 +64,9 @@ def collect(
     return read_collected(out)
 
 
-def _variables(kind: str) -> dict[str, str]:
+def variables_of(kind: str) -> dict[str, str]:
     """Return how a kind of the plain loop is told what it is."""
-    whose = next((one for one in WHOSE if kind == f"plain-{one}"), WHOSE[0])
+    whose = next((one for one in BUFFER_RULES if kind == f"plain-{one}"), BUFFER_RULES[0])
     return {BOUND_VARIABLE: str(int("bound" in kind)), BUFFERS_VARIABLE: whose}
 
 
@@ -118,7 +118,7 @@ def run_all(
                 "benchmarks.collectors.plain_loop",
                 shuffled(work, seed=number) if "shuffled" in kind else work,
                 folder,
-                environment={**environment, **_variables(kind)},
+                environment={**environment, **variables_of(kind)},
                 max_s=given.max_seconds,
                 silence_s=_SILENCE_S,
             )

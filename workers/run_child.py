@@ -40,7 +40,7 @@ from workers.turns import await_end, device_turn
 
 _COOLS_AFTER_S = 0.1
 """A device that has been idle for longer is kept busy before it is timed: its clocks may have fallen."""
-_DEAD_CLEARED_S = 0.03
+_CLEARED_AFTER_DEATH_S = 0.03
 """After it what a dead process had on the device, some GiB, is cleared (``device/freed_memory.py``)."""
 
 
@@ -77,7 +77,7 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
         began_s, had_waited_s = time.monotonic(), kept_waiting_s()
         if handover.dead_pid is not None:
             await_end(handover.dead_pid)
-            time.sleep(_DEAD_CLEARED_S)
+            time.sleep(_CLEARED_AFTER_DEATH_S)
         if handover.idle_s is None or handover.idle_s > _COOLS_AFTER_S:
             session.spin_up(job.timing.spin_up_ms)
         health_ns = None if handover.dead_pid is None else session.sentinel_ns()

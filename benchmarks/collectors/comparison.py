@@ -22,6 +22,8 @@ from typing import Any
 from benchmarks.collectors.jobs import Work, without
 from benchmarks.collectors.log import read_log, rows_of
 from benchmarks.collectors.ours import Collect, Collected, read_collected
+from benchmarks.collectors.plain_buffers import BUFFER_RULES
+from benchmarks.collectors.plain_loop import BOUND_VARIABLE, BUFFERS_VARIABLE
 from benchmarks.collectors.slicing import Verdict, draw, keep, left_out, pick, shuffled, work_of
 from benchmarks.collectors.supervise import PartRun, run_each, run_until_done
 from llmperf_common.failures import OK_STATUS
@@ -31,6 +33,8 @@ from workers.device.interface import DeviceRef
 
 PARTS = ("ours", "a", "b", "c")
 PLAIN_AGAIN = "c_again"
+_AS_IT_IS = {BUFFERS_VARIABLE: BUFFER_RULES[0], BOUND_VARIABLE: "0"}
+"""(c) is the plain loop without its variants, whatever the caller's environment says."""
 _OTHERS = ("a", "b", "c", PLAIN_AGAIN)
 """Stages that reach the device by our reference; ours looks for its devices itself, for one to analyse on, too."""
 CONFIGS_OF_A, CONFIGS_OF_B = 1, 4
@@ -168,7 +172,7 @@ class Comparison:
                 "benchmarks.collectors.plain_loop",
                 work if part == "c" else self._work_of_plain(),
                 folder,
-                environment={**environment, "PYOPENCL_NO_CACHE": "1"},
+                environment={**environment, **_AS_IT_IS, "PYOPENCL_NO_CACHE": "1"},
                 max_s=limits.c_s,
                 silence_s=limits.silence_s,
             )
@@ -177,7 +181,7 @@ class Comparison:
         self._note(part, dataclasses.asdict(run))
 
     def _work_of_plain(self) -> Work:
-        """Return what (c) has timed, in another order: its buffers come to lie elsewhere."""
+        """Return what (c) has timed, in another order: its buffers come to lie elsewhere, and are as large as what could be timed needs them."""
         log = rows_of(read_log(self.log_path("c")))
         timed = {row["sample_id"] for row in log if row["status"] == OK_STATUS}
         jobs = [

@@ -9,11 +9,13 @@ quartile distance and mean go to the log. No isolation, no checks, no durability
 context cannot be trusted: the process ends, and its supervisor starts another after the kernel in hand.
 
 ``PLAIN_LOOP_BUFFERS=config`` allocates and frees for each launch config, so that each is timed while NVIDIA's driver clears what the last
-one had (``workers/device/freed_memory.py``); with ``cleared`` it does so, too, and waits until that is done.
+one had (``workers/device/freed_memory.py``); by default only a kernel's first configs are. With ``cleared`` it is as with ``config``, and
+each config waits until that is done.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -33,7 +35,7 @@ import pyopencl as cl  # noqa: TID251  (what we are compared with uses it as any
 
 from benchmarks.collectors.jobs import GUARD_BYTES, Job, allocated_bytes, read_work
 from benchmarks.collectors.log import PartLog, begun_items, read_log
-from benchmarks.collectors.plain_buffers import WHOSE, PlainBuffers
+from benchmarks.collectors.plain_buffers import BUFFER_RULES, PlainBuffers
 from llmperf_common.records import Access, Argument, ArgumentKind, LaunchArgument, LaunchConfig
 from workers.config import TimingConfig
 from workers.device.interface import DeviceRef
@@ -48,7 +50,7 @@ EXIT_LOST_CONTEXT = 3
 _SET_BYTES_AT_ONCE = 16
 BOUND_VARIABLE = "PLAIN_LOOP_BOUND"
 BUFFERS_VARIABLE = "PLAIN_LOOP_BUFFERS"
-"""Of ``plain_buffers.WHOSE``; the first where it is not set."""
+"""Of ``plain_buffers.BUFFER_RULES``; the first where it is not set."""
 
 
 class LostContextError(Exception):
@@ -75,7 +77,7 @@ class PlainLoop:
         *,
         timer_step_ns: float | None,
         last_level_cache_bytes: int,
-        buffers: str = WHOSE[0],
+        buffers: str = BUFFER_RULES[0],
     ) -> None:
         device = find_cl_device(ref)
         self.context = cl.Context([device])
@@ -88,7 +90,7 @@ class PlainLoop:
         self._kernels: dict[str, cl.Kernel] = {}
         self._is_idle = True
         self._buffers = PlainBuffers(
-            self.context, max_bytes=device.max_mem_alloc_size, whose=buffers
+            self.context, max_bytes=device.max_mem_alloc_size, rule=buffers
         )
         self._local = min(
             64 if device.type & cl.device_type.CPU else 256, device.max_work_group_size
@@ -101,8 +103,9 @@ class PlainLoop:
         self._finish()
 
     def hold(self, job: Job) -> None:
-        """Allocate what a kernel is to have for itself."""
-        self._buffers.hold(job)
+        """Allocate what a kernel is to have for itself. Where that does not fit, each launch config has its own."""
+        with contextlib.suppress(cl.Error):
+            self._buffers.hold(job)
 
     def time(self, job: Job, kernel: cl.Kernel, launch: LaunchConfig) -> dict[str, object]:
         """Return the row of one launch config.
@@ -173,7 +176,7 @@ class PlainLoop:
         return cold
 
     def _place(self, job: Job, kernel: cl.Kernel, launch: LaunchConfig) -> list[_Fill]:
-        """Allocate buffers, set the arguments, and return how the buffers are filled."""
+        """Set the arguments, and return how the buffers are filled."""
         fills: list[_Fill] = []
         for argument, given in zip(job.arguments, launch.args, strict=True):
             if argument.kind is ArgumentKind.SCALAR:
@@ -213,8 +216,8 @@ class PlainLoop:
 
     def _buffer(self, argument: Argument, given: LaunchArgument) -> cl.Buffer:
         """Return an argument's buffer, zeros behind what will be filled."""
-        buffer, is_used = self._buffers.take(argument, given)
-        if is_used and argument.kind is not ArgumentKind.CONSTANT_BUFFER:
+        buffer, may_be_stale = self._buffers.take(argument, given)
+        if may_be_stale and argument.kind is not ArgumentKind.CONSTANT_BUFFER:
             start = allocated_bytes(argument, given) - GUARD_BYTES
             kernel = self._kernel("set_bytes")
             kernel.set_args(buffer, np.uint64(start), np.uint64(GUARD_BYTES), np.uint32(0))
@@ -266,7 +269,7 @@ def main(arguments: Sequence[str]) -> int:
         TimingConfig(**work.timing),
         timer_step_ns=work.timer_step_ns,
         last_level_cache_bytes=work.last_level_cache_bytes,
-        buffers=os.environ.get(BUFFERS_VARIABLE, WHOSE[0]),
+        buffers=os.environ.get(BUFFERS_VARIABLE, BUFFER_RULES[0]),
     )
     is_bound = os.environ.get(BOUND_VARIABLE) == "1"
     processors = for_launches(os.sched_getaffinity(0)) if is_bound else ()
@@ -288,11 +291,11 @@ def _time_job(loop: PlainLoop, job: Job, log: PartLog) -> None:
     try:
         program = cl.Program(loop.context, job.source).build(options=shlex.split(job.build_options))
         kernel = cl.Kernel(program, job.name)
-        loop.hold(job)
     except cl.Error as error:
         for launch in job.launches:
             log.write(_row(job, launch, {"status": "build_error", "detail": str(error)[:500]}))
         return
+    loop.hold(job)
     for launch in job.launches:
         try:
             row = loop.time(job, kernel, launch)

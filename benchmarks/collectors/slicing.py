@@ -159,7 +159,7 @@ def shuffled(work: Work, seed: int) -> Work:
     """Return the work with its kernels, and each kernel's launch configs, in a random order.
 
     What a driver gives a process follows from what the process has had before, so that in one order
-    each config meets the same places in memory, run after run.
+    each kernel meets the same places in memory, run after run.
     """
     generator = random.Random(seed)  # noqa: S311  (no secret)
     jobs = []

@@ -73,7 +73,7 @@ def test_what_lies_before_a_buffer_with_room_is_mapped_and_zero(
     loaded.release()
 
 
-def test_a_task_that_ends_does_not_disturb_launches_of_another_process(
+def test_a_task_that_ends_does_not_disturb_launches_of_another_context(
     session: OpenclSession, ref: DeviceRef
 ) -> None:
     launch = Bench(ref).launcher("read")

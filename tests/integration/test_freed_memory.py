@@ -28,5 +28,5 @@ def test_events_on_a_cpu_device(
     assert [row["what"] for row in rows] == ["free", "free", "free", *WHATS[1:], "free"]
     assert [row["mib"] for row in rows] == ["1", "2", "4", *["2"] * 5]
     assert [row["kernel"] for row in rows] == [*["read"] * 7, "compute"]
-    assert all(float(row["launch_us"]) > 0 and float(row["factor"]) >= 1 for row in rows)
+    assert all(float(row["launch_us"]) > 0 and float(row["factor"]) > 0 for row in rows)
     assert capsys.readouterr().out.count("longer for") == len(rows)

@@ -34,10 +34,12 @@ from llmperf_common.records import (
 from tests.reading import read_signatures
 from workers.config import TimingConfig
 from workers.device.find import choose, open_compiler, open_session
+from workers.device.freed_memory import FreedMemory
 from workers.device.interface import ROOM_BYTES, DeviceFailure, DeviceRef, Program, Session
 from workers.device.opencl import OpenclSession
 from workers.device.opencl_buffers import OpenclLoadedKernel
 from workers.device.opencl_errors import out_of_memory
+from workers.device.opencl_limits import padded
 from workers.inputs import SCALAR_TYPES, FillKind, fill_spec, reference_bytes, reference_fill
 from workers.timing import time_config
 
@@ -243,6 +245,27 @@ def test_binaries_load_and_their_results_are_right(session: Session, compiled: P
         assert launcher.footprint_bytes == 3 * 4 * items
         assert not launcher.needs_refill
     loaded.release()
+
+
+def test_what_is_freed_is_waited_for_before_a_launch_and_at_a_task_s_end(
+    session: Session, compiled: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits_s: list[float] = []
+    freed = FreedMemory(2.0**20, clock=lambda: 0.0, sleep=waits_s.append)
+    kernel = vadd()
+    loaded = session.load(kernel, compiled)
+    assert isinstance(loaded, OpenclLoadedKernel)
+    monkeypatch.setattr(loaded.queue, "freed", freed)
+    loaded.prepare(make_config(kernel, 4096)).launch()
+    assert waits_s == []
+    launcher = loaded.prepare(make_config(kernel, 2**18))  # grows: three buffers are freed
+    assert waits_s == []
+    assert launcher.launch() > 0
+    assert waits_s == [pytest.approx(3 * padded(4 * 4096) / 2**20)]
+    launcher.launch()
+    assert len(waits_s) == 1
+    loaded.release()
+    assert waits_s[1:] == [pytest.approx(3 * padded(4 * 2**18) / 2**20)]
 
 
 def test_launches_that_are_not_waited_for_do_the_work_of_one(

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import run_offsets, runs_in_turns
 from benchmarks.collectors.log import read_log, rows_of
+from benchmarks.collectors.plain_loop import BUFFERS_VARIABLE
 from tests.integration.collecting import write_kernels
 from workers.corpus import read_sources, write_corpus
 
@@ -36,6 +37,8 @@ def test_each_kind_times_the_same_configs(
     assert plain == bound
     assert shuffled != plain
     assert sorted(shuffled) == sorted(plain)
+    told = [runs_in_turns.variables_of(kind)[BUFFERS_VARIABLE] for kind in ORDER.split()[1:6]]
+    assert told == ["kernel", "kernel", "kernel", "config", "cleared"]
     words = ["run_offsets", str(out / "medians.csv"), "--by-kind", "--from-us", "0"]
     monkeypatch.setattr("sys.argv", words)
     run_offsets.main()

@@ -2,40 +2,53 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from workers.device.freed_memory import FreedMemory
 
 
-def waited_s(freed: FreedMemory) -> float:
-    began_s = time.monotonic()
-    freed.await_cleared()
-    return time.monotonic() - began_s
+class Clock:
+    """Time that passes when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.slept_s: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+        self.now_s += seconds
 
 
-def test_what_is_freed_twice_is_cleared_one_after_the_other() -> None:
-    freed = FreedMemory(1e6)
-    began_s = time.monotonic()
-    freed.note(30_000)
-    freed.note(20_000)
+def freed_memory(clock: Clock, bytes_per_s: float | None) -> FreedMemory:
+    return FreedMemory(bytes_per_s, clock=lambda: clock.now_s, sleep=clock.sleep)
+
+
+def test_what_is_freed_twice_is_cleared_one_after_the_other_and_waited_for_once() -> None:
+    clock = Clock()
+    freed = freed_memory(clock, 1000.0)
+    freed.note(3000)
+    clock.now_s += 1.0
+    freed.note(2000)
     freed.await_cleared()
-    assert time.monotonic() - began_s >= 0.05
-    assert waited_s(freed) < 0.02, "it is cleared already"
+    freed.await_cleared()
+    assert clock.slept_s == [pytest.approx(4.0)]
 
 
 def test_what_was_freed_long_ago_is_not_waited_for() -> None:
-    freed = FreedMemory(1e6)
-    freed.note(20_000)
-    time.sleep(0.03)
-    assert waited_s(freed) < 0.01
-    freed.note(30_000)
-    assert waited_s(freed) >= 0.025
+    clock = Clock()
+    freed = freed_memory(clock, 1000.0)
+    freed.note(3000)
+    clock.now_s += 3.5
+    freed.await_cleared()
+    assert clock.slept_s == []
+    freed.note(2000)
+    freed.await_cleared()
+    assert clock.slept_s == [pytest.approx(2.0)]
 
 
-@pytest.mark.parametrize("num_bytes", [0, 10**15])
-def test_nothing_is_waited_for_where_nothing_is_cleared(num_bytes: int) -> None:
-    freed = FreedMemory(None)
-    freed.note(num_bytes)
-    assert waited_s(freed) < 0.01
+def test_where_nothing_is_cleared_nothing_is_waited_for() -> None:
+    clock = Clock()
+    freed = freed_memory(clock, None)
+    freed.note(10**15)
+    freed.await_cleared()
+    assert clock.slept_s == []

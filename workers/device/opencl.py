@@ -134,7 +134,6 @@ class OpenclSession:
         """Measure bandwidths, FLOP/s, timer step and launch floor with our own kernels."""
         with cl_errors(Stage.PROBE):
             self._device = measure_peaks(self._queue, self._device)
-            self._queue.freed.await_cleared()
         return self._device
 
     def load(self, kernel: Kernel, program: Program) -> OpenclLoadedKernel:

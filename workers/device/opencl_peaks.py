@@ -86,6 +86,7 @@ def triad_gbps(
     best_ns = min(queue.time_launch(kernel, vectors) for _ in range(launches))
     for array in arrays:
         queue.free(array)
+    queue.freed.await_cleared()
     return _TRIAD_ARRAYS * vectors * _BYTES_A_VECTOR / max(best_ns - floor_ns, best_ns / 2)
 
 
