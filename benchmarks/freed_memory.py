@@ -135,16 +135,16 @@ def longer_until(times_s: Sequence[float], ratios: Sequence[float]) -> tuple[flo
 
     >>> longer_until([0.001 * i for i in range(20)], [1.2] * 10 + [1.0] * 10)
     (10.0, 1.2)
-    >>> longer_until([0.001 * i for i in range(20)], [1.0] * 20)
-    (0.0, 1.0)
+    >>> longer_until([0.001 * i for i in range(20)], [1.0] * 20), longer_until([0.002], [1.2])
+    ((0.0, 1.0), (2.0, 1.2))
     """
     for first, ratio in enumerate(ratios):
         soon = statistics.median(ratios[first : first + _IN_A_ROW])
         if max(ratio, soon) <= _LONGER:
-            break
-    if not first:
-        return 0.0, 1.0
-    return 1e3 * times_s[first], statistics.median(ratios[:first])
+            return (
+                (1e3 * times_s[first], statistics.median(ratios[:first])) if first else (0.0, 1.0)
+            )
+    return 1e3 * times_s[-1], statistics.median(ratios)
 
 
 def event_rows(ref: DeviceRef, sizes_mib: Sequence[int], rounds: int) -> Iterator[Row]:
@@ -154,21 +154,23 @@ def event_rows(ref: DeviceRef, sizes_mib: Sequence[int], rounds: int) -> Iterato
     pipe = subprocess.PIPE
     words = [sys.executable, "-c", _OTHER, reference]
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as other:
-        assert other.stdin is not None
-        assert other.stdout is not None
+        asked, answers = other.stdin, other.stdout
+        assert asked is not None
+        assert answers is not None
 
         def tell(line: str) -> None:
-            other.stdin.write(f"{line}\n")  # type: ignore[union-attr]
-            other.stdin.flush()  # type: ignore[union-attr]
-            if not other.stdout.readline():  # type: ignore[union-attr]
+            asked.write(f"{line}\n")
+            asked.flush()
+            if not answers.readline():
                 raise RuntimeError("the other process has ended")
 
+        usual_mib = sizes_mib[-2:][0]
         for _ in range(rounds):
             for mib in sizes_mib:
                 yield _row(bench, "free", mib, "read", tell)
             for what in WHATS[1:]:
-                yield _row(bench, what, sizes_mib[-2], "read", tell)
-            yield _row(bench, "free", sizes_mib[-2], "compute", tell)
+                yield _row(bench, what, usual_mib, "read", tell)
+            yield _row(bench, "free", usual_mib, "compute", tell)
 
 
 def _row(bench: Bench, what: str, mib: int, kernel: str, tell: Callable[[str], None]) -> Row:
@@ -211,14 +213,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.freed_memory", description=__doc__)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--sizes-mib", default=",".join(map(str, SIZES_MIB)))
+    parser.add_argument("--sizes-mib", type=int, nargs="+", default=SIZES_MIB)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     ref = choose(given.device)
     if isinstance(ref, NoDevice):
         parser.error(ref.message())
     rows = []
-    for row in event_rows(ref, [int(one) for one in given.sizes_mib.split(",")], given.rounds):
+    for row in event_rows(ref, given.sizes_mib, given.rounds):
         rows.append(row)
         print(
             f"{row.what:20} {row.mib:6} MiB  {row.kernel:8} {row.launch_us:9.1f} us  call {row.call_ms:7.2f} ms"

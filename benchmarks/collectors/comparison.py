@@ -26,7 +26,7 @@ from benchmarks.collectors.plain_buffers import BUFFER_RULES
 from benchmarks.collectors.plain_loop import BOUND_VARIABLE, BUFFERS_VARIABLE
 from benchmarks.collectors.slicing import Verdict, draw, keep, left_out, pick, shuffled, work_of
 from benchmarks.collectors.supervise import PartRun, run_each, run_until_done
-from llmperf_common.failures import OK_STATUS
+from llmperf_common.failures import OK_STATUS, FailureCode
 from llmperf_common.store.filesystem import StoreError
 from workers.corpus_parquet import Corpus, read_corpus, write_corpus
 from workers.device.interface import DeviceRef
@@ -35,6 +35,7 @@ PARTS = ("ours", "a", "b", "c")
 PLAIN_AGAIN = "c_again"
 _AS_IT_IS = {BUFFERS_VARIABLE: BUFFER_RULES[0], BOUND_VARIABLE: "0"}
 """(c) is the plain loop without its variants, whatever the caller's environment says."""
+_LAUNCHED = (OK_STATUS, FailureCode.OVER_TIME_BUDGET)
 _OTHERS = ("a", "b", "c", PLAIN_AGAIN)
 """Stages that reach the device by our reference; ours looks for its devices itself, for one to analyse on, too."""
 CONFIGS_OF_A, CONFIGS_OF_B = 1, 4
@@ -181,13 +182,13 @@ class Comparison:
         self._note(part, dataclasses.asdict(run))
 
     def _work_of_plain(self) -> Work:
-        """Return what (c) has timed, in another order: its buffers come to lie elsewhere, and are as large as what could be timed needs them."""
+        """Return what (c) has launched to its end, in another order: its buffers are as large, and come to lie elsewhere."""
         log = rows_of(read_log(self.log_path("c")))
-        timed = {row["sample_id"] for row in log if row["status"] == OK_STATUS}
+        launched = {row["sample_id"] for row in log if row["status"] in _LAUNCHED}
         jobs = [
             dataclasses.replace(job, launches=launches)
             for job in self.work.jobs
-            if (launches := tuple(one for one in job.launches if one.sample_id in timed))
+            if (launches := tuple(one for one in job.launches if one.sample_id in launched))
         ]
         return shuffled(dataclasses.replace(self.work, jobs=tuple(jobs)), self.settings.seed)
 

@@ -52,8 +52,7 @@ class PlainBuffers:
                 if num_bytes <= self._max_bytes:
                     known = largest.get(argument.position, 0)
                     largest[argument.position] = max(known, num_bytes)
-        held = {position: self.allocate(size) for position, size in largest.items()}
-        self._held = held
+        self._held = {position: self.allocate(size) for position, size in largest.items()}
 
     def take(self, argument: Argument, given: LaunchArgument) -> tuple[cl.Buffer, bool]:
         """Return an argument's buffer, and whether it may hold what an earlier launch config has left."""

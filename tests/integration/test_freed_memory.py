@@ -21,7 +21,7 @@ def test_events_on_a_cpu_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "events.csv"
-    words = ["freed_memory", "--device", "cpu", "--sizes-mib", "1,2,4", "--rounds", "1"]
+    words = ["freed_memory", "--device", "cpu", "--sizes-mib", "1", "2", "4", "--rounds", "1"]
     monkeypatch.setattr("sys.argv", [*words, "--out", str(out)])
     main()
     rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))

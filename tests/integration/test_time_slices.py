@@ -39,4 +39,6 @@ def test_a_visitor_on_a_cpu_device(
     assert steps[:2] == ["nothing", "open a context"]
     assert "load a program" in steps
     assert steps[-1] == "close the context"
-    assert int(rows[0]["launches"]) >= 1
+    # One after the other, however busy the machine is.
+    at_most = float(rows[0]["took_ms"]) / float(rows[0]["median_ms"])
+    assert int(rows[0]["launches"]) > 0.25 * at_most
