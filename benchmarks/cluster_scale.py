@@ -40,7 +40,16 @@ from llmperf_common.store.shard import encode_device, encode_results, write_shar
 from tests.integration.redis_server import RedisServer
 from tests.unit.dataset_factory import make_device
 
-SCRIPTS = ("claim", "extend", "commit", "elect", "unpublished", "mark_published", "counts")
+SCRIPTS = (
+    "claim",
+    "extend",
+    "commit",
+    "elect",
+    "unpublished",
+    "mark_published",
+    "counts",
+    "report",
+)
 _CLIENT_NAMES = {"renew": "extend", "release": "extend"}
 _TASKS_A_SHARD = 27
 _SLOW_US, _SLOWLOG_LENGTH = 1000, 40_000

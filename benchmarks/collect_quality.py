@@ -1,10 +1,11 @@
 """What a finished ``llmperf collect`` on a GPU was worth: rates, failures, drift; and how far two runs agree.
 
-``python -m benchmarks.collect_quality DIR [--against OTHER] [--csv FILE]``
+``python -m benchmarks.collect_quality DIR [--against OTHER] [--csv FILE] [--within-csv FILE]``
 
 Of one run: ok samples a second over the whole and by minute, the share from 10 us on, codes, kernels with an ok sample (of
 those that the vendor's compiler took and whose arguments are supported), the share of planned configs that faulted, censored
-configs by regime, the sentinel's drift, throttled samples. With ``--against``: of the samples that are ok in both runs, how far
+configs by regime and what censored them, the sentinel's drift, throttled samples; by decade of the median how far a sample's readings are
+apart, and how first and cold launches compare with warm ones. With ``--against``: of the samples that are ok in both runs, how far
 the medians are apart, by decade (in per cent of the first run's), and the noise within the first run's readings.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -34,13 +36,15 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--against", type=Path, help="another run of the same configs")
     parser.add_argument("--csv", type=Path, help="write the agreement by decade here, too")
+    parser.add_argument("--within-csv", type=Path, help="write the table within a run by decade")
     given = parser.parse_args()
     dataset = open_dataset(given.folder)
-    columns = ["sample_id", "kernel_id", "status", "failure_detail", "regime", "median_ns", "iqr_ns", "created_at", "throttled", "global_size"]  # fmt: skip
+    columns = ["sample_id", "kernel_id", "status", "failure_detail", "regime", "median_ns", "iqr_ns", "first_ns", "cold_ns", "created_at", "throttled", "global_size"]  # fmt: skip
     rows = dataset.samples(columns).to_pylist()
     _print_rates(given.folder, rows)
     _print_failures(rows)
     _print_drift(dataset, rows)
+    _print_within(rows, given.within_csv)
     if given.against is not None:
         other = open_dataset(given.against).samples(["sample_id", "status", "median_ns"])
         _print_agreement(rows, other.to_pylist(), given.csv)
@@ -113,6 +117,31 @@ def _print_drift(dataset: Dataset, rows: list[dict[str, Any]]) -> None:
         )
     known = [row["throttled"] for row in rows if row["throttled"] is not None]
     print(f"throttled: {sum(known)} of {len(known)} samples that NVML was read for")
+
+
+def _print_within(rows: list[dict[str, Any]], path: Path | None) -> None:
+    """Print, by decade of the warm median, the spread of a sample's readings and its first and cold launches against it."""
+    by_decade: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if row["status"] == "ok" and row["median_ns"] > 0:
+            by_decade[math.floor(math.log10(row["median_ns"]))].append(row)
+    table = []
+    for decade, of_it in sorted(by_decade.items()):
+        warm = np.array([row["median_ns"] for row in of_it])
+        first = np.array([row["first_ns"] for row in of_it]) / warm
+        cold = np.array(
+            [np.median(row["cold_ns"]) / row["median_ns"] for row in of_it if row["cold_ns"]]
+        )
+        spread = np.median([row["iqr_ns"] for row in of_it] / warm)
+        both = [np.quantile(one, share) if one.size else math.nan for one in (first, cold) for share in (0.5, 0.9)]  # fmt: skip
+        table.append((f"1e{decade}", len(of_it), *(round(float(one), 4) for one in (spread, *both))))  # fmt: skip
+    names = ("median_decade_ns", "configs", "iqr_by_median", "first_by_warm", "first_by_warm_p90", "cold_by_warm", "cold_by_warm_p90")  # fmt: skip
+    print(" ".join(names))
+    for line in table:
+        print(" ".join(map(str, line)))
+    if path is not None:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([names, *table])
 
 
 def _print_agreement(

@@ -92,14 +92,15 @@ def main(command: Sequence[str] | None = None) -> int:
         if cuda is not None:
             stack.callback(cuda.close)
             print(cuda.cost())
-        for kernel in sorted(kernels, key=lambda one: one.name)[: options.kernels]:
-            rows += _measured(session, compiler, cuda, kernel, options.items)
-            print(rows[-1], file=sys.stderr)
-    with options.out.open("w", newline="") as stream:
+        stream = stack.enter_context(options.out.open("w", newline="", buffering=1))
         writer = csv.writer(stream)
         names = [field.name for field in fields(Row)]
         writer.writerow(names)
-        writer.writerows([[_cell(getattr(row, name)) for name in names] for row in rows])
+        for kernel in sorted(kernels, key=lambda one: one.name)[: options.kernels]:
+            made = _measured(session, compiler, cuda, kernel, options.items)
+            writer.writerows([[_cell(getattr(row, name)) for name in names] for row in made])
+            print(made[-1], file=sys.stderr)
+            rows += made
     print(summary(rows))
     return 0
 

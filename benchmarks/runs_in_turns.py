@@ -3,9 +3,10 @@
 ``python -m benchmarks.runs_in_turns CORPUS --device cuda:0 --preset 400k --order "ours plain plain ours" --out FOLDER``
 
 ``CORPUS`` is a corpus of kernels that run (``benchmarks.collectors`` writes one, ``kept.parquet``). Kinds of runs: ``ours`` is ``llmperf collect``;
-``unbound`` the same with ``timing.one_processor=false``; ``plain`` the loop of ``benchmarks.collectors``, part (c), over the configs of the first run, which must be
+``ours+KEY=VALUE`` the same with that setting; ``unbound`` with ``timing.one_processor=false``; ``plain`` the loop of ``benchmarks.collectors``, part (c), over the configs of the first run, which must be
 one of these; ``plain-bound`` that loop, launching from one processor; ``plain-config`` allocating and freeing its buffers for each config, and ``plain-cleared``
-so, too, waiting each time until what was freed is cleared; with ``-shuffled`` kernels and configs are in another order each time. All share one CUDA cache: only the first run compiles. Writes ``medians.csv``, a column a run,
+so, too, waiting each time until what was freed is cleared; with ``-shuffled`` kernels and configs are in another order each time. All share one CUDA cache, so that only the first run compiles; with ``--cold`` each run of ours has
+a new one, and compiles beside its launches as a first run does. Writes ``medians.csv``, a column a run,
 for ``python -m benchmarks.run_offsets FOLDER/medians.csv --by-kind``.
 """
 
@@ -38,7 +39,8 @@ _PLAIN = (
     "plain-shuffled",
     "plain-bound-shuffled",
 )
-KINDS = ("ours", "unbound", *_PLAIN)
+_WITH = "ours+"
+KINDS = ("ours", f"{_WITH}KEY=VALUE", "unbound", *_PLAIN)
 _SILENCE_S = 60.0
 
 Medians = dict[str, float]
@@ -51,6 +53,8 @@ def collect(
     options = ["--preset", given.preset, *(f"--set={one}" for one in given.set)]
     if kind == "unbound":
         options.append("--set=timing.one_processor=false")
+    if kind.startswith(_WITH):
+        options.append(f"--set={kind.removeprefix(_WITH)}")
     command = Collect(
         corpus=given.corpus,
         out=out,
@@ -78,11 +82,13 @@ def main() -> None:
     parser.add_argument("--preset", default="default")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--order", default="ours plain plain ours", help=" ".join(KINDS))
+    parser.add_argument("--cold", action="store_true", help="ours compiles in every run")
     parser.add_argument("--max-seconds", type=float, default=120.0, help="most that one run takes")
     parser.add_argument("--out", type=Path, required=True, help="an empty folder")
     given = parser.parse_args()
     order = given.order.split()
-    if not order or order[0] in _PLAIN or not set(order) <= set(KINDS):
+    unknown = {kind for kind in order if not kind.startswith(_WITH)} - set(KINDS)
+    if not order or order[0] in _PLAIN or unknown:
         parser.error(f"--order {given.order!r}: kinds are {', '.join(KINDS)}, ours before plain")
     ref = choose(given.device)
     if isinstance(ref, NoDevice):
@@ -126,7 +132,9 @@ def run_all(
                 raise SystemExit(f"{name}: {part.problem}")
             rows = [row for row in read_log(folder / "log.jsonl") if row.get("status") == OK_STATUS]
         else:
-            collected = collect(kind, given, folder, environment)
+            cache = f"cuda-cache-{number:02}" if given.cold else "cuda-cache"
+            own = {**environment, "CUDA_CACHE_PATH": str(given.out / cache)}
+            collected = collect(kind, given, folder, own)
             rows = [dict(row) for row in collected.rows if row["status"] == OK_STATUS]
             kernels.update({row["sample_id"]: row["kernel_id"] for row in rows})
             if work is None:

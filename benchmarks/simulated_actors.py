@@ -31,13 +31,21 @@ from llmperf_common.records import TaskResult
 from llmperf_common.store.filesystem import PosixFilesystem
 from llmperf_common.store.manifest import Manifest, ShardEntry
 from llmperf_common.store.shard import ShardFile
-from tests.unit.dataset_factory import good_outcome, make_device_class, make_kernel, make_result
+from tests.unit.dataset_factory import (
+    good_outcome,
+    make_device,
+    make_device_class,
+    make_kernel,
+    make_result,
+)
+from workers.board import BoardWriter
 from workers.config import LedgerConfig, StoreConfig
 from workers.executor import FinishedTask
 from workers.loop import CollectLoop
 from workers.loop_interfaces import StopReason
 from workers.observers import SilentObserver
 from workers.plan import Task
+from workers.self_report import SelfReport
 
 PLAN_HASH = "simulated-cluster"
 NUM_TASKS = 10_000_000
@@ -242,6 +250,14 @@ class _Counter(SilentObserver):
         del manifest
 
 
+def _board_of(number: int) -> BoardWriter:
+    """Return what puts an actor's report on the ledger every two seconds, as each worker does; its counts stay at nought."""
+    worker_id = f"simulated/{number}"
+    ids = {"seat": f"node:{number:06}/gpu0", "actor_id": "0" * 32, "node_id": "0" * 56, "job_id": "0" * 8, "gpu_ids": "0"}  # fmt: skip
+    report = SelfReport(worker_id=worker_id, device=make_device(), context=ids, read=lambda: None)
+    return BoardWriter(report, worker_id=worker_id, clock_s=time.monotonic)
+
+
 def run_actors(
     numbers: Sequence[int],
     *,
@@ -284,6 +300,7 @@ def run_actors(
                 observer=_Counter(spent),
                 encode=recorded_bytes,
                 writer=writer,
+                board=_board_of(number),
             )
             return loop, executor
 

@@ -172,7 +172,7 @@ def _opened(
         is_late = time.monotonic() > deadline_s
         if pool.is_settled or is_late:
             devices = tuple(pool.devices.values())
-            usable = [p for p in pool.places.values() if p.state is SeatState.RUNNING]
+            usable = [place for place in pool.places.values() if place.is_active]
             if devices and usable:
                 return devices
             if is_late or (pool.is_settled and not usable):

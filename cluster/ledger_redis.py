@@ -22,6 +22,8 @@ from redis.commands.core import Script  # noqa: TID251
 from redis.retry import Retry  # noqa: TID251
 
 from cluster.homes import public_url
+from cluster.redis_errors import LedgerRefusedError, as_ours
+from cluster.redis_rights import rehearsal
 from llmperf_common.ledger.protocol import (
     SILENT_LIMIT_S,
     CommitOutcome,
@@ -30,7 +32,6 @@ from llmperf_common.ledger.protocol import (
     Lease,
     Ledger,
     LedgerAwayError,
-    LedgerLostError,
     Refused,
     TaskCounts,
     WorkerReport,
@@ -52,20 +53,10 @@ RUNS_KEY = "llmperf:runs"
 _US = 1_000_000
 _TIMEOUT_S = 10.0
 _LEAST_VERSION = (6, 2)
+_BINDING = frozenset({"claim", "commit", "extend"})
+"""The scripts that change what becomes of a task."""
 _AT_ONCE = 500
 """Shards in one call: while a script runs, everybody else waits."""
-_REFUSALS = (
-    "MISCONF",
-    "OOM",
-    "READONLY",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "NOREPLICAS",
-    "BUSY",
-    "NOPERM",
-    "NOAUTH",
-)
-"""What a server says that is full, cannot write, follows another one, or lets us not in: for an operator to mend."""
 
 
 class RedisLedger:
@@ -85,6 +76,7 @@ class RedisLedger:
         self._keys = [f"{prefix}:{key}" for key in _KEYS]
         self._epoch = epoch
         self._scripts: dict[str, Script] = {}
+        self._is_torn = False
         self.clock_offset_us = clock_offset_us
 
     @property
@@ -173,10 +165,24 @@ class RedisLedger:
     def _run(self, script: str, *arguments: str | int) -> Any:
         if script not in self._scripts:
             self._scripts[script] = self._client.register_script(_source(script))
-        with told_as_ours():
-            return self._scripts[script](
-                keys=self._keys, args=[self._epoch, self.clock_offset_us, *arguments]
-            )
+        self._end_if_torn()
+        try:
+            with told_as_ours(self._client):
+                return self._scripts[script](
+                    keys=self._keys, args=[self._epoch, self.clock_offset_us, *arguments]
+                )
+        except LedgerRefusedError as error:
+            self._is_torn = error.is_amid_script and script in _BINDING
+            with contextlib.suppress(LedgerAwayError):
+                self._end_if_torn()
+            raise
+
+    def _end_if_torn(self) -> None:
+        """End a ledger that a script may have left half changed: a commit asked for again would find itself recorded."""
+        if self._is_torn:
+            with told_as_ours(self._client):
+                self._client.delete(self._keys[0])
+            self._is_torn = False
 
 
 class RedisHome:
@@ -201,7 +207,7 @@ class RedisHome:
 
     def open(self, epoch: int, plan_hash: str) -> Ledger | None:
         """Open the ledger of ``epoch``; None if it is gone, of another plan, or of an earlier life of the server."""
-        with told_as_ours():
+        with told_as_ours(self._client):
             found = self._client.hmget(f"{self._of(epoch)}:meta", ["epoch", "plan_hash", "run_id"])
             wanted = [str(epoch), plan_hash, self._run_id()]
         if [value.decode() if isinstance(value, bytes) else value for value in found] != wanted:
@@ -210,7 +216,7 @@ class RedisHome:
 
     def retire(self, *, before: int) -> None:
         """Remove older epochs: whoever still uses one is told that it is lost."""
-        with told_as_ours():
+        with told_as_ours(self._client):
             for member in self._client.smembers(self.key("epochs")):
                 if int(member) < before:
                     self._remove(int(member))
@@ -225,13 +231,13 @@ class RedisHome:
     ) -> Ledger:
         """Create the ledger of ``epoch`` and open it; ``meta`` comes last, and nothing counts before it is there."""
         prefix = self._of(epoch)
-        with told_as_ours():
+        with told_as_ours(self._client):
             run_id = (
                 self._run_id()
             )  # first: what a server forgets that is started anew meanwhile does not count
-            self._client.set(self.key("about"), self._about)
-            self._client.sadd(RUNS_KEY, self._dataset)
-            self._client.sadd(self.key("epochs"), epoch)
+            self._client.sadd(
+                self.key("epochs"), epoch
+            )  # so that what is half built can be removed
             self._client.delete(*(f"{prefix}:{key}" for key in _KEYS))
             for some in _pieces(shards):
                 texts: _Fields = {entry.name: _entry_text(entry, "") for entry in some}
@@ -245,6 +251,10 @@ class RedisHome:
             )  # it must be there: lua/prelude.lua
             meta: _Fields = {"plan_hash": plan_hash, "run_id": run_id, "last_token": 0}
             self._client.hset(f"{prefix}:meta", mapping={**meta, "epoch": epoch})
+            # Last and again: one wiped meanwhile must not have a ledger that nobody can find and end.
+            self._client.sadd(self.key("epochs"), epoch)
+            self._client.set(self.key("about"), self._about)
+            self._client.sadd(RUNS_KEY, self._dataset)
         return RedisLedger(self._client, prefix=prefix, epoch=epoch)
 
     def _remove(self, epoch: int) -> None:
@@ -276,6 +286,8 @@ def redis_home(url: str, location: str) -> Callable[[RunRecord], RedisHome]:
         LedgerAwayError: The server cannot be reached, or refuses us.
     """
     client = connect(url)
+    with _closed_if_refused(client):
+        _rehearse(client)
     return lambda run: RedisHome(
         client, dataset=run.run_id or run.plan_hash, about=_about(run, location)
     )
@@ -297,30 +309,61 @@ def connect(url: str) -> RedisClient:
                 NoBackoff(), 0
             ),  # the loop's own Backoff waits, and goes on with its work meanwhile
         )
-    except ValueError as error:
+        client.connection_pool.make_connection()  # opens nothing, but knows which options there are
+    except (TypeError, ValueError) as error:
         raise LedgerUrlError(f"--ledger {public_url(url)!r}: {error}") from error
-    with told_as_ours():
-        version = str(client.info("server")["redis_version"])
-    if tuple(map(int, version.split(".")[:2])) < _LEAST_VERSION:
-        raise LedgerUrlError(
-            f"--ledger {public_url(url)!r}: its server is Redis {version}, 6.2 is needed"
-        )
+    with _closed_if_refused(client):
+        try:
+            with told_as_ours(client):
+                version = str(client.info("server")["redis_version"])
+        except redis.RedisError as error:  # no such database, no INFO, no Redis at all
+            raise LedgerUrlError(
+                f"--ledger {public_url(url)!r}: its server cannot be used: {error}"
+            ) from error
+        if tuple(map(int, version.split(".")[:2])) < _LEAST_VERSION:
+            raise LedgerUrlError(
+                f"--ledger {public_url(url)!r}: its server is Redis {version}, 6.2 is needed"
+            )
     return client
 
 
 @contextlib.contextmanager
-def told_as_ours() -> Iterator[None]:
-    """Raise what the client library raises as an error of the ledger."""
+def _closed_if_refused(client: RedisClient) -> Iterator[None]:
     try:
         yield
-    except redis.ResponseError as error:
-        if "LEDGERLOST" in str(error):
-            raise LedgerLostError(f"the ledger is lost: {error}") from error
-        if any(sign in str(error) for sign in _REFUSALS):
-            raise LedgerAwayError(f"the Redis server refuses us: {error}") from error
-        raise  # a mistake of ours in a script, which asking again would hide
-    except (redis.ConnectionError, redis.TimeoutError) as error:
-        raise LedgerAwayError(f"the Redis server cannot be reached: {error}") from error
+    except (LedgerAwayError, LedgerUrlError):
+        client.close()
+        raise
+
+
+def _rehearse(client: RedisClient) -> None:
+    """Raise ``LedgerRefusedError`` if our user lacks a right; a server that cannot write just now does not matter here."""
+    rights = rehearsal()
+    with told_as_ours(client), client.pipeline(transaction=False) as pipeline:
+        for _, command in rights:
+            pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+        replies = pipeline.execute(raise_on_error=False)
+        lacking = [
+            name
+            for (name, _), reply in zip(rights, replies, strict=True)
+            if isinstance(reply, redis.exceptions.NoPermissionError)
+        ]
+        if lacking:
+            raise redis.exceptions.NoPermissionError(
+                f"its user may not use {', '.join(dict.fromkeys(lacking))} on llmperf:*"
+            )
+
+
+@contextlib.contextmanager
+def told_as_ours(client: RedisClient | None = None) -> Iterator[None]:
+    """Raise what the client library raises as an error of the ledger, which names the server of ``client``."""
+    try:
+        yield
+    except redis.RedisError as error:
+        ours = as_ours(error, client)
+        if ours is None:
+            raise
+        raise ours from error
 
 
 @cache

@@ -31,8 +31,9 @@ class SeatState(StrEnum):
     """What a seat is to the pool."""
 
     WAITING = "waiting"
-    """To be started at ``Place.start_at_s``."""
+    """To be started at ``Place.start_at_s``, or asked of Ray, and its actor has not answered yet."""
     RUNNING = "running"
+    """Its actor has answered."""
     DONE = "done"
     DRAINED = "drained"
     """Given up for this run; ``Place.why`` says why."""
@@ -51,8 +52,10 @@ class Place:
     actor: Actor | None = None
     report: ActorReport | None = None
     has_begun: bool = False
-    heard_s: float | None = None
-    """When the present actor last told something."""
+    heard_s: float = 0.0
+    """When the present actor last told something; means nothing before it has."""
+    is_overdue: bool = False
+    """Whether somebody was told that the present actor has not answered for long."""
     deaths_in_a_row: int = 0
     failing: FailureKind | None = None
     """Why the last actors here ended, each before it had done anything; since when is the next."""
@@ -68,6 +71,11 @@ class Place:
     def is_active(self) -> bool:
         """Whether an actor runs here, or will be started."""
         return self.state in (SeatState.WAITING, SeatState.RUNNING)
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether its actor was asked of Ray and has not answered: it has nothing in hand."""
+        return self.state is SeatState.WAITING and self.actor is not None
 
     @property
     def num_tasks_done(self) -> int:
@@ -129,11 +137,13 @@ class ActorPool:
             self._scan_at_s = now_s + self._config.scan_interval_s
             self._scan()
         for place in self.places.values():
-            if place.state is SeatState.RUNNING:
+            if place.is_active and place.actor is not None:
                 self._hear(place, now_s)
-            if place.state is SeatState.WAITING and now_s >= place.start_at_s:
+            waits = place.state is SeatState.WAITING and place.actor is None
+            if waits and now_s >= place.start_at_s and not self._is_stopping:
                 self._start(place, now_s)
         self._end_the_silent(now_s)
+        self._judge_the_unheard(now_s)
 
     def begin(self, corpus: Corpus, run_id: str, device_classes: Sequence[str]) -> None:
         """Let all open actors, and later ones as they open, collect a run for these device classes."""
@@ -142,16 +152,15 @@ class ActorPool:
             self._begin_if_open(place)
 
     def stop(self, *, drop: bool) -> None:
-        """Ask all actors to end; nobody is started any more. One that has not told anything yet has nothing in hand."""
+        """Ask all actors to end; nobody is started any more. A seat that waits has nothing in hand and is ended at once."""
         self._is_stopping, self._is_dropping = True, self._is_dropping or drop
         self._stopped_s = None  # the clock of patience begins with the next step
         for place in self.places.values():
-            if not place.is_active:
-                continue
-            if place.actor is not None and place.report is not None:
+            if place.state is SeatState.WAITING:
+                self._end(place, SeatState.DONE, "the run was stopped")
+            elif place.state is SeatState.RUNNING:
+                assert place.actor is not None, "it runs"
                 place.actor.stop(drop=drop)
-            else:
-                self._end(place, "the run was stopped")
 
     def close(self) -> None:
         """End all actors."""
@@ -217,40 +226,57 @@ class ActorPool:
     def _start(self, place: Place, now_s: float) -> None:
         self._keep_counts(place)
         place.actor = self._runtime.start(self._spec_of(place.seat))
-        place.state, place.has_begun, place.heard_s = SeatState.RUNNING, False, None
-        place.start_at_s = now_s
+        place.has_begun, place.is_overdue, place.start_at_s = False, False, now_s
+        waits = "Ray has not started its actor"
+        if place.seat.on_gpu:
+            waits += ": another job may have its GPU"
+        place.why = f"{place.why}; since then {waits}" if place.why else waits
 
     def _end_the_silent(self, now_s: float) -> None:
-        """No run waits for ever for an actor that Ray never starts (another job has its GPU), or whose process hangs."""
+        """No run waits for ever for an actor whose process hangs."""
         if self._is_stopping and self._stopped_s is None:
             self._stopped_s = now_s
-        others_are_done = not any(
-            place.is_active and place.heard_s is not None for place in self.places.values()
-        ) and any(place.state is SeatState.DONE for place in self.places.values())
+        for place in self.places.values():
+            if place.state is not SeatState.RUNNING:
+                continue
+            silent_s = now_s - place.heard_s
+            if self._is_dropping and now_s - (self._stopped_s or now_s) > _STOP_PATIENCE_S:
+                self._end(place, SeatState.DONE, "it did not stop in time")
+            elif silent_s > _SILENCE_LIMIT_S:
+                self._died(place, f"it has told nothing for {silent_s:.0f} s", now_s)
+
+    def _judge_the_unheard(self, now_s: float) -> None:
+        """Say which seats wait long for Ray, and give them up once nobody else works or will.
+
+        While another seat works they cost nothing: a GPU may be another job's for hours, and its seat joins when it is free.
+        """
         done_classes = {
             place.device.device_class
             for place in self.places.values()
             if place.state is SeatState.DONE and place.device is not None
         }
-        for place in self.places.values():
-            if place.state is not SeatState.RUNNING:
-                continue
-            # An actor that was started again may be the only one of its class: it is given its time to answer.
-            is_late = (
-                place.device is not None and place.device.device_class in done_classes
-            ) or now_s - place.start_at_s > self._config.start_timeout_s
-            silent_s = now_s - (place.start_at_s if place.heard_s is None else place.heard_s)
-            if self._is_dropping and now_s - (self._stopped_s or now_s) > _STOP_PATIENCE_S:
-                self._end(place, "it did not stop in time")
-            elif place.heard_s is None and others_are_done and is_late:
-                self._end(place, "it was never started: another job may have its GPU")
-            elif place.heard_s is not None and silent_s > _SILENCE_LIMIT_S:
-                self._died(place, f"it has told nothing for {silent_s:.0f} s", now_s)
+        # An actor that was started again may be the only one of its class: it is given its time to answer.
+        unheard = [place for place in self.places.values() if place.is_unheard]
+        needless = {p.seat for p in unheard if p.device and p.device.device_class in done_classes}
+        late = {p.seat for p in unheard if now_s - p.start_at_s > self._config.start_timeout_s}
+        is_nobody_else = all(place.is_unheard for place in self.places.values() if place.is_active)
+        is_hopeless = is_nobody_else and all(place.seat in needless | late for place in unheard)
+        for place in unheard:
+            waited_s = now_s - place.start_at_s
+            if is_hopeless:
+                state = SeatState.DONE if place.seat in needless else SeatState.DRAINED
+                self._end(place, state, f"{place.why} (waited {waited_s:.0f} s)")
+            elif place.seat in late and not place.is_overdue:
+                place.is_overdue = True
+                self._say(
+                    f"{place.seat.name}: waiting for {waited_s:.0f} s: {place.why}; `ray list actors` names who runs "
+                    "there; the seat joins by itself as soon as Ray starts its actor"
+                )
 
-    def _end(self, place: Place, why: str) -> None:
+    def _end(self, place: Place, state: SeatState, why: str) -> None:
         if place.actor is not None:
             place.actor.kill()
-        self._note_end(place, SeatState.DONE, why)
+        self._note_end(place, state, why)
 
     @staticmethod
     def _keep_counts(place: Place) -> None:
@@ -272,6 +298,7 @@ class ActorPool:
             place.device = told.device
             if place.failing is FailureKind.TAKEN:
                 place.failing, place.pause_s = None, 0.0
+        place.state, place.why = SeatState.RUNNING, ""
         place.report, place.heard_s = told, now_s
         self._begin_if_open(place)
         if told.state is ActorState.ENDED:
@@ -279,7 +306,7 @@ class ActorPool:
             if told.drained:
                 self._note_end(place, SeatState.DRAINED, told.drained)
             else:
-                place.state, place.why = SeatState.DONE, ""
+                place.state = SeatState.DONE
         elif told.state is ActorState.FAILED:
             self._failed(place, told, now_s)
 
@@ -299,7 +326,8 @@ class ActorPool:
             if place.pause_s == 0.0 and told.kind is FailureKind.STORE:
                 self._say(f"{place.seat.name}: tried again: {told.detail}")
             place.pause_s = min(_LONGEST_PAUSE_S, 1.5 * place.pause_s or 2.0)
-            place.state, place.start_at_s = SeatState.WAITING, now_s + place.pause_s
+            place.state, place.why, place.actor = SeatState.WAITING, told.detail, None
+            place.start_at_s = now_s + place.pause_s
             return
         self._note_end(place, SeatState.DRAINED, told.detail)
 
@@ -316,7 +344,7 @@ class ActorPool:
             self._note_end(place, SeatState.DRAINED, detail)
         else:
             self._say(f"{place.seat.name}: its actor died and is started again: {why}")
-            place.state = SeatState.WAITING
+            place.state, place.why = SeatState.WAITING, why
             place.start_at_s = now_s + self._config.restart_delay_s
 
     def _begin_if_open(self, place: Place) -> None:
@@ -324,7 +352,7 @@ class ActorPool:
         if self._run is None or place.has_begun or told is None or place.actor is None:
             return
         if self._is_stopping:
-            self._end(place, "the run was stopped")
+            self._end(place, SeatState.DONE, "the run was stopped")
             return
         if told.state is not ActorState.OPEN:
             return

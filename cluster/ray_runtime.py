@@ -17,6 +17,7 @@ from ray.util import metrics as ray_metrics  # noqa: TID251
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: TID251
 
 from cluster.actor import CollectActor
+from cluster.environment import store_settings
 from cluster.metrics import METRICS, TAGS, Metric, MetricKind
 from cluster.reports import ActorReport, ActorSpec
 from cluster.runtime import ActorGone, ClusterAddressError
@@ -56,7 +57,7 @@ class RayRuntime:
             "max_restarts": 0,
             "max_task_retries": 0,
             "scheduling_strategy": NodeAffinitySchedulingStrategy(seat.node_id, soft=False),
-            "runtime_env": {"env_vars": _ENVIRONMENT},
+            "runtime_env": {"env_vars": {**store_settings(os.environ), **_ENVIRONMENT}},
         }
         return RayActor(_Actor.options(**options).remote(spec), self)
 

@@ -1,6 +1,6 @@
 """The runs that a Redis server has ledgers of, for those who look at the server and not at a dataset.
 
-Owns what is read there; nothing is changed. The client library stays behind ``ledger_redis.py``.
+Owns what is read there; nothing is changed. The client library stays behind ``ledger_redis.py`` and ``redis_errors.py``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def runs_on(url: str, *, only: str | None = None) -> list[RunOnServer]:
     """
     client = connect(url)
     try:
-        with told_as_ours():
+        with told_as_ours(client):
             members = client.smembers(RUNS_KEY)
             names = [one.decode() if isinstance(one, bytes) else one for one in members]
             found = [_run(client, name) for name in names if only is None or name == only]

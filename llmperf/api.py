@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainer.evaluate import EvaluationSummary
     from trainer.train import RunSummary
     from workers.config import CollectConfig
+    from workers.device.find import DeviceReport
     from workers.device.interface import DeviceRef
     from workers.device_worker import Control, RunStart
     from workers.loop_interfaces import LoopObserver
@@ -180,8 +181,8 @@ def _checked_selector(device: str | None) -> str | None:
     return f"replay:{Path(device.removeprefix('replay:')).absolute()}"
 
 
-def device_ref(device: str) -> DeviceRef:
-    """Return how to reach the device that ``--device`` names.
+def device_ref(device: str, report: DeviceReport | None = None) -> DeviceRef:
+    """Return how to reach the device that ``--device`` names, among those of ``report`` (probed now where None).
 
     Raises:
         CommandError: There is none, or the name is no selector.
@@ -189,7 +190,7 @@ def device_ref(device: str) -> DeviceRef:
     from workers.device.find import NoDevice, choose  # noqa: PLC0415
 
     try:
-        ref = choose(device)
+        ref = choose(device, report)
     except ValueError as error:
         if device.startswith("replay:"):  # the selector is right, its file is not
             what = f"--device {device}: {error}; mend the file or name another"

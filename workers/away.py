@@ -7,6 +7,8 @@ from __future__ import annotations
 
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 15.0
+_MOST_DOUBLINGS = 10
+"""More change nothing, and two to the power of 1,024 is no number."""
 
 
 class Backoff:
@@ -33,7 +35,7 @@ class Backoff:
         """Note one more failure; return for how long to leave it alone, seconds."""
         if not self._num_failures:
             self._since_s = now_s
-        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0**self._num_failures)
+        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self._num_failures, _MOST_DOUBLINGS))
         self._num_failures += 1
         self._until_s = now_s + wait_s
         return wait_s

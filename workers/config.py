@@ -206,7 +206,10 @@ class StoreConfig(Node):
         description="Commit a shard at most this long after its first finished task.",
     )
     publish_interval_s: float = Field(
-        1.5, ge=0, le=60, description="Publish a manifest at most this often."
+        1.5,
+        ge=0,
+        le=60,
+        description="Publish a manifest at most this often, and not before 2 ms have passed for each shard that the last one lists.",
     )
     max_shard_rows: int = Field(
         20_000, ge=1, le=10_000_000, description="Commit earlier when this many sample rows wait."

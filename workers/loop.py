@@ -143,6 +143,9 @@ class CollectLoop:
     def step(self, timeout_s: float) -> None:
         """Do what is due: renew, claim, run for about ``timeout_s``, commit, publish."""
         was_away = self._backoff.is_waiting(now_s=self._clock_s())
+        if was_away and not self._is_attached:  # what was in hand went with the lost ledger
+            self._sleep(min(timeout_s, _AWAY_POLL_S))
+            return
         is_there = self._guarded(lambda: self._step(timeout_s)) and not was_away
         if is_there and self._board is not None:
             self._board.tell(self._ledger)
@@ -177,9 +180,11 @@ class CollectLoop:
 
     def close(self) -> None:
         """Give back what is still leased, as far as that is possible, and close the ledger."""
+        if not self._is_attached:
+            return  # what was leased from it went with it, and it is closed
         with contextlib.suppress(LedgerLostError, LedgerAwayError, StoreError):
             self._ledger.release(self._held())
-            if self._board is not None and self._is_attached:
+            if self._board is not None:
                 self._board.tell(self._ledger, is_last=True)
         self._ledger.close()
 

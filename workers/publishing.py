@@ -9,7 +9,16 @@ from collections.abc import Callable, Sequence
 
 from llmperf_common.ledger.protocol import Holder, Ledger, LedgerLostError
 from llmperf_common.store.filesystem import Filesystem
-from llmperf_common.store.manifest import Manifest, ShardEntry, StaleEpoch, publish
+from llmperf_common.store.manifest import (
+    Manifest,
+    ShardEntry,
+    StaleEpoch,
+    latest_manifest,
+    publish,
+)
+
+_WAIT_PER_SHARD_S = 0.002
+"""After a manifest the next one waits so long for each shard that it lists, all over again: some 0.1 MB/s of manifests, however long the run."""
 
 
 class Publisher:
@@ -41,6 +50,10 @@ class Publisher:
         self._clock_s = clock_s
         self._published = published
         self._due_s = 0.0
+        self._took_s = 0.0
+        self._num_listed: int | None = None
+        """By the last manifest; None while somebody else publishes."""
+        self._published_s = 0.0
 
     def publish_if_due(self, ledger: Ledger) -> None:
         """Publish what is new, if it is time to and this worker is the one that does it. Raises LedgerLostError."""
@@ -49,7 +62,14 @@ class Publisher:
             return
         self._due_s = now_s + self._interval_s
         # Twice the interval: a publisher that pauses loses the office, one at work keeps it.
-        if ledger.elect_publisher(holder=self._holder, ttl_s=2 * self._interval_s):
+        ttl_s = 2 * max(self._interval_s, self._took_s)
+        if not ledger.elect_publisher(holder=self._holder, ttl_s=ttl_s):
+            self._num_listed = None
+            return
+        if self._num_listed is None:  # its predecessor may have published a moment ago
+            latest = latest_manifest(self._fs)
+            self._num_listed, self._published_s = len(latest.shards) if latest else 0, now_s
+        if now_s - self._published_s >= _WAIT_PER_SHARD_S * self._num_listed:
             entries = ledger.unpublished()
             if entries:
                 self._publish(ledger, entries)
@@ -59,9 +79,12 @@ class Publisher:
         self._publish(ledger, ledger.unpublished())
 
     def _publish(self, ledger: Ledger, entries: Sequence[ShardEntry]) -> None:
+        began_s = self._clock_s()
         result = publish(self._fs, entries, plan_hash=self._plan_hash, epoch=ledger.epoch)
         if isinstance(result, StaleEpoch):
             raise LedgerLostError(f"epoch {result.current_epoch} has taken over")
         if entries:
             ledger.mark_published([entry.name for entry in entries])
+        self._num_listed, self._published_s = len(result.shards), self._clock_s()
+        self._took_s = self._published_s - began_s
         self._published(result)

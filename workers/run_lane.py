@@ -34,7 +34,7 @@ from workers.launch_processor import LaunchProcessor
 from workers.limits import Limits
 from workers.run_children import MOST_KILLS, DeviceLostError, RunChild
 from workers.run_order import HUNG_NS, OUT_OF_BUDGET
-from workers.run_phases import Patience, Phase, patience_in
+from workers.run_phases import ON_DEVICE, Patience, Phase, patience_in
 from workers.task_state import TaskState, quarantined
 
 _logger = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class RunLane:
             if spent_s > limit_s:
                 detail = f"not reached within limits.task_timeout_s ({limit_s:g} s)"
                 state.record_rest(_launch_failure(FailureCode.OVER_TIME_BUDGET, detail))
-                self.child.drop()
+                self._drop_from_device()
                 self._finish()
 
     @property
@@ -204,7 +204,7 @@ class RunLane:
         )
         if message.sticky:
             self._index = message.finished_index
-            self.child.drop()
+            self._drop_from_device()
             self._after_fault()
 
     def _run_done(self, message: RunDone) -> None:
@@ -227,7 +227,7 @@ class RunLane:
 
     def _load_failed(self, message: LoadFailed) -> None:
         if message.sticky:
-            self.child.drop()
+            self._drop_from_device()
         else:
             self._phase = Phase.IDLE
         self._fail_unstarted(message.load_failure)
@@ -238,6 +238,8 @@ class RunLane:
         assert child is not None, "nobody to die"
         if phase is Phase.STARTING:
             self.child.drop_failed_start(self._report)
+        elif phase in ON_DEVICE:
+            self._drop_from_device()
         else:
             self.child.drop()
         if state is None:
@@ -249,7 +251,7 @@ class RunLane:
                 self._death_detail(child, used_up), by_another=child.was_killed_by_another
             )
         elif self._is_excused(child, phase):
-            self._once_more(child, had_device=phase is not Phase.LOADING)
+            self._once_more(child)
         elif phase is Phase.LOADING:
             code = FailureCode.BUILD_TIMEOUT if used_up else FailureCode.COMPILER_CRASH
             self._died_unstarted(code, Stage.BUILD, self._death_detail(child, used_up))
@@ -271,15 +273,13 @@ class RunLane:
             return self.state.excuse_kill(self._index)
         return self.state.excuse_kill("load")
 
-    def _once_more(self, child: Child, *, had_device: bool) -> None:
+    def _once_more(self, child: Child) -> None:
         """Go on in a fresh child, with the config in which this one was killed."""
         state = self.state
         assert state is not None, "a death without a task"
         how = child.describe_end()
         _logger.warning("%s: killed by somebody else, once more: %s", state.task.kernel.name, how)
         state.trace.end_turn(time.monotonic())
-        if had_device:
-            self._check_device()
         self._go_on_or_finish()
 
     def _turn_failed(self, why: str, *, by_another: bool) -> None:
@@ -331,7 +331,6 @@ class RunLane:
         assert state is not None, "a death without a task"
         assert index is not None, "some config's fault"
         state.trace.end_turn(time.monotonic())
-        self._check_device()
         state.num_deaths += 1
         if state.num_deaths >= self._limits.deaths_to_quarantine:
             state.record_rest(quarantined(state.num_deaths))
@@ -340,8 +339,12 @@ class RunLane:
         state.give_up_hopeless()
         self._go_on_or_finish()
 
-    def _check_device(self) -> None:
-        """Raise DeviceLostError where NVML says that the card must not be used as it is."""
+    def _drop_from_device(self) -> None:
+        """End a child that has, or may have, the device; raise DeviceLostError where NVML says that the card must not be used as it is.
+
+        The task in hand then goes to another device with all of its configs: a card that is not sound may have timed them.
+        """
+        self.child.drop()
         assert self.device is not None, "use_device() comes first"
         problems = problems_of(self.device)
         if problems:

@@ -30,6 +30,10 @@ class Phase(Enum):
     BETWEEN = auto()
 
 
+ON_DEVICE = frozenset({Phase.PREPARING, Phase.TURN, Phase.IN_CONFIG, Phase.BETWEEN})
+"""A child that ends in one of these may have left the card in a bad state."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """How long a child may be silent, and the key of the configuration that says so ("" where none does)."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.collectors.rates import Stretch, TimedRow
+from benchmarks.collectors.slicing import was_launched
 from benchmarks.collectors.supervise import run_command
 from llmperf_common.store.filesystem import StoreError
 from llmperf_common.store.reader import Dataset, open_dataset
@@ -85,7 +86,7 @@ def read_collected(folder: Path) -> Collected:
         raise StoreError(
             f"{folder}: no task was finished in time (--max-seconds-ours); {folder}.txt tells how far it came"
         )
-    columns = set(table.column_names) - {"time_ns", "cold_ns", "failure_detail"}
+    columns = set(table.column_names) - {"time_ns", "cold_ns"}
     rows = table.select(sorted(columns)).to_pylist()
     # Rows of one task share an order with their clock; where the clock does not tell, the shard's order does.
     rows.sort(key=lambda row: row["created_at"])
@@ -95,7 +96,7 @@ def read_collected(folder: Path) -> Collected:
 def _stretch(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Stretch:
     """Return the run as one stretch: rows end at ``created_at``, the first begins when a task is claimed.
 
-    A kernel that fails in a compiler beside the timing has a row without sizes: no time of the device was its.
+    What was not launched has a row, too, but no time of the device was its: only rows that the other parts are given count.
     """
     timed = tuple(
         TimedRow(
@@ -104,7 +105,7 @@ def _stretch(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Stretch:
             end_s=row["created_at"].timestamp(),
         )
         for row in rows
-        if row["global_size"]
+        if was_launched(row)
     )
     return Stretch(start_s=_first_claim_s(folder), rows=timed)
 

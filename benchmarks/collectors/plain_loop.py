@@ -40,6 +40,7 @@ from llmperf_common.records import Access, Argument, ArgumentKind, LaunchArgumen
 from workers.config import TimingConfig
 from workers.device.interface import DeviceRef
 from workers.device.opencl_device import find_cl_device
+from workers.device.opencl_queue import set_scalar
 from workers.inputs import fill_specs, pack_scalar
 from workers.launch_processor import launching_from
 from workers.processors import for_launches
@@ -181,7 +182,7 @@ class PlainLoop:
         for argument, given in zip(job.arguments, launch.args, strict=True):
             if argument.kind is ArgumentKind.SCALAR:
                 assert given.value is not None, "a scalar has a value"
-                kernel.set_arg(argument.position, pack_scalar(argument, given.value))
+                set_scalar(kernel, argument.position, pack_scalar(argument, given.value))
                 continue
             if argument.kind is ArgumentKind.LOCAL_BUFFER:
                 local_bytes = max(1, (given.elements or 0) * argument.element_bytes)
@@ -206,7 +207,7 @@ class PlainLoop:
                 )
                 fills.append(
                     _Fill(
-                        kernel=self._kernel(spec.kernel_name),
+                        kernel=self._kernel(spec.kernel_name, arguments),
                         arguments=arguments,
                         num_items=spec.num_scalars,
                         is_written=is_written,
@@ -219,14 +220,19 @@ class PlainLoop:
         buffer, may_be_stale = self._buffers.take(argument, given)
         if may_be_stale and argument.kind is not ArgumentKind.CONSTANT_BUFFER:
             start = allocated_bytes(argument, given) - GUARD_BYTES
-            kernel = self._kernel("set_bytes")
-            kernel.set_args(buffer, np.uint64(start), np.uint64(GUARD_BYTES), np.uint32(0))
+            arguments = (buffer, np.uint64(start), np.uint64(GUARD_BYTES), np.uint32(0))
+            kernel = self._kernel("set_bytes", arguments)
+            kernel.set_args(*arguments)
             self._enqueue(kernel, GUARD_BYTES // _SET_BYTES_AT_ONCE)
         return buffer
 
-    def _kernel(self, name: str) -> cl.Kernel:
+    def _kernel(self, name: str, arguments: Sequence[Any]) -> cl.Kernel:
+        """Return one of our fill kernels, told the types that it takes: ``set_args`` finds them out anew each time, 15 us a scalar."""
         if name not in self._kernels:
-            self._kernels[name] = cl.Kernel(self._own, name)
+            kernel = self._kernels[name] = cl.Kernel(self._own, name)
+            kernel.set_scalar_arg_dtypes(
+                [None if isinstance(one, cl.Buffer) else one.dtype for one in arguments]
+            )
         return self._kernels[name]
 
     def _fill(self, fills: Sequence[_Fill]) -> None:
@@ -236,10 +242,13 @@ class PlainLoop:
                 self._enqueue(one.kernel, one.num_items)
 
     def _flush(self) -> None:
-        kernel = self._kernel("flush")
-        kernel.set_args(
-            self._flush_buffer, np.uint64(self._flush_quads), np.uint32(next(self._flush_keys))
+        arguments = (
+            self._flush_buffer,
+            np.uint64(self._flush_quads),
+            np.uint32(next(self._flush_keys)),
         )
+        kernel = self._kernel("flush", arguments)
+        kernel.set_args(*arguments)
         self._enqueue(kernel, self._flush_quads)
 
     def _enqueue(self, kernel: cl.Kernel, num_items: int) -> None:

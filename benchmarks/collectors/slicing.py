@@ -33,7 +33,8 @@ DEADLY = frozenset(
         FailureCode.INTERNAL_ERROR,
     }
 )
-_LAUNCHED = (OK_STATUS, FailureCode.OVER_TIME_BUDGET.value)
+_NEVER_LAUNCHED = (": not launched", ": not reached")
+"""What ``failure_detail`` has behind its stage where ours gave a launch config up unseen (``run_order.py``, ``run_lane.py``)."""
 _RUNNABLE = (
     ArgumentKind.GLOBAL_BUFFER,
     ArgumentKind.CONSTANT_BUFFER,
@@ -108,6 +109,17 @@ def keep(corpus: Corpus, verdicts: Iterable[Verdict]) -> Corpus:
     return corpus_of(kernel for kernel in corpus.kernels if kernel.kernel_id not in gone)
 
 
+def was_launched(row: Mapping[str, Any]) -> bool:
+    """Return whether ours launched what this row of ``samples`` is about, and it neither faulted nor was refused.
+
+    Without these the plain loop would spend its time on launches that ours has saved.
+    """
+    if row["status"] == FailureCode.OVER_TIME_BUDGET.value:
+        detail = row["failure_detail"] or ""
+        return not any(words in detail for words in _NEVER_LAUNCHED)
+    return bool(row["status"] == OK_STATUS)
+
+
 def work_of(
     corpus: Corpus, dataset: Dataset, rows: Sequence[Mapping[str, Any]], ref: Mapping[str, Any]
 ) -> Work:
@@ -122,7 +134,7 @@ def work_of(
     kernels = {kernel.kernel_id: kernel for kernel in corpus.kernels}
     launches: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        if row["kernel_id"] in kernels and row["status"] in _LAUNCHED and row["global_size"]:
+        if row["kernel_id"] in kernels and was_launched(row):
             launches.setdefault(row["kernel_id"], []).append(row)
     (device,) = dataset.devices().to_pylist()
     return Work(

@@ -69,7 +69,7 @@ def build(
     _check_out(out, sources)
     corpus = read_sources(sources, suite=suite)
     if analyse:
-        corpus = _analysed(corpus, device or "cpu")
+        corpus = _analysed(corpus, device or "cpu", out)
     write_corpus(out, corpus)
     failed = sum(kernel.failure is not None for kernel in corpus.kernels)
     say(
@@ -95,9 +95,11 @@ def _check_out(out: Path, sources: Sequence[Path]) -> None:
         )
 
 
-def _analysed(corpus: Corpus, device: str) -> Corpus:
+def _analysed(corpus: Corpus, device: str, out: Path) -> Corpus:
     from llmperf.api import device_ref  # noqa: PLC0415
     from workers.analyse_ahead import analyse_corpus  # noqa: PLC0415
+    from workers.device.find import probe_all  # noqa: PLC0415
+    from workers.device.ownership import held_for_analysis  # noqa: PLC0415
 
     said_s = time.monotonic()
 
@@ -107,7 +109,10 @@ def _analysed(corpus: Corpus, device: str) -> Corpus:
             said_s = time.monotonic()
             say(f"analysed {done:,} of {total:,} kernels")
 
-    return analyse_corpus(corpus, device_ref(device), progress=progress)
+    report = probe_all()
+    ref = device_ref(device, report)
+    with held_for_analysis(ref, report, str(out)):
+        return analyse_corpus(corpus, ref, progress=progress)
 
 
 @app.command()

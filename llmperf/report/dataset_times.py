@@ -109,7 +109,7 @@ def _quantile_table(facts: DatasetFacts) -> Html:
     ]
     caption = (
         "Warm median times by regime and by input strategy. Censored: launches that took longer than "
-        "the time limit; their share is of timed and censored rows together."
+        "the time limit, and those that were not made because smaller ones did or the kernel's time was used up; their share is of timed and censored rows together."
     )
     headers = (
         "Rows",

@@ -15,7 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+
 from llmperf_common.store.filesystem import PosixFilesystem
+from llmperf_common.store.location import Location, open_filesystem
 from llmperf_common.store.manifest import latest_manifest
 from llmperf_common.store.reader import open_dataset
 from llmperf_common.store.verify import verify
@@ -29,7 +32,11 @@ class ChaosReport:
     """What happened. ``problems`` must be empty."""
 
     kills: Counter[str] = field(default_factory=Counter)
+    left_out: tuple[str, ...] = ()
+    """Kinds of fault that this machine cannot do."""
     starts: int = 0
+    ends: Counter[int] = field(default_factory=Counter)
+    """How often a driver ended with which exit status."""
     samples: int = 0
     tasks: int = 0
     seconds: float = 0.0
@@ -70,11 +77,16 @@ def run_chaos(command: Collect, *, num_kills: int, every_shards: int, seed: int)
     return report
 
 
-def committed(out: Path) -> dict[str, tuple[float, ...] | None]:
+def committed(out: Location) -> dict[str, tuple[float, ...] | None]:
     """Return (sample id -> readings) of everything that a manifest lists now."""
-    if latest_manifest(PosixFilesystem(out)) is None:
+    if latest_manifest(open_filesystem(out)) is None:
         return {}
-    rows = open_dataset(out).samples(["sample_id", "time_ns"]).to_pylist()
+    return readings_of(open_dataset(out).samples(["sample_id", "time_ns"]))
+
+
+def readings_of(samples: pa.Table) -> dict[str, tuple[float, ...] | None]:
+    """Return (sample id -> readings) of a table of samples."""
+    rows = samples.select(["sample_id", "time_ns"]).to_pylist()
     return {row["sample_id"]: tuple(row["time_ns"]) if row["time_ns"] else None for row in rows}
 
 

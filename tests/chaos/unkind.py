@@ -1,6 +1,6 @@
 """What a host does to one process: a full or slow disk, a wrong clock, a cut network (``unkind.c``, by LD_PRELOAD).
 
-Needs a C compiler. Whoever is to be hit is started with ``environment``; nothing befalls it before ``inflict``.
+Needs a C compiler; without one a storm leaves these faults out, and says so. Whoever is to be hit is started with ``environment``; nothing befalls it before ``inflict``.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("unkind.c")
+NO_COMPILER = "no C compiler (cc, gcc or clang) for the library of bad disks, clocks and networks"
+
+
+def find_compiler() -> str | None:
+    """Return this machine's C compiler, None if it has none."""
+    return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 class Unkind:
     """One compiled library, and what it does to whom.
 
     Args:
+        compiler: ``find_compiler``'s.
         folder: for the library and its orders.
         data: files below this folder have the bad disk.
-
-    Raises:
-        RuntimeError: There is no C compiler.
     """
 
-    def __init__(self, folder: Path, data: Path) -> None:
-        compiler = shutil.which("cc") or shutil.which("gcc")
-        if compiler is None:
-            raise RuntimeError("no C compiler (cc): it makes the library of bad disks and clocks")
+    def __init__(self, compiler: str, folder: Path, data: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._orders = folder / "orders"
         self._orders.mkdir(exist_ok=True)

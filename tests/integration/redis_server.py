@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import redis  # noqa: TID251
@@ -20,17 +20,20 @@ class RedisServer:
     Args:
         folder: of its data; kept between two lives.
         aof: write an append-only file.
+        options: more of its command line.
+        program: another server than ``find_server`` finds.
     """
 
-    def __init__(self, folder: Path, *, aof: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, aof: bool = False, options: Sequence[str] = (), program: str = ""
+    ) -> None:
         self.has_aof = aof
         folder.mkdir(parents=True, exist_ok=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
         self._command = [
-            find_server(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder),
+            program or find_server(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder),
             "--appendonly", "yes" if aof else "no", "--appendfsync", "everysec",
+            *options,
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -95,6 +98,13 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def find_server() -> str:

@@ -19,6 +19,7 @@ from workers.channel import (
     ChildReady,
     ConfigFinished,
     ConfigStarted,
+    LoadFailed,
     RunDone,
     RunJob,
     RunLoaded,
@@ -57,7 +58,7 @@ def strike(channel: Channel, at: str, where: str) -> None:
 def main(channel: Channel, where: str) -> None:
     """Serve jobs; ``where`` says what goes wrong, or nothing does.
 
-    ``load``, ``first load``, ``release``, ``exit``: it dies there. ``wait``: it dies as it waits for its turn.
+    ``load``, ``first load``, ``release``, ``exit``: it dies there. ``lost load``: it finds its context lost as it loads. ``wait``: it dies as it waits for its turn.
     ``killed AT``, ``crash AT``: somebody else kills it, or it crashes, as it is at ``start``, ``load``, ``turn``, ``config``, ``result``, ``last`` (result) or
     ``exit``; ``raises AT``, ``garbled AT``: it raises there, or sends nonsense and lives.
     ``stand``: it has the device and never begins. ``crowded``: a turn takes a while, half of it without a processor. ``sticky``: its first config ends the context. ``slow``: a turn takes
@@ -78,6 +79,10 @@ def main(channel: Channel, where: str) -> None:
         if where == "load" or (where == "first load" and not mark.exists()):
             mark.touch()
             die()
+        if where == "lost load":
+            failure = Failure(code=FailureCode.DEVICE_FAULT, stage=Stage.BUILD, detail="lost")
+            channel.send(LoadFailed(load_failure=failure, sticky=True))
+            channel.receive()
         strike(channel, "load", where)
         channel.send(RunLoaded())
         if where == "wait":

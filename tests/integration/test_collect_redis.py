@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from cluster.redis_rights import RIGHTS
+from llmperf_common.store.epochs import latest_epoch
+from llmperf_common.store.filesystem import PosixFilesystem
 from llmperf_common.store.reader import open_dataset
 from tests.integration.collecting import (
     Collect,
+    events,
     replay_file,
     run_llmperf,
     wait_until,
@@ -79,3 +83,54 @@ def test_a_server_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
     assert done.returncode == 3
     assert "the Redis server cannot be reached" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_run_survives_what_its_server_refuses(tmp_path: Path) -> None:
+    """Full, a replica, a user with too few rights, half a commit among that: each is waited for, and then all is there once."""
+    server = RedisServer(tmp_path / "redis")
+    corpus = write_kernels(tmp_path / "kernels", [f"k{n}" for n in range(NUM_KERNELS)])
+    slow = [{"kernel": f"k{n}", "action": "slow", "seconds": 0.02} for n in range(NUM_KERNELS)]
+    device = replay_file(tmp_path / "r.json", behaviours=slow)
+    out = tmp_path / "data"
+    with server.client() as admin:
+        admin.execute_command(f"ACL SETUSER llmperf on >PASSWORD {RIGHTS}")
+        url = f"redis://llmperf:PASSWORD@127.0.0.1:{server.port}/0"
+        process = Collect(corpus, out, device, (*OPTIONS, "--ledger", url)).start()
+        wait_until(lambda: any((out / "samples").glob("*.parquet")), timeout_s=60)
+        for trouble, relief, word in (
+            ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "OOM"),
+            ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "READONLY"),
+            ("ACL SETUSER llmperf -evalsha", "ACL SETUSER llmperf +evalsha", "evalsha"),
+            ("ACL SETUSER llmperf -setbit", "ACL SETUSER llmperf +setbit", "The user executing"),
+        ):
+            admin.execute_command(trouble)
+            wait_until(lambda word=word: _is_waited_for(out, word), timeout_s=60)
+            assert process.poll() is None
+            admin.execute_command(relief)
+        _, told = process.communicate(timeout=100)
+    server.kill()
+    assert process.returncode == 0, told
+    assert "Traceback" not in told
+    assert latest_epoch(PosixFilesystem(out)) > 1, "the half commit was kept"
+    assert_whole(out)
+
+
+def _is_waited_for(out: Path, word: str) -> bool:
+    lines = [str(event) for event in events(out)]
+    return any(word in line and "asking again" in line for line in lines)
+
+
+def test_a_user_with_too_few_rights_is_told_at_once(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path / "redis")
+    corpus = write_kernels(tmp_path / "kernels", ["k0"])
+    device = replay_file(tmp_path / "r.json")
+    with server.client() as admin:
+        admin.execute_command(f"ACL SETUSER llmperf on >PASSWORD {RIGHTS} -setbit")
+    for sign_in, why in (("llmperf:PASSWORD", "setbit"), ("llmperf:WRONG", "NOAUTH")):
+        options = (*OPTIONS, "--ledger", f"redis://{sign_in}@127.0.0.1:{server.port}/0")
+        done = Collect(corpus, tmp_path / "data", device, options).run()
+        assert done.returncode == 3
+        assert f"the Redis server refuses us: 127.0.0.1:{server.port}: " in done.stderr
+        assert why in done.stderr
+        assert "Traceback" not in done.stderr
+    server.kill()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.collectors.slicing import was_launched
 from llmperf_common.store.reader import open_dataset
 from tests.integration.collecting import (
     Collect,
@@ -76,6 +77,7 @@ def test_a_task_begins_no_config_beyond_its_budget(tmp_path: Path) -> None:
     rows = open_dataset(tmp_path / "data").samples(["status", "failure_detail"]).to_pylist()
     details = {row["failure_detail"] for row in rows if row["status"] == "over_time_budget"}
     assert details == {"launch: not reached within limits.task_budget_s"}
+    assert [was_launched(row) for row in rows] == [row["status"] == "ok" for row in rows]
     assert_clean(tmp_path / "data")
 
 

@@ -32,7 +32,7 @@ from benchmarks.collectors.jobs import (
 )
 from benchmarks.collectors.log import read_log, rows_of
 from benchmarks.collectors.rates import Stretch, TimedRow, class_rates, shares_s
-from benchmarks.collectors.slicing import draw, left_out
+from benchmarks.collectors.slicing import draw, left_out, was_launched
 from benchmarks.collectors.supervise import PartRun, run_each, run_until_done
 from benchmarks.collectors.tuner import arguments_of, unsupported
 from llmperf_common.analysis import Contents, ContentsRule
@@ -54,6 +54,7 @@ from workers.corpus_files import CorpusError
 from workers.device.find import NoDevice, choose
 from workers.device.interface import DeviceRef
 from workers.inputs import SCALAR_TYPES, reference_bytes
+from workers.run_order import OUT_OF_BUDGET
 
 SOURCES = {
     "scaled": "__kernel void scaled(__global const float *a, __global float *b, float f) { int i = get_global_id(0); b[i] = f * a[i]; }",
@@ -319,6 +320,24 @@ def test_who_is_left_out() -> None:
 
 
 # -- kernel_tuner's arguments ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "detail", "is_launched"),
+    [
+        ("ok", None, True),
+        ("over_time_budget", "launch: a warm-up took 60.000 ms, timing.max_launch_ms is 50", True),
+        ("over_time_budget", f"launch: {OUT_OF_BUDGET}", False),
+        ("over_time_budget", "launch: not reached within limits.task_timeout_s (600 s)", False),
+        ("over_time_budget", "launch: not launched: 3 that are smaller, and larger in nothing", False),
+        ("quarantined", "probe: not launched: it reaches beyond the end", False),
+        ("device_fault", "launch: clWaitForEvents failed", False),
+    ],
+)  # fmt: skip
+def test_what_ours_gave_up_unseen_is_given_to_nobody(
+    status: str, detail: str | None, is_launched: bool
+) -> None:
+    assert was_launched({"status": status, "failure_detail": detail}) is is_launched
 
 
 def test_what_kernel_tuner_is_given() -> None:

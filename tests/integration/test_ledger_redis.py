@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import redis  # noqa: TID251
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from cluster.ledger_redis import RedisHome, RedisLedger
+from cluster.ledger_redis import RUNS_KEY, RedisHome, RedisLedger
 from llmperf_common.ledger.attach import attach
 from llmperf_common.ledger.protocol import (
     Committed,
@@ -24,6 +25,7 @@ from llmperf_common.ledger.protocol import (
     TaskCounts,
 )
 from llmperf_common.store.filesystem import PosixFilesystem
+from llmperf_common.store.manifest import ShardEntry
 from tests.integration.ledger_contract import (
     EPOCH,
     PLAN_HASH,
@@ -49,7 +51,8 @@ class RedisHarness:
         self._dataset = f"contract-{next(_numbers)}"
         self._offset_us = 0
         self._opened: list[RedisLedger] = []
-        self._home().create(epoch=EPOCH, plan_hash=PLAN_HASH, shards=[], done=[]).close()
+        home = RedisHome(redis.Redis.from_url(self._url), dataset=self._dataset)
+        home.create(epoch=EPOCH, plan_hash=PLAN_HASH, shards=[], done=[]).close()
 
     def open(self) -> Ledger:
         """Open one more connection."""
@@ -77,16 +80,14 @@ class RedisHarness:
 
     def wipe(self) -> None:
         """Remove the ledger."""
-        self._home().retire(before=EPOCH + 1)
+        with contextlib.closing(redis.Redis.from_url(self._url)) as client:
+            RedisHome(client, dataset=self._dataset).retire(before=EPOCH + 1)
 
     def close(self) -> None:
         """Close all connections."""
         for ledger in self._opened:
             ledger.close()
         self.wipe()
-
-    def _home(self) -> RedisHome:
-        return RedisHome(redis.Redis.from_url(self._url), dataset=self._dataset)
 
 
 def open_ledger(url: str, dataset: str) -> RedisLedger:
@@ -228,3 +229,21 @@ def test_a_flushed_ledger_is_built_anew_in_the_next_epoch(
     (new,) = claim(again, holder)
     assert new.task == old.task
     assert again.commit(shards=shard_pair("s"), leases=[new]) == Committed()
+
+
+def test_a_ledger_whose_server_is_flushed_as_it_is_built_can_be_found_and_ended(
+    server: RedisServer,
+) -> None:
+    home = RedisHome(server.client(), dataset="flushed-early", about='{"run_id": "r"}')
+
+    def shards() -> Iterator[ShardEntry]:
+        server.client().flushall()
+        yield from shard_pair("s")
+
+    ledger = home.create(epoch=1, plan_hash="p", shards=shards(), done=[])
+    assert server.client().get(home.key("about")) == b'{"run_id": "r"}'
+    assert server.client().smembers(RUNS_KEY) == {b"flushed-early"}
+    home.retire(before=2)
+    with pytest.raises(LedgerLostError):
+        claim(ledger, Holder(host="h", boot_id="b", pid=1, start_ticks=1))
+    assert server.client().keys("llmperf:*e000001:*") == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -18,6 +20,11 @@ from tests.chaos.kills import committed
 from tests.integration.collecting import KERNELS, Collect, events, run_llmperf, wait_until
 from tests.integration.ray_cluster import free_port, nodes_started
 from tests.integration.redis_server import RedisServer
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+(SAID,) = re.findall(r"^\$ (ray job submit .*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
+SUBMIT, COLLECT = (shlex.split(part) for part in SAID.split(" -- "))
+"""The words of the README's command, before and after Ray's ``--``."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -58,18 +65,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def submit(dashboard: str, folder: Path, *arguments: object, wait: bool = True) -> str:
-    """Submit through Ray's own command line; returns the job's id."""
+    """Submit from ``folder`` as the README says, but for the command after ``llmperf``; returns the job's id."""
     name = f"job-{time.monotonic_ns()}"
+    bin_folder = Path(sys.executable).parent
+    options = [word for word in SUBMIT[1:] if word != "--no-wait" or not wait]
     command = [
-        str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", dashboard, "--submission-id", name,
-        "--working-dir", str(folder), *(() if wait else ("--no-wait",)),
-        "--", str(Path(sys.executable).with_name("llmperf")), *map(str, arguments),
+        str(bin_folder / SUBMIT[0]), *options, "--submission-id", name,
+        "--", str(bin_folder / COLLECT[0]), *map(str, arguments),
     ]  # fmt: skip
     deadline_s = time.monotonic() + 120
     while True:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=600, check=False, env=os.environ
-        )
+            command, capture_output=True, text=True, timeout=600, check=False, cwd=folder,
+            env={**os.environ, "RAY_ADDRESS": dashboard},
+        )  # fmt: skip
         if "No available agent" not in done.stdout + done.stderr:
             return name
         assert time.monotonic() < deadline_s, done.stderr
@@ -86,9 +95,13 @@ def test_stopped_resubmitted_and_finished(
     dashboard: str, server: RedisServer, folder: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    command = (
-        "collect", "--cluster", "--ledger", server.url, "--corpus", "kernels", "--out", data, "--device", "cpu", *OPTIONS,
-    )  # fmt: skip
+    ours = {
+        "/shared/corpus.parquet": "kernels",  # in the working directory, which Ray copies
+        "/shared/runs/first": str(data),
+        "redis://:PASSWORD@HEAD:6380/0": server.url,
+    }
+    assert ours.keys() <= set(COLLECT), SAID
+    command = (*(ours.get(word, word) for word in COLLECT[1:]), "--device", "cpu", *OPTIONS)
     client = JobSubmissionClient(dashboard)
     first = submit(dashboard, folder, *command, wait=False)
     wait_until(lambda: bool(committed(data)), timeout_s=240)

@@ -308,6 +308,38 @@ def test_a_device_that_never_answers_is_lost(tmp_path: Path, plan: Plan) -> None
             drive(made, 1, skip_s=PREPARE_TIMEOUT_S - 1.0)
 
 
+@pytest.mark.parametrize(
+    ("where", "limits", "skip_s"),
+    [
+        ("stand", {}, PREPARE_TIMEOUT_S - 1.0),
+        ("crash turn", {}, 0.0),
+        ("killed turn", {}, 0.0),
+        ("crash config", {}, 0.0),
+        ("crash last", {}, 0.0),
+        ("sticky", {}, 0.0),
+        ("lost load", {}, 0.0),
+        ("slow", {"task_timeout_s": 0.2}, 0.0),
+    ],
+)
+def test_the_card_is_looked_at_whenever_a_child_that_had_it_has_ended(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch, where: str, limits: dict[str, float], skip_s: float
+) -> None:  # fmt: skip
+    monkeypatch.setattr("workers.run_lane.problems_of", lambda _device: ("it needs a reset",))
+    with slot(tmp_path, where, **limits) as made:
+        begin(made, plan, 0, tmp_path)
+        with pytest.raises(DeviceLostError, match="needs a reset"):
+            drive(made, 1, skip_s=skip_s)
+
+
+@pytest.mark.parametrize("where", ["first load", "killed load"])
+def test_and_not_after_one_that_never_came_to_it(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr("workers.run_lane.problems_of", lambda _device: ("it needs a reset",))
+    with slot(tmp_path, {"run-0-0": where, "run-1-0": where}) as made:
+        assert run(made, plan, 0, tmp_path) == {"launch_error": 3}
+
+
 def test_a_death_in_the_queue_is_nobodys_fault(tmp_path: Path, plan: Plan) -> None:
     with slot(tmp_path, {"run-0-0": "wait", "run-0-1": "wait"}) as made:
         state = begin(made, plan, 0, tmp_path)

@@ -10,11 +10,12 @@ import pytest
 from benchmarks import run_offsets, runs_in_turns
 from benchmarks.collectors.log import read_log, rows_of
 from benchmarks.collectors.plain_loop import BUFFERS_VARIABLE
+from llmperf_common.store.reader import open_dataset
 from tests.integration.collecting import write_kernels
 from workers.corpus import read_sources, write_corpus
 
 pytestmark = pytest.mark.slow
-ORDER = "ours plain plain-shuffled plain-bound plain-config plain-cleared unbound"
+ORDER = "ours plain plain-shuffled plain-bound plain-config plain-cleared unbound ours+limits.compile_children=1"
 
 
 def test_each_kind_times_the_same_configs(
@@ -23,13 +24,15 @@ def test_each_kind_times_the_same_configs(
     write_corpus(tmp_path / "k.parquet", read_sources([write_kernels(tmp_path / "k", ["k0"])]))
     out = tmp_path / "out"
     words = ["runs_in_turns", str(tmp_path / "k.parquet"), "--device", "cpu", "--order", ORDER]
-    words += ["--set", "plan.samples_per_kernel=6", "--set", 'plan.strategies=["simple"]']
+    words += ["--cold", "--set", "plan.samples_per_kernel=6", "--set", 'plan.strategies=["simple"]']
     monkeypatch.setattr("sys.argv", [*words, "--out", str(out)])
     runs_in_turns.main()
     header, *rows = csv.reader((out / "medians.csv").read_text(encoding="utf-8").splitlines())
     assert header[2:] == [f"{number:02}_{kind}" for number, kind in enumerate(ORDER.split())]
     assert len(rows) == 6
     assert all(float(cell) > 0 for row in rows for cell in row[2:])
+    last = open_dataset(out / f"07_{ORDER.split()[7]}").run.config["limits"]
+    assert last["compile_children"] == 1
     plain, shuffled, bound = (
         [row["sample_id"] for row in rows_of(read_log(out / name / "log.jsonl"))]
         for name in ("01_plain", "02_plain-shuffled", "03_plain-bound")

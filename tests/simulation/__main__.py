@@ -31,6 +31,7 @@ _EVENTS = (
     "disk was full",
     "got no answer",
     "did what it got no answer to",
+    "lost a ledger and could not reach the next",
 )
 """Each must have happened at least once in a search of some thousand schedules."""
 _ENOUGH_FOR_ALL_EVENTS = 2_000

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from llmperf_common.ledger.attach import attach
-from llmperf_common.ledger.protocol import Holder
+from llmperf_common.ledger.protocol import Holder, Ledger
 from llmperf_common.records import Device, TaskResult
 from llmperf_common.store.filesystem import Filesystem
 from llmperf_common.store.manifest import ShardEntry
@@ -135,11 +135,17 @@ def collect(
             process=process,
             sees_deaths=setup.sees_deaths,
         )
+
+        def attached() -> Ledger:
+            ledger = attach(
+                fs, home, plan_hash=PLAN_HASH, index_of=index_of, who=str(process.number)
+            )
+            home.has_attached = True
+            return ledger
+
         loop = planted.loop_class(
             fs=fs,
-            attach=lambda: attach(
-                fs, home, plan_hash=PLAN_HASH, index_of=index_of, who=str(process.number)
-            ),
+            attach=attached,
             plan=SimPlan(num_tasks=setup.num_tasks),
             tasks=range(setup.num_tasks),
             executor=SimExecutor(

@@ -192,10 +192,20 @@ class SimHome:
         self._oracle = oracle
         self._process = process
         self._sees_deaths = sees_deaths
+        self.has_attached = False
+        """Until then a server that is away ends the process, as it does the command."""
+
+    def _reach(self) -> None:
+        """The server answers, unless it is away."""
+        if self.has_attached and self._process.unanswered:
+            self._process.unanswered -= 1
+            self._disk.coverage["lost a ledger and could not reach the next"] += 1
+            raise LedgerAwayError("simulated")
 
     def open(self, epoch: int, plan_hash: str) -> Ledger | None:
         """Open the ledger of an epoch; None if it is gone or cannot be read."""
         self._scheduler.point(f"open ledger {epoch}")
+        self._reach()
         database = self._disk.ledgers.get(epoch)
         if database is None:
             return None
@@ -222,6 +232,7 @@ class SimHome:
     ) -> Ledger:
         """Create the ledger of an epoch and open it."""
         self._scheduler.point(f"build ledger {epoch}")
+        self._reach()
         database = self._disk.databases.take()
         empty: Any = _EmptyDatabase(database)
         SqliteLedger.create(empty, epoch=epoch, plan_hash=plan_hash, shards=shards, done=done)

@@ -6,10 +6,11 @@ Owns the loop over seeds, the sums, and the shrinking of a failing schedule to t
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
 import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from tests.simulation.decisions import Decision
@@ -89,28 +90,46 @@ def _search_one(arguments: tuple[int, int, str]) -> SearchReport:
 
 
 def shrink(failure: Outcome, *, planted: str) -> Outcome:
-    """Return the failing schedule with as few decisions as still give the same kind of violation."""
+    """Return the failing schedule with as few decisions as still give the same kind of violation.
+
+    None of those left can be dropped, nor any two together: one alone often only moves what comes after it.
+    """
     assert failure.violation is not None
     kind = failure.violation.kind
+
+    def still_fails(taken: dict[int, Decision]) -> bool:
+        violation = run_schedule(failure.seed, planted=PLANTED[planted], taken=taken).violation
+        return violation is not None and violation.kind == kind
+
     taken = dict(failure.taken)
-    step = max(1, len(taken) // 2)
-    while step:
-        removed = False
-        for start in range(0, len(taken), step):
-            fewer = _without(taken, start, step)
-            violation = run_schedule(failure.seed, planted=PLANTED[planted], taken=fewer).violation
-            if len(fewer) < len(taken) and violation is not None and violation.kind == kind:
-                taken, removed = fewer, True
-                break
-        if not removed:
-            step //= 2
+    while True:
+        taken = _without_chunks(taken, still_fails)
+        pairs = itertools.combinations(sorted(taken), 2)
+        fewer = next(filter(still_fails, (_but(taken, pair) for pair in pairs)), None)
+        if fewer is None:
+            break
+        taken = fewer
     return run_schedule(failure.seed, planted=PLANTED[planted], taken=taken, with_trace=True)
 
 
-def _without(taken: dict[int, Decision], start: int, count: int) -> dict[int, Decision]:
-    positions = sorted(taken)
-    dropped = set(positions[start : start + count])
-    return {position: taken[position] for position in positions if position not in dropped}
+def _without_chunks(
+    taken: dict[int, Decision], still_fails: Callable[[dict[int, Decision]], bool]
+) -> dict[int, Decision]:
+    """Drop half of the decisions, a quarter and so on, as long as the rest still fails."""
+    step = max(1, len(taken) // 2)
+    while step:
+        positions = sorted(taken)
+        chunks = (positions[start : start + step] for start in range(0, len(positions), step))
+        fewer = next(filter(still_fails, (_but(taken, chunk) for chunk in chunks)), None)
+        if fewer is None:
+            step //= 2
+        else:
+            taken = fewer
+    return taken
+
+
+def _but(taken: dict[int, Decision], dropped: Collection[int]) -> dict[int, Decision]:
+    return {position: one for position, one in taken.items() if position not in dropped}
 
 
 def describe(failure: Outcome) -> str:

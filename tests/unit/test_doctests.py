@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("llmperf", "llmperf_common", "workers", "trainer", "tests")
+PACKAGES = ("llmperf", "llmperf_common", "workers", "cluster", "trainer", "tests")
 MODULES = sorted(
     ".".join(path.relative_to(REPOSITORY).with_suffix("").parts)
     for package in PACKAGES

@@ -67,7 +67,7 @@ def test_a_card_at_work(capsys):
     assert "throttled: software_power_cap, hardware_thermal" in text
     assert "computing on it: pid 41, 1 MiB" in text
     assert "owned by pid " in text
-    assert "which collects into /data/run1" in text
+    assert "at work for /data/run1" in text
     assert "healthy" not in text
 
 

@@ -18,6 +18,7 @@ import pytest
 from tests.unit.dataset_factory import make_device
 from tests.unit.fake_nvml import (
     GPU_IS_LOST,
+    NOT_FOUND,
     NOT_SUPPORTED,
     PCI,
     UUID,
@@ -190,6 +191,29 @@ def test_problems_of_a_device(pynvml):
         (problem,) = problems_of(NVIDIA)
         assert "lost" in problem
         assert problems_of(make_device()) == (), "not NVIDIA's: nobody is asked"
+
+
+@pytest.mark.parametrize(
+    ("by_uuid", "by_place", "place", "is_lost"),
+    [
+        (GPU_IS_LOST, GPU_IS_LOST, PCI, True),
+        (NOT_FOUND, GPU_IS_LOST, PCI, True),
+        (GPU_IS_LOST, None, PCI, False),  # another card is lost, this one is found
+        (GPU_IS_LOST, NOT_FOUND, PCI, False),
+        (NOT_FOUND, NOT_FOUND, PCI, False),
+        (GPU_IS_LOST, None, None, False),  # which one, nobody can tell
+    ],
+)
+def test_a_card_that_has_fallen_off_the_bus_is_a_problem_and_a_lost_neighbour_is_none(
+    pynvml, by_uuid, by_place, place, is_lost
+):
+    errors = {"nvmlDeviceGetHandleByUUID": by_uuid}
+    if by_place is not None:
+        errors["nvmlDeviceGetHandleByPciBusId_v2"] = by_place
+    with driver_with(pynvml, FakeCard(errors=errors)) as driver:
+        found = problems_of(replace(NVIDIA, pci_bus_id=place))
+        assert [("does not answer" in problem) for problem in found] == [True] * is_lost
+        assert driver.num_inits == 0, "each start of the library has its end"
 
 
 def test_a_monitor_over_the_real_bindings(pynvml):

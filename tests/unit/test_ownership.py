@@ -22,12 +22,19 @@ from llmperf.exits import Exit, exit_code_of
 from tests.unit.dataset_factory import make_device
 from tests.unit.fake_nvml import UUID, FakeCard, driver_with
 from workers.device import ownership
+from workers.device.candidates import Source
+from workers.device.find import DeviceReport, ProbedDevice
 from workers.device.gpu_lock import GpuTakenError, gpu_lock, lock_path, owner_of
 from workers.device.host_lock import LOCK_FOLDER_VARIABLE, lock_folder
 from workers.device.interface import DeviceRef
 from workers.device.nvml import INSTALL
 from workers.device.nvml_gpu import ComputeProcess
-from workers.device.ownership import GpuClaim, needs_owner, strangers_among
+from workers.device.ownership import (
+    GpuClaim,
+    held_for_analysis,
+    needs_owner,
+    strangers_among,
+)
 
 GPU = replace(
     make_device(),
@@ -192,6 +199,31 @@ def test_which_devices_have_owners():
     assert not needs_owner(make_device(), DeviceRef(selector="cpu", platform="replay", name="d"))
     recorded = DeviceRef(selector="replay:r.json", platform="replay", name="NVIDIA H200")
     assert not needs_owner(GPU, recorded)
+
+
+def test_who_analyses_on_a_gpu_holds_it(holder):
+    probed = ProbedDevice(ref=REF, device=GPU, usable=True, reason="", source=Source.SYSTEM_ICD)
+    report = DeviceReport(devices=(probed,), absent=())
+    with (
+        pytest.raises(GpuTakenError, match="is taken by"),
+        held_for_analysis(REF, report, "k.parquet"),
+    ):
+        pytest.fail("two owners")
+    holder.kill()
+    holder.wait()
+    with held_for_analysis(REF, report, "k.parquet"):
+        owner = owner_of(GPU)
+        assert owner is not None
+        assert Path(owner.out).name == "k.parquet"
+
+
+def test_a_cpu_device_is_held_by_nobody(lock_dir):
+    ref = DeviceRef(selector="cpu", platform="replay", name="d")
+    cpu = ProbedDevice(
+        ref=ref, device=make_device(), usable=True, reason="", source=Source.SYSTEM_ICD
+    )
+    with held_for_analysis(ref, DeviceReport(devices=(cpu,), absent=()), "k.parquet"):
+        assert list(lock_dir.iterdir()) == []
 
 
 def test_strangers(lock_dir):

@@ -10,6 +10,7 @@ from cluster.config import ClusterCollectConfig, ClusterConfig, NodePool
 from cluster.pool import ActorPool, SeatState
 from cluster.reports import ActorReport, ActorSpec, ActorState, FailureKind
 from cluster.runtime import ActorGone
+from cluster.seat_board import seats_document
 from cluster.seats import ClusterNode, Seat, matches, seats_of, unmatched_pools
 from llmperf_common.records import Device
 from tests.unit.dataset_factory import make_device
@@ -69,8 +70,8 @@ class FakeCluster:
 class Bench:
     """A pool on a fake cluster, with a clock."""
 
-    def __init__(self, config: ClusterConfig | None = None, *nodes: ClusterNode) -> None:
-        self.cluster = FakeCluster(nodes or NODES)
+    def __init__(self, config: ClusterConfig | None = None, *, starts: bool = True) -> None:
+        self.cluster = FakeCluster()
         self.said: list[str] = []
         self.now_s = 0.0
         self.pool = ActorPool(
@@ -86,7 +87,8 @@ class Bench:
             device="auto",
             say=self.said.append,
         )
-        self.step()
+        if starts:
+            self.step()
 
     def step(self, seconds: float = 1.0) -> None:
         self.now_s += seconds
@@ -104,6 +106,13 @@ class Bench:
             actor.tell(ActorState.OPEN)
         self.step()
         self.pool.begin(CORPUS, "run", classes)
+
+    def open_first_two(self) -> None:
+        """The third's GPU is another job's."""
+        for actor in self.actors[:2]:
+            actor.tell(ActorState.OPEN)
+        self.step()
+        self.pool.begin(CORPUS, "run", [DEVICE.device_class])
 
 
 def test_an_actor_on_every_gpu() -> None:
@@ -193,7 +202,7 @@ def test_the_last_of_its_class_is_started_again_when_the_others_are_done() -> No
     bench.step()
     bench.step(3)
     bench.step(10)
-    assert bench.states() == [SeatState.DONE, SeatState.DONE, SeatState.RUNNING]
+    assert bench.states() == [SeatState.DONE, SeatState.DONE, SeatState.WAITING]
     bench.actors[3].tell(ActorState.OPEN, device=other)
     bench.step()
     assert bench.actors[3].asked == ["begin run"]
@@ -208,8 +217,9 @@ def test_an_outage_is_waited_for_and_forgotten(device: Device | None) -> None:
         first.tell(ActorState.FAILED, kind=FailureKind.STORE, detail="no server", device=device)
         bench.step(1.0)
         bench.step(30.0)
-    assert bench.states()[0] is SeatState.RUNNING
-    assert bench.said == ["h1:aaaaaa/gpu0: tried again: no server"]
+    assert bench.states()[0] is SeatState.WAITING
+    told = [text for text in bench.said if text.startswith("h1:aaaaaa/gpu0")]
+    assert told == ["h1:aaaaaa/gpu0: tried again: no server"]
     for _ in range(40):
         first = [a for a in bench.actors if a.spec.seat.name == "h1:aaaaaa/gpu0"][-1]
         first.tell(ActorState.FAILED, kind=FailureKind.STORE, detail="no server", device=device)
@@ -261,11 +271,136 @@ def test_who_never_answered_holds_no_run_up() -> None:
     assert bench.actors[2].asked == ["kill"]
 
 
+def test_a_seat_that_ray_does_not_start_is_told_once_while_others_work() -> None:
+    bench = Bench()
+    bench.open_first_two()
+    for _ in range(100):
+        for actor in bench.actors[:2]:
+            actor.tell(ActorState.COLLECTING)
+        bench.step(10)
+    assert bench.states() == [SeatState.RUNNING, SeatState.RUNNING, SeatState.WAITING]
+    (told,) = bench.said
+    assert told.startswith("h2:bbbbbb/gpu0: waiting for 121 s: Ray has not started its actor")
+    document = seats_document(bench.pool)
+    assert document["seats"] == {"running": 2, "waiting": 1}
+    assert document["not_collecting"] == [
+        {
+            "seat": "h2:bbbbbb/gpu0",
+            "state": "waiting",
+            "why": "Ray has not started its actor: another job may have its GPU",
+        }
+    ]
+    bench.actors[2].tell(ActorState.OPEN)
+    bench.step()
+    assert bench.actors[2].asked == ["begin run"], "its GPU came free"
+    assert seats_document(bench.pool)["not_collecting"] == []
+
+
+@pytest.mark.parametrize("is_node_lost", [False, True])
+def test_a_seat_that_ray_does_not_start_is_given_up_when_nobody_else_can_go_on(
+    is_node_lost: bool,
+) -> None:
+    bench = Bench()
+    bench.open_first_two()
+    if is_node_lost:
+        bench.cluster.there = NODES[1:]
+    else:
+        for actor in bench.actors[:2]:
+            actor.tell(ActorState.ENDED, reason=StopReason.INTERRUPTED, drained="throttled")
+    bench.step()
+    bench.step(100)
+    assert not bench.pool.is_over, "its GPU may come free in its time"
+    bench.step(20)
+    assert bench.pool.is_over
+    lost = SeatState.GONE if is_node_lost else SeatState.DRAINED
+    assert bench.states() == [lost, lost, SeatState.DRAINED]
+    assert bench.actors[2].asked == ["kill"]
+    assert bench.said[-1] == (
+        "h2:bbbbbb/gpu0: drained: Ray has not started its actor: another job may have its GPU (waited 122 s)"
+    )
+
+
+def test_who_is_started_again_has_its_time_though_another_has_waited_for_long() -> None:
+    bench = Bench()
+    bench.open_first_two()
+    bench.actors[1].tell(ActorState.ENDED, reason=StopReason.INTERRUPTED, drained="throttled")
+    bench.step()
+    bench.actors[0].tell(ActorState.COLLECTING)
+    bench.step(500)
+    bench.actors[0].next = ActorGone(why="killed")
+    bench.step(1)
+    bench.step(3)
+    bench.step(10)
+    assert bench.states() == [SeatState.WAITING, SeatState.DRAINED, SeatState.WAITING]
+    bench.actors[3].tell(ActorState.OPEN)
+    bench.step()
+    assert bench.actors[3].asked == ["begin run"]
+    assert not bench.pool.is_over
+
+
 def test_a_stop_does_not_wait_for_who_never_answered() -> None:
+    """A creation that is pending at Ray is cancelled at once."""
     bench = Bench()
     bench.pool.stop(drop=False)
-    bench.step()
     assert bench.pool.is_over
+    assert [actor.asked for actor in bench.actors] == [["kill"]] * 3
+
+
+@pytest.mark.parametrize("kind", [FailureKind.STORE, FailureKind.TAKEN])
+def test_a_stop_ends_seats_that_wait_to_be_tried_again(kind: FailureKind) -> None:
+    bench = Bench()
+    bench.all_open()
+    for actor in bench.actors:
+        actor.tell(ActorState.FAILED, kind=kind, detail="not now", statuses={"ok": 2})
+    bench.step()
+    assert bench.states() == [SeatState.WAITING] * 3
+    bench.pool.stop(drop=False)
+    assert bench.pool.is_over
+    assert [actor.asked for actor in bench.actors] == [["begin run", "kill"]] * 3
+    bench.step(1000)
+    assert len(bench.actors) == 3, "nobody is started after a stop"
+    assert bench.pool.statuses == {"ok": 6}, "what they had done still counts"
+
+
+def test_a_stop_ends_a_dead_actors_seat_and_one_that_is_started_again() -> None:
+    bench = Bench()
+    bench.all_open()
+    bench.actors[0].next = ActorGone(why="killed")
+    bench.step()
+    bench.step(3)
+    assert len(bench.actors) == 4, "its creation is pending"
+    bench.actors[1].next = ActorGone(why="killed")
+    bench.step(1)
+    assert bench.states() == [SeatState.WAITING, SeatState.WAITING, SeatState.RUNNING]
+    bench.pool.stop(drop=False)
+    assert bench.states() == [SeatState.DONE, SeatState.DONE, SeatState.RUNNING]
+    assert bench.actors[3].asked == ["kill"]
+    bench.actors[2].tell(ActorState.ENDED, reason=StopReason.INTERRUPTED)
+    bench.step(1000)
+    assert bench.pool.is_over
+    assert len(bench.actors) == 4
+
+
+def test_a_node_that_comes_after_a_stop_gets_no_actor() -> None:
+    bench = Bench()
+    bench.all_open()
+    bench.pool.stop(drop=False)
+    late = ClusterNode(node_id="cccccccc", host="h3", labels={}, num_gpus=1)
+    bench.cluster.there = (*NODES, late)
+    bench.step(10)
+    assert len(bench.actors) == 3
+    for actor in bench.actors:
+        actor.tell(ActorState.ENDED, reason=StopReason.INTERRUPTED)
+    bench.step(10)
+    assert bench.pool.is_over
+
+
+def test_a_pool_stopped_before_its_first_look_starts_nobody() -> None:
+    bench = Bench(starts=False)
+    bench.pool.stop(drop=False)
+    bench.step(10)
+    assert bench.pool.is_over
+    assert bench.actors == []
 
 
 def test_an_actor_that_falls_silent_is_ended_and_started_again() -> None:
@@ -316,6 +451,18 @@ def test_a_taken_gpu_is_waited_for_a_minute() -> None:
     assert 5 <= len(bench.actors) - 2 <= 20
 
 
+def test_why_a_seat_was_tried_again_is_still_told_while_ray_starts_its_next_actor() -> None:
+    bench = Bench()
+    seat = bench.actors[0].spec.seat
+    bench.actors[0].tell(ActorState.FAILED, kind=FailureKind.TAKEN, detail="pid 7 has it", device=None)  # fmt: skip
+    bench.step()
+    bench.step(4.0)
+    place = bench.pool.places[seat]
+    assert place.actor is bench.actors[-1]
+    assert place.is_unheard
+    assert place.why.startswith("pid 7 has it; since then Ray has not started its actor")
+
+
 def test_an_actor_that_asked_to_be_drained() -> None:
     bench = Bench()
     bench.all_open()
@@ -338,10 +485,11 @@ def test_nodes_come_and_go() -> None:
         SeatState.RUNNING,
         SeatState.RUNNING,
         SeatState.GONE,
-        SeatState.RUNNING,
+        SeatState.WAITING,
     ]
     bench.actors[-1].tell(ActorState.OPEN)
     bench.step()
+    assert bench.states()[-1] is SeatState.RUNNING
     assert bench.actors[-1].asked == ["begin run"], "a late node joins the run"
     assert "h2:bbbbbb/gpu0: gone: its node is gone" in bench.said
 

@@ -70,8 +70,10 @@ def test_other_planted_bugs_are_found(planted: str) -> None:
     assert search_range(0, _ENOUGH_TO_FIND, planted=planted).failure is not None
 
 
-def test_a_found_schedule_is_made_small() -> None:
-    failure = search_range(0, _ENOUGH_TO_FIND, planted="rebuild_reads_orphans").failure
+@pytest.mark.parametrize("first", [100, 300, 500, 700])
+def test_a_found_schedule_is_made_small(first: int) -> None:
+    last = first + _ENOUGH_TO_FIND
+    failure = search_range(first, last, planted="rebuild_reads_orphans").failure
     assert failure is not None
     small = shrink(failure, planted="rebuild_reads_orphans")
     assert small.violation is not None

@@ -46,7 +46,7 @@ class Owner:
         """Return one line."""
         return (
             f"pid {self.pid} of {self.user} on {self.host}, since {self.started_at}, "
-            f"which collects into {self.out}"
+            f"at work for {self.out}"
         )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from llmperf_common.records import Device
 from workers.device.monitor import Monitor
 from workers.device.nvidia_cache import NVIDIA_PLATFORM
-from workers.device.nvml_gpu import NvmlGpu
+from workers.device.nvml_gpu import NvmlGpu, is_from_a_lost_card
 
 INSTALL = "pip install nvidia-ml-py"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -28,10 +28,11 @@ _ANSWER_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlAbsent:
-    """Why NVML answers nothing here, and what would mend it."""
+    """Why NVML answers nothing here, and what would mend it; ``is_lost``: the card is known and does not answer."""
 
     reason: str
     mend: str
+    is_lost: bool = False
 
 
 def open_gpu(device_uuid: str, pci_bus_id: str | None = None) -> NvmlGpu | NvmlAbsent:
@@ -39,12 +40,13 @@ def open_gpu(device_uuid: str, pci_bus_id: str | None = None) -> NvmlGpu | NvmlA
 
     Args:
         device_uuid: ``Device.device_uuid``: 8-4-4-4-12 hex digits, with or without ``GPU-``.
-        pci_bus_id: tried where NVML knows no such UUID.
+        pci_bus_id: tried where NVML finds nothing by UUID.
     """
     library = _started()
     if isinstance(library, NvmlAbsent):
         return library
     names = []
+    is_lost = False
     bare = device_uuid.lower().removeprefix("gpu-")
     if _UUID.fullmatch(bare):
         names.append(("nvmlDeviceGetHandleByUUID", f"GPU-{bare}"))
@@ -56,7 +58,15 @@ def open_gpu(device_uuid: str, pci_bus_id: str | None = None) -> NvmlGpu | NvmlA
             return NvmlGpu(library, getattr(library, function)(name))
         except library.NVMLError as error:
             why = f"{name}: {error}"
+            # By UUID NVML looks at all cards, and says so where any of them is lost; by its place only at this one.
+            is_lost = name == pci_bus_id and is_from_a_lost_card(library, error)
     library.nvmlShutdown()
+    if is_lost:
+        return NvmlAbsent(
+            reason=f"the GPU does not answer ({why})",
+            mend="nvidia-smi, dmesg: it needs a reset",
+            is_lost=True,
+        )
     return NvmlAbsent(reason=f"NVML does not know the GPU ({why})", mend="see nvidia-smi -L")
 
 
@@ -103,7 +113,9 @@ def problems_of(device: Device) -> tuple[str, ...]:
 
 def _problems_of(device: Device) -> tuple[str, ...]:
     gpu = open_gpu_of(device)
-    if gpu is None or isinstance(gpu, NvmlAbsent):
+    if isinstance(gpu, NvmlAbsent):
+        return (gpu.reason,) if gpu.is_lost else ()
+    if gpu is None:
         return ()
     try:
         return gpu.health().problems

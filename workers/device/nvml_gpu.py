@@ -111,12 +111,7 @@ class NvmlGpu:
             self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
         except self._nvml.NVMLError as error:
             # A card without this figure is sound: only what comes from a card that is gone speaks against it.
-            if error.value in (
-                self._nvml.NVML_ERROR_GPU_IS_LOST,
-                self._nvml.NVML_ERROR_RESET_REQUIRED,
-                self._nvml.NVML_ERROR_UNKNOWN,
-                self._nvml.NVML_ERROR_TIMEOUT,
-            ):
+            if is_from_a_lost_card(self._nvml, error):
                 return Health(
                     problems=(f"it does not answer: {error}",), uncorrected_ecc_errors=None
                 )
@@ -223,3 +218,13 @@ def _thousandth(value: Any) -> float | None:
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def is_from_a_lost_card(nvml: Any, error: Any) -> bool:
+    """Return whether an ``NVMLError`` is what a card that is gone answers, and not one that lacks a figure."""
+    return error.value in (
+        nvml.NVML_ERROR_GPU_IS_LOST,
+        nvml.NVML_ERROR_RESET_REQUIRED,
+        nvml.NVML_ERROR_UNKNOWN,
+        nvml.NVML_ERROR_TIMEOUT,
+    )

@@ -10,9 +10,11 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from llmperf_common.records import Device
+from workers.device.find import DeviceReport
 from workers.device.gpu_lock import PATIENCE_S, POLL_S, GpuTakenError, gpu_lock, printable
 from workers.device.interface import DeviceRef
 from workers.device.nvidia_cache import NVIDIA_PLATFORM
@@ -91,6 +93,23 @@ class GpuClaim:
             f"{device.name} ({device.device_uuid}) is used by {who}: times measured beside another job are wrong. "
             "Wait for it, choose another --device, or say --set limits.allow_busy_gpu=true"
         )
+
+
+@contextlib.contextmanager
+def held_for_analysis(ref: DeviceRef, report: DeviceReport, out: str) -> Iterator[None]:
+    """Hold the lock of the device behind ``ref``, if it has owners: probes would disturb the times of a collector.
+
+    Others who compute there do not matter: nothing is timed.
+
+    Raises:
+        GpuTakenError: A collector holds it.
+    """
+    device = next((one.device for one in report.devices if one.ref == ref), None)
+    if device is None or not needs_owner(device, ref):
+        yield
+        return
+    with gpu_lock(device, out):
+        yield
 
 
 def needs_owner(device: Device, ref: DeviceRef) -> bool:
