@@ -60,9 +60,10 @@ class _AheadWork:
         item.num_attempts -= is_first
         return is_first
 
-    def take(self, item: _Item, answer: FromChild) -> None:
+    def take(self, item: _Item, answer: FromChild) -> bool:
         assert isinstance(answer, Analysed), answer
         item.analysis = answer.analysis
+        return True
 
     def timed_out(self, item: _Item, after_s: float) -> None:
         item.analysis = unknown_analysis(item.kernel, timeout_text(after_s))

@@ -46,10 +46,11 @@ class AnalysisWork:
         state.num_analysis_attempts -= is_excused
         return is_excused
 
-    def take(self, state: TaskState, answer: FromChild) -> None:
+    def take(self, state: TaskState, answer: FromChild) -> bool:
         """Plan the task by what was found out."""
         assert isinstance(answer, Analysed), answer
         state.plan_by(answer.analysis)
+        return True
 
     def timed_out(self, state: TaskState, after_s: float) -> None:
         """Plan the task by nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.store.analysis_rows import storable
@@ -26,8 +26,7 @@ def main(channel: Channel, argument: str) -> None:
         assert isinstance(job, AnalyseJob | ReachJob), job
         is_lost = False
         if isinstance(job, ReachJob):
-            records, is_lost = reach(job)
-            channel.send(Reached(records=records))
+            is_lost = _tell_reaches(channel, reach(job))
         else:
             try:
                 analysis = analyse(job)
@@ -38,17 +37,28 @@ def main(channel: Channel, argument: str) -> None:
             return
 
 
+def _tell_reaches(channel: Channel, found: Iterator[ProbeRecord | None]) -> bool:
+    """Send each record as soon as it is known: the next config may never end. Return whether the context was lost."""
+    records: list[ProbeRecord | None] = []
+    is_lost = False
+    try:
+        for record in found:
+            records.append(record)
+            channel.send(Reached(records=tuple(records), is_last=False))
+    except DeviceFailure as error:
+        is_lost = error.sticky
+    channel.send(Reached(records=tuple(records)))
+    return is_lost
+
+
 _Analyse = Callable[[AnalyseJob], Analysis]
-_LookHowFar = Callable[[ReachJob], tuple[tuple[ProbeRecord | None, ...], bool]]
+_LookHowFar = Callable[[ReachJob], Iterator[ProbeRecord | None]]
 
 
 def _open(ref: DeviceRef) -> tuple[_Analyse, _LookHowFar]:
     if ref.selector.startswith(SELECTOR_PREFIX):
         replay = ReplayAnalyser(ref)
-        return lambda job: replay.analyse(job.kernel), lambda job: (
-            (None,) * len(job.configs),
-            False,
-        )
+        return lambda job: replay.analyse(job.kernel), lambda _job: iter(())
     from workers.analysis.analyse import analyse_kernel  # noqa: PLC0415
     from workers.analysis.probing import probe_limits  # noqa: PLC0415
     from workers.analysis.reach import planned_reaches  # noqa: PLC0415

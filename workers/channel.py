@@ -68,9 +68,13 @@ class ReachJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """From an analysis child: what each config touched, None where that could not be told."""
+    """From an analysis child: what the first of the job's configs touched, None where that could not be told.
+
+    One after each config, since the next may never end; the one that ``is_last`` says no more will come.
+    """
 
     records: tuple[ProbeRecord | None, ...]
+    is_last: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

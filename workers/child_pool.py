@@ -30,7 +30,7 @@ class PoolWork(Protocol[ItemT_contra]):
 
     @property
     def timeout_s(self) -> float:
-        """A child without an answer for this long is killed."""
+        """A child without an answer, or a part of one, for this long is killed."""
         ...
 
     def job(self, item: ItemT_contra) -> ToChild:
@@ -41,8 +41,8 @@ class PoolWork(Protocol[ItemT_contra]):
         """Whether somebody else's SIGKILL of the child costs the item nothing; then its last attempt does not count."""
         ...
 
-    def take(self, item: ItemT_contra, answer: FromChild) -> None:
-        """Note the child's answer."""
+    def take(self, item: ItemT_contra, answer: FromChild) -> bool:
+        """Note the child's answer; return whether it was the last one for this item."""
         ...
 
     def timed_out(self, item: ItemT_contra, after_s: float) -> None:
@@ -222,9 +222,10 @@ class ChildPool(Generic[ItemT]):
         elif isinstance(message, ChildCrashed):
             slot.report = message.traceback
         elif slot.item is not None:
-            item, slot.item = slot.item, None
-            self._work.take(item, message)
-            self._finished.append(item)
+            item = slot.item
+            if self._work.take(item, message):
+                slot.item = None
+                self._finished.append(item)
 
     def _child_gone(self, slot: _Slot[ItemT]) -> None:
         self._discard(slot)

@@ -69,7 +69,7 @@ class CompileWork:
         state.num_compile_attempts -= is_excused
         return is_excused
 
-    def take(self, state: TaskState, answer: FromChild) -> None:
+    def take(self, state: TaskState, answer: FromChild) -> bool:
         """Note the build; where it failed the task is complete."""
         assert isinstance(answer, Compiled | CompileFailed), answer
         if isinstance(answer, CompileFailed):
@@ -94,6 +94,7 @@ class CompileWork:
                 self._told.add(answer.no_resources)
                 name = state.task.kernel.name
                 _logger.info("%s: registers not known: %s", name, answer.no_resources)
+        return True
 
     def timed_out(self, state: TaskState, after_s: float) -> None:
         """The task is complete with ``build_timeout``."""

@@ -26,6 +26,7 @@ from llmperf_common.records import (
     Timing,
     empty_config,
 )
+from workers.device.interface import ProbeRecord
 from workers.device.monitor import Condition, Monitor
 from workers.plan import Plan, Task
 from workers.run_order import RunOrder
@@ -57,6 +58,8 @@ class TaskState:
     num_deaths: int = 0
     num_analysis_attempts: int = 0
     num_reach_attempts: int = 0
+    reaches: tuple[ProbeRecord | None, ...] = ()
+    """What the first of the configs that are tried ahead touched, as far as it is known by now."""
     num_compile_attempts: int = 0
     sentinel: tuple[SentinelReading, ...] = ()
     trace: TaskTrace = field(init=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -33,6 +35,13 @@ TAME = "__kernel void tame(__global float *a, int n) { int i = get_global_id(0);
 DIVERGENT = (
     "__kernel void divergent(__global float *a, int n) {"
     " int i = get_global_id(0); if (i < 7) barrier(CLK_LOCAL_MEM_FENCE); a[i] = i; }"
+)
+LARGEST_THAT_ENDS = 700
+ENDLESS = (
+    "__kernel void endless(__global float *a, int n) {"
+    " ulong i = get_global_id(0); a[i * n * 1048576UL] = i;"
+    f" while (get_global_size(0) > {LARGEST_THAT_ENDS})"
+    " { a[0] += 1; barrier(CLK_GLOBAL_MEM_FENCE); } }"
 )
 
 
@@ -110,6 +119,25 @@ def test_what_leaves_its_buffers_is_not_launched(tmp_path: Path, plan: Plan) -> 
         assert "beyond the end of argument 'a'" in sample.outcome.detail
     assert statuses(found["tame"]) == {"ok": 6}
     assert statuses(found["divergent"]).total() == 6, "children died of it, and it went on"
+
+
+def test_what_was_seen_before_it_hung_counts(
+    tmp_path: Path, plan: Plan, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its loop has a barrier, so that no probe may cut it off, and ends for the smallest config alone."""
+    (tmp_path / "kernels" / "endless.cl").write_text(ENDLESS)
+    corpus = read_sources([tmp_path / "kernels" / "endless.cl"])
+    endless = replace(plan, kernels=corpus.kernels, corpus_sha256=corpus.sha256)
+    sizes = sorted(math.prod(one.global_size) for one in endless.configs(endless.task(0)))
+    assert sizes[0] <= LARGEST_THAT_ENDS < sizes[1]
+    caplog.set_level(logging.INFO, logger="workers.reaching")
+    with pipeline(endless, tmp_path / "scratch") as made:
+        made.submit(endless.task(0), Lease(task=0, epoch=1, token=1, attempt=1))
+        finished: list[FinishedTask] = []
+        while not finished:
+            finished = made.poll(0.5)
+    assert "reach known of 1 configs" in caplog.text
+    assert statuses(finished[0]) == {"quarantined": 6}
 
 
 def submit_all(made: DevicePipeline, plan: Plan) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from llmperf_common.analysis import Contents, ContentsRule
+from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import (
     Access,
     Argument,
@@ -14,8 +17,14 @@ from llmperf_common.records import (
     Signature,
     Strategy,
 )
+from tests.unit.test_launch_plan import H200, kernel
+from workers.analysing import MAX_ATTEMPTS
+from workers.channel import Reached
+from workers.config import CollectConfig, PlanConfig
 from workers.device.interface import FRONT_ROOM_BYTES, ROOM_BYTES, ProbeRecord, Reach
+from workers.plan import Plan
 from workers.reaching import ReachWork, tried_indices, unbearable
+from workers.task_state import TaskState
 
 SIGNATURE = Signature(
     arguments=(
@@ -43,6 +52,28 @@ CONFIGS = tuple(map(config, SIZES))
 def record(end_bytes: int, start_bytes: int = 0) -> ProbeRecord:
     reach = Reach(position=0, start_bytes=start_bytes, end_bytes=end_bytes, site=0)
     return ProbeRecord(reaches=(reach,), turns=1, trace=0, exceeded=False, overflow=False)
+
+
+def planned_state() -> TaskState:
+    """A task whose configs are ``CONFIGS``."""
+    timed = CollectConfig()
+    one = kernel(*SIGNATURE.arguments)
+    plan = Plan(
+        kernels=(one,), corpus_sha256="c", device_classes=(H200,), plan_config=PlanConfig(strategies=(Strategy.SIMPLE,)),
+        timing_config=timed.timing,
+    )  # fmt: skip
+    state = TaskState(
+        plan=plan, task=plan.task(0), lease=Lease(task=0, epoch=1, token=1, attempt=1),
+        device_id="d", worker_id="w", now_us=lambda: 1,
+    )  # fmt: skip
+    state.configs = CONFIGS
+    state.outcomes = [None] * len(CONFIGS)
+    return state
+
+
+def given_up(state: TaskState) -> set[int]:
+    """Sizes that have an outcome before they were launched."""
+    return {size for size, outcome in zip(SIZES, state.outcomes, strict=True) if outcome}
 
 
 def spared(*seen: tuple[int, ProbeRecord | None]) -> set[int]:
@@ -93,6 +124,32 @@ def test_row_offsets_are_not_tried() -> None:
     contents = Contents(rule=ContentsRule.PREFIX, limit=100)
     args = tuple(replace(one, contents=contents) for one in CONFIGS[0].args)
     assert tried_indices([*CONFIGS[1:], replace(CONFIGS[0], args=args)]) == ()
+
+
+def test_nothing_is_judged_before_the_last_answer() -> None:
+    state = planned_state()
+    work = ReachWork()
+    work.job(state)
+    beyond = record(ROOM_BYTES + 4 * max(SIZES) + 1)
+    assert not work.take(state, Reached(records=(record(4),), is_last=False))
+    assert not work.take(state, Reached(records=(record(4), beyond), is_last=False))
+    assert not any(state.outcomes)
+    assert work.take(state, Reached(records=(record(4), beyond)))
+    assert given_up(state) == {size for size in SIZES if size >= 2**12}
+
+
+@pytest.mark.parametrize("ends", ["hangs", "dies", "fails"])
+def test_what_was_known_before_the_end_counts(ends: str) -> None:
+    state = planned_state()
+    work = ReachWork()
+    for _ in range(MAX_ATTEMPTS + 1 if ends == "dies" else 1):
+        work.job(state)
+        work.take(state, Reached(records=(record(4), record(2**40)), is_last=False))
+        if ends == "hangs":
+            work.timed_out(state, 5.0)
+        else:
+            work.died(state, "SIGSEGV", "KeyError" if ends == "fails" else "", 1.0)
+    assert given_up(state) == {size for size in SIZES if size >= 2**12}
 
 
 def test_a_device_without_other_work_does_not_wait_long() -> None:

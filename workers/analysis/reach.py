@@ -6,7 +6,7 @@ leave their buffers, and with them cost a context; what follows from it is ``wor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from llmperf_common.records import ArgumentKind, Kernel, LaunchConfig
@@ -21,33 +21,32 @@ _MAX_TURNS = 2**21
 
 def planned_reaches(
     kernel: Kernel, configs: Sequence[LaunchConfig], prober: Prober, *, without_barriers: bool
-) -> tuple[tuple[ProbeRecord | None, ...], bool]:
-    """Return what each config touches, in order, and whether the device's context was lost (its process is of no further use).
-
-    It is None from the first config on of which that cannot be told.
+) -> Iterator[ProbeRecord | None]:
+    """Yield what each config touches, in order and as soon as it is known, up to the first of which that cannot be told.
 
     Args:
         kernel: with its signature.
         configs: small ones first: none is launched after one whose loops were cut off.
         prober: of a CPU device.
         without_barriers: launch a copy without them; they end a process where not all work-items come to them.
+
+    Raises:
+        DeviceFailure: The device's context was lost (sticky): its process is of no further use.
     """
-    is_lost = False
-    records: list[ProbeRecord | None] = []
     try:
         instrumented = instrument(kernel.source, kernel.name, kernel.build_options)
         if without_barriers:
             instrumented = replace(instrumented, source=NO_BARRIERS + instrumented.source)
         for config in configs:
             (record,) = prober.run(kernel, instrumented, [_launch(config)])
-            records.append(record)
+            yield record
             if record is None or record.exceeded:
-                break
+                return
     except UnresolvedError:
-        pass  # such a kernel has no analysis either
+        return  # such a kernel has no analysis either
     except DeviceFailure as error:
-        is_lost = error.sticky
-    return (*records, *(None for _ in configs[len(records) :])), is_lost
+        if error.sticky:
+            raise
 
 
 def _launch(config: LaunchConfig) -> ProbeLaunch:
