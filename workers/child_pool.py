@@ -1,7 +1,7 @@
 """A few killable children that work through a queue, whatever the work does to them.
 
 Owns the children, the queue and the deadlines. What a job is, what an answer means and what a death costs is its
-``PoolWork``'s: ``compiling.py``, ``analysing.py``.
+``PoolWork``'s: ``compiling.py``, ``analysing.py``, ``reaching.py``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PoolWork(Protocol[ItemT_contra]):
 
     @property
     def timeout_s(self) -> float:
-        """A child without an answer, or a part of one, for this long is killed."""
+        """A child without its last answer for this long is killed."""
         ...
 
     def job(self, item: ItemT_contra) -> ToChild:
@@ -46,7 +46,7 @@ class PoolWork(Protocol[ItemT_contra]):
         ...
 
     def timed_out(self, item: ItemT_contra, after_s: float) -> None:
-        """Note that the child was killed after ``after_s`` without an answer."""
+        """Note that the child was killed after ``after_s`` without its last answer."""
         ...
 
     def died(self, item: ItemT_contra, how: str, report: str, seconds: float) -> bool:
@@ -67,6 +67,8 @@ class _Slot(Generic[ItemT]):
     item: ItemT | None = None
     report: str = ""
     is_ready: bool = False
+    began_s: float = 0.0
+    """When the item's time began: when it was handed out, or the child said that from then on it counts."""
 
 
 class ChildPool(Generic[ItemT]):
@@ -131,6 +133,7 @@ class ChildPool(Generic[ItemT]):
             if slot is None:
                 return
             slot.item = self._waiting.popleft()
+            slot.began_s = time.monotonic()
             if not slot.child.send(self._work.job(slot.item)):
                 self._child_gone(slot)
 
@@ -151,7 +154,7 @@ class ChildPool(Generic[ItemT]):
         """Kill the children that take too long."""
         for slot in self._busy_slots():
             limit_s = self._work.timeout_s if slot.is_ready else START_TIMEOUT_S
-            if slot.item is not None and now_s - slot.child.last_heard_s > limit_s:
+            if slot.item is not None and now_s - slot.began_s > limit_s:
                 self._discard(slot)
                 self._work.timed_out(slot.item, limit_s)
                 self._finished.append(slot.item)
@@ -219,6 +222,7 @@ class ChildPool(Generic[ItemT]):
     def _take(self, slot: _Slot[ItemT], message: FromChild) -> None:
         if isinstance(message, CompilerReady):
             slot.is_ready = True
+            slot.began_s = time.monotonic()
         elif isinstance(message, ChildCrashed):
             slot.report = message.traceback
         elif slot.item is not None:
@@ -235,7 +239,7 @@ class ChildPool(Generic[ItemT]):
                 _logger.warning("%s: a child ended: %s", self._name, slot.report)
             return
         slot.item = None
-        seconds = time.monotonic() - slot.child.last_heard_s
+        seconds = time.monotonic() - slot.began_s
         how = slot.child.describe_end()
         if slot.child.was_killed_by_another and not slot.report and self._work.excuses_kill(item):
             _logger.warning("%s: killed by somebody else, once more: %s", self._name, how)

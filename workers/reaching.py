@@ -21,7 +21,7 @@ from workers.task_state import TaskState
 _logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
-"""For one config. Of 174 kernels of the GitHub corpus that were looked at, ten took longer for one (two processors)."""
+"""For all configs of a kernel. Of 130 kernels of the GitHub corpus seven took longer, six of them more than 20 s (two processors)."""
 _AWAITED_TIMEOUT_S = 3.0
 """Where the device has nothing to do meanwhile: a fault costs less than a second."""
 _TRIED_ITEMS = (2**12, 2**16)
@@ -43,7 +43,7 @@ class ReachWork:
 
     @property
     def timeout_s(self) -> float:
-        """A child that says nothing of the next config for this long is killed."""
+        """A child that is not through with its configs after this long is killed."""
         return _AWAITED_TIMEOUT_S if self._is_awaited() else _TIMEOUT_S
 
     def job(self, state: TaskState) -> ReachJob:
@@ -63,9 +63,13 @@ class ReachWork:
         return is_excused
 
     def take(self, state: TaskState, answer: FromChild) -> bool:
-        """Keep what is known by now, and judge by it once no more will come."""
+        """Keep what is known by now, and judge by it once no more will come.
+
+        A second child does not take back what a first one had told before it ended.
+        """
         assert isinstance(answer, Reached), answer
-        state.reaches = answer.records
+        if len(answer.records) >= len(state.reaches):
+            state.reaches = answer.records
         if answer.is_last:
             _spare_unbearable(state)
         return answer.is_last

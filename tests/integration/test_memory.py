@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 KIB, MIB = 2**10, 2**20
 NUM_REPLAY_TASKS = 1500
 NUM_SETTLING_TASKS = 500
-"""The collector's allocator takes its last pages at the third or fourth commit, a hundred tasks each."""
+"""The collector's allocator takes its last pages at the third or fourth commit: half a second each, some hundred tasks."""
 NUM_CPU_TASKS = 60
 FEWEST = (
     "--samples-per-kernel", "2",

@@ -122,7 +122,10 @@ def test_what_leaves_its_buffers_is_not_launched(tmp_path: Path, plan: Plan) -> 
 
 
 def test_what_was_seen_before_it_hung_counts(
-    tmp_path: Path, plan: Plan, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    plan: Plan,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its loop has a barrier, so that no probe may cut it off, and ends for the smallest config alone."""
     (tmp_path / "kernels" / "endless.cl").write_text(ENDLESS)
@@ -131,6 +134,7 @@ def test_what_was_seen_before_it_hung_counts(
     sizes = sorted(math.prod(one.global_size) for one in endless.configs(endless.task(0)))
     assert sizes[0] <= LARGEST_THAT_ENDS < sizes[1]
     caplog.set_level(logging.INFO, logger="workers.reaching")
+    monkeypatch.setattr("workers.reaching._AWAITED_TIMEOUT_S", 10.0)
     with pipeline(endless, tmp_path / "scratch") as made:
         made.submit(endless.task(0), Lease(task=0, epoch=1, token=1, attempt=1))
         finished: list[FinishedTask] = []

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from llmperf_common.analysis import Contents, ContentsRule
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import (
@@ -18,7 +16,7 @@ from llmperf_common.records import (
     Strategy,
 )
 from tests.unit.test_launch_plan import H200, kernel
-from workers.analysing import MAX_ATTEMPTS
+from workers.analysis.reach import planned_reaches
 from workers.channel import Reached
 from workers.config import CollectConfig, PlanConfig
 from workers.device.interface import FRONT_ROOM_BYTES, ROOM_BYTES, ProbeRecord, Reach
@@ -35,6 +33,7 @@ SIGNATURE = Signature(
     ),
     dims=1, required_local_size=None, static_local_bytes=0, static_features={},
 )  # fmt: skip
+SOURCE = "__kernel void k(__global float *a) { a[get_global_id(0)] = 1; }"
 SIZES = (2**20, 64, 2**14, 2**12, 2**10, 2**24)
 
 
@@ -138,18 +137,80 @@ def test_nothing_is_judged_before_the_last_answer() -> None:
     assert given_up(state) == {size for size in SIZES if size >= 2**12}
 
 
-@pytest.mark.parametrize("ends", ["hangs", "dies", "fails"])
-def test_what_was_known_before_the_end_counts(ends: str) -> None:
-    state = planned_state()
-    work = ReachWork()
-    for _ in range(MAX_ATTEMPTS + 1 if ends == "dies" else 1):
-        work.job(state)
-        work.take(state, Reached(records=(record(4), record(2**40)), is_last=False))
-        if ends == "hangs":
-            work.timed_out(state, 5.0)
-        else:
-            work.died(state, "SIGSEGV", "KeyError" if ends == "fails" else "", 1.0)
-    assert given_up(state) == {size for size in SIZES if size >= 2**12}
+BEYOND = (record(4), record(2**40))
+LARGE = {size for size in SIZES if size >= 2**12}
+
+
+def tell(state: TaskState, work: ReachWork, *records: ProbeRecord) -> None:
+    work.job(state)
+    assert not work.take(state, Reached(records=records, is_last=False))
+
+
+def test_what_was_known_before_it_hung_counts() -> None:
+    state, work = planned_state(), ReachWork()
+    tell(state, work, *BEYOND)
+    work.timed_out(state, 5.0)
+    assert given_up(state) == LARGE
+
+
+def test_what_was_known_before_an_error_of_ours_counts() -> None:
+    state, work = planned_state(), ReachWork()
+    tell(state, work, *BEYOND)
+    assert not work.died(state, "exit code 1", "KeyError", 1.0)
+    assert given_up(state) == LARGE
+
+
+def test_a_second_child_adds_to_what_the_first_told() -> None:
+    state, work = planned_state(), ReachWork()
+    tell(state, work, *BEYOND)
+    assert work.died(state, "SIGSEGV", "", 1.0)
+    assert given_up(state) == set(), "it is tried again"
+    tell(state, work, record(4))
+    assert not work.died(state, "SIGSEGV", "", 1.0)
+    assert given_up(state) == LARGE
+
+
+def test_an_empty_answer_takes_nothing_back() -> None:
+    state, work = planned_state(), ReachWork()
+    tell(state, work, *BEYOND)
+    assert work.died(state, "SIGSEGV", "", 1.0)
+    work.job(state)
+    assert work.take(state, Reached(records=()))
+    assert given_up(state) == LARGE
+
+
+class ScriptedProber:
+    """Gives one record after the other, whatever is launched."""
+
+    def __init__(self, *records: ProbeRecord | None) -> None:
+        self._records = iter(records)
+        self.num_launched = 0
+
+    def run(self, *_: object) -> tuple[ProbeRecord | None]:
+        self.num_launched += 1
+        return (next(self._records),)
+
+
+def reaches_of(prober: ScriptedProber, source: str) -> list[ProbeRecord | None]:
+    one = replace(kernel(*SIGNATURE.arguments), source=source)
+    found = planned_reaches(one, CONFIGS[:3], prober, without_barriers=False)  # type: ignore[arg-type]
+    return list(found)
+
+
+def test_nothing_is_launched_after_a_launch_that_was_cut_off() -> None:
+    whole, cut = record(4), replace(record(4), exceeded=True)
+    for records, num_launched in (
+        ((whole, whole, whole), 3),
+        ((whole, cut, whole), 2),
+        ((None, whole), 1),
+    ):
+        prober = ScriptedProber(*records)
+        assert reaches_of(prober, SOURCE) == list(records[:num_launched])
+        assert prober.num_launched == num_launched
+
+
+def test_of_what_cannot_be_instrumented_nothing_is_told() -> None:
+    assert reaches_of(ScriptedProber(), SOURCE.replace("k(", "another(")) == []
 
 
 def test_a_device_without_other_work_does_not_wait_long() -> None:

@@ -1,0 +1,162 @@
+"""The pool of children that answer in parts: when an item is done, and from when its time counts."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from workers.analysis_child import _tell_reaches
+from workers.channel import Channel, CompilerReady, FromChild, Reached
+from workers.child_pool import ChildPool
+from workers.device.interface import DeviceFailure, ProbeRecord
+
+RECORD = ProbeRecord(reaches=(), turns=1, trace=0, exceeded=False, overflow=False)
+LIMIT_S = 5.0
+
+
+class FakeChild:
+    """Says what the test gives it."""
+
+    was_killed_by_another = False
+
+    def __init__(self) -> None:
+        self.says: list[FromChild] = []
+        self.jobs: list[object] = []
+        self.is_killed = False
+
+    def send(self, job: object) -> bool:
+        self.jobs.append(job)
+        return True
+
+    def receive(self) -> tuple[list[FromChild], bool]:
+        said, self.says = self.says, []
+        return said, False
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+
+class Work:
+    """Takes answers in parts."""
+
+    timeout_s = LIMIT_S
+
+    def __init__(self) -> None:
+        self.taken: list[FromChild] = []
+        self.late: list[str] = []
+
+    def job(self, item: str) -> Any:
+        return item
+
+    def take(self, item: str, answer: FromChild) -> bool:
+        del item
+        self.taken.append(answer)
+        assert isinstance(answer, Reached)
+        return answer.is_last
+
+    def timed_out(self, item: str, after_s: float) -> None:
+        assert after_s == LIMIT_S
+        self.late.append(item)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pool's time, s."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def pool_of_one() -> tuple[ChildPool[str], Work, FakeChild]:
+    child, work = FakeChild(), Work()
+    pool: ChildPool[str] = ChildPool(
+        start_child=lambda _name: child,  # type: ignore[arg-type, return-value]
+        name="c",
+        work=work,  # type: ignore[arg-type]
+        num_children=1,
+    )
+    return pool, work, child
+
+
+def hear(pool: ChildPool[str], child: FakeChild, *says: FromChild) -> None:
+    child.says = list(says)
+    pool.handle(child)  # type: ignore[arg-type]
+
+
+def test_an_item_is_finished_by_its_last_answer(clock: list[float]) -> None:
+    pool, work, child = pool_of_one()
+    pool.submit("a")
+    pool.start_waiting()
+    first, second = (
+        Reached(records=(RECORD,), is_last=False),
+        Reached(records=(RECORD, RECORD), is_last=False),
+    )
+    hear(pool, child, CompilerReady(), first, second)
+    assert pool.take_finished() == []
+    assert pool.items() == ["a"]
+    hear(pool, child, Reached(records=(RECORD, RECORD)))
+    assert pool.take_finished() == ["a"]
+    assert pool.is_idle
+    assert len(work.taken) == 3
+
+
+def test_a_part_of_an_answer_does_not_renew_the_limit(clock: list[float]) -> None:
+    pool, work, child = pool_of_one()
+    pool.submit("a")
+    pool.start_waiting()
+    clock[0] += 30.0  # it is starting
+    hear(pool, child, CompilerReady())
+    clock[0] += LIMIT_S - 1
+    hear(pool, child, Reached(records=(RECORD,), is_last=False))
+    pool.check_deadlines(clock[0])
+    assert not child.is_killed
+    clock[0] += 1.5
+    pool.check_deadlines(clock[0])
+    assert child.is_killed
+    assert work.late == ["a"]
+    assert pool.take_finished() == ["a"]
+
+
+def test_the_next_item_has_its_own_time(clock: list[float]) -> None:
+    pool, work, child = pool_of_one()
+    pool.submit("a")
+    pool.start_waiting()
+    hear(pool, child, CompilerReady())
+    clock[0] += LIMIT_S - 1
+    hear(pool, child, Reached(records=()))
+    clock[0] += 60.0
+    pool.submit("b")
+    # An idle child is asked first whether it is still there; this one is no socket.
+    pool._hear_idle = lambda: None  # type: ignore[method-assign]
+    pool.start_waiting()
+    clock[0] += LIMIT_S - 1
+    pool.check_deadlines(clock[0])
+    assert not child.is_killed
+    assert work.late == []
+    assert child.jobs == ["a", "b"]
+
+
+@pytest.mark.parametrize("is_sticky", [False, True])
+def test_an_analysis_child_tells_records_as_they_come(is_sticky: bool) -> None:
+    failure = Failure(code=FailureCode.DEVICE_FAULT, stage=Stage.PROBE, detail="x")
+
+    def found() -> Iterator[ProbeRecord | None]:
+        yield RECORD
+        yield None
+        raise DeviceFailure(failure, sticky=is_sticky)
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert _tell_reaches(Channel(theirs), found()) is is_sticky
+        channel = Channel(ours)
+        told = [channel.receive() for _ in range(3)]
+    assert told == [
+        Reached(records=(RECORD,), is_last=False),
+        Reached(records=(RECORD, None), is_last=False),
+        Reached(records=(RECORD, None), is_last=True),
+    ]
