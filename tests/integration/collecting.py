@@ -17,6 +17,16 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 KERNELS = REPOSITORY / "kernels"
 
+SAMPLES_A_KERNEL = 4
+COMMIT_AT_ONCE = (
+    "--samples-per-kernel", str(SAMPLES_A_KERNEL),
+    "--set", "timing.spin_up_ms=0",
+    "--set", "ledger.lease_ttl_s=2",
+    "--set", "store.commit_interval_s=0",
+    "--set", "store.publish_interval_s=0.05",
+)  # fmt: skip
+"""Each task is committed, and published, as soon as it is done: runs that are killed between two of these steps."""
+
 MAP_KERNEL = """
 __kernel void {name}(__global const float *a, __global float *b, const int n) {{
     int i = get_global_id(0);

@@ -23,7 +23,12 @@ from llmperf_common.store.problems import ProblemKind
 from llmperf_common.store.shard import decode
 from llmperf_common.store.verify import verify
 from tests.chaos.kills import committed, readings_of
-from tests.integration.collecting import replay_file, write_kernels
+from tests.integration.collecting import (
+    COMMIT_AT_ONCE,
+    SAMPLES_A_KERNEL,
+    replay_file,
+    write_kernels,
+)
 from tests.integration.dying_at_point import COMMITS_VARIABLE, ENCODE, NEVER, Point, When
 from tests.integration.dying_store import VICTIM_VARIABLE
 from tests.integration.redis_server import RedisServer
@@ -32,14 +37,6 @@ from tests.integration.s3_server import S3Server, new_prefix
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
 KERNELS = ("k0", "k1", "k2")
-SAMPLES = 4
-OPTIONS = (
-    "--samples-per-kernel", str(SAMPLES),
-    "--set", "timing.spin_up_ms=0",
-    "--set", "ledger.lease_ttl_s=2",
-    "--set", "store.commit_interval_s=0",
-    "--set", "store.publish_interval_s=0.05",
-)  # fmt: skip
 BEFORE, AFTER, UNANSWERED = When.BEFORE, When.AFTER, When.UNANSWERED
 
 POINTS = (
@@ -127,7 +124,7 @@ class Run:
         slow = [{"kernel": "*", "action": "slow", "seconds": 0.005}]
         device = replay_file(folder / "r.json", behaviours=slow)
         self._command = ["llmperf", "collect", "--corpus", str(corpus), "--out", location]
-        self._command += ["--device", device, "--ledger", ledger, *OPTIONS]
+        self._command += ["--device", device, "--ledger", ledger, *COMMIT_AT_ONCE]
 
     def start(self, point: Point | None, **variables: str) -> subprocess.Popen[str]:
         """Start the command, which dies at ``point``."""
@@ -158,7 +155,7 @@ class Run:
         try:
             while process.poll() is None:
                 now = committed(self.location)
-                assert len(now) % SAMPLES == 0
+                assert len(now) % SAMPLES_A_KERNEL == 0
                 assert now.items() >= seen.items()
                 seen = now
                 time.sleep(0.1)
@@ -175,9 +172,12 @@ class Run:
         """At the end: every sample once, and those of ``before`` in the shards that the ledger had recorded."""
         report = verify(self.location)
         assert not report.problems
-        assert (report.counts.ok, report.counts.tasks) == (len(KERNELS) * SAMPLES, len(KERNELS))
+        assert (report.counts.ok, report.counts.tasks) == (
+            len(KERNELS) * SAMPLES_A_KERNEL,
+            len(KERNELS),
+        )
         after = committed(self.location)
-        assert len(after) == len(KERNELS) * SAMPLES
+        assert len(after) == len(KERNELS) * SAMPLES_A_KERNEL
         assert after.items() >= before.items(), "what was committed stays as it was"
         manifest = latest_manifest(self._fs)
         assert manifest is not None
@@ -236,7 +236,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("run", "point"), at_each(POINTS), indirect=["run"], ids=name_of)
 def test_a_collector_dies(run: Run, point: Point) -> None:
     run.die(point)
-    assert len(run.recorded_readings()) >= point.num_commits * SAMPLES
+    assert len(run.recorded_readings()) >= point.num_commits * SAMPLES_A_KERNEL
     run.go_on()
 
 

@@ -12,21 +12,18 @@ import pytest
 
 from llmperf_common.store.verify import verify
 from tests.chaos.kills import committed
-from tests.integration.collecting import replay_file, write_kernels
+from tests.integration.collecting import (
+    COMMIT_AT_ONCE,
+    SAMPLES_A_KERNEL,
+    replay_file,
+    write_kernels,
+)
 from tests.integration.dying_store import LOG_VARIABLE, VICTIM_VARIABLE
 from tests.integration.redis_server import RedisServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 KERNELS = ("k0", "k1")
-SAMPLES = 4
-OPTIONS = (
-    "--samples-per-kernel", str(SAMPLES),
-    "--set", "timing.spin_up_ms=0",
-    "--set", "ledger.lease_ttl_s=2",
-    "--set", "store.commit_interval_s=0",
-    "--set", "store.publish_interval_s=0.05",
-)  # fmt: skip
 
 
 class Runs:
@@ -43,7 +40,7 @@ class Runs:
 
     def start(self, step: int, *, dies: bool, **variables: str) -> subprocess.Popen[str]:
         command = ["collect", "--corpus", str(self._corpus), "--out", str(self.data(step))]
-        command += ["--device", self._device, "--ledger", self._ledger, *OPTIONS]
+        command += ["--device", self._device, "--ledger", self._ledger, *COMMIT_AT_ONCE]
         module = [sys.executable, "-m", "tests.integration.dying_store", str(step if dies else 0)]
         return subprocess.Popen(
             [*module, "llmperf", *command],
@@ -65,9 +62,12 @@ class Runs:
     def assert_whole(self, step: int, before: Mapping[str, object]) -> None:
         report = verify(self.data(step))
         assert not report.problems
-        assert (report.counts.ok, report.counts.tasks) == (len(KERNELS) * SAMPLES, len(KERNELS))
+        assert (report.counts.ok, report.counts.tasks) == (
+            len(KERNELS) * SAMPLES_A_KERNEL,
+            len(KERNELS),
+        )
         after = committed(self.data(step))
-        assert len(after) == len(KERNELS) * SAMPLES
+        assert len(after) == len(KERNELS) * SAMPLES_A_KERNEL
         assert after.items() >= before.items(), "what was published stays as it was"
 
 
