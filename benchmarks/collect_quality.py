@@ -41,6 +41,9 @@ def main() -> int:
     dataset = open_dataset(given.folder)
     columns = ["sample_id", "kernel_id", "status", "failure_detail", "regime", "median_ns", "iqr_ns", "first_ns", "cold_ns", "created_at", "throttled", "global_size"]  # fmt: skip
     rows = dataset.samples(columns).to_pylist()
+    if not any(row["status"] == "ok" for row in rows):
+        print(f"{given.folder} has no ok sample", file=sys.stderr)
+        return 3
     _print_rates(given.folder, rows)
     _print_failures(rows)
     _print_drift(dataset, rows)

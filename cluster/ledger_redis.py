@@ -17,13 +17,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis  # noqa: TID251
-from redis.backoff import NoBackoff  # noqa: TID251
 from redis.commands.core import Script  # noqa: TID251
-from redis.retry import Retry  # noqa: TID251
 
-from cluster.homes import public_url
-from cluster.redis_errors import LedgerRefusedError, as_ours
-from cluster.redis_rights import rehearsal
+from cluster.redis_connection import closed_if_refused, connect, rehearse_rights, told_as_ours
+from cluster.redis_errors import LedgerRefusedError
 from llmperf_common.ledger.protocol import (
     SILENT_LIMIT_S,
     CommitOutcome,
@@ -43,7 +40,6 @@ if TYPE_CHECKING:
     _Value = bytes | bytearray | memoryview[int] | str | int | float
     _Fields = dict[_Value, _Value]
 
-RedisClient = redis.Redis
 _T = TypeVar("_T")
 _KEYS = (
     "meta", "expiry", "held", "free", "leases", "cursors", "done", "shards", "unpublished", "publisher", "board",
@@ -51,8 +47,6 @@ _KEYS = (
 RUNS_KEY = "llmperf:runs"
 """The datasets that a server has had ledgers of."""
 _US = 1_000_000
-_TIMEOUT_S = 10.0
-_LEAST_VERSION = (6, 2)
 _BINDING = frozenset({"claim", "commit", "extend"})
 """The scripts that change what becomes of a task."""
 _AT_ONCE = 500
@@ -270,10 +264,6 @@ class RedisHome:
         return str(self._client.info("server")["run_id"])
 
 
-class LedgerUrlError(ValueError):
-    """``--ledger`` names no Redis server that can be used."""
-
-
 def redis_home(url: str, location: str) -> Callable[[RunRecord], RedisHome]:
     """Return what opens the ledgers of a run on the server at ``url``.
 
@@ -286,84 +276,11 @@ def redis_home(url: str, location: str) -> Callable[[RunRecord], RedisHome]:
         LedgerAwayError: The server cannot be reached, or refuses us.
     """
     client = connect(url)
-    with _closed_if_refused(client):
-        _rehearse(client)
+    with closed_if_refused(client):
+        rehearse_rights(client)
     return lambda run: RedisHome(
         client, dataset=run.run_id or run.plan_hash, about=_about(run, location)
     )
-
-
-def connect(url: str) -> RedisClient:
-    """Return a client of the server at ``url``: ``redis://[USER:PASSWORD@]HOST:PORT/DB``, ``rediss://`` for TLS.
-
-    Raises:
-        LedgerUrlError: The URL is none, or its server is too old.
-        LedgerAwayError: The server cannot be reached, or refuses us.
-    """
-    try:
-        client = redis.Redis.from_url(
-            url,
-            socket_connect_timeout=_TIMEOUT_S,
-            socket_timeout=_TIMEOUT_S,
-            retry=Retry(
-                NoBackoff(), 0
-            ),  # the loop's own Backoff waits, and goes on with its work meanwhile
-        )
-        client.connection_pool.make_connection()  # opens nothing, but knows which options there are
-    except (TypeError, ValueError) as error:
-        raise LedgerUrlError(f"--ledger {public_url(url)!r}: {error}") from error
-    with _closed_if_refused(client):
-        try:
-            with told_as_ours(client):
-                version = str(client.info("server")["redis_version"])
-        except redis.RedisError as error:  # no such database, no INFO, no Redis at all
-            raise LedgerUrlError(
-                f"--ledger {public_url(url)!r}: its server cannot be used: {error}"
-            ) from error
-        if tuple(map(int, version.split(".")[:2])) < _LEAST_VERSION:
-            raise LedgerUrlError(
-                f"--ledger {public_url(url)!r}: its server is Redis {version}, 6.2 is needed"
-            )
-    return client
-
-
-@contextlib.contextmanager
-def _closed_if_refused(client: RedisClient) -> Iterator[None]:
-    try:
-        yield
-    except (LedgerAwayError, LedgerUrlError):
-        client.close()
-        raise
-
-
-def _rehearse(client: RedisClient) -> None:
-    """Raise ``LedgerRefusedError`` if our user lacks a right; a server that cannot write just now does not matter here."""
-    rights = rehearsal()
-    with told_as_ours(client), client.pipeline(transaction=False) as pipeline:
-        for _, command in rights:
-            pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
-        replies = pipeline.execute(raise_on_error=False)
-        lacking = [
-            name
-            for (name, _), reply in zip(rights, replies, strict=True)
-            if isinstance(reply, redis.exceptions.NoPermissionError)
-        ]
-        if lacking:
-            raise redis.exceptions.NoPermissionError(
-                f"its user may not use {', '.join(dict.fromkeys(lacking))} on llmperf:*"
-            )
-
-
-@contextlib.contextmanager
-def told_as_ours(client: RedisClient | None = None) -> Iterator[None]:
-    """Raise what the client library raises as an error of the ledger, which names the server of ``client``."""
-    try:
-        yield
-    except redis.RedisError as error:
-        ours = as_ours(error, client)
-        if ours is None:
-            raise
-        raise ours from error
 
 
 @cache

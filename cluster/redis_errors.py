@@ -1,6 +1,6 @@
 """What a Redis server or its client library says went wrong, as an error of the ledger.
 
-Owns which of it passes by itself, and which somebody has to mend and how; no connection: that is ``ledger_redis.py``'s. A failure is known by its exception class where the client has one, else by the code word that an error reply
+Owns which of it passes by itself, and which somebody has to mend and how; no connection: that is ``redis_connection.py``'s. A failure is known by its exception class where the client has one, else by the code word that an error reply
 begins with: from the errors that it has classes for, which differ by its version, the client cuts the word off. Redis 6.2 wraps the
 reply to a command in a script into a sentence of its own, Redis 7 does not.
 """

@@ -1,7 +1,7 @@
 """The rights that a ledger needs on a Redis server, and a rehearsal that finds those that a user lacks.
 
 A script that meets a command which its user may not run ends there, with what it has done before. So a collector asks for all of
-them before it writes anything. Owns the list; ``ledger_redis.py`` sends it.
+them before it writes anything. Owns the list; ``redis_connection.py`` sends it.
 """
 
 from __future__ import annotations

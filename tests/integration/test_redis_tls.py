@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.ledger_redis import LedgerUrlError, connect, redis_home
+from cluster.ledger_redis import redis_home
+from cluster.redis_connection import LedgerUrlError, connect
 from cluster.redis_errors import LedgerRefusedError
 from cluster.redis_runs import runs_on
 from llmperf_common.ledger.protocol import Committed, Holder, LedgerAwayError
