@@ -149,7 +149,7 @@ class LimitsConfig(Node):
         None,
         gt=0,
         le=3600,
-        description="Kill a run child that gives no answer for one config after this long; unset: 2 s on a GPU, 30 s elsewhere, or more where timing allows launches that need it; on a GPU no longer than timing allows for kernels that did not end where check_reach tried them.",
+        description="Kill a run child that gives no answer for one config after this long; unset: 2 s on a GPU, 30 s elsewhere, or more where timing allows launches that need it.",
     )
     task_timeout_s: float = Field(
         600.0,

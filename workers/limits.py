@@ -18,8 +18,6 @@ _GPU_CONFIG_TIMEOUT_S = 2.0
 _LAUNCHES_OF_A_LONG_CONFIG = 11
 """First, one warm, three cold, and those of the payload checks, each as long as a launch may be."""
 _CPU_CONFIG_TIMEOUT_S = 30.0
-_SUSPECT_FACTOR = 1.25
-"""Of the longest honest config: what a GPU bears of a kernel that did not end on a CPU device either."""
 _MOST_GPU_COMPILERS = 4
 """A build takes 0.1 s, a task on the device several times as long; and each has a context on the card."""
 _MOST_GPU_ANALYSERS = 16
@@ -32,8 +30,6 @@ class Limits:
     build_timeout_s: float
     analysis_timeout_s: float
     config_timeout_s: float
-    suspect_timeout_s: float
-    """The same for kernels of which a config did not end in time where it was tried ahead."""
     task_timeout_s: float
     task_budget_s: float | None
     deaths_to_quarantine: int
@@ -57,7 +53,6 @@ def limits_on(config: CollectConfig, *, gpu: bool, shared: bool) -> Limits:
     honest_ms = _LAUNCHES_OF_A_LONG_CONFIG * timing.max_launch_ms
     honest_ms += WALL_BUDGET_FACTOR * timing.sample_budget_ms
     timeout_s = max(_GPU_CONFIG_TIMEOUT_S if gpu else _CPU_CONFIG_TIMEOUT_S, honest_ms / 1e3)
-    suspect_s = min(timeout_s, _SUSPECT_FACTOR * honest_ms / 1e3) if gpu else timeout_s
     processors = len(os.sched_getaffinity(0))
     compilers = analysers = 1
     if gpu:
@@ -71,7 +66,6 @@ def limits_on(config: CollectConfig, *, gpu: bool, shared: bool) -> Limits:
         build_timeout_s=given.build_timeout_s,
         analysis_timeout_s=given.analysis_timeout_s,
         config_timeout_s=given.config_timeout_s or timeout_s,
-        suspect_timeout_s=given.config_timeout_s or suspect_s,
         task_timeout_s=given.task_timeout_s,
         task_budget_s=given.task_budget_s,
         deaths_to_quarantine=given.deaths_to_quarantine,

@@ -80,7 +80,6 @@ class ReachWork:
         _logger.info(
             "%s: reach known of %d configs, not of the next after %g s", name, num_known, after_s
         )
-        state.is_suspect = True
         _spare_unbearable(state)
 
     def died(self, state: TaskState, how: str, report: str, seconds: float) -> bool:

@@ -119,8 +119,7 @@ class RunLane:
     def check_deadlines(self, now_s: float) -> None:
         """Kill a child that gives no answer, and end a task that takes too long."""
         child, state, limit_s = self.child.current, self.state, self._limits.task_timeout_s
-        is_suspect = state is not None and state.is_suspect
-        patience = patience_in(self._phase, self._limits, self._timing, is_suspect=is_suspect)
+        patience = patience_in(self._phase, self._limits, self._timing)
         if child is None or patience is None:
             return
         if now_s - child.last_heard_s > patience.limit_s:

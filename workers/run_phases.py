@@ -47,17 +47,8 @@ class Patience:
         return f"killed after {self.limit_s:g} s without an answer{where}"
 
 
-def patience_in(
-    phase: Phase, limits: Limits, timing: TimingConfig, *, is_suspect: bool
-) -> Patience | None:
-    """Return how long a child may be silent in a phase; None: for ever.
-
-    Args:
-        phase: what it is at.
-        limits: of the run.
-        timing: how configs are timed.
-        is_suspect: whether a config of its task did not end in time where it was tried ahead.
-    """
+def patience_in(phase: Phase, limits: Limits, timing: TimingConfig) -> Patience | None:
+    """Return how long a child may be silent in a phase; None: for ever."""
     if phase in (Phase.IDLE, Phase.WAITING):
         return None
     if phase is Phase.STARTING:
@@ -66,6 +57,4 @@ def patience_in(
         return Patience(limit_s=limits.build_timeout_s, key="limits.build_timeout_s")
     if phase is Phase.PREPARING:
         return Patience(limit_s=PREPARE_TIMEOUT_S + timing.spin_up_ms / 1e3)
-    in_suspect = is_suspect and phase is Phase.IN_CONFIG
-    limit_s = limits.suspect_timeout_s if in_suspect else limits.config_timeout_s
-    return Patience(limit_s=limit_s, key="limits.config_timeout_s")
+    return Patience(limit_s=limits.config_timeout_s, key="limits.config_timeout_s")

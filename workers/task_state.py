@@ -60,8 +60,6 @@ class TaskState:
     num_reach_attempts: int = 0
     reaches: tuple[ProbeRecord | None, ...] = ()
     """What the first of the configs that are tried ahead touched, as far as it is known by now."""
-    is_suspect: bool = False
-    """One of these did not end in time: it may be endless on any device."""
     num_compile_attempts: int = 0
     sentinel: tuple[SentinelReading, ...] = ()
     trace: TaskTrace = field(init=False)

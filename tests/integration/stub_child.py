@@ -42,7 +42,7 @@ def die(by: signal.Signals = signal.SIGSEGV) -> None:
 
 
 def strike(channel: Channel, at: str, where: str) -> None:
-    """Do what ``where`` says, if this is the place: end as if somebody else had done it, raise, hang, or send nonsense and live."""
+    """Do what ``where`` says, if this is the place: end as if somebody else had done it, raise, or send nonsense and live."""
     how, _, place = where.partition(" ")
     if place != at:
         return
@@ -50,8 +50,6 @@ def strike(channel: Channel, at: str, where: str) -> None:
         die(signal.SIGKILL if how == "killed" else signal.SIGSEGV)
     if how == "raises":
         raise RuntimeError("a mistake of ours")
-    if how == "hangs":
-        time.sleep(60)
     if how == "garbled":
         channel.socket.sendall(b"\xff" * 256)
         time.sleep(60)
@@ -62,7 +60,7 @@ def main(channel: Channel, where: str) -> None:
 
     ``load``, ``first load``, ``release``, ``exit``: it dies there. ``lost load``: it finds its context lost as it loads. ``wait``: it dies as it waits for its turn.
     ``killed AT``, ``crash AT``: somebody else kills it, or it crashes, as it is at ``start``, ``load``, ``turn``, ``config``, ``result``, ``last`` (result) or
-    ``exit``; ``raises AT``, ``garbled AT``: it raises there, or sends nonsense and lives; ``hangs AT``: it says nothing more.
+    ``exit``; ``raises AT``, ``garbled AT``: it raises there, or sends nonsense and lives.
     ``stand``: it has the device and never begins. ``crowded``: a turn takes a while, half of it without a processor. ``sticky``: its first config ends the context. ``slow``: a turn takes
     a while.
     """

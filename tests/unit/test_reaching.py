@@ -151,7 +151,6 @@ def test_what_was_known_before_it_hung_counts() -> None:
     tell(state, work, *BEYOND)
     work.timed_out(state, 5.0)
     assert given_up(state) == LARGE
-    assert state.is_suspect
 
 
 def test_what_was_known_before_an_error_of_ours_counts() -> None:
@@ -159,7 +158,6 @@ def test_what_was_known_before_an_error_of_ours_counts() -> None:
     tell(state, work, *BEYOND)
     assert not work.died(state, "exit code 1", "KeyError", 1.0)
     assert given_up(state) == LARGE
-    assert not state.is_suspect
 
 
 def test_a_second_child_adds_to_what_the_first_told() -> None:
