@@ -21,6 +21,8 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _JUDGED_AFTER_S = 1.0
 _MOST_KEPT_WAITING = 0.1
 """Of the time of turns."""
+_TIMES_JUDGED = 3
+"""In a row: for a second at a run's start some twenty children begin, anywhere."""
 
 _logger = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ class LaunchProcessor:
         self._lock: int | None = None
         self._turns_s = 0.0
         self._kept_waiting_s = 0.0
+        self._times_shared = 0
 
     def take(self, processors: Collection[int] | None = None) -> None:
         """Take a processor that no other collector of this host launches from.
@@ -72,7 +75,8 @@ class LaunchProcessor:
             return
         share = self._kept_waiting_s / self._turns_s
         self._turns_s = self._kept_waiting_s = 0.0
-        if share > _MOST_KEPT_WAITING:
+        self._times_shared = self._times_shared + 1 if share > _MOST_KEPT_WAITING else 0
+        if self._times_shared == _TIMES_JUDGED:
             _logger.warning(
                 "launches come from any processor from now on: somebody else uses processor %d (%.0f %% of the time)",
                 self.number,
