@@ -22,7 +22,7 @@ _JUDGED_AFTER_S = 1.0
 _MOST_KEPT_WAITING = 0.1
 """Of the time of turns."""
 _TIMES_JUDGED = 3
-"""In a row: for a second at a run's start some twenty children begin, anywhere."""
+"""In a row: one bad second, as at a run's start, says little."""
 
 _logger = logging.getLogger(__name__)
 
@@ -87,6 +87,7 @@ class LaunchProcessor:
     def give_up(self) -> None:
         """Let it go: launches come from anywhere."""
         self.number = None
+        self._times_shared = 0
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

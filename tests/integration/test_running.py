@@ -275,10 +275,10 @@ def test_a_processor_that_others_use_is_given_up(
     launches = LaunchProcessor()
     launches.number = min(os.sched_getaffinity(0))
     with slot(tmp_path, "crowded", launches=launches) as made:
-        for number in range(5):
+        for number in range(6):
             run(made, plan, number % 2, tmp_path)
-            assert launches.number is not None, "a turn takes half a second"
-        run(made, plan, 1, tmp_path)
+            if number < 2:
+                assert launches.number is not None, "two turns tell little"
     assert launches.number is None
     assert "somebody else uses processor" in caplog.text
 
