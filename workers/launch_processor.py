@@ -18,11 +18,10 @@ from workers.device.host_lock import lock_folder, try_lock
 from workers.processors import core_of, for_launches
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
-_JUDGED_AFTER_S = 1.0
+_JUDGED_AFTER_S = 3.0
+"""Of turns: one bad second, as at a run's start, says little."""
 _MOST_KEPT_WAITING = 0.1
 """Of the time of turns."""
-_TIMES_JUDGED = 3
-"""In a row: one bad second, as at a run's start, says little."""
 
 _logger = logging.getLogger(__name__)
 
@@ -38,7 +37,6 @@ class LaunchProcessor:
         self._lock: int | None = None
         self._turns_s = 0.0
         self._kept_waiting_s = 0.0
-        self._times_shared = 0
 
     def take(self, processors: Collection[int] | None = None) -> None:
         """Take a processor that no other collector of this host launches from.
@@ -75,8 +73,7 @@ class LaunchProcessor:
             return
         share = self._kept_waiting_s / self._turns_s
         self._turns_s = self._kept_waiting_s = 0.0
-        self._times_shared = self._times_shared + 1 if share > _MOST_KEPT_WAITING else 0
-        if self._times_shared == _TIMES_JUDGED:
+        if share > _MOST_KEPT_WAITING:
             _logger.warning(
                 "launches come from any processor from now on: somebody else uses processor %d (%.0f %% of the time)",
                 self.number,
@@ -87,7 +84,6 @@ class LaunchProcessor:
     def give_up(self) -> None:
         """Let it go: launches come from anywhere."""
         self.number = None
-        self._times_shared = 0
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
