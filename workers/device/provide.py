@@ -14,8 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from workers.device.candidates import INTEL_PACKAGES
-from workers.device.find import DeviceReport, NoDevice, choose, probe_all
-from workers.device.interface import DeviceRef
+from workers.device.find import NoDevice, choose
 
 EXIT_OK = 0
 EXIT_NO_DEVICE = 4
@@ -23,19 +22,17 @@ EXIT_NO_DEVICE = 4
 
 def main(command: Sequence[str]) -> int:
     """Probe; where no CPU device is usable install Intel's runtime and probe again; then run ``command``."""
-    report = probe_all()
-    chosen = choose("cpu", report)
+    chosen = choose("cpu", tell=_say)
     if isinstance(chosen, NoDevice):
         _say(chosen.message())
-        _say(f"installing {' '.join(INTEL_PACKAGES)} into {sys.prefix}")
+        _say(f"installing {' '.join(INTEL_PACKAGES)} into {sys.prefix}: 0.8 GB on disk")
         if not _install():
             return EXIT_NO_DEVICE
-        report = probe_all()
-        chosen = choose("cpu", report)
+        chosen = choose("cpu", tell=_say)
     if isinstance(chosen, NoDevice):
         _say(chosen.message())
         return EXIT_NO_DEVICE
-    _tell(report, chosen)
+    _say(f"chosen: --device {chosen.selector} ({chosen.platform}: {chosen.name})")
     if command:
         os.environ.update(chosen.environment)
         os.execvp(command[0], list(command))  # noqa: S606  (the user's own command; no shell)
@@ -48,16 +45,6 @@ def _install() -> bool:
     if done.returncode != 0:
         _say(f"{' '.join(command)} failed with exit code {done.returncode}")
     return done.returncode == 0
-
-
-def _tell(report: DeviceReport, chosen: DeviceRef) -> None:
-    for probed in report.devices:
-        verdict = "usable" if probed.usable else f"not usable: {probed.reason}"
-        mark = "*" if probed.ref == chosen else "-"
-        _say(f"{mark} {probed.source}: {probed.ref.platform}: {probed.ref.name}: {verdict}")
-    for absent in report.absent:
-        _say(f"- {absent.source}: {absent.reason}")
-    _say(f"chosen: --device {chosen.selector} ({chosen.platform}: {chosen.name})")
 
 
 def _say(text: str) -> None:
