@@ -6,7 +6,10 @@ DEMO := runs/demo
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test slow chaos fuzz lint format docs clean clean-demo install
+# The suite on Intel's CPU runtime alone; TESTS narrows it (see .ci/run).
+TESTS ?= not slow and not gpu
+
+.PHONY: demo test nightly slow chaos fuzz lint format docs clean clean-demo install
 
 demo: install
 	$(BIN)/python -m workers.device.provide
@@ -19,6 +22,9 @@ demo: install
 
 test: install
 	$(BIN)/python -m workers.device.provide $(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses 2 --dist loadfile --durations 15
+
+nightly: install
+	$(BIN)/python -m workers.device.provide --intel $(BIN)/python -m pytest -m "$(TESTS)" --numprocesses 2 --dist loadfile --durations 15
 
 slow: install
 	$(BIN)/python -m workers.device.provide $(BIN)/python -m pytest -m slow --timeout 1800 --durations 15
