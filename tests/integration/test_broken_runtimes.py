@@ -19,7 +19,10 @@ from workers.device.find import NoDevice, choose, probe_for
 from workers.device.probe_verdicts import VerdictFile
 from workers.device.runtime_probe import RuntimeVerdict, probe_runtime
 
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler for the stub")
+pytestmark = [
+    pytest.mark.opencl,
+    pytest.mark.skipif(find_compiler() is None, reason="no C compiler for the stub"),
+]
 
 LIMIT_S = 1.5
 

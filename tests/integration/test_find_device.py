@@ -17,6 +17,8 @@ from workers.device.interface import DeviceRef
 from workers.device.replay_file import ReplayDevice
 from workers.device.runtime_probe import ProbedDevice, probe_runtime
 
+pytestmark = pytest.mark.opencl
+
 
 @pytest.fixture(scope="module")
 def report() -> DeviceReport:
