@@ -186,3 +186,10 @@ def test_the_folder_of_verdicts_need_not_be_writable(
         timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_only_the_wheels_pocl_is_left_out_by_the_name_of_the_cpu(stubs: dict[str, Path]) -> None:
+    """Another PoCL may name the CPU rightly; one that the user names is tried in any case."""
+    by_source = {one.source: one for one in candidates(environ={})[0]}
+    assert Source.PIP_POCL not in by_source or by_source[Source.PIP_POCL].known_cpu_only
+    assert not pocl(stubs["hanging"]).known_cpu_only

@@ -33,10 +33,14 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One environment in which OpenCL devices may show up."""
+    """One environment in which OpenCL devices may show up.
+
+    ``known_cpu_only``: its compiler is known to fail on CPUs that are newer than it (``cpu_model.py``).
+    """
 
     source: Source
     environment: Mapping[str, str] = field(default_factory=dict)
+    known_cpu_only: bool = False
 
     def may_have(self, selector: str) -> bool:
         """Whether ``--device selector`` may mean a device of this runtime, by the name of its library."""
@@ -115,7 +119,7 @@ def candidates(
         reason = f"switched off by an empty {POCL_VARIABLE}"
         absent.append(AbsentSource(source=Source.PIP_POCL, reason=reason, mend=mend))
     elif pip_icd.exists():
-        found.append(_candidate(Source.PIP_POCL, pip_icd))
+        found.append(_candidate(Source.PIP_POCL, pip_icd, known_cpu_only=given is None))
     else:
         reason = f"{pip_icd} does not exist"
         mend = 'pip install "llmperf[pocl]"'
@@ -130,8 +134,9 @@ def candidates(
     return tuple(found), tuple(absent)
 
 
-def _candidate(source: Source, icd_file: Path) -> Candidate:
-    return Candidate(source=source, environment={_LOADER_VARIABLE: str(icd_file)})
+def _candidate(source: Source, icd_file: Path, *, known_cpu_only: bool = False) -> Candidate:
+    environment = {_LOADER_VARIABLE: str(icd_file)}
+    return Candidate(source=source, environment=environment, known_cpu_only=known_cpu_only)
 
 
 def _intel_candidate(library: Path, environ: Mapping[str, str]) -> Candidate:

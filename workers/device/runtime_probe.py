@@ -119,7 +119,7 @@ def _run_child(
 ) -> tuple[list[dict[str, Any]], str]:
     """Return the child's answers and, where it did not end well, how it ended."""
     command = [sys.executable, "-m", "workers.device.probe", str(start), wanted]
-    if candidate.source is Source.PIP_POCL:
+    if candidate.known_cpu_only:
         command.append("--known-cpu-only")
     with tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(
