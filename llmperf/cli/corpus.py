@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llmperf.cli.console import answer_json, answer_table, say
+from llmperf.cli.paths import local_only
 from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
@@ -37,7 +38,13 @@ def build(
         ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="The corpus to write, a .parquet file.")
+        Path,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="The corpus to write, a .parquet file.",
+            callback=local_only,
+        ),
     ],
     suite: Annotated[
         str | None,
@@ -83,16 +90,13 @@ def build(
 
 def _check_out(out: Path, sources: Sequence[Path]) -> None:
     """Refuse to write over what is no corpus, before the work and not after it."""
-    from workers.corpus_parquet import is_corpus  # noqa: PLC0415
+    from workers.corpus_parquet import corpus_to_write  # noqa: PLC0415
 
     if out.resolve() in [source.resolve() for source in sources]:
         raise CommandError(
             Exit.USAGE, f"--out {out} is one of the sources: name another file to write"
         )
-    if out.exists() and not is_corpus(out):
-        raise CommandError(
-            Exit.USAGE, f"--out {out} exists and is no corpus: name another file to write"
-        )
+    corpus_to_write(out)
 
 
 def _analysed(corpus: Corpus, device: str, out: Path) -> Corpus:

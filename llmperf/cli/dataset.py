@@ -64,7 +64,10 @@ def card(directory: _Directory) -> None:
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
 
     dataset = open_dataset(directory)
-    write_card(dataset.fs, dataset)
+    left = write_card(dataset.fs, dataset)
+    if left:
+        what = f"{directory}: {' and '.join(left)} not written by llmperf, so left as it is: move it away and run this again"
+        raise CommandError(Exit.USAGE, what)
     say(f"{directory.rstrip('/')}/README.md and croissant.json written")
 
 
@@ -83,6 +86,10 @@ def merge(
     from llmperf_common.store.merge import merge as merge_  # noqa: PLC0415
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
 
+    if len({one.rstrip("/") for one in directories}) < 2:
+        raise CommandError(
+            Exit.USAGE, f"only {directories[0]} was named: name two or more datasets to merge"
+        )
     report = dataclasses.asdict(merge_(directories, out, assign_families=assign_families))
     merged = open_dataset(out)
     write_card(merged.fs, merged)
