@@ -216,10 +216,11 @@ def _finish(summary: CollectSummary) -> None:
     failures = ", ".join(f"{code} {n:,}" for code, n in sorted(summary.failures_by_code.items()))
     say(
         f"planned {summary.num_planned:,} = ok {summary.num_ok:,} + failed {summary.num_failed:,} + "
-        f"pending {summary.num_pending:,}   (tasks {summary.num_tasks_done:,} of {summary.num_tasks:,})"
+        f"pending {summary.num_pending:,}   (tasks {summary.num_tasks_done:,} of {summary.num_tasks:,})",
+        is_result=True,
     )
     if failures:
-        say(f"failed: {failures}")
+        say(f"failed: {failures}", is_result=True)
     say(f"{', '.join(dict.fromkeys(d.name for d in summary.devices))}: {summary.seconds:.1f} s")
     if summary.stop_reason is StopReason.INTERRUPTED:
         left = "everything finished is saved, the same command resumes"

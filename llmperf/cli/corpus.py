@@ -11,6 +11,7 @@ import typer
 
 from llmperf.cli.console import answer_json, answer_table, say
 from llmperf.cli.paths import local_only
+from llmperf.cli.shared_options import Command, Group
 from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from workers.corpus_parquet import Corpus
 
 app = typer.Typer(
-    help="Turn sources into a corpus of kernels.", no_args_is_help=True, rich_markup_mode=None
+    cls=Group,
+    help="Turn sources into a corpus of kernels.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -28,7 +32,7 @@ _MAX_LINES = 20
 """Of skipped files, and of one group of counts in the table, of which ``--json`` has them all."""
 
 
-@app.command()
+@app.command(cls=Command)
 def build(
     sources: Annotated[
         list[Path],
@@ -80,7 +84,8 @@ def build(
     write_corpus(out, corpus)
     failed = sum(kernel.failure is not None for kernel in corpus.kernels)
     say(
-        f"{out}: {len(corpus.kernels):,} kernels ({failed:,} that cannot run), sha256 {corpus.sha256[:20]}"
+        f"{out}: {len(corpus.kernels):,} kernels ({failed:,} that cannot run), sha256 {corpus.sha256[:20]}",
+        is_result=True,
     )
     for path, reason in corpus.skipped[:_MAX_LINES]:
         say(f"skipped {path}: {reason}")
@@ -119,7 +124,7 @@ def _analysed(corpus: Corpus, device: str, out: Path) -> Corpus:
         return analyse_corpus(corpus, ref, progress=progress)
 
 
-@app.command()
+@app.command(cls=Command)
 def stats(
     corpus: Annotated[
         Path, typer.Argument(help="A CORPUS.parquet, or sources.", metavar="CORPUS.parquet")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from llmperf.cli.console import say
+from llmperf.cli.console import is_quiet, say
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.records import TaskResult
 from workers.observers import SilentObserver, statuses_of
@@ -52,7 +52,7 @@ class ProgressObserver(SilentObserver):
             say(f"skipped {path}: {reason}")
         if len(start.skipped) > _MAX_SKIPPED_SHOWN:
             say(f"skipped {len(start.skipped) - _MAX_SKIPPED_SHOWN:,} more files")
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not is_quiet():
             self._bar = Progress(
                 BarColumn(bar_width=30),
                 TextColumn("{task.description}"),
