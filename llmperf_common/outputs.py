@@ -104,7 +104,7 @@ def _mode(path: Path) -> int | None:
     """Return the mode of what lies at ``path``, links followed; None where there is nothing yet."""
     try:
         return path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno != errno.ELOOP:

@@ -104,8 +104,7 @@ def write_corpus(path: str | os.PathLike[str], corpus: Corpus) -> None:
         CorpusError: The file cannot be written.
         OutputTaken: There is something that is no corpus.
     """
-    target = corpus_to_write(Path(path))
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    target = Path(path)
     metadata = {
         _VERSION_KEY: str(CORPUS_VERSION),
         _SHA256_KEY: corpus.sha256,
@@ -115,7 +114,9 @@ def write_corpus(path: str | os.PathLike[str], corpus: Corpus) -> None:
         [_row(kernel) for kernel in corpus.kernels], schema=SCHEMA.with_metadata(metadata)
     )
     try:
+        target = corpus_to_write(target)
         target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
         try:
             pq.write_table(table, partial, compression="zstd")
             with partial.open("rb") as stream:

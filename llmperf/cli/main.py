@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import typer
 
-from llmperf.cli import collect, corpus, dataset, doctor, model, report, status
+from llmperf.cli import collect, corpus, dataset, doctor, kernels, model, report, status
 from llmperf.cli.shared_options import Command, Group
 from llmperf.exits import run_guarded
 
@@ -27,6 +27,9 @@ app = typer.Typer(
 app.command(
     "doctor", cls=Command, short_help="Say what is usable here and how to mend what is not."
 )(doctor.doctor)
+app.command(
+    "kernels", cls=Command, short_help="List the kernels that come with llmperf, or copy them."
+)(kernels.kernels)
 app.add_typer(corpus.app, name="corpus")
 app.command("collect", cls=Command)(collect.collect)
 app.command("status", cls=Command)(status.status)

@@ -7,7 +7,7 @@ from pathlib import Path
 from llmperf.exits import CommandError, Exit
 
 
-def local_only(path: Path) -> Path:
+def local_only(path: Path | None) -> Path | None:
     """Return ``path``; a typer callback.
 
     Raises:

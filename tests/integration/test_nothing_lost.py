@@ -86,6 +86,7 @@ def test_out_replaces_its_own_output_only(command: Command, tmp_path: Path) -> N
     (tmp_path / "folder" / "thesis.tex").write_text("mine")
     for name in ("notes.txt", "folder"):
         assert_refused(command(tmp_path / name), Exit.USAGE, f"--out {tmp_path / name}", "name a")
+    assert_refused(command(tmp_path / "notes.txt" / "x"), Exit.BAD_INPUT, "Not a directory")
     assert (tmp_path / "notes.txt").read_text() == "mine"
     assert [path.name for path in (tmp_path / "folder").iterdir()] == ["thesis.tex"]
 

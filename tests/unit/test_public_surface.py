@@ -31,6 +31,7 @@ OPTIONS = {
     "llmperf evaluate": "[RUN] --data --out --split --allow-seen --json",
     "llmperf predict": "[FILE.cl] --global-size --local-size --kernel --model --device --arg --sweep --json",
     "llmperf report": "[DIR] --out --evaluation",
+    "llmperf kernels": "--copy --json",
     "llmperf corpus build": "[SRC...] --out --suite --analyse --device",
     "llmperf corpus stats": "[CORPUS.parquet] --json",
     "llmperf dataset verify": "[DIR] --json",
