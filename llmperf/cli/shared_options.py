@@ -80,8 +80,7 @@ def _declared() -> list[Any]:
     return list(typer.main.get_command(app).params)
 
 
-_SHARED = _declared()
-SHARED_NAMES = tuple(name for option in _SHARED for name in option.opts)
+SHARED = _declared()
 
 
 class Command(TyperCommand):
@@ -90,7 +89,7 @@ class Command(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the command's parameters, then the shared ones."""
         *own, help_ = super().get_params(ctx)
-        return [*own, *_SHARED, help_]
+        return [*own, *SHARED, help_]
 
 
 class Group(TyperGroup):
@@ -99,4 +98,4 @@ class Group(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the group's parameters, then the shared ones."""
         *own, help_ = super().get_params(ctx)
-        return [*own, *_SHARED, help_]
+        return [*own, *SHARED, help_]
