@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmperf.exits import CommandError, Exit
-from llmperf_common.outputs import OutputTaken
+from llmperf_common.outputs import OutputTaken, is_folder
 
 _PACKAGE = Path(__file__).resolve().parent
 _PLACES = (_PACKAGE / "kernels", _PACKAGE.parent / "kernels")
@@ -64,8 +64,7 @@ def copy_kernels(out: Path) -> int:
         OutputTaken: A file of one of the names has other content; nothing was copied.
         OSError: ``out`` cannot be written.
     """
-    if out.exists() and not out.is_dir():
-        raise OutputTaken(f"--copy {out}: is not a folder: name another one")
+    is_folder(out, "--copy")
     sources = [path for path in sorted(kernels_folder().iterdir()) if path.is_file()]
     taken = [one.name for one in sources if not _is_free(out / one.name, one)]
     if taken:

@@ -42,7 +42,7 @@ _NOTE = "<!-- Written by `make docs` from the code. Do not edit: a test compares
 
 EXIT_MEANINGS: dict[Exit, str] = {
     Exit.DONE: "Done. Failed rows alone do not change it.",
-    Exit.USAGE: "Usage: an option, a config key, a combination that is not in this release, a missing extra, or a folder of another run.",
+    Exit.USAGE: "Usage: an option, a config key, a combination that is not in this release, a missing extra, a folder of another run, or an `--out` that holds what the command did not write.",
     Exit.BAD_INPUT: "Bad input: a corpus, dataset, run or kernel that cannot be used; `dataset verify` found a problem.",
     Exit.NO_DEVICE: "No usable device, or the device can no longer be opened.",
     Exit.TOO_MANY_FAILURES: "`collect` stopped because of more failed rows than `--max-failures`.",

@@ -68,12 +68,8 @@ def folder_to_write(
         OutputTaken: There is something else: a file, a device node, a folder with anything that the command did
             not write.
     """
-    found = _mode(path)
-    if found is None:
-        return _behind_links(path)
-    if not stat.S_ISDIR(found):
-        kind = "a file" if stat.S_ISREG(found) else _kind(found)
-        raise OutputTaken(f"--out {path}: is {kind}, not a folder: name a new folder")
+    if not is_folder(path):
+        return path
     target = path.resolve()
     there = sorted(os.listdir(target))
     if there and not is_ours(target):
@@ -87,6 +83,22 @@ def folder_to_write(
             f"--out {path}: holds {shown} beside the {what}, which would be lost: move that away, or name a new folder"
         )
     return target
+
+
+def is_folder(path: Path, option: str = "--out") -> bool:
+    """Whether there is a folder at ``path`` (links followed), and not nothing yet.
+
+    Raises:
+        OutputTaken: There is something else.
+    """
+    found = _mode(path)
+    if found is None:
+        _behind_links(path, option)
+        return False
+    if not stat.S_ISDIR(found):
+        kind = "a file" if stat.S_ISREG(found) else _kind(found)
+        raise OutputTaken(f"{option} {path}: is {kind}, not a folder: name a new folder")
+    return True
 
 
 def holds_json(path: Path, keys: Collection[str]) -> bool:
@@ -112,10 +124,10 @@ def _mode(path: Path) -> int | None:
         return None
 
 
-def _behind_links(path: Path) -> Path:
+def _behind_links(path: Path, option: str = "--out") -> Path:
     """Return where a new ``path`` will lie; a link without a target was made by another and stays as it is."""
     if path.is_symlink():
-        raise OutputTaken(f"--out {path}: is a link to nothing: name another path, or remove it")
+        raise OutputTaken(f"{option} {path}: is a link to nothing: name another path, or remove it")
     return path
 
 

@@ -50,7 +50,7 @@ def test_it_copies_and_never_replaces_a_changed_file(tmp_path: Path) -> None:
     assert (out / "saxpy.cl").read_text() == "mine"
     assert not (out / "vadd.cl").exists(), "all or nothing"
     done = llmperf("kernels", "--copy", out / "saxpy.cl")
-    assert_refused(done, Exit.USAGE, "is not a folder")
+    assert_refused(done, Exit.USAGE, "is a file, not a folder")
     assert llmperf("kernels", "--copy", out, "--json").code == Exit.USAGE
 
 
