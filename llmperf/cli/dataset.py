@@ -88,7 +88,7 @@ def merge(
     from llmperf_common.store.merge import merge as merge_  # noqa: PLC0415
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
 
-    if len({one.rstrip("/") for one in directories}) < 2:
+    if len(directories) < 2:
         raise CommandError(
             Exit.USAGE, f"only {directories[0]} was named: name two or more datasets to merge"
         )
