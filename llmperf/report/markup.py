@@ -10,6 +10,8 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
+from llmperf.report.csv_data import Drawn, csv_address, grouped
+
 # Control characters have no meaning in HTML. Bidirectional overrides can make a listing read
 # differently from what a compiler sees (CVE-2021-42574), so they are shown as their code point.
 _INVISIBLE = re.compile(
@@ -17,6 +19,7 @@ _INVISIBLE = re.compile(
 )
 
 
+_FILE_WORDS = 6
 _LONG_ROWS = 30
 """Shorter tables are not broken over pages in print."""
 
@@ -25,6 +28,19 @@ class Html(str):
     """Text that already is HTML; never made from foreign text except through :func:`escape`."""
 
     __slots__ = ()
+
+
+class Chart(Html):
+    """An SVG that knows what it draws, so that a figure can offer its data."""
+
+    __slots__ = ("drawn",)
+    drawn: Drawn
+
+    def __new__(cls, svg: Html, drawn: Drawn) -> Chart:
+        """Return the chart; ``drawn`` are the values of its shapes."""
+        chart = super().__new__(cls, svg)
+        chart.drawn = drawn
+        return chart
 
 
 def _visible(match: re.Match[str]) -> str:
@@ -86,10 +102,38 @@ def nothing_to_show(what: str, reason: str) -> Html:
     return tag("p", f"{what}: nothing to show because {reason}.", class_="nothing")
 
 
-def figure(charts: Sequence[str], caption: str, *, legend: str = "", columns: int = 2) -> Html:
-    """Return charts side by side (``columns`` where there is room) over one caption."""
-    panels = tag("div", *charts, class_=f"panels of{columns}")
-    return tag("figure", legend or Html(""), panels, tag("figcaption", caption))
+def figure(
+    charts: Sequence[str], caption: str, *, legend: str = "", columns: int = 2, wide: bool = False
+) -> Html:
+    """Return charts side by side (``columns`` where there is room) over one caption and their data.
+
+    ``wide`` charts scroll in a narrow window instead of shrinking until nobody can read them.
+    """
+    shown = [_wide(chart) for chart in charts] if wide else charts
+    panels = tag("div", *shown, class_=f"panels of{columns}")
+    links = data_links([chart.drawn for chart in charts if isinstance(chart, Chart)], caption)
+    return tag("figure", legend or Html(""), panels, tag("figcaption", caption, links))
+
+
+def _wide(chart: str) -> Html:
+    return tag("div", chart, class_="scroll wide", tabindex="0", role="region", aria_label="chart")
+
+
+def data_links(panels: Sequence[Drawn], name: str) -> Html:
+    """Return links that download what the panels show as CSV, one for each set of columns."""
+    files = grouped(panels)
+    links: list[str] = []
+    for number, (words, text) in enumerate(files, start=1):
+        file_name = f"{_slug(name)}{f'-{number}' if number > 1 else ''}.csv"
+        label = words if len(files) > 1 else "CSV"
+        links += [" \u00b7 ", tag("a", label, href=csv_address(text), download=file_name)]
+    return tag("span", "Data: ", *links[1:], class_="data") if links else Html("")
+
+
+def _slug(text: str) -> str:
+    """Return the first words of a caption as a file name."""
+    words = re.findall(r"[a-z0-9]+", text.lower())[:_FILE_WORDS]
+    return "-".join(words) or "data"
 
 
 def table(
