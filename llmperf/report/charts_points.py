@@ -156,8 +156,9 @@ def _draw_guides(canvas: Canvas, frame: Frame, guides: Guides) -> None:
     for index, (value, words) in enumerate(shown):
         place = frame.at_y(value)
         canvas.line(frame.left, place, frame.right, place, "guide")
-        # Of two lines close together the lower one has its words below it.
-        below = len(shown) > 1 and index == 0
+        # Of two lines close together the lower one has its words below it; so has one at the top, where
+        # the axis' label stands.
+        below = (len(shown) > 1 and index == 0) or place < frame.top + 14
         canvas.text(frame.left + 4, place + (11 if below else -4), words, "note")
 
 

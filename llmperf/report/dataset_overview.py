@@ -165,7 +165,7 @@ def _devices(facts: DatasetFacts) -> Html:
     if devices.num_rows <= _TURNED_DEVICES:
         # Few devices: one column each, which fits a page; many: one row each, which scrolls.
         turned = [(name, *(row[i] for row in rows)) for i, name in enumerate(headers)]
-        return html_table(caption, turned[0], turned[1:])
+        return html_table(caption, turned[0], turned[1:], align="l" + "w" * len(rows))
     if len(rows) > _MAX_DEVICES:
         caption += f" Only the first {_MAX_DEVICES} are shown."
     return html_table(caption, headers, rows[:_MAX_DEVICES], align="llll")

@@ -1,6 +1,6 @@
 """What a report says about kernels: names, families and sources by ``kernel_id``.
 
-Owns the look-up from an id to a kernel's words. The same kernel may have several rows (one a task):
+Owns the look-up from an id to a kernel's words, and how its source is shown. The same kernel may have several rows (one a task):
 the first is taken.
 """
 
@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmperf.report.columns import texts
-from llmperf.report.markup import shorten
+from llmperf.report.markup import Html, details, listing, paragraph, shorten
+from llmperf.report.quantities import count
 from llmperf.report.views import ArrowTable
+
+_SOURCE_CHARS = 6_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,16 @@ class KernelsIndex:
             return None
         value = self.table.column("source")[words.row].as_py()
         return None if value is None else str(value)
+
+    def source_listing(self, kernel_id: str, summary: str) -> Html:
+        """Return the kernel's source, folded away; foreign text, so its middle is left out where long."""
+        source = self.source(kernel_id)
+        if source is None:
+            return details(summary, paragraph("The dataset does not hold this kernel's source."))
+        note = f"{shorten(self.by_id[kernel_id].path, 200)}, {count(len(source))} characters"
+        if len(source) > _SOURCE_CHARS:
+            note += f", of which {count(_SOURCE_CHARS)} are shown (the middle is left out)"
+        return details(summary, paragraph(note), listing(shorten(source, _SOURCE_CHARS)))
 
 
 def index_kernels(table: ArrowTable | None) -> KernelsIndex:

@@ -27,7 +27,9 @@ def document(
         void("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         void("meta", name_="viewport", content="width=device-width, initial-scale=1"),
         void("meta", name_="color-scheme", content="light dark"),
-        tag("title", title),
+        # A later `--out` replaces a page only if this line says that it is ours.
+        void("meta", name_="generator", content=f"llmperf {stamp.version}".strip()),
+        tag("title", f"{title} · LLMPerf"),
         Html(f"<style>{_style()}</style>"),
     )
     header = tag("header", tag("h1", title), tag("p", subtitle, class_="subtitle"), _made(stamp))

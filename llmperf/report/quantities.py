@@ -139,7 +139,7 @@ def percent(fraction: float) -> str:
         return NO_VALUE
     value = fraction * 100
     if value == 0 or abs(value) >= 99.95:
-        return f"{value:.0f}{SPACE}%".replace("-", MINUS)
+        return f"{count(value)}{SPACE}%".replace("-", MINUS)
     words = f"{value:.1f}".replace("-", MINUS) if abs(value) >= 1 else significant(value, 2)
     return f"{words}{SPACE}%"
 
@@ -269,7 +269,8 @@ def _moment(value: object) -> str:
 def _member(name: str, key: object, value: object) -> str:
     # {"share": {"all": 0.1}} takes the outer name's unit, {"device": {"clock_mhz": 1.0}} the inner one's.
     has_unit = str(key).rpartition("_")[2] in dict(_FACT_UNITS)
-    return fact(str(key) if has_unit else name, value)
+    words = fact(str(key) if has_unit else name, value)
+    return f"({words})" if isinstance(value, Mapping) and value else words
 
 
 def _plain(key: object) -> str:

@@ -9,6 +9,7 @@ import sys
 import time
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -368,6 +369,9 @@ def make_evaluation(
     )
 
 
+CSV_ADDRESS = "data:text/csv;charset=utf-8,"
+
+
 class PageChecker(HTMLParser):
     """Checks that tags are balanced and collects what a browser could load or run."""
 
@@ -381,6 +385,7 @@ class PageChecker(HTMLParser):
         self.ids: list[str] = []
         self.links: list[str] = []
         self.svg_titles: list[bool] = []
+        self.downloads: list[str] = []
         self.text: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -388,13 +393,17 @@ class PageChecker(HTMLParser):
         for name, value in attrs:
             if name in {"src", "href", "srcset", "action", "data", "xlink:href"} and not (
                 value or ""
-            ).startswith("#"):
+            ).startswith(("#", CSV_ADDRESS)):
                 self.problems.append(f"{tag} {name}={value}")
+            if name == "href" and (value or "").startswith(CSV_ADDRESS):
+                self.downloads.append(unquote((value or "").removeprefix(CSV_ADDRESS)))
+                if "download" not in dict(attrs):
+                    self.problems.append("a data: address that a browser would not open")
             if name.startswith("on"):
                 self.problems.append(f"handler {name} on {tag}")
             if name == "id":
                 self.ids.append(value or "")
-            if name == "href":
+            if name == "href" and (value or "").startswith("#"):
                 self.links.append((value or "")[1:])
             if name in {
                 "x",
@@ -442,7 +451,7 @@ def check_page(page: str) -> PageChecker:
     return checker
 
 
-DATASET_IDS = {"overview", "coverage", "failures", "times", "scaling", "noise", "checks"}
+DATASET_IDS = {"overview", "coverage", "failures", "times", "scaling", "noise", "checks", "kernels"}
 EVALUATION_IDS = {"evaluation", "errors", "calibration", "worst-kernels"}
 
 
