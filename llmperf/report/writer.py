@@ -31,6 +31,7 @@ from llmperf.report.headline import headline, subtitle
 from llmperf.report.kernel_sections import kernel_sections
 from llmperf.report.markup import Html
 from llmperf.report.page import document
+from llmperf.report.quantities import counted
 from llmperf.report.views import CorpusView, DatasetView, EvaluationView, KernelChoice, Stamp
 from workers.corpus_stats import corpus_stats
 
@@ -74,7 +75,8 @@ def corpus_sections(view: CorpusView) -> list[Html]:
 def render_corpus_report(view: CorpusView, *, stamp: Stamp = _NO_STAMP) -> str:
     """Return the page about a corpus as text."""
     sections = corpus_sections(view)
-    return str(document("LLMPerf corpus report", view.title, sections, stamp, has_times=False))
+    title = f"{view.title}: {counted(len(view.corpus.kernels), 'kernel')}"
+    return str(document(title, "LLMPerf corpus report", sections, stamp, has_times=False))
 
 
 def render_report(
