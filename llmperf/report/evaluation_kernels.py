@@ -152,7 +152,7 @@ def _table(facts: EvaluationFacts, worst: list[WorstKernel]) -> Html:
         suite = facts.suite.names[int(facts.suite.codes[rows[0]])]
         body.append(
             (
-                facts.kernels.label(kernel.kernel_id, 40),
+                facts.kernels.link(kernel.kernel_id, 40),
                 kernel.name,
                 shorten(suite, 24),
                 count(len(rows)),

@@ -35,6 +35,8 @@ class Launches:
     """Where the rows stand in ``samples``, by work-items."""
     rows: Sequence[dict[str, Any]]
     argument_names: tuple[str, ...]
+    file_name: str
+    """Words that the name of the download is made of."""
 
 
 def launches_of(
@@ -50,7 +52,10 @@ def launches_of(
     """
     taken = columns.take(kernel.rows).to_pylist()
     return Launches(
-        indices=kernel.rows, rows=taken, argument_names=tuple(map(_argument_name, arguments))
+        indices=kernel.rows,
+        rows=taken,
+        argument_names=tuple(map(_argument_name, arguments)),
+        file_name=f"launches of {facts.kernels.label(kernel.kernel_id, 40)}",
     )
 
 
@@ -164,7 +169,7 @@ def _download(facts: DatasetFacts, launches: Launches, predicted: Predicted) -> 
     columns = ("device_class", "global_size", "local_size", *names, "status")
     columns += ("median_ns", "iqr_ns", "cold_ns")
     columns += ("predicted_ns", "low_ns", "high_ns") if has_prediction else ()
-    return data_links([Drawn(panel="launches", columns=columns, rows=rows)], "launches")
+    return data_links([Drawn(panel="launches", columns=columns, rows=rows)], launches.file_name)
 
 
 def failures_of(facts: DatasetFacts, launches: Launches) -> Html:

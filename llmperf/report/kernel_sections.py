@@ -22,6 +22,7 @@ from llmperf.report.kernel_choice import (
     predictions_by_sample,
 )
 from llmperf.report.kernel_launches import failures_of, launch_table, launches_of
+from llmperf.report.kernels_index import anchor
 from llmperf.report.markup import (
     Html,
     join,
@@ -60,8 +61,8 @@ _KERNEL_COLUMNS = ("args", "analysis", "analysis_failure", "data_dependent", "di
 
 def kernel_sections(
     facts: DatasetFacts, evaluation: EvaluationFacts | None, choice: KernelChoice
-) -> Html:
-    """Return the index of the kernels and a folded section for each of them.
+) -> tuple[Html, frozenset[str]]:
+    """Return the index of the kernels with a folded section for each of them, and their ids.
 
     Raises:
         UnknownKernelError: The choice names a kernel that the dataset does not have.
@@ -71,7 +72,8 @@ def kernel_sections(
     found = ordered_kernels(facts, predicted)
     chosen = named_kernels(facts.kernels, found, choice.names) if choice.names else found
     if not chosen:
-        return section(title, ANCHOR, nothing_to_show(title, "the dataset has no rows"))
+        reason = nothing_to_show(title, "the dataset has no rows")
+        return section(title, ANCHOR, reason), frozenset()
     parts: list[Html] = []
     num_bytes_used = 0
     for part in _sections(facts, predicted, chosen):
@@ -80,7 +82,7 @@ def kernel_sections(
             break
         parts.append(part)
     shown = chosen[: len(parts)]
-    return section(
+    html = section(
         title,
         ANCHOR,
         paragraph(_rule(choice, predicted, len(shown), len(found))),
@@ -88,6 +90,7 @@ def kernel_sections(
         legend(("measured", "predicted"), marks=True) if evaluation is not None else Html(""),
         *parts,
     )
+    return html, frozenset(kernel.kernel_id for kernel in shown)
 
 
 def _is_full(choice: KernelChoice, num_kernels: int, used_bytes: int) -> bool:
@@ -125,7 +128,11 @@ def _index(facts: DatasetFacts, shown: list[KernelRows], is_scored: bool) -> Htm
         words = facts.kernels.by_id.get(kernel.kernel_id)
         body.append(
             (
-                tag("a", facts.kernels.label(kernel.kernel_id, 40), href=f"#{_id(kernel)}"),
+                tag(
+                    "a",
+                    facts.kernels.label(kernel.kernel_id, 40),
+                    href=f"#{anchor(kernel.kernel_id)}",
+                ),
                 shorten((words.suite if words else "") or NO_VALUE, 24),
                 count(len(kernel.rows)),
                 share(num_ok, len(kernel.rows)),
@@ -142,10 +149,6 @@ def _index(facts: DatasetFacts, shown: list[KernelRows], is_scored: bool) -> Htm
     if is_scored:
         return table(caption, (*headers, "Median APE"), body, align="ll")
     return table(caption, headers, body, align="ll")
-
-
-def _id(kernel: KernelRows) -> str:
-    return f"kernel-{kernel.kernel_id}"
 
 
 def _sections(
@@ -169,7 +172,7 @@ def _sections(
             facts.kernels.source_listing(kernel.kernel_id, "Source"),
             tag("p", tag("a", "Back to the index of kernels", href=f"#{ANCHOR}"), class_="back"),
             # Inside, not on the folded element: a browser unfolds what a link's target lies in.
-            id=_id(kernel),
+            id=anchor(kernel.kernel_id),
         )
         summary = join([tag("b", label), f" {_summary(facts, kernel)}"])
         yield tag("details", tag("summary", summary), inside, class_="kernel")

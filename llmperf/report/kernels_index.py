@@ -9,11 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmperf.report.columns import texts
-from llmperf.report.markup import Html, details, listing, paragraph, shorten
+from llmperf.report.markup import Html, details, listing, paragraph, shorten, tag
 from llmperf.report.quantities import count
 from llmperf.report.views import ArrowTable
 
 _SOURCE_CHARS = 6_000
+
+
+def anchor(kernel_id: str) -> str:
+    """Return what a link to a kernel's section names."""
+    return f"kernel-{kernel_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +39,19 @@ class KernelsIndex:
 
     by_id: dict[str, KernelWords]
     table: ArrowTable | None
+    shown: frozenset[str] = frozenset()
+    """Ids of the kernels that have a section of their own on the page."""
 
     def label(self, kernel_id: str, limit_chars: int = 24) -> str:
         """Return a short name that tells kernels apart well enough for a plot."""
         words = self.by_id.get(kernel_id)
         name = words.name if words else ""
         return shorten(name or kernel_id or "(unnamed)", limit_chars)
+
+    def link(self, kernel_id: str, limit_chars: int = 24) -> str:
+        """Return the kernel's label, as a link to its section where it has one."""
+        label = self.label(kernel_id, limit_chars)
+        return tag("a", label, href=f"#{anchor(kernel_id)}") if kernel_id in self.shown else label
 
     def source(self, kernel_id: str) -> str | None:
         """Return the kernel's source; None where it is unknown or may not be published."""

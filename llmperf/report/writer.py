@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from llmperf.report.corpus_failures import failures_section as corpus_failures_section
@@ -96,12 +97,17 @@ def render_report(
         raise ValueError("a report needs a dataset, an evaluation or both")
     measured = dataset_facts(dataset) if dataset is not None else None
     scored = evaluation_facts(evaluation) if evaluation is not None else None
+    last: list[Html] = []
+    if measured is not None:
+        one_by_one, shown = kernel_sections(measured, scored, kernels)
+        last = [one_by_one]
+        # Known now, so that tables of kernels can link to the sections.
+        measured = replace(measured, kernels=replace(measured.kernels, shown=shown))
+        scored = scored and replace(scored, kernels=replace(scored.kernels, shown=shown))
     sections = dataset_sections(measured) if measured is not None else []
     sections += evaluation_sections(scored) if scored is not None else []
-    if measured is not None:
-        sections.append(kernel_sections(measured, scored, kernels))
     title, below = headline(measured, scored), subtitle(measured, scored)
-    return str(document(title, below, sections, stamp))
+    return str(document(title, below, [*sections, *last], stamp))
 
 
 def write_report(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import html
 import math
 import re
 from importlib.resources import files
@@ -21,7 +22,7 @@ RAW = {
     "a mapping's or list's repr": re.compile(r"[\[{(]'|'[\]})]|': "),
     "a Python word": re.compile(r"\b(?:None|True|False|nan|inf|NaN|Infinity)\b"),
     "a class's repr": re.compile(r"np\.|<class|datetime\.|array\("),
-    "a float in exponent form": re.compile(r"\d(?:\.\d+)?e[+-]?\d\d"),
+    "a float in exponent form": re.compile(r"\d(?:\.\d+)?e[+-]\d\d"),
 }
 FLOAT = re.compile(r"(?<![\w.:])\d+\.\d+(?![\w.])")
 MAX_DIGITS = 6
@@ -31,7 +32,7 @@ def seen_text(page: str) -> str:
     """Return what stands on the page, hints and names for screen readers included; sources and logs are not ours."""
     shown = re.sub(r"<style>.*?</style>|<pre.*?</pre>", "", page, flags=re.DOTALL)
     labels = " ".join(re.findall(r'aria-label="([^"]*)"', shown))
-    return f"{re.sub(r'<[^>]+>', ' ', shown)} {labels}"
+    return html.unescape(f"{re.sub(r'<[^>]+>', ' ', shown)} {labels}")
 
 
 def raw_values(text: str) -> list[str]:
