@@ -1,7 +1,7 @@
-"""The numbers behind a chart, as CSV inside a link: downloads that need neither a script nor a second file.
+"""The numbers behind a chart, as CSV inside a link: no script and no second file is needed.
 
-Owns the rows a chart drew, the CSV text and its ``data:`` address. Values are bare numbers in the unit
-that the column's name gives, with six significant digits: more than a reader of a plot can use.
+Owns the rows a chart drew, the CSV text and its ``data:`` address. Values are bare numbers in the
+unit that the column's name gives, with six significant digits, which is finer than any timer here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import quote
 Cell = str | float
 
 _SAFE = ",;:/()+*=!$@"
-"""Left as they are in a ``data:`` address: they mean nothing in its body, and escapes cost three bytes each."""
+"""Characters that are not escaped: they mean nothing in the address, an escape takes three bytes."""
 _FORMULA = ("=", "+", "-", "@", "\t")
 
 
@@ -62,7 +62,7 @@ def csv_address(text: str) -> str:
 
 
 def grouped(panels: Iterable[Drawn]) -> list[tuple[str, str]]:
-    """Return a name and the CSV text for each set of columns: panels that share theirs are one file."""
+    """Return name and CSV text of each file; panels with the same columns share one."""
     groups: dict[tuple[str, ...], list[Drawn]] = {}
     for panel in panels:
         if panel.rows:

@@ -1,7 +1,8 @@
 """Which kernels get a section of their own, in which order, and what is known of each one's rows.
 
-Owns the order (largest error first where there are predictions, else most rows first) and the look-up of
-kernels by name. A page of thousands of kernels would be too heavy to open, so most are left out there.
+Owns the order (largest error first where there are predictions, else most rows first) and the
+look-up of kernels by name. A page of thousands of kernels would be too heavy to open, so most are
+left out there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class UnknownKernelError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """The primary model's predictions beside the samples; NaN where a sample has none. Shape (rows,)."""
+    """The primary model's predictions, one value a sample; NaN where a sample has none."""
 
     model: str
     predicted_ns: Floats

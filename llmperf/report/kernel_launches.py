@@ -1,6 +1,7 @@
 """The launches of one kernel: a compact table, all of them as CSV, and what failed.
 
-Owns the columns of a launch as shown and as downloaded: one column an argument, bare numbers in the CSV.
+Owns the columns of a launch as shown and as downloaded: one column an argument, bare numbers in
+the CSV.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ _MAX_ARGUMENTS = 12
 _NAME_CHARS = 18
 _DETAIL_CHARS = 600
 _MAX_CODES = 4
+_BUFFERS = (
+    ArgumentKind.GLOBAL_BUFFER.value,
+    ArgumentKind.CONSTANT_BUFFER.value,
+    ArgumentKind.LOCAL_BUFFER.value,
+)
 _BY = f"\u202f{TIMES}\u202f"
 
 
@@ -46,7 +52,8 @@ def launches_of(
 
     Args:
         facts: The dataset.
-        columns: ``global_size``, ``local_size``, ``args`` and ``failure_detail`` of all samples, in one chunk.
+        columns: ``global_size``, ``local_size``, ``args`` and ``failure_detail`` of all samples, in
+            one chunk.
         kernel: Which rows.
         arguments: The kernel's declared arguments.
     """
@@ -61,9 +68,8 @@ def launches_of(
 
 def _argument_name(argument: dict[str, Any]) -> str:
     kind = argument.get("kind") or ""
-    is_buffer = kind in {one.value for one in ArgumentKind} and ArgumentKind(kind).is_buffer
     name = shorten(argument.get("name") or "(unnamed)", _NAME_CHARS)
-    return f"{name}[]" if is_buffer or kind == ArgumentKind.LOCAL_BUFFER.value else name
+    return f"{name}[]" if kind in _BUFFERS else name
 
 
 def _argument_value(argument: dict[str, Any]) -> float:
@@ -173,7 +179,7 @@ def _download(facts: DatasetFacts, launches: Launches, predicted: Predicted) -> 
 
 
 def failures_of(facts: DatasetFacts, launches: Launches) -> Html:
-    """Return the failed rows by code, each with one row's sizes and evidence; nothing where all are ok."""
+    """Return the failed rows by code, each with the sizes and evidence of one row; else nothing."""
     samples = facts.samples
     failed = np.flatnonzero(~samples.ok[launches.indices])
     if not failed.size:
@@ -189,7 +195,10 @@ def failures_of(facts: DatasetFacts, launches: Launches) -> Html:
     ]
     for code in codes[:_MAX_CODES]:
         row = launches.rows[int(failed[statuses.index(code)])]
-        sizes = f"global size {_shape(row['global_size']) or 'none'}, local size {_shape(row['local_size']) or 'none'}"
+        launch, group = (_shape(row[name]) or "none" for name in ("global_size", "local_size"))
         detail = shorten(str(row.get("failure_detail") or "(no detail recorded)"), _DETAIL_CHARS)
-        parts += [paragraph(f"{words_of(code)}, {sizes}:"), listing(detail)]
+        parts += [
+            paragraph(f"{words_of(code)}, global size {launch}, local size {group}:"),
+            listing(detail),
+        ]
     return join(parts)

@@ -1,6 +1,6 @@
-"""A section for each kernel: time against work-items, launches, failures, extents, source; and their index.
+"""A section for each kernel: time against work-items, launches, failures, extents, source.
 
-Owns what such a section holds and the rule that ends the page: see ``KernelChoice``.
+Owns what such a section holds, their index, and the rule that ends the page: see ``KernelChoice``.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def _words(facts: DatasetFacts, kernel: KernelRows, row: dict[str, Any]) -> Html
 
 
 def _charts(facts: DatasetFacts, kernel: KernelRows, predicted: Predicted) -> list[Html]:
-    """Return time against work-items, one plot a device class: two devices in one plot are no curve."""
+    """Return time against work-items, one plot a device class: two devices give two curves."""
     samples = facts.samples
     drawn = samples.timed[kernel.rows] & (samples.work_items[kernel.rows] > 0)
     rows = kernel.rows[drawn]

@@ -109,7 +109,7 @@ def figure(
 ) -> Html:
     """Return charts side by side (``columns`` where there is room) over one caption and their data.
 
-    ``wide`` charts scroll in a narrow window instead of shrinking until nobody can read them.
+    ``wide`` charts scroll in a narrow window instead of shrinking until the text is too small.
     """
     shown = [_wide(chart) for chart in charts] if wide else charts
     panels = tag("div", *shown, class_=f"panels of{columns}")

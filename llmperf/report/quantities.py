@@ -251,7 +251,10 @@ def fact(name: str, value: object) -> str:
     if isinstance(value, int | float | np.number):
         return _fact_number(name, float(value))
     if isinstance(value, Mapping):
-        return _listed(f"{_plain(key)}: {_member(name, key, one)}" for key, one in value.items())
+        members = ((str(key), one) for key, one in value.items())
+        return _listed(
+            f"{key.replace('_', ' ')}: {_member(name, key, one)}" for key, one in members
+        )
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return _listed(fact(name, one) for one in value)
     return _moment(value) if name.endswith("_at") else str(value)
@@ -266,15 +269,10 @@ def _moment(value: object) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} {moment.tzname() or ''}".strip()
 
 
-def _member(name: str, key: object, value: object) -> str:
+def _member(name: str, key: str, value: object) -> str:
     # {"share": {"all": 0.1}} takes the outer name's unit, {"device": {"clock_mhz": 1.0}} the inner one's.
-    has_unit = str(key).rpartition("_")[2] in dict(_FACT_UNITS)
-    words = fact(str(key) if has_unit else name, value)
+    words = fact(key if key.rpartition("_")[2] in dict(_FACT_UNITS) else name, value)
     return f"({words})" if isinstance(value, Mapping) and value else words
-
-
-def _plain(key: object) -> str:
-    return str(key).replace("_", " ")
 
 
 def _listed(parts: Iterable[str]) -> str:
