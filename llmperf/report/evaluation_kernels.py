@@ -101,7 +101,9 @@ def kernels_section(facts: EvaluationFacts) -> Html:
         f"bars: predicted interval, where given. Axes differ between panels; at most {_MAX_POINTS} launches a kernel are drawn, evenly taken."
     )
     key = legend(("measured", "predicted"), marks=True)
-    sources = join(_source(facts, kernel.kernel_id) for kernel in worst)
+    # A kernel with a section of its own has its source there, and the table links to it.
+    apart = [kernel.kernel_id for kernel in worst if kernel.kernel_id not in facts.kernels.shown]
+    sources = join(_source(facts, kernel_id) for kernel_id in apart)
     return section(
         title, anchor, figure(charts, caption, columns=3, legend=key), _table(facts, worst), sources
     )

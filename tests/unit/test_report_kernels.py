@@ -44,6 +44,7 @@ def test_every_kernel_has_a_section_and_the_index_links_to_it() -> None:
     assert re.findall(r'href="#kernel-([^"]+)"', index) == list(parts)
     worst = page.partition('<section id="worst-kernels">')[2].partition("</section>")[0]
     assert len(re.findall(r'href="#kernel-', worst)) == 9
+    assert "Source of" not in worst
     for part in parts.values():
         assert "time against work-items" in part
         assert "Launches: " in part
