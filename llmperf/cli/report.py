@@ -13,9 +13,10 @@ import llmperf
 from llmperf.cli.console import say
 from llmperf.cli.paths import local_only
 from llmperf.exits import CommandError, Exit
+from llmperf_common.store.location import local_folder
 
 if TYPE_CHECKING:
-    from llmperf.report import DatasetView, EvaluationView, Stamp
+    from llmperf.report import DatasetView, EvaluationView, KernelChoice, Stamp
 
 _PREDICTIONS = "predictions.parquet"
 _EVALUATION_FACTS = (
@@ -26,6 +27,12 @@ _EVALUATION_FACTS = (
     "noise_floor_within_run_median_ape_percent",
     "censored_share",
 )
+
+
+_SAYS_NOTHING = frozenset(
+    ("data", "dataset", "evaluation", "eval", "results", "report", "out", "output")
+)
+"""Names of folders that do not tell a dataset from another: the title takes the folder above."""
 
 
 def report(
@@ -46,29 +53,84 @@ def report(
             "--evaluation", metavar="DIR", help="An evaluation to add to a dataset's report."
         ),
     ] = None,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kernel",
+            metavar="NAME",
+            help="Give this kernel (name or id) a section of its own, no other; may be repeated.",
+        ),
+    ] = None,
+    kernels: Annotated[
+        str | None,
+        typer.Option(
+            "--kernels",
+            metavar="N|all",
+            help="Kernels with a section of their own (default: up to 300, or 4 MB of them).",
+        ),
+    ] = None,
 ) -> None:
     """Write one self-contained HTML page about a dataset, an evaluation, both, or a corpus."""
-    from llmperf.report import Stamp, report_to_write, write_report  # noqa: PLC0415
+    from llmperf.report import (  # noqa: PLC0415
+        Stamp,
+        UnknownKernelError,
+        report_to_write,
+        write_report,
+    )
     from llmperf_common.store.location import local_folder  # noqa: PLC0415
 
     report_to_write(out)  # before the work, not only after it
+    choice = _choice(kernel, kernels)
     stamp = Stamp(made_at=datetime.now(UTC), version=llmperf.__version__)
     local = local_folder(directory)
     if local is not None and local.is_file():
         if evaluation is not None:
             raise CommandError(Exit.USAGE, "--evaluation goes with a dataset, not with a corpus")
+        _no_kernels_here(choice, "a corpus")
         _report_corpus(local, out, stamp)
         return
     is_evaluation = local is not None and (local / _PREDICTIONS).is_file()
     scored = local if is_evaluation else evaluation
     dataset = None if is_evaluation else _dataset_view(directory)
-    write_report(
-        dataset=dataset,
-        evaluation=_evaluation_view(scored, dataset) if scored is not None else None,
-        out=out,
-        stamp=stamp,
-    )
+    if dataset is None:
+        _no_kernels_here(choice, "an evaluation alone")
+    try:
+        write_report(
+            dataset=dataset,
+            evaluation=_evaluation_view(scored, dataset) if scored is not None else None,
+            out=out,
+            stamp=stamp,
+            kernels=choice,
+        )
+    except UnknownKernelError as error:
+        raise CommandError(Exit.BAD_INPUT, f"{directory}: {error}") from None
     say(f"{out} written")
+
+
+def _choice(names: list[str] | None, limit: str | None) -> KernelChoice:
+    from llmperf.report import KernelChoice  # noqa: PLC0415
+
+    if names and limit is not None:
+        raise CommandError(Exit.USAGE, "--kernel and --kernels exclude each other: give one")
+    if names:
+        return KernelChoice(names=tuple(names))
+    if limit is None:
+        return KernelChoice()
+    if limit == "all":
+        return KernelChoice(limit=None)
+    if not limit.isascii() or not limit.isdigit() or int(limit) < 1:
+        raise CommandError(Exit.USAGE, f"--kernels {limit}: give a number from 1 on, or all")
+    return KernelChoice(limit=int(limit), limit_bytes=None)
+
+
+def _no_kernels_here(choice: KernelChoice, what: str) -> None:
+    from llmperf.report import KernelChoice  # noqa: PLC0415
+
+    if choice != KernelChoice():
+        raise CommandError(
+            Exit.USAGE,
+            f"--kernel and --kernels need a dataset: the page of {what} has no kernels' sections",
+        )
 
 
 def _report_corpus(path: Path, out: Path, stamp: Stamp) -> None:
@@ -81,7 +143,6 @@ def _report_corpus(path: Path, out: Path, stamp: Stamp) -> None:
 
 def _dataset_view(directory: str) -> DatasetView:
     from llmperf.report import DatasetView  # noqa: PLC0415
-    from llmperf_common.store.location import title_of  # noqa: PLC0415
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
 
     dataset = open_dataset(directory)
@@ -90,7 +151,7 @@ def _dataset_view(directory: str) -> DatasetView:
         samples=dataset.samples(),
         kernels=dataset.kernels(),
         devices=dataset.devices(),
-        title=title_of(directory),
+        title=_named(directory),
         run={
             "plan_hash": run.plan_hash,
             "corpus_sha256": run.corpus_sha256,
@@ -106,6 +167,14 @@ def _dataset_view(directory: str) -> DatasetView:
         num_planned=dataset.num_samples if dataset.num_tasks == run.num_tasks else None,
         sentinel=dataset.sentinel(),
     )
+
+
+def _named(location: str | Path) -> str:
+    """Return the last part of a location that says something: ``runs/demo/data`` is demo."""
+    folder = local_folder(location)
+    parts = str(location if folder is None else folder.resolve()).rstrip("/").split("/")
+    telling = [part for part in parts if part and part.lower() not in _SAYS_NOTHING]
+    return telling[-1] if telling else parts[-1]
 
 
 def _evaluation_view(directory: Path, dataset: DatasetView | None) -> EvaluationView:
@@ -125,7 +194,7 @@ def _evaluation_view(directory: Path, dataset: DatasetView | None) -> Evaluation
     return EvaluationView(
         predictions=predictions,
         metrics=metrics.get("parts", {}),
-        title=directory.resolve().name,
+        title=_named(directory),
         run={key: metrics[key] for key in _EVALUATION_FACTS if metrics.get(key) is not None},
         interval_level=metrics.get("interval_level"),
         primary_model=metrics.get("model"),

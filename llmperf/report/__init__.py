@@ -4,7 +4,8 @@ Owns ``llmperf report``'s page: tables in, HTML out, charts drawn here as inline
 nor define metrics. Imported only by the command that needs it, so that ``import llmperf`` stays light.
 """
 
-from llmperf.report.views import CorpusView, DatasetView, EvaluationView, Stamp
+from llmperf.report.kernel_choice import UnknownKernelError
+from llmperf.report.views import CorpusView, DatasetView, EvaluationView, KernelChoice, Stamp
 from llmperf.report.writer import (
     build_dataset_report,
     build_evaluation_report,
@@ -19,7 +20,9 @@ __all__ = [
     "CorpusView",
     "DatasetView",
     "EvaluationView",
+    "KernelChoice",
     "Stamp",
+    "UnknownKernelError",
     "build_dataset_report",
     "build_evaluation_report",
     "render_corpus_report",

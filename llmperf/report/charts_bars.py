@@ -10,15 +10,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from llmperf.report.charts_points import PlotText
-from llmperf.report.markup import Html, shorten
+from llmperf.report.csv_data import Drawn
+from llmperf.report.markup import Chart, shorten
 from llmperf.report.quantities import Formatter, count, share
-from llmperf.report.scales import Scale, linear_scale, share_scale
+from llmperf.report.scales import Scale, linear_scale, log_scale, share_scale
 from llmperf.report.svg import CHARACTER_WIDTH, NUM_COLOURS, Canvas, Frame, number
 
 _ROW_HEIGHT = 17.0
 _BAR_HEIGHT = 11.0
 _MAX_LABEL = 22
+_LOW_ENDS = 100.0
+"""An interval may reach this many times below the smallest value before the axis cuts it off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +88,7 @@ def stacked_bar_chart(
     label: str = "Share of rows",
     colours: Sequence[int] | None = None,
     width: float = 380.0,
-) -> Html:
+) -> Chart:
     """Return horizontal stacked bars: shares of each row, or counts on one scale."""
     colour_of = list(colours) if colours is not None else list(range(len(parts)))
     most = max((sum(bar.counts) for bar in bars), default=1)
@@ -109,7 +114,12 @@ def stacked_bar_chart(
             start += amount
         canvas.text(canvas.width - 2, middle + 3.5, note, "tick end")
     canvas.text(canvas.width - 2, 12, "n", "label end")
-    return canvas.render(text.title, text.description)
+    drawn = Drawn(
+        panel=text.panel,
+        columns=("group", *parts),
+        rows=[(bar.label, *map(float, bar.counts)) for bar in bars],
+    )
+    return Chart(canvas.render(text.title, text.description), drawn)
 
 
 def interval_chart(
@@ -121,7 +131,7 @@ def interval_chart(
     style: int = 0,
     note_heading: str = "n",
     width: float = 380.0,
-) -> Html:
+) -> Chart:
     """Return one dot a row with its interval, and a guide line where given."""
     canvas = _canvas_for(len(rows), width)
     notes = max([len(row.note) for row in rows] + [len(note_heading)])
@@ -143,10 +153,23 @@ def interval_chart(
             canvas.path(dot, f"{colour} disc big")
         canvas.text(canvas.width - 2, middle + 3.5, row.note, "tick end")
     canvas.text(canvas.width - 2, 12, note_heading, "label end")
-    return canvas.render(text.title, text.description)
+    drawn = Drawn(
+        panel=text.panel,
+        columns=("group", x.column, "low", "high", note_heading),
+        rows=[(row.label, row.value, row.low, row.high, row.note) for row in rows],
+    )
+    return Chart(canvas.render(text.title, text.description), drawn)
 
 
-def bar_values_scale(rows: Sequence[IntervalRow], label: str, formatter: Formatter) -> Scale:
-    """Return a linear scale from 0 over all values and interval ends."""
-    ends = [v for row in rows for v in (row.value, row.high) if math.isfinite(v)]
-    return linear_scale(0.0, max(ends, default=1.0) * 1.04, label, formatter)
+def error_scale(rows: Sequence[IntervalRow], label: str, formatter: Formatter) -> Scale:
+    """Return a logarithmic scale over all values and interval ends.
+
+    A baseline can be wrong by 1,500 % where a good model is by 5 %: on a linear axis the good ones are one
+    dot. What is below a hundredth of the smallest value (a lower end near 0) is drawn at the axis' left edge.
+    """
+    values = np.array([row.value for row in rows])
+    positive = values[np.isfinite(values) & (values > 0)]
+    lows = np.array([row.low for row in rows])
+    shown = lows[lows >= positive.min() / _LOW_ENDS] if positive.size else lows[:0]
+    highs = np.array([row.high for row in rows])
+    return log_scale(np.concatenate([positive, shown, highs]), label, formatter)

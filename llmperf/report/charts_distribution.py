@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from llmperf.report.charts_points import Guides, PlotText, Shape
-from llmperf.report.markup import Html
+from llmperf.report.csv_data import Cell, Drawn
+from llmperf.report.markup import Chart
 from llmperf.report.quantities import Floats, count, count_tick, quantiles
 from llmperf.report.scales import Scale, linear_scale
 from llmperf.report.svg import (
@@ -25,6 +26,8 @@ from llmperf.report.svg import (
 
 _USUAL = Shape()
 _NO_GUIDES = Guides()
+_BOX_FRACTIONS = (0.05, 0.25, 0.5, 0.75, 0.95)
+_BOX_NAMES = ("5 %", "25 %", "median", "75 %", "95 %")
 BOX_WORDS = "Box: quartiles; line: median; whiskers: 5th and 95th percentile."
 
 
@@ -54,7 +57,7 @@ def histogram_chart(
     guides: Guides = _NO_GUIDES,
     shape: Shape = _USUAL,
     label: str = "Rows",
-) -> Html:
+) -> Chart:
     """Return a stacked histogram; values beyond the scale are counted in its outermost bins.
 
     Args:
@@ -96,7 +99,22 @@ def histogram_chart(
             place = frame.at_x(value)
             canvas.line(place, frame.top, place, frame.bottom, "guide")
             canvas.text(place + 3, frame.top + 9, words, "note")
-    return canvas.render(text.title, text.description)
+    drawn = Drawn(
+        panel=text.panel,
+        columns=("series", f"{x.column} from", "to", label),
+        rows=_bin_rows(layers, edges, counted),
+    )
+    return Chart(canvas.render(text.title, text.description), drawn)
+
+
+def _bin_rows(
+    layers: Sequence[Layer], edges: Floats, counted: Sequence[Floats]
+) -> list[tuple[Cell, ...]]:
+    return [
+        (layer.name, float(edges[i]), float(edges[i + 1]), float(counts[i]))
+        for layer, counts in zip(layers, counted, strict=True)
+        for i in np.flatnonzero(counts)
+    ]
 
 
 def _range_words(x: Scale, edges: Floats, index: int) -> str:
@@ -132,7 +150,7 @@ def box_chart(
     x_label: str,
     guides: Guides = _NO_GUIDES,
     shape: Shape = _USUAL,
-) -> Html:
+) -> Chart:
     """Return vertical boxes side by side with n below each; quantiles beyond the scale are clamped."""
     canvas = Canvas(width=shape.width, height=shape.height)
     x = linear_scale(0, max(1, len(groups)), x_label)
@@ -153,7 +171,17 @@ def box_chart(
         _draw_box(canvas, frame, index, group)
     canvas.line(frame.left, frame.bottom, frame.right, frame.bottom, "axis")
     canvas.text((frame.left + frame.right) / 2, canvas.height - 3, x_label, "label mid")
-    return canvas.render(text.title, text.description)
+    drawn = Drawn(
+        panel=text.panel,
+        columns=(x_label, *(f"{y.column}, {name}" for name in _BOX_NAMES), "n"),
+        rows=[_box_row(group) for group in groups],
+    )
+    return Chart(canvas.render(text.title, text.description), drawn)
+
+
+def _box_row(group: BoxGroup) -> tuple[Cell, ...]:
+    num_values = float(np.isfinite(group.values).sum())
+    return (group.label, *quantiles(group.values, *_BOX_FRACTIONS), num_values)
 
 
 def _draw_box(canvas: Canvas, frame: Frame, index: int, group: BoxGroup) -> None:
@@ -165,7 +193,7 @@ def _draw_box(canvas: Canvas, frame: Frame, index: int, group: BoxGroup) -> None
     canvas.text(middle, frame.bottom + 25, f"n {count_tick(size)}", "note mid")
     if not size:
         return
-    values = quantiles(group.values, 0.05, 0.25, 0.5, 0.75, 0.95)
+    values = quantiles(group.values, *_BOX_FRACTIONS)
     p5, p25, p50, p75, p95 = (frame.at_y(value) for value in values)
     half = min(13.0, column * 0.3)
     words = " · ".join(frame.y.formatter(value) for value in values)

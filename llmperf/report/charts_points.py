@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmperf.report.markup import Html
+from llmperf.report.csv_data import Cell, Drawn
+from llmperf.report.markup import Chart, Html
 from llmperf.report.quantities import Floats, Ints, count
 from llmperf.report.scales import Scale
 from llmperf.report.svg import (
@@ -65,6 +66,11 @@ class PlotText:
     heading: str = ""
     hint: str = ""
 
+    @property
+    def panel(self) -> str:
+        """Name of the plot among those of its figure."""
+        return self.hint or self.heading or self.title
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -95,7 +101,7 @@ def point_chart(
     *,
     guides: Guides = _NO_GUIDES,
     shape: Shape = _USUAL,
-) -> Html:
+) -> Chart:
     """Return a scatter or line chart; points must be finite."""
     canvas = Canvas(width=shape.width, height=shape.height)
     frame = frame_for(canvas, x, y, heading=text.heading)
@@ -103,7 +109,20 @@ def point_chart(
     _draw_guides(canvas, frame, guides)
     for one in series:
         _draw_series(canvas, frame, one)
-    return canvas.render(text.title, text.description)
+    return Chart(canvas.render(text.title, text.description), _drawn_points(series, x, y, text))
+
+
+def _drawn_points(series: Sequence[Series], x: Scale, y: Scale, text: PlotText) -> Drawn:
+    with_ends = any(one.low is not None for one in series)
+    rows: list[tuple[Cell, ...]] = []
+    for one in series:
+        columns = [one.x.tolist(), one.y.tolist()]
+        if with_ends:
+            nothing = np.full(len(one.x), np.nan)
+            columns += [(nothing if end is None else end).tolist() for end in (one.low, one.high)]
+        rows += [(one.name, *values) for values in zip(*columns, strict=True)]
+    ends = ("low", "high") if with_ends else ()
+    return Drawn(panel=text.panel, columns=("series", x.column, y.column, *ends), rows=rows)
 
 
 def _draw_series(canvas: Canvas, frame: Frame, series: Series) -> None:
@@ -137,8 +156,9 @@ def _draw_guides(canvas: Canvas, frame: Frame, guides: Guides) -> None:
     for index, (value, words) in enumerate(shown):
         place = frame.at_y(value)
         canvas.line(frame.left, place, frame.right, place, "guide")
-        # Of two lines close together the lower one has its words below it.
-        below = len(shown) > 1 and index == 0
+        # Of two lines close together the lower one has its words below it; so has one at the top, where
+        # the axis' label stands.
+        below = (len(shown) > 1 and index == 0) or place < frame.top + 14
         canvas.text(frame.left + 4, place + (11 if below else -4), words, "note")
 
 
@@ -146,7 +166,7 @@ def _draw_guides(canvas: Canvas, frame: Frame, guides: Guides) -> None:
 class Density:
     """A density plot and the counts its shades stand for."""
 
-    svg: Html
+    svg: Chart
     shades: dict[int, str]
     """Words of each shade that occurs, by its level."""
 
@@ -187,7 +207,19 @@ def density_chart(
         canvas.path("".join(pieces), f"c0 fill shade{level}")
         shades[level] = _shade_words(int(edges[level]), int(edges[level + 1]) - 1)
     _draw_guides(canvas, frame, guides)
-    return Density(svg=canvas.render(text.title, text.description), shades=shades)
+    drawn = Drawn(
+        panel=text.panel,
+        columns=(f"{x.column}, middle of bin", f"{y.column}, middle of bin", "count"),
+        rows=_cell_rows(cells, totals, x, y),
+    )
+    svg = Chart(canvas.render(text.title, text.description), drawn)
+    return Density(svg=svg, shades=shades)
+
+
+def _cell_rows(cells: Ints, totals: Ints, x: Scale, y: Scale) -> list[tuple[Cell, ...]]:
+    columns = x.value_at((cells // _BINS + 0.5) / _BINS).tolist()
+    rows = y.value_at((cells % _BINS + 0.5) / _BINS).tolist()
+    return list(zip(columns, rows, totals.tolist(), strict=True))
 
 
 def _count_cells(xs: Floats, ys: Floats, x: Scale, y: Scale) -> tuple[Ints, Ints]:

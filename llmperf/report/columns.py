@@ -66,6 +66,8 @@ class SampleColumns:
     num_readings: Floats
     launches_per_reading: Floats
     num_dims: Ints
+    work_items: Floats
+    """Work-items of the whole launch; NaN where it has no NDRange."""
     work_groups: Floats
     work_items_per_group: Floats
     checks: dict[str, Floats]
@@ -201,6 +203,7 @@ def sample_columns(samples: ArrowTable) -> SampleColumns:
         num_readings=list_lengths(samples, "time_ns").astype(np.float64),
         launches_per_reading=floats(samples, "launches_per_reading"),
         num_dims=num_dims,
+        work_items=work_items,
         work_groups=work_items / group_items,
         work_items_per_group=group_items,
         checks={name: struct_member(samples, "checks", name) for name in CHECK_NAMES},

@@ -84,7 +84,7 @@ def _below_floor(facts: DatasetFacts) -> Html:
     of_ok = samples.kernel.counts(samples.ok)
     worst = sorted(counts, key=lambda name: (-counts[name], name))[:_MAX_LISTED]
     rows = [
-        (facts.kernels.label(name, 40), name, count(counts[name]), share(counts[name], of_ok[name]))
+        (facts.kernels.link(name, 40), name, count(counts[name]), share(counts[name], of_ok[name]))
         for name in worst
     ]
     num_kernels = int(np.count_nonzero(list(counts.values())))

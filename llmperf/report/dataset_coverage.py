@@ -65,7 +65,7 @@ def _by_kernel(facts: DatasetFacts) -> Html:
     )
     rows = [
         (
-            labels[i],
+            facts.kernels.link(names[i]),
             names[i],
             count(float(totals[i])),
             *(count(float(n)) for n in counts[i]),

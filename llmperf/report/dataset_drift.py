@@ -11,7 +11,7 @@ import numpy as np
 
 from llmperf.report.charts_points import WIDE, Guides, PlotText, Series, point_chart, thin
 from llmperf.report.dataset_facts import DatasetFacts
-from llmperf.report.markup import Html, figure, join, nothing_to_show, shorten, table, tag
+from llmperf.report.markup import Html, figure, join, nothing_to_show, shorten, table
 from llmperf.report.quantities import (
     TIMES,
     Floats,
@@ -54,7 +54,7 @@ def drift_figure(facts: DatasetFacts) -> Html:
     y_high = max(1.02, *(float(one.y.max()) for one in series))
     text = PlotText(
         title="Sentinel kernel over the run",
-        description=f"Ratio to each device's median, from {y_low:.3f} to {y_high:.3f}.",
+        description=f"Ratio to each device's median, from {ratio_tick(y_low)} to {ratio_tick(y_high)}.",
     )
     chart = point_chart(
         series,
@@ -80,13 +80,8 @@ def drift_figure(facts: DatasetFacts) -> Html:
     names = [shorten(device_id, 12) for device_id in shown]
     listed = table("Sentinel readings by device.", headers, rows)
     return join(
-        [figure([_wide(chart)], caption, legend=legend(names, marks=True), columns=1), listed]
+        [figure([chart], caption, legend=legend(names, marks=True), columns=1, wide=True), listed]
     )
-
-
-def _wide(chart: Html) -> Html:
-    # Text of a wide drawing would shrink with a narrow window: it scrolls there instead.
-    return tag("div", chart, class_="scroll wide", tabindex="0", role="region", aria_label="chart")
 
 
 def _by_device(sentinel: Sequence[SentinelReading]) -> dict[str, list[SentinelReading]]:

@@ -27,7 +27,7 @@ from llmperf.report.quantities import (
     quantiles,
     ratio_tick,
     share,
-    significant,
+    short,
 )
 from llmperf.report.scales import Scale, linear_scale
 from llmperf.report.svg import NUM_COLOURS, legend
@@ -157,7 +157,7 @@ def _spread_table(facts: DatasetFacts) -> Html:
                 percent(iqr_high),
                 *_ratio_cells(ratios["cold"][inside]),
                 *_ratio_cells(ratios["first"][inside]),
-                significant(median(samples.num_readings[inside])),
+                short(median(samples.num_readings[inside])),
                 share(int((samples.launches_per_reading[inside] > 1).sum()), int(inside.sum())),
                 share(int((samples.throttled[inside] == 1).sum()), int(inside.sum())),
             )
@@ -166,11 +166,11 @@ def _spread_table(facts: DatasetFacts) -> Html:
         "Warm median",
         "Timed",
         "IQR, median",
-        "IQR, 95 %",
+        "IQR, 95\u00a0%",
         "Cold, median",
-        "Cold, 95 %",
+        "Cold, 95\u00a0%",
         "First, median",
-        "First, 95 %",
+        "First, 95\u00a0%",
         "Readings, median",
         "Batched",
         "Throttled",
@@ -223,7 +223,7 @@ def _stop_figure(facts: DatasetFacts) -> Html:
 def _readings_chart(facts: DatasetFacts) -> Html:
     readings = facts.samples.num_readings
     groups = _groups(facts, np.where(readings > 0, readings, np.nan))
-    middle = significant(median(readings[facts.samples.timed]))
+    middle = short(median(readings[facts.samples.timed]))
     return box_chart(
         groups,
         _readings_scale(groups),
@@ -257,7 +257,7 @@ def _stop_table(facts: DatasetFacts, reasons: list[str]) -> Html:
                 words_of(reason),
                 count(total),
                 share(total, int(samples.timed.sum())),
-                significant(median(samples.num_readings[chosen])),
+                short(median(samples.num_readings[chosen])),
                 nanoseconds(median(samples.median_ns[chosen])),
             )
         )

@@ -27,6 +27,8 @@ from llmperf.report.quantities import (
     Formatter,
     count,
     counted,
+    fact,
+    fact_name,
     nanoseconds,
     num_bytes,
     share,
@@ -114,7 +116,7 @@ def _accounting(facts: DatasetFacts) -> Html:
     gap = planned - rows - pending
     return tag(
         "p",
-        f"The rows do not add up to the plan: {sum_words}, but {count(planned)} were planned (difference {gap}).",
+        f"The rows do not add up to the plan: {sum_words}, but {count(planned)} were planned (difference {count(gap)}).",
         class_="warning",
     )
 
@@ -136,7 +138,8 @@ def _provenance(facts: DatasetFacts) -> Html:
     counted = categorical(samples, "worker_id").counts()
     rows.append(("Worker processes", count(len(counted)) if samples.num_rows else NO_VALUE))
     for name, value in sorted(facts.view.run.items(), key=lambda item: str(item[0])):
-        rows.append((str(name), shorten(str(value), _MAX_FACT_CHARS)))
+        words = shorten(fact(str(name), value), _MAX_FACT_CHARS)
+        rows.append((fact_name(str(name)), words))
     return definition_table("Provenance: where the rows come from.", rows)
 
 
@@ -162,7 +165,7 @@ def _devices(facts: DatasetFacts) -> Html:
     if devices.num_rows <= _TURNED_DEVICES:
         # Few devices: one column each, which fits a page; many: one row each, which scrolls.
         turned = [(name, *(row[i] for row in rows)) for i, name in enumerate(headers)]
-        return html_table(caption, turned[0], turned[1:])
+        return html_table(caption, turned[0], turned[1:], align="l" + "w" * len(rows))
     if len(rows) > _MAX_DEVICES:
         caption += f" Only the first {_MAX_DEVICES} are shown."
     return html_table(caption, headers, rows[:_MAX_DEVICES], align="llll")

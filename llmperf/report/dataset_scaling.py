@@ -186,7 +186,7 @@ def _chosen_table(facts: DatasetFacts, chosen: list[int], rows: Bools) -> Html:
         words = facts.kernels.by_id.get(kernel_id)
         body.append(
             (
-                facts.kernels.label(kernel_id, 40),
+                facts.kernels.link(kernel_id, 40),
                 kernel_id,
                 (words.suite if words else "") or NO_VALUE,
                 count(int(inside.sum())),

@@ -41,6 +41,7 @@ from llmperf.report.quantities import (
     quantiles,
     ratio_tick,
     share,
+    short,
     significant,
 )
 from llmperf.report.scales import Scale, linear_scale, log_scale, share_scale
@@ -249,7 +250,7 @@ def _residuals(facts: EvaluationFacts) -> Html:
 
 
 def _power_tick(log2_ratio: float) -> str:
-    return ratio_tick(2.0**log2_ratio) if log2_ratio >= 0 else f"1/{2.0**-log2_ratio:.3g}"
+    return ratio_tick(2.0**log2_ratio) if log2_ratio >= 0 else f"1/{short(2.0**-log2_ratio)}"
 
 
 def _residual_table(models: list[str], values: list[Floats]) -> Html:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmperf.report.charts_bars import IntervalRow, bar_values_scale, interval_chart
+from llmperf.report.charts_bars import IntervalRow, error_scale, interval_chart
 from llmperf.report.charts_points import (
     MAX_POINTS,
     Guides,
@@ -137,11 +137,11 @@ def _groups_figure(facts: EvaluationFacts) -> Html:
     for name, groups in panels:
         rows = [_error_row(facts, label, members) for label, members in groups.items()]
         words = "; ".join(f"{row.label}: {percent(row.value)} (n = {row.note})" for row in rows)
-        scale = bar_values_scale(rows, "Absolute percentage error", percent_tick)
+        scale = error_scale(rows, "Absolute percentage error", percent_tick)
         text = PlotText(title=f"Error by {name.lower()}", description=words, heading=name)
         charts.append(interval_chart(rows, scale, text))
     caption = (
-        f"Absolute percentage error of {shorten(facts.primary_model, 40)} on the {facts.shown_split} split by group. Dot: median; line: quartiles; right: number of launches. "
+        f"Absolute percentage error of {shorten(facts.primary_model, 40)} on the {facts.shown_split} split by group. Logarithmic axes. Dot: median; line: quartiles; right: number of launches. "
         f"Suites: at most {_MAX_GROUPS}, those with most launches. Axes differ between panels."
     )
     return join([figure([*charts, _model_table(facts)], caption), *notes])
@@ -183,7 +183,7 @@ def _families(facts: EvaluationFacts) -> Html:
         if not chosen:
             continue
         shown = [rows[name] for name in chosen]
-        scale = bar_values_scale(shown, "Absolute percentage error", percent_tick)
+        scale = error_scale(shown, "Absolute percentage error", percent_tick)
         words = f"{heading}: {shown[0].label} at {percent(shown[0].value)} to {shown[-1].label} at {percent(shown[-1].value)}."
         charts.append(
             interval_chart(
@@ -196,7 +196,7 @@ def _families(facts: EvaluationFacts) -> Html:
         )
     middle_words = quantiles(np.array([row.value for row in rows.values()]), 0.25, 0.5, 0.75)
     caption = (
-        f"Absolute percentage error of {shorten(facts.primary_model, 40)} by kernel family (near-duplicate kernels), {len(worst) + len(best)} of {counted(len(rows), 'family', 'families')}. Dot: median; line: quartiles; right: number "
+        f"Absolute percentage error of {shorten(facts.primary_model, 40)} by kernel family (near-duplicate kernels), {len(worst) + len(best)} of {counted(len(rows), 'family', 'families')}. Logarithmic axes. Dot: median; line: quartiles; right: number "
         "of launches. Axes differ. The families' median errors have the quartiles "
         f"{percent(middle_words[0])}, {percent(middle_words[1])} and {percent(middle_words[2])}."
     )

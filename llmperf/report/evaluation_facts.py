@@ -31,6 +31,7 @@ class EvaluationFacts:
     model: Categorical
     split: Categorical
     kernel: Categorical
+    device_class: Categorical
     launched: Categorical
     """Kernel on a device class: what is ranked and plotted as one; ``kernel_id`` or ``kernel_id class``."""
     family: Categorical
@@ -94,6 +95,7 @@ def evaluation_facts(view: EvaluationView) -> EvaluationFacts:
     table = view.predictions
     names = ("model", "split", "kernel_id", "family_id", "suite")
     model, split, kernel, family, suite = (categorical(table, name) for name in names)
+    device_class = categorical(table, "device_class")
     measured, predicted = floats(table, "median_ns"), floats(table, "predicted_ns")
     low, high = floats(table, "low_ns"), floats(table, "high_ns")
     usable = _positive(measured) & _positive(predicted)
@@ -111,7 +113,8 @@ def evaluation_facts(view: EvaluationView) -> EvaluationFacts:
         model=model,
         split=split,
         kernel=kernel,
-        launched=_on_class(kernel, categorical(table, "device_class")),
+        device_class=device_class,
+        launched=_on_class(kernel, device_class),
         family=family,
         suite=suite,
         measured_ns=measured,

@@ -21,12 +21,9 @@ from llmperf.report.columns import rows_by_code
 from llmperf.report.evaluation_facts import EvaluationFacts
 from llmperf.report.markup import (
     Html,
-    details,
     figure,
     join,
-    listing,
     nothing_to_show,
-    paragraph,
     section,
     shorten,
     table,
@@ -53,7 +50,6 @@ from llmperf_common.metrics import spearman_by_group
 _NUM_WORST = 9
 _MIN_ROWS = 5
 _MAX_POINTS = 60
-_SOURCE_CHARS = 6_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +101,9 @@ def kernels_section(facts: EvaluationFacts) -> Html:
         f"bars: predicted interval, where given. Axes differ between panels; at most {_MAX_POINTS} launches a kernel are drawn, evenly taken."
     )
     key = legend(("measured", "predicted"), marks=True)
-    sources = join(_source(facts, kernel) for kernel in worst)
+    # A kernel with a section of its own has its source there, and the table links to it.
+    apart = [kernel.kernel_id for kernel in worst if kernel.kernel_id not in facts.kernels.shown]
+    sources = join(_source(facts, kernel_id) for kernel_id in apart)
     return section(
         title, anchor, figure(charts, caption, columns=3, legend=key), _table(facts, worst), sources
     )
@@ -156,7 +154,7 @@ def _table(facts: EvaluationFacts, worst: list[WorstKernel]) -> Html:
         suite = facts.suite.names[int(facts.suite.codes[rows[0]])]
         body.append(
             (
-                facts.kernels.label(kernel.kernel_id, 40),
+                facts.kernels.link(kernel.kernel_id, 40),
                 kernel.name,
                 shorten(suite, 24),
                 count(len(rows)),
@@ -180,15 +178,6 @@ def _table(facts: EvaluationFacts, worst: list[WorstKernel]) -> Html:
     return table(caption, headers, body, align="lll")
 
 
-def _source(facts: EvaluationFacts, kernel: WorstKernel) -> Html:
-    label = facts.kernels.label(kernel.kernel_id, 60)
-    source = facts.kernels.source(kernel.kernel_id)
-    if source is None:
-        return details(
-            f"Source of {label}", paragraph("The dataset does not hold this kernel's source.")
-        )
-    words = facts.kernels.by_id[kernel.kernel_id]
-    note = f"{shorten(words.path, 200)}, {count(len(source))} characters"
-    if len(source) > _SOURCE_CHARS:
-        note += f", of which {count(_SOURCE_CHARS)} are shown (the middle is left out)"
-    return details(f"Source of {label}", paragraph(note), listing(shorten(source, _SOURCE_CHARS)))
+def _source(facts: EvaluationFacts, kernel_id: str) -> Html:
+    label = facts.kernels.label(kernel_id, 60)
+    return facts.kernels.source_listing(kernel_id, f"Source of {label}")

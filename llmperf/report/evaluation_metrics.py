@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from llmperf.report.charts_bars import IntervalRow, bar_values_scale, interval_chart
+from llmperf.report.charts_bars import IntervalRow, error_scale, interval_chart
 from llmperf.report.charts_points import PlotText
 from llmperf.report.dataset_facts import words_of
 from llmperf.report.dataset_overview import tile
@@ -37,7 +37,16 @@ from llmperf.report.metric_blocks import (
     heading,
     metric_names,
 )
-from llmperf.report.quantities import NO_VALUE, SPACE, count, counted, percent, short
+from llmperf.report.quantities import (
+    NO_VALUE,
+    SPACE,
+    count,
+    counted,
+    fact,
+    fact_name,
+    percent,
+    points_tick,
+)
 from llmperf.report.scales import linear_scale
 from llmperf_common.metrics import Scored, summarise
 
@@ -139,7 +148,7 @@ def _provenance(facts: EvaluationFacts) -> Html:
         ("Interval level", percent(level) if level is not None else "not given"),
     ]
     rows += [
-        (str(name), shorten(str(value), 300))
+        (fact_name(str(name)), shorten(fact(str(name), value), 300))
         for name, value in sorted(facts.view.run.items(), key=lambda i: str(i[0]))
     ]
     return definition_table("Provenance of the evaluation.", rows)
@@ -218,7 +227,8 @@ def _metric_charts(facts: EvaluationFacts, blocks: list[Block]) -> Html:
         return Html("")
     caption = (
         f"Main metrics by model, all launches of the {facts.shown_split} split: dot with its interval over kernel families, where given. "
-        "Errors are better when small, rank correlation within a kernel when near 1. Numbers are in the table below."
+        "Errors and regret have logarithmic axes, so that a model of 5 % and one of 1,500 % compare; what is nearly 0 is drawn at the left edge. "
+        "They are better when small, rank correlation within a kernel when near 1. Numbers are in the table below."
     )
     return figure(charts, caption, columns=2)
 
@@ -239,7 +249,7 @@ def _metric_chart(blocks: list[Block], name: str) -> Html | None:
             heading(name),
         )
         if is_rank
-        else bar_values_scale(rows, f"{heading(name)}, %", short)
+        else error_scale(rows, heading(name), points_tick)
     )
     words = "; ".join(f"{row.label}: {row.note}" for row in rows)
     return interval_chart(

@@ -1,6 +1,6 @@
 """What a report says about kernels: names, families and sources by ``kernel_id``.
 
-Owns the look-up from an id to a kernel's words. The same kernel may have several rows (one a task):
+Owns the look-up from an id to a kernel's words, and how its source is shown. The same kernel may have several rows (one a task):
 the first is taken.
 """
 
@@ -9,8 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmperf.report.columns import texts
-from llmperf.report.markup import shorten
+from llmperf.report.markup import Html, details, listing, paragraph, shorten, tag
+from llmperf.report.quantities import count
 from llmperf.report.views import ArrowTable
+
+_SOURCE_CHARS = 6_000
+
+
+def anchor(kernel_id: str) -> str:
+    """Return what a link to a kernel's section names."""
+    return f"kernel-{kernel_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +39,19 @@ class KernelsIndex:
 
     by_id: dict[str, KernelWords]
     table: ArrowTable | None
+    shown: frozenset[str] = frozenset()
+    """Ids of the kernels that have a section of their own on the page."""
 
     def label(self, kernel_id: str, limit_chars: int = 24) -> str:
         """Return a short name that tells kernels apart well enough for a plot."""
         words = self.by_id.get(kernel_id)
         name = words.name if words else ""
         return shorten(name or kernel_id or "(unnamed)", limit_chars)
+
+    def link(self, kernel_id: str, limit_chars: int = 24) -> str:
+        """Return the kernel's label, as a link to its section where it has one."""
+        label = self.label(kernel_id, limit_chars)
+        return tag("a", label, href=f"#{anchor(kernel_id)}") if kernel_id in self.shown else label
 
     def source(self, kernel_id: str) -> str | None:
         """Return the kernel's source; None where it is unknown or may not be published."""
@@ -45,6 +60,16 @@ class KernelsIndex:
             return None
         value = self.table.column("source")[words.row].as_py()
         return None if value is None else str(value)
+
+    def source_listing(self, kernel_id: str, summary: str) -> Html:
+        """Return the kernel's source, folded away; foreign text, so its middle is left out where long."""
+        source = self.source(kernel_id)
+        if source is None:
+            return details(summary, paragraph("The dataset does not hold this kernel's source."))
+        note = f"{shorten(self.by_id[kernel_id].path, 200)}, {count(len(source))} characters"
+        if len(source) > _SOURCE_CHARS:
+            note += f", of which {count(_SOURCE_CHARS)} are shown (the middle is left out)"
+        return details(summary, paragraph(note), listing(shorten(source, _SOURCE_CHARS)))
 
 
 def index_kernels(table: ArrowTable | None) -> KernelsIndex:

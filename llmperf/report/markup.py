@@ -10,6 +10,8 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
+from llmperf.report.csv_data import Drawn, csv_address, grouped
+
 # Control characters have no meaning in HTML. Bidirectional overrides can make a listing read
 # differently from what a compiler sees (CVE-2021-42574), so they are shown as their code point.
 _INVISIBLE = re.compile(
@@ -17,6 +19,9 @@ _INVISIBLE = re.compile(
 )
 
 
+_FILE_WORDS = 6
+_MANY = 6
+"""So many columns do not fit a phone: where the browser cannot tell, the style says that they scroll."""
 _LONG_ROWS = 30
 """Shorter tables are not broken over pages in print."""
 
@@ -25,6 +30,19 @@ class Html(str):
     """Text that already is HTML; never made from foreign text except through :func:`escape`."""
 
     __slots__ = ()
+
+
+class Chart(Html):
+    """An SVG that knows what it draws, so that a figure can offer its data."""
+
+    __slots__ = ("drawn",)
+    drawn: Drawn
+
+    def __new__(cls, svg: Html, drawn: Drawn) -> Chart:
+        """Return the chart; ``drawn`` are the values of its shapes."""
+        chart = super().__new__(cls, svg)
+        chart.drawn = drawn
+        return chart
 
 
 def _visible(match: re.Match[str]) -> str:
@@ -86,10 +104,38 @@ def nothing_to_show(what: str, reason: str) -> Html:
     return tag("p", f"{what}: nothing to show because {reason}.", class_="nothing")
 
 
-def figure(charts: Sequence[str], caption: str, *, legend: str = "", columns: int = 2) -> Html:
-    """Return charts side by side (``columns`` where there is room) over one caption."""
-    panels = tag("div", *charts, class_=f"panels of{columns}")
-    return tag("figure", legend or Html(""), panels, tag("figcaption", caption))
+def figure(
+    charts: Sequence[str], caption: str, *, legend: str = "", columns: int = 2, wide: bool = False
+) -> Html:
+    """Return charts side by side (``columns`` where there is room) over one caption and their data.
+
+    ``wide`` charts scroll in a narrow window instead of shrinking until the text is too small.
+    """
+    shown = [_wide(chart) for chart in charts] if wide else charts
+    panels = tag("div", *shown, class_=f"panels of{columns}")
+    links = data_links([chart.drawn for chart in charts if isinstance(chart, Chart)], caption)
+    return tag("figure", legend or Html(""), panels, tag("figcaption", caption, links))
+
+
+def _wide(chart: str) -> Html:
+    return tag("div", chart, class_="scroll wide", tabindex="0", role="region", aria_label="chart")
+
+
+def data_links(panels: Sequence[Drawn], name: str) -> Html:
+    """Return links that download what the panels show as CSV, one for each set of columns."""
+    files = grouped(panels)
+    links: list[str] = []
+    for number, (words, text) in enumerate(files, start=1):
+        file_name = f"{_slug(name)}{f'-{number}' if number > 1 else ''}.csv"
+        label = words if len(files) > 1 else "CSV"
+        links += [" \u00b7 ", tag("a", label, href=csv_address(text), download=file_name)]
+    return tag("span", "Data: ", *links[1:], class_="data") if links else Html("")
+
+
+def _slug(text: str) -> str:
+    """Return the first words of a caption as a file name."""
+    words = re.findall(r"[a-z0-9]+", text.lower())[:_FILE_WORDS]
+    return "-".join(words) or "data"
 
 
 def table(
@@ -106,11 +152,15 @@ def table(
     """
     letters = (align or "l").ljust(len(headers), "r")
     head = join(
-        tag("th", text, scope="col", class_=letter)
+        tag("th", text, scope="col", **_aligned(letter))
         for text, letter in zip(headers, letters, strict=True)
     )
     body = [
-        tag("tr", tag("th", row[0], scope="row", class_=letters[0]), *_cells(row[1:], letters[1:]))
+        tag(
+            "tr",
+            tag("th", row[0], scope="row", **_aligned(letters[0])),
+            *_cells(row[1:], letters[1:]),
+        )
         for row in rows
     ]
     inner = tag(
@@ -121,11 +171,19 @@ def table(
     )
     scrolled = tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label="table")
     # The outer box counts tables: counters inside a size container do not reach beyond it.
-    return tag("div", scrolled, class_="tabled long" if len(body) > _LONG_ROWS else "tabled")
+    classes = ["tabled"] + ["long"] * (len(body) > _LONG_ROWS) + ["many"] * (len(headers) >= _MANY)
+    return tag("div", scrolled, class_=" ".join(classes))
 
 
 def _cells(cells: Sequence[str], letters: str) -> list[Html]:
-    return [tag("td", cell, class_=letter) for cell, letter in zip(cells, letters, strict=True)]
+    return [
+        tag("td", cell, **_aligned(letter)) for cell, letter in zip(cells, letters, strict=True)
+    ]
+
+
+def _aligned(letter: str) -> dict[str, str]:
+    # Most cells are numbers: right is the style's default, which makes large tables a third smaller.
+    return {} if letter == "r" else {"class_": letter}
 
 
 def side_by_side(*parts: str) -> Html:

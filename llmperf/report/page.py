@@ -15,7 +15,7 @@ from llmperf.report.markup import Html, escape, join, tag, void
 from llmperf.report.views import Stamp
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_GENERATOR = "llmperf report"
+_GENERATOR = "llmperf"
 _HEAD_BYTES = 1024
 """The line that says who wrote a page is among its first 400 bytes."""
 _SECTION = re.compile(r'<section id="([^"]+)"><h2>(.*?)</h2>')
@@ -28,11 +28,12 @@ def document(
     head = tag(
         "head",
         void("meta", charset="utf-8"),
-        void("meta", name_="generator", content=_GENERATOR),
         void("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         void("meta", name_="viewport", content="width=device-width, initial-scale=1"),
         void("meta", name_="color-scheme", content="light dark"),
-        tag("title", title),
+        # A later `--out` replaces a page only if this line says that it is ours.
+        void("meta", name_="generator", content=f"{_GENERATOR} {stamp.version}".strip()),
+        tag("title", f"{title} · LLMPerf"),
         Html(f"<style>{_style()}</style>"),
     )
     header = tag("header", tag("h1", title), tag("p", subtitle, class_="subtitle"), _made(stamp))
@@ -42,7 +43,7 @@ def document(
 
 def is_report(path: Path) -> bool:
     """Whether ``path`` is a page that ``document`` made."""
-    marker = str(void("meta", name_="generator", content=_GENERATOR)).encode()
+    marker = f'<meta name="generator" content="{_GENERATOR}'.encode()
     try:
         with path.open("rb") as stream:
             return marker in stream.read(_HEAD_BYTES)

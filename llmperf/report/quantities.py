@@ -1,12 +1,13 @@
 """Numbers as people read them, and the decades of time that a report groups by.
 
-Owns formatting with units and the time decades. All times come in nanoseconds.
+Owns formatting with units, of stored facts too, and the time decades. All times come in nanoseconds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,7 +139,7 @@ def percent(fraction: float) -> str:
         return NO_VALUE
     value = fraction * 100
     if value == 0 or abs(value) >= 99.95:
-        return f"{value:.0f}{SPACE}%".replace("-", MINUS)
+        return f"{count(value)}{SPACE}%".replace("-", MINUS)
     words = f"{value:.1f}".replace("-", MINUS) if abs(value) >= 1 else significant(value, 2)
     return f"{words}{SPACE}%"
 
@@ -146,6 +147,11 @@ def percent(fraction: float) -> str:
 def percent_tick(fraction: float) -> str:
     """Return a fraction in percent for an axis."""
     return f"{short(fraction * 100)}{SPACE}%"
+
+
+def points_tick(value: float) -> str:
+    """Return a value that already is in percent for an axis."""
+    return f"{short(value)}{SPACE}%"
 
 
 def ratio_tick(value: float) -> str:
@@ -167,9 +173,117 @@ def num_bytes(value: float) -> str:
     return f"{value:.0f}{SPACE}B"
 
 
+def share_tick(fraction: float) -> str:
+    """Return a share for an axis from 0 to 100 %."""
+    return f"{fraction * 100:.0f}{SPACE}%"
+
+
 def bytes_tick(value: float) -> str:
     """Return a size for a logarithmic axis, whose ticks are powers of ten: 10 kB, 1 MB."""
     return _with_unit(value, _DECIMAL_BYTES, short)
+
+
+_UNITS: dict[Formatter, str] = {
+    nanoseconds: "ns",
+    nanoseconds_tick: "ns",
+    num_bytes: "bytes",
+    bytes_tick: "bytes",
+    percent: "fraction",
+    percent_tick: "fraction",
+    share_tick: "fraction",
+    points_tick: "%",
+    factor: "ratio",
+    ratio_tick: "ratio",
+}
+
+
+def with_unit(label: str, formatter: Formatter) -> str:
+    """Return an axis label with the unit of the bare numbers that its formatter takes.
+
+    >>> with_unit("Warm median", nanoseconds_tick), with_unit("Work-groups", count_tick)
+    ('Warm median [ns]', 'Work-groups')
+    """
+    unit = _UNITS.get(formatter)
+    return f"{label} [{unit}]" if unit else label
+
+
+_FACT_UNITS: tuple[tuple[str, Formatter], ...] = (
+    ("percent", lambda value: percent(value / 100)),
+    ("share", percent),
+    ("ns", nanoseconds),
+    ("bytes", num_bytes),
+    ("seconds", lambda value: nanoseconds(value * 1e9)),
+    ("gbps", lambda value: f"{significant(value)}{SPACE}GB/s"),
+    ("gflops", lambda value: f"{significant(value)}{SPACE}GFLOP/s"),
+    ("mhz", lambda value: f"{significant(value, 4)}{SPACE}MHz"),
+)
+"""The last word of a fact's name and how its number is shown."""
+
+
+def fact_name(name: str) -> str:
+    """Return a stored name as words, without the unit that its value is shown with.
+
+    >>> fact_name("noise_floor_median_ape_percent"), fact_name("corpus_sha256")
+    ('Noise floor median APE', 'Corpus SHA-256')
+    """
+    words = name.split("_")
+    if len(words) > 1 and words[-1] in dict(_FACT_UNITS) and words[-1] != "share":
+        words = words[:-1]
+    text = " ".join(_ACRONYMS.get(word, word) for word in words)
+    return text[:1].upper() + text[1:]
+
+
+_ACRONYMS = {"ape": "APE", "mape": "MAPE", "sha256": "SHA-256", "id": "ID", "num": "number of"}
+
+
+def fact(name: str, value: object) -> str:
+    """Return a stored value as people read it: the unit follows from the last word of its name.
+
+    >>> fact("floor_percent", 3.65631411235759).split(SPACE)
+    ['3.7', '%']
+    >>> fact("censored_share", {"all": 0.0125, "idle_sm": 0.5}).replace(SPACE, " ")
+    'all: 1.2 %, idle sm: 50.0 %'
+    """
+    if value is None or value == "":
+        return NO_VALUE
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, int | float | np.number):
+        return _fact_number(name, float(value))
+    if isinstance(value, Mapping):
+        members = ((str(key), one) for key, one in value.items())
+        return _listed(
+            f"{key.replace('_', ' ')}: {_member(name, key, one)}" for key, one in members
+        )
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return _listed(fact(name, one) for one in value)
+    return _moment(value) if name.endswith("_at") else str(value)
+
+
+def _moment(value: object) -> str:
+    """Return an ISO 8601 text or a moment without fractions of seconds; another text as it is."""
+    try:
+        moment = datetime.fromisoformat(str(value))
+    except ValueError:
+        return str(value)
+    return f"{moment:%Y-%m-%d %H:%M:%S} {moment.tzname() or ''}".strip()
+
+
+def _member(name: str, key: str, value: object) -> str:
+    # {"share": {"all": 0.1}} takes the outer name's unit, {"device": {"clock_mhz": 1.0}} the inner one's.
+    words = fact(key if key.rpartition("_")[2] in dict(_FACT_UNITS) else name, value)
+    return f"({words})" if isinstance(value, Mapping) and value else words
+
+
+def _listed(parts: Iterable[str]) -> str:
+    return ", ".join(parts) or NO_VALUE
+
+
+def _fact_number(name: str, value: float) -> str:
+    shown = dict(_FACT_UNITS).get(name.rpartition("_")[2])
+    if shown is not None:
+        return shown(value)
+    return count(value) if value.is_integer() else significant(value)
 
 
 def quantiles(values: Floats, *fractions: float) -> list[float]:

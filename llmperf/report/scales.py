@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmperf.report.quantities import Floats, Formatter, short
+from llmperf.report.quantities import Floats, Formatter, share_tick, short, with_unit
 
 _TARGET_TICKS = 5
 
@@ -34,12 +34,24 @@ class Scale:
         if not finite or self.low >= self.high or (self.is_log and self.low <= 0):
             raise ValueError(f"scale {self.label!r}: bad range {self.low} to {self.high}")
 
+    @property
+    def column(self) -> str:
+        """Name of a data column of this axis: its label with the unit of the bare numbers."""
+        return with_unit(self.label, self.formatter)
+
     def fraction(self, values: Floats) -> Floats:
         """Return places from 0 (low) to 1 (high), clamped; values must not be NaN."""
         inside = np.clip(np.asarray(values, dtype=np.float64), self.low, self.high)
         if self.is_log:
             return np.log(inside / self.low) / math.log(self.high / self.low)
         return (inside - self.low) / (self.high - self.low)
+
+    def value_at(self, fractions: Floats) -> Floats:
+        """Return the values at places from 0 (low) to 1 (high): ``fraction`` turned round."""
+        places = np.asarray(fractions, dtype=np.float64)
+        if self.is_log:
+            return self.low * (self.high / self.low) ** places
+        return self.low + places * (self.high - self.low)
 
     def ticks(self, target: int = _TARGET_TICKS) -> list[tuple[float, str]]:
         """Return the values to mark and their texts."""
@@ -129,4 +141,4 @@ def linear_scale(
 
 def share_scale(label: str) -> Scale:
     """Return a linear scale from 0 to 100 %."""
-    return linear_scale(0.0, 1.0, label, lambda value: f"{value * 100:.0f}\u00a0%")
+    return linear_scale(0.0, 1.0, label, share_tick)

@@ -85,6 +85,21 @@ class CorpusView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelChoice:
+    """Which kernels of a dataset get a section of their own; the defaults keep a page easy to open.
+
+    Args:
+        names: Names or ids of kernels; these alone get one, whatever the limits. Empty: by the rule.
+        limit: At most so many kernels; None means all.
+        limit_bytes: The sections together stay below it (the first kernel is always there); None: no limit.
+    """
+
+    names: tuple[str, ...] = ()
+    limit: int | None = 300
+    limit_bytes: int | None = 4_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
     """When and by which version a page was made; an argument, so that a page can be reproduced."""
 

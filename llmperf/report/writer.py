@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from llmperf.report.corpus_failures import failures_section as corpus_failures_section
@@ -16,7 +17,7 @@ from llmperf.report.corpus_overview import overview_section as corpus_overview_s
 from llmperf.report.corpus_shape import shape_section
 from llmperf.report.dataset_checks import checks_section
 from llmperf.report.dataset_coverage import coverage_section
-from llmperf.report.dataset_facts import dataset_facts
+from llmperf.report.dataset_facts import DatasetFacts, dataset_facts
 from llmperf.report.dataset_failures import failures_section
 from llmperf.report.dataset_noise import noise_section
 from llmperf.report.dataset_overview import overview_section
@@ -24,21 +25,24 @@ from llmperf.report.dataset_scaling import scaling_section
 from llmperf.report.dataset_times import times_section
 from llmperf.report.evaluation_calibration import calibration_section
 from llmperf.report.evaluation_errors import errors_section
-from llmperf.report.evaluation_facts import evaluation_facts
+from llmperf.report.evaluation_facts import EvaluationFacts, evaluation_facts
 from llmperf.report.evaluation_kernels import kernels_section
 from llmperf.report.evaluation_metrics import metrics_section
+from llmperf.report.headline import headline, subtitle
+from llmperf.report.kernel_sections import kernel_sections
 from llmperf.report.markup import Html
 from llmperf.report.page import document, is_report
-from llmperf.report.views import CorpusView, DatasetView, EvaluationView, Stamp
+from llmperf.report.quantities import counted
+from llmperf.report.views import CorpusView, DatasetView, EvaluationView, KernelChoice, Stamp
 from llmperf_common.outputs import file_to_write
 from workers.corpus_stats import corpus_stats
 
 _NO_STAMP = Stamp()
+_BY_RULE = KernelChoice()
 
 
-def dataset_sections(view: DatasetView) -> list[Html]:
+def dataset_sections(facts: DatasetFacts) -> list[Html]:
     """Return the sections about a dataset."""
-    facts = dataset_facts(view)
     makers = (
         overview_section,
         coverage_section,
@@ -51,9 +55,8 @@ def dataset_sections(view: DatasetView) -> list[Html]:
     return [make(facts) for make in makers]
 
 
-def evaluation_sections(view: EvaluationView) -> list[Html]:
+def evaluation_sections(facts: EvaluationFacts) -> list[Html]:
     """Return the sections about an evaluation."""
-    facts = evaluation_facts(view)
     makers = (metrics_section, errors_section, calibration_section, kernels_section)
     return [make(facts) for make in makers]
 
@@ -74,30 +77,38 @@ def corpus_sections(view: CorpusView) -> list[Html]:
 def render_corpus_report(view: CorpusView, *, stamp: Stamp = _NO_STAMP) -> str:
     """Return the page about a corpus as text."""
     sections = corpus_sections(view)
-    return str(document("LLMPerf corpus report", view.title, sections, stamp, has_times=False))
+    title = f"{view.title}: {counted(len(view.corpus.kernels), 'kernel')}"
+    return str(document(title, "LLMPerf corpus report", sections, stamp, has_times=False))
 
 
 def render_report(
-    *, dataset: DatasetView | None, evaluation: EvaluationView | None, stamp: Stamp = _NO_STAMP
+    *,
+    dataset: DatasetView | None,
+    evaluation: EvaluationView | None,
+    stamp: Stamp = _NO_STAMP,
+    kernels: KernelChoice = _BY_RULE,
 ) -> str:
     """Return the page as text: the dataset's part, the evaluation's part, or both.
 
     Raises:
-        ValueError: Neither was given.
+        ValueError: Neither was given, or ``kernels`` names one that the dataset does not have
+            (``UnknownKernelError``).
     """
     if dataset is None and evaluation is None:
         raise ValueError("a report needs a dataset, an evaluation or both")
-    sections = dataset_sections(dataset) if dataset is not None else []
-    sections += evaluation_sections(evaluation) if evaluation is not None else []
-    names = [view.title for view in (dataset, evaluation) if view is not None]
-    kinds = [
-        word
-        for word, view in (("dataset", dataset), ("evaluation", evaluation))
-        if view is not None
-    ]
-    return str(
-        document(f"LLMPerf {' and '.join(kinds)} report", " · ".join(names), sections, stamp)
-    )
+    measured = dataset_facts(dataset) if dataset is not None else None
+    scored = evaluation_facts(evaluation) if evaluation is not None else None
+    last: list[Html] = []
+    if measured is not None:
+        one_by_one, shown = kernel_sections(measured, scored, kernels)
+        last = [one_by_one]
+        # Known now, so that tables of kernels can link to the sections.
+        measured = replace(measured, kernels=replace(measured.kernels, shown=shown))
+        scored = scored and replace(scored, kernels=replace(scored.kernels, shown=shown))
+    sections = dataset_sections(measured) if measured is not None else []
+    sections += evaluation_sections(scored) if scored is not None else []
+    title, below = headline(measured, scored), subtitle(measured, scored)
+    return str(document(title, below, [*sections, *last], stamp))
 
 
 def write_report(
@@ -106,6 +117,7 @@ def write_report(
     evaluation: EvaluationView | None,
     out: Path,
     stamp: Stamp = _NO_STAMP,
+    kernels: KernelChoice = _BY_RULE,
 ) -> int:
     """Write one self-contained HTML page and return its size in bytes.
 
@@ -113,11 +125,12 @@ def write_report(
     ``out`` and renamed, so a reader never meets half a page. Folders above ``out`` are made.
 
     Raises:
-        ValueError: Neither a dataset nor an evaluation was given.
+        ValueError: As ``render_report``.
         OutputTaken: There is something that is no report.
         OSError: ``out`` cannot be written.
     """
-    return _write(render_report(dataset=dataset, evaluation=evaluation, stamp=stamp), out)
+    page = render_report(dataset=dataset, evaluation=evaluation, stamp=stamp, kernels=kernels)
+    return _write(page, out)
 
 
 def write_corpus_report(view: CorpusView, *, out: Path, stamp: Stamp = _NO_STAMP) -> int:

@@ -34,7 +34,7 @@ OPTIONS = {
     "train": "--data --preset --out --init --cluster --workers --config --set",
     "evaluate": "--data --split --out --allow-seen",
     "predict": "--kernel --model --device --global-size --local-size --arg --sweep --json",
-    "report": "--out --evaluation",
+    "report": "--out --evaluation --kernel --kernels",
 }
 """Every command with its options (``test_public_surface.py`` sees to it that there are no others)."""
 

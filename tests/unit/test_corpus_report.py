@@ -43,7 +43,8 @@ def test_the_page_says_what_the_corpus_holds(corpus: Corpus):
     ):  # fmt: skip
         assert words in page, words
     assert page == render_corpus_report(CorpusView(corpus=corpus, title="mine"))
-    assert not re.search(r"(?:src|href)=[\"'](?!#)", page)
+    assert not re.search(r"(?:src|href)=[\"'](?!#|data:text/csv)", page)
+    assert f"<h1>mine: {len(corpus.kernels)} kernels</h1>" in page
     assert "Times are device event times" not in page
 
 

@@ -30,7 +30,7 @@ OPTIONS = {
     "llmperf train": "--data --out --preset --init --cluster --workers --config --set --json",
     "llmperf evaluate": "[RUN] --data --out --split --allow-seen --json",
     "llmperf predict": "[FILE.cl] --global-size --local-size --kernel --model --device --arg --sweep --json",
-    "llmperf report": "[DIR] --out --evaluation",
+    "llmperf report": "[DIR] --out --evaluation --kernel --kernels",
     "llmperf kernels": "--copy --json",
     "llmperf corpus build": "[SRC...] --out --suite --analyse --device",
     "llmperf corpus stats": "[CORPUS.parquet] --json",
