@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from llmperf.api import _kernel_of
+from llmperf.prediction.sources import SourceReader
 from trainer.errors import BadInput
 from workers.corpus import read_sources
 
@@ -15,11 +15,12 @@ def test_headers_are_put_in_as_in_a_corpus(tmp_path: Path):
     (tmp_path / "t.h").write_text("#define REAL float\n")
     path = tmp_path / "k.cl"
     path.write_text(USES_HEADER)
-    chosen, signature = _kernel_of(path, None)
+    chosen = SourceReader().kernel(path, None).kernel
     (known,) = read_sources([path]).kernels
     assert chosen == known
+    assert chosen.signature is not None
     assert known.failure is None
-    assert signature.arguments[0].type_name == "float*"
+    assert chosen.signature.arguments[0].type_name == "float*"
     assert chosen.build_options == "-DN=16"
 
 
@@ -27,7 +28,7 @@ def test_a_header_that_is_not_there_is_named(tmp_path: Path):
     path = tmp_path / "k.cl"
     path.write_text(USES_HEADER)
     with pytest.raises(BadInput, match=r"k\.cl: kernel k: it includes t\.h: not found"):
-        _kernel_of(path, None)
+        SourceReader().kernel(path, None)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,6 @@ def test_a_file_that_cannot_be_is_told(tmp_path: Path, content: bytes, message: 
     path = tmp_path / "k.cl"
     path.write_bytes(content)
     with pytest.raises(BadInput, match=message):
-        _kernel_of(path, None)
+        SourceReader().kernel(path, None)
     with pytest.raises(BadInput, match=r"Is a directory.*name a readable OpenCL source file"):
-        _kernel_of(tmp_path, None)
+        SourceReader().kernel(tmp_path, None)
