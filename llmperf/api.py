@@ -256,9 +256,11 @@ def load_model(model: str | Path | None = None, *, analyse: bool = True) -> Mode
     Raises:
         BadInput: There is no such run, or it is damaged.
     """
+    from llmperf.prediction.analysis_cache import AnalysisCache  # noqa: PLC0415
     from llmperf.prediction.model import Model as Model_  # noqa: PLC0415
 
-    return Model_.load(model, analyse=analyse)
+    cache = AnalysisCache(state_folder() / "analyses")
+    return Model_.load(model, analyse=analyse, cache=cache)
 
 
 def predict(

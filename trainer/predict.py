@@ -13,7 +13,6 @@ import numpy as np
 
 from llmperf_common.config import ConfigError
 from llmperf_common.records import Device, LaunchConfig
-from llmperf_common.roofline import bound_of
 from trainer.arguments import Filled, local_memory_bytes
 from trainer.errors import BadInput
 from trainer.launch import PredictRequest, check_sizes, launch_config, legal_local_sizes
@@ -113,7 +112,7 @@ def _record(
             **_range(times, asked),
         },
         "local_size_best": list(launches[best].local_size),
-        "bound": bound_of(times.columns)[asked].value,
+        "bound": times.bound[asked].value,
         "ood": not is_known,
         "warnings": [
             *one.asked.warnings,
@@ -121,8 +120,11 @@ def _record(
             *_array_warning(one.request),
             *_least_warning(times, asked),
             *_best_warning(launches, best, order[0]),
-            *(_interval_warning(run) if is_known else ()),
-            *out_of_distribution(times.features[asked], run.known),
+            *(
+                _interval_warning(run)
+                if is_known
+                else out_of_distribution(times.features[asked], run.known)
+            ),
         ],
     }
     if one.request.sweep:

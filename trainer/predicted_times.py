@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from llmperf_common.analysis import launch_sizes
 from llmperf_common.features import combine
-from llmperf_common.launch_columns import LaunchColumns, columns_from_records, is_integer_scalar
+from llmperf_common.launch_columns import columns_from_records, is_integer_scalar
 from llmperf_common.least_time import least_time_ns
 from llmperf_common.records import ArgumentKind, Device, LaunchConfig
+from llmperf_common.roofline import Bound, bound_of
 from llmperf_common.schemas import KERNELS, SAMPLES
 from llmperf_common.static_feature_names import STATIC_FEATURES
 from trainer.interface import Floats, Rows
@@ -31,7 +32,7 @@ class Times:
     """Predicted times of n launches of one kernel on one device, in ns, shape (n,) each.
 
     ``model_ns`` is what the model says; ``time_ns``, ``low_ns`` and ``high_ns`` are at least ``least_ns``. ``unlike``:
-    the launch is unlike the training data, and the interval is not calibrated there.
+    the launch is unlike the training data, and the interval is not calibrated there. ``bound``: what limits each.
     """
 
     model_ns: Floats
@@ -41,7 +42,7 @@ class Times:
     high_ns: Floats
     unlike: npt.NDArray[np.bool_]
     features: Floats
-    columns: LaunchColumns
+    bound: tuple[Bound, ...]
 
 
 def predict_times(
@@ -69,7 +70,7 @@ def predict_times(
         high_ns=np.maximum(high, least_ns),
         unlike=unlike_training(features, run.known),
         features=features,
-        columns=columns,
+        bound=tuple(bound_of(columns)),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from llmperf.prediction.analysis_cache import AnalysisCache
 from llmperf_common.analysis import Analysis
 from llmperf_common.records import Kernel
 from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS, analysis_from_row
@@ -35,11 +36,13 @@ class Known:
 class Analyst:
     """Finds out what kernels touch, each kernel once.
 
-    ``stored``: the kernels that a run was fitted on. ``may_probe``: whether a device may be used.
+    ``stored``: the kernels that a run was fitted on. ``may_probe``: whether a device may be used. ``cache``: where
+    what was found out is kept for later processes.
     """
 
     stored: pa.Table
     may_probe: bool = True
+    cache: AnalysisCache | None = None
     _known: dict[str, Known] = field(default_factory=dict)
     _device: DeviceRef | str | None = None
     """The device to probe on, or why there is none; None before it was looked for."""
@@ -48,8 +51,11 @@ class Analyst:
         """Return what is known without a probe; None for a kernel that was not looked at."""
         if kernel.kernel_id not in self._known:
             analysis = self._from_store(kernel.kernel_id)
+            said = "the memory analysis stored with the model"
+            if analysis is None and self.cache is not None and self.may_probe:
+                analysis = self.cache.read(kernel.kernel_id)
+                said = "a memory analysis made by an earlier prediction"
             if analysis is not None:
-                said = "the memory analysis stored with the model"
                 self._known[kernel.kernel_id] = _known(analysis, said)
         return self._known.get(kernel.kernel_id)
 
@@ -86,8 +92,10 @@ class Analyst:
         except (StoreError, OSError) as error:
             return Known(analysis=None, said=f"the kernel could not be probed: {error}")
         analysis = done.kernels[0].analysis
-        said = f"a memory analysis made now on {self._device.name}"
-        return Known(analysis=None, said="") if analysis is None else _known(analysis, said)
+        assert analysis is not None, "every kernel that can run comes back with an analysis"
+        if self.cache is not None and not analysis.failure:
+            self.cache.write(kernel.kernel_id, analysis)
+        return _known(analysis, f"a memory analysis made now on {self._device.name}")
 
 
 def _known(analysis: Analysis, said: str) -> Known:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self, SupportsIndex
 
 from llmperf.prediction.analysing import Analyst, Known
+from llmperf.prediction.analysis_cache import AnalysisCache
 from llmperf.prediction.filling import needs_analysis, planned_filler
 from llmperf.prediction.record import Prediction
 from llmperf.prediction.sources import SourceReader
@@ -67,23 +68,30 @@ class Model:
     Reads each source once, and finds out once what a kernel touches. Not for several threads at a time.
     """
 
-    def __init__(self, run: LoadedRun, *, analyse: bool = True) -> None:
-        """Keep ``run``; ``analyse`` False never probes a new kernel on a device."""
+    def __init__(
+        self, run: LoadedRun, *, analyse: bool = True, cache: AnalysisCache | None = None
+    ) -> None:
+        """Keep ``run``; ``analyse`` False never probes a new kernel, ``cache`` keeps what probes found out."""
         self._run = run
         self._reader = SourceReader()
-        self._analyst = Analyst(run.kernels, may_probe=analyse)
+        self._analyst = Analyst(run.kernels, may_probe=analyse, cache=cache)
         self._trained = frozenset(run.kernels.column("kernel_id").to_pylist())
 
     @classmethod
-    def load(cls, model: str | Path | None = None, *, analyse: bool = True) -> Self:
+    def load(
+        cls,
+        model: str | Path | None = None,
+        *,
+        analyse: bool = True,
+        cache: AnalysisCache | None = None,
+    ) -> Self:
         """Load a run by its folder or name; None takes the only one in ``runs/``.
 
         Raises:
             BadInput: There is no such run, or it is damaged.
         """
-        return cls(
-            load_run(resolve_run(model) if model is not None else _only_run()), analyse=analyse
-        )
+        run = load_run(resolve_run(model) if model is not None else _only_run())
+        return cls(run, analyse=analyse, cache=cache)
 
     @property
     def name(self) -> str:

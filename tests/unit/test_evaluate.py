@@ -81,7 +81,9 @@ def test_rows_of_another_device_class_are_refused(run, tmp_path):
         moved(data.devices),
         identity=dict(data.identity),
     )
-    with pytest.raises(BadInput, match=r"rows of h200 \(\d+ rows\); the model was trained on synth"):
+    with pytest.raises(
+        BadInput, match=r"rows of h200 \(\d+ rows\); the model was trained on synth"
+    ):
         evaluate(run, other, "test", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
