@@ -10,7 +10,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, SupportsIndex
+from typing import Any, Self
 
 from llmperf.prediction.analysing import Analyst, Known
 from llmperf.prediction.analysis_cache import AnalysisCache
@@ -202,11 +202,10 @@ class Model:
         )
 
 
-def _sizes(name: str, size: Size | SupportsIndex) -> tuple[int, ...]:
+def _sizes(name: str, size: Size) -> tuple[int, ...]:
     try:
-        if isinstance(size, SupportsIndex):
-            return (operator.index(size),)
-        return tuple(operator.index(one) for one in size)
+        sizes = size if isinstance(size, Iterable) else (size,)
+        return tuple(operator.index(one) for one in sizes)
     except TypeError:
         raise BadInput(f"{name}={size!r}: give a whole number, or one for each dimension") from None
 

@@ -26,9 +26,7 @@ def touched(body: str, *, before: str = "") -> list[tuple[str, tuple[tuple[str, 
     assert not parsed.errors
     (kernel,) = parsed.kernels
     names = [one.name for one in kernel.parameters]
-    return [
-        (names[one.position], one.guards, one.pitch) for one in dense_accesses(parsed, kernel)
-    ]
+    return [(names[one.position], one.guards, one.pitch) for one in dense_accesses(parsed, kernel)]
 
 
 @pytest.mark.parametrize(
@@ -131,9 +129,7 @@ def test_no_measured_launch_is_below_it() -> None:
             shape = [
                 tuple(map(int, row[name].split("x"))) for name in ("global_size", "local_size")
             ]
-            names = {
-                one.name: value for one, value in zip(kernel.parameters, numbers, strict=True)
-            }
+            names = {one.name: value for one, value in zip(kernel.parameters, numbers, strict=True)}
             device = replace(
                 DEVICE,
                 launch_floor_ns=float(row["launch_floor_ns"]),
