@@ -6,6 +6,7 @@ killed after its time (``workers/analyse_ahead.py``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -37,12 +38,13 @@ class Analyst:
     """Finds out what kernels touch, each kernel once.
 
     ``stored``: the kernels that a run was fitted on. ``may_probe``: whether a device may be used. ``cache``: where
-    what was found out is kept for later processes.
+    what was found out is kept for later processes. ``progress``: is told one line before what takes seconds.
     """
 
     stored: pa.Table
     may_probe: bool = True
     cache: AnalysisCache | None = None
+    progress: Callable[[str], None] = lambda _line: None
     _known: dict[str, Known] = field(default_factory=dict)
     _device: DeviceRef | str | None = None
     """The device to probe on, or why there is none; None before it was looked for."""
@@ -79,11 +81,13 @@ class Analyst:
         if not self.may_probe:
             return Known(analysis=None, said="probing was switched off")
         if self._device is None:
+            self.progress("looking for a CPU OpenCL device, to see what the kernel touches")
             found = choose("cpu")
             no_device = "no usable CPU OpenCL device to probe the kernel on (see `llmperf doctor`)"
             self._device = no_device if isinstance(found, NoDevice) else found
         if isinstance(self._device, str):
             return Known(analysis=None, said=self._device)
+        self.progress(f"probing kernel {kernel.name!r} on {self._device.name}")
         corpus = Corpus(kernels=(kernel,), sha256="")
         try:
             done = analyse_corpus(

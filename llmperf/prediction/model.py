@@ -7,7 +7,7 @@ source, a model answers in milliseconds.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -68,13 +68,11 @@ class Model:
     Reads each source once, and finds out once what a kernel touches. Not for several threads at a time.
     """
 
-    def __init__(
-        self, run: LoadedRun, *, analyse: bool = True, cache: AnalysisCache | None = None
-    ) -> None:
-        """Keep ``run``; ``analyse`` False never probes a new kernel, ``cache`` keeps what probes found out."""
+    def __init__(self, run: LoadedRun, analyst: Analyst) -> None:
+        """Keep ``run``, and what finds out what new kernels touch."""
         self._run = run
+        self._analyst = analyst
         self._reader = SourceReader()
-        self._analyst = Analyst(run.kernels, may_probe=analyse, cache=cache)
         self._trained = frozenset(run.kernels.column("kernel_id").to_pylist())
 
     @classmethod
@@ -84,14 +82,22 @@ class Model:
         *,
         analyse: bool = True,
         cache: AnalysisCache | None = None,
+        progress: Callable[[str], None] = lambda _line: None,
     ) -> Self:
         """Load a run by its folder or name; None takes the only one in ``runs/``.
+
+        Args:
+            model: a run's folder or name.
+            analyse: probe new kernels on a CPU OpenCL device.
+            cache: keeps what probes found out.
+            progress: is told one line before what takes seconds.
 
         Raises:
             BadInput: There is no such run, or it is damaged.
         """
         run = load_run(resolve_run(model) if model is not None else _only_run())
-        return cls(run, analyse=analyse, cache=cache)
+        analyst = Analyst(run.kernels, may_probe=analyse, cache=cache, progress=progress)
+        return cls(run, analyst)
 
     @property
     def name(self) -> str:

@@ -142,7 +142,7 @@ def test_a_time_below_what_the_bytes_take_is_raised(model):
 
     from dataclasses import replace  # noqa: PLC0415
 
-    hopeful = Model(replace(model._run, model=Optimist()), analyse=False)
+    hopeful = Model(replace(model._run, model=Optimist()), model._analyst)
     found = hopeful.predict(VADD, global_size=2**28, local_size=64, sweep=True)
     least_ns = (3 * 4 * 2**28 - 2 * 2**22) / 1600
     assert found["time_ns"] == pytest.approx(least_ns)
