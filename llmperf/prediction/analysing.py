@@ -16,13 +16,10 @@ from llmperf_common.analysis import Analysis
 from llmperf_common.records import Kernel
 from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS, analysis_from_row
 from llmperf_common.store.filesystem import StoreError
-from workers.analyse_ahead import analyse_corpus
+from workers.analyse_ahead import ANALYSIS_TIMEOUT_S, analyse_corpus
 from workers.corpus_parquet import Corpus
 from workers.device.find import NoDevice, choose
 from workers.device.interface import DeviceRef
-
-ANALYSIS_TIMEOUT_S = 30.0
-"""For one kernel, as long as a user may wait; half of what a collecting run gives it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
