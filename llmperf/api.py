@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from trainer.evaluate import EvaluationSummary
     from trainer.train import RunSummary
     from workers.config import CollectConfig
-    from workers.device.find import DeviceReport
     from workers.device.interface import DeviceRef
     from workers.device_worker import Control, RunStart
     from workers.loop_interfaces import LoopObserver
@@ -51,6 +50,7 @@ def collect(
     config: CollectConfig | None = None,
     control: Control | None = None,
     observe: Callable[[RunStart], LoopObserver] | None = None,
+    tell: Callable[[str], None] | None = None,
     ledger: str = "sqlite",
 ) -> CollectSummary:
     """Time the kernels of ``corpus`` on one device into the dataset ``out``; resumes what is there.
@@ -62,6 +62,7 @@ def collect(
         config: the tree of ``workers.config``; defaults where None.
         control: lets another thread or a signal handler stop the run.
         observe: makes an observer of the loop from what is known at its start.
+        tell: called with a line before each trial of an OpenCL runtime.
         ledger: ``sqlite``, beside the dataset (in the state folder of this machine where that is not a local disk), or the URL of a Redis server that several hosts share.
 
     Raises:
@@ -82,7 +83,7 @@ def collect(
         corpus=kernels,
         fs=open_filesystem(out),
         events=kept_beside(out, state_folder()) / "events",
-        ref=device_ref(device),
+        ref=device_ref(device, tell),
         config=config or Config(),
         control=control or Control_(),
         observe=observe or (lambda _start: SilentObserver()),
@@ -182,8 +183,12 @@ def _checked_selector(device: str | None) -> str | None:
     return f"replay:{Path(device.removeprefix('replay:')).absolute()}"
 
 
-def device_ref(device: str, report: DeviceReport | None = None) -> DeviceRef:
-    """Return how to reach the device that ``--device`` names, among those of ``report`` (probed now where None).
+def device_ref(device: str, tell: Callable[[str], None] | None = None) -> DeviceRef:
+    """Return how to reach the device that ``--device`` names.
+
+    Args:
+        device: ``auto``, ``pocl``, ``cpu``, ``cuda[:N]`` or ``replay:FILE``.
+        tell: called with a line before each trial of an OpenCL runtime.
 
     Raises:
         CommandError: There is none, or the name is no selector.
@@ -191,7 +196,7 @@ def device_ref(device: str, report: DeviceReport | None = None) -> DeviceRef:
     from workers.device.find import NoDevice, choose  # noqa: PLC0415
 
     try:
-        ref = choose(device, report)
+        ref = choose(device, tell=tell or (lambda _line: None))
     except ValueError as error:
         if device.startswith("replay:"):  # the selector is right, its file is not
             what = f"--device {device}: {error}; mend the file or name another"

@@ -181,6 +181,7 @@ def _collect(
                 config=settings,
                 control=control,
                 observe=observe,
+                tell=say,
                 ledger=ledger,
             )
         finally:
