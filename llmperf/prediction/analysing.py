@@ -16,10 +16,10 @@ from llmperf_common.analysis import Analysis
 from llmperf_common.records import Kernel
 from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS, analysis_from_row
 from llmperf_common.store.filesystem import StoreError
-from workers.analyse_ahead import ANALYSIS_TIMEOUT_S, analyse_corpus
-from workers.corpus_parquet import Corpus
-from workers.device.find import NoDevice, choose
 from workers.device.interface import DeviceRef
+
+ANALYSIS_TIMEOUT_S = 60.0
+"""For one kernel: what a collecting run gives it (``limits.analysis_timeout_s``), so that both find out the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,10 @@ class Analyst:
     def _probed(self, kernel: Kernel) -> Known:
         if not self.may_probe:
             return Known(analysis=None, said="probing was switched off")
+        from workers.analyse_ahead import analyse_corpus  # noqa: PLC0415  (most predictions need none)
+        from workers.corpus_parquet import Corpus  # noqa: PLC0415
+        from workers.device.find import NoDevice, choose  # noqa: PLC0415
+
         if self._device is None:
             self.progress("looking for a CPU OpenCL device, to see what the kernel touches")
             found = choose("cpu")
