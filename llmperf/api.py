@@ -262,7 +262,7 @@ def load_model(
     Args:
         model: a run's folder or name; may be left out where ``runs/`` holds one.
         analyse: probe new kernels on a CPU OpenCL device, where there is one, to see what they touch.
-        progress: is told one line before what takes seconds.
+        progress: receives one line before each step that takes seconds.
 
     Raises:
         BadInput: There is no such run, or it is damaged.

@@ -1,7 +1,7 @@
-"""What a kernel touches, for a prediction: as the model's dataset knows it, else probed on a CPU OpenCL device.
+"""What a kernel touches, for a prediction: known from the dataset, else probed on a CPU device.
 
-Owns when a kernel is probed, where, and what is said where it is not. The probing itself runs in a child that is
-killed after its time (``workers/analyse_ahead.py``).
+Owns when a kernel is probed, where, and what is said where it is not. The probing itself runs in a
+child that is killed after its time (``workers/analyse_ahead.py``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llmperf_common.store.filesystem import StoreError
 from workers.device.interface import DeviceRef
 
 ANALYSIS_TIMEOUT_S = 60.0
-"""For one kernel: what a collecting run gives it (``limits.analysis_timeout_s``), so that both find out the same."""
+"""For one kernel, as ``limits.analysis_timeout_s`` of ``collect``: both find out the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,9 @@ class Known:
 class Analyst:
     """Finds out what kernels touch, each kernel once.
 
-    ``stored``: the kernels that a run was fitted on. ``may_probe``: whether a device may be used. ``cache``: where
-    what was found out is kept for later processes. ``progress``: is told one line before what takes seconds.
+    ``stored``: the kernels that a run was fitted on. ``may_probe``: whether a device may be used.
+    ``cache``: where what was found out is kept for later processes. ``progress``: receives one line
+    before each step that takes seconds.
     """
 
     stored: pa.Table
@@ -77,7 +78,7 @@ class Analyst:
     def _probed(self, kernel: Kernel) -> Known:
         if not self.may_probe:
             return Known(analysis=None, said="probing was switched off")
-        from workers.analyse_ahead import analyse_corpus  # noqa: PLC0415  (most predictions need none)
+        from workers.analyse_ahead import analyse_corpus  # noqa: PLC0415  (needed by few)
         from workers.corpus_parquet import Corpus  # noqa: PLC0415
         from workers.device.find import NoDevice, choose  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
 """A trained model in memory: asked about one launch, or about many of one kernel.
 
-Loading costs half a second, reading a source a quarter, probing a new kernel some seconds; asked again about the same
-source, a model answers in milliseconds.
+Loading costs half a second, reading a source a quarter, probing a new kernel some seconds; asked
+again about the same source, a model answers in milliseconds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Launch:
     Attributes:
         global_size: work-items by dimension, 1 to 3 of them; a number for one dimension.
         local_size: work-items of a work-group, likewise.
-        args: by name: elements of a buffer, value of a scalar; what is left out is filled as ``collect`` plans it.
+        args: by name: elements of a buffer, value of a scalar; what is left out is filled as
+            ``collect`` plans it.
         sweep: also predict every legal local size.
     """
 
@@ -65,7 +66,8 @@ class Launch:
 class Model:
     """A trained run, loaded once. Make it with ``llmperf.load_model``.
 
-    Reads each source once, and finds out once what a kernel touches. Not for several threads at a time.
+    Reads each source once, and finds out once what a kernel touches. Not for several threads at a
+    time.
     """
 
     def __init__(self, run: LoadedRun, analyst: Analyst) -> None:
@@ -90,7 +92,7 @@ class Model:
             model: a run's folder or name.
             analyse: probe new kernels on a CPU OpenCL device.
             cache: keeps what probes found out.
-            progress: is told one line before what takes seconds.
+            progress: receives one line before each step that takes seconds.
 
         Raises:
             BadInput: There is no such run, or it is damaged.
@@ -160,7 +162,7 @@ class Model:
         kernel: str | None = None,
         device: str | None = None,
     ) -> list[Prediction]:
-        """Predict many launches of one kernel, in their order: it is read once and the model asked once.
+        """Predict many launches of one kernel, in their order; the model is asked once.
 
         Args:
             source: an OpenCL C file, or its text.
