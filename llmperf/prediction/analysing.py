@@ -21,6 +21,9 @@ from workers.device.interface import DeviceRef
 ANALYSIS_TIMEOUT_S = 60.0
 """For one kernel, as ``limits.analysis_timeout_s`` of ``collect``: both find out the same."""
 
+_MOST_CHARACTERS = 240
+"""Of a reason in a warning."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
@@ -106,5 +109,9 @@ class Analyst:
 
 def _known(analysis: Analysis, said: str) -> Known:
     if analysis.failure:
-        return Known(analysis=analysis, said=f"its memory analysis failed: {analysis.failure}")
+        why = " ".join(analysis.failure.split())
+        if len(why) > _MOST_CHARACTERS:  # a traceback, or the end of a compiler's stderr
+            half = _MOST_CHARACTERS // 2
+            why = f"{why[:half]} … {why[-half:]}"
+        return Known(analysis=analysis, said=f"its memory analysis failed: {why}")
     return Known(analysis=analysis, said=said)
