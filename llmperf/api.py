@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,7 @@ def open_dataset(path: str | Path) -> Dataset:
 
 def collect(
     *,
-    corpus: str | Path,
+    corpus: str | Path | Sequence[str | Path],
     out: str | Path,
     device: str = "auto",
     config: CollectConfig | None = None,
@@ -56,7 +56,7 @@ def collect(
     """Time the kernels of ``corpus`` on one device into the dataset ``out``; resumes what is there.
 
     Args:
-        corpus: a .cl file, a folder of them, or a CORPUS.parquet.
+        corpus: a .cl file, a folder of them, or a CORPUS.parquet; or several of these, which make one corpus.
         out: the dataset folder, or ``s3://bucket/prefix``.
         device: ``auto``, ``pocl``, ``cpu``, ``cuda[:N]`` or ``replay:FILE``.
         config: the tree of ``workers.config``; defaults where None.
@@ -78,7 +78,7 @@ def collect(
     from workers.device_worker import Control as Control_  # noqa: PLC0415
     from workers.observers import SilentObserver  # noqa: PLC0415
 
-    kernels = read_sources([Path(corpus)])
+    kernels = read_sources(_several(corpus))
     return collect_(
         corpus=kernels,
         fs=open_filesystem(out),
@@ -93,7 +93,7 @@ def collect(
 
 def collect_on_cluster(
     *,
-    corpus: str | Path,
+    corpus: str | Path | Sequence[str | Path],
     out: str | Path,
     device: str = "auto",
     config: ClusterCollectConfig | None = None,
@@ -106,7 +106,7 @@ def collect_on_cluster(
     The cluster is this Ray job's, or that of ``RAY_ADDRESS``; without either a local one is started.
 
     Args:
-        corpus: a .cl file, a folder of them, or a CORPUS.parquet.
+        corpus: a .cl file, a folder of them, or a CORPUS.parquet; or several of these, which make one corpus.
         out: the dataset folder, which all nodes share.
         device: ``auto``, ``cuda``, ``pocl``, ``cpu`` or ``replay:FILE``, for every actor.
         config: the tree of ``cluster.config``; defaults where None.
@@ -148,7 +148,7 @@ def collect_on_cluster(
     folder = local_folder(out)
     where = str(out) if folder is None else str(folder.absolute())
     home_of = ledger_home(ledger, where, state_folder())  # tells at once of a server that is no use
-    kernels = read_sources([Path(corpus)])
+    kernels = read_sources(_several(corpus))
     fs = open_filesystem(where)
     with (
         connected() as runtime,
@@ -166,6 +166,10 @@ def collect_on_cluster(
             control=control or Control_(),
             observer=SeatMetrics(board, RayMeter()),
         )
+
+
+def _several(corpus: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+    return [corpus] if isinstance(corpus, str | Path) else corpus
 
 
 def _checked_selector(device: str | None) -> str | None:

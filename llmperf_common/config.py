@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import logging
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
@@ -18,6 +19,7 @@ import pydantic
 
 from llmperf_common.ids import canonical_json
 
+_logger = logging.getLogger(__name__)
 NodeT = TypeVar("NodeT", bound="Node")
 
 
@@ -107,7 +109,9 @@ def load_config(
             raise ConfigError(f"--set {override!r}: write it as key=value, for example plan.seed=7")
         _check_key(root, key.strip())
         _set_dotted(tree, key.strip(), _parse_value(raw.strip()))
-    return root.from_mapping(tree)
+    found = root.from_mapping(tree)
+    _logger.debug("config: %s", found.model_dump(mode="json"))
+    return found
 
 
 def preset_names(folder: str) -> list[str]:

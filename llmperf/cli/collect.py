@@ -23,11 +23,12 @@ ConfigT = TypeVar("ConfigT", bound="Node")
 
 def collect(
     corpus: Annotated[
-        Path,
+        list[Path],
         typer.Option(
             "--corpus",
             metavar="CORPUS",
-            help="A .cl file, a folder, archive or git directory of them, or a CORPUS.parquet.",
+            help="A .cl file, a folder, archive or git directory of them, or a CORPUS.parquet. "
+            "May be repeated: all of them make one corpus.",
         ),
     ],
     out: Annotated[
@@ -159,7 +160,7 @@ def _names(given: list[str] | None) -> list[str] | None:
 
 
 def _collect(
-    corpus: Path, out: str, device: str, settings: CollectConfig, ledger: str
+    corpus: list[Path], out: str, device: str, settings: CollectConfig, ledger: str
 ) -> CollectSummary:
     from llmperf import api  # noqa: PLC0415
     from llmperf.cli.progress import ProgressObserver, interrupts_to  # noqa: PLC0415
@@ -190,7 +191,7 @@ def _collect(
 
 
 def _collect_on_cluster(
-    corpus: Path, out: str, device: str, settings: ClusterCollectConfig, ledger: str
+    corpus: list[Path], out: str, device: str, settings: ClusterCollectConfig, ledger: str
 ) -> CollectSummary:
     from llmperf import api  # noqa: PLC0415
     from llmperf.cli.cluster_progress import ClusterProgress  # noqa: PLC0415
@@ -216,15 +217,17 @@ def _finish(summary: CollectSummary) -> None:
     failures = ", ".join(f"{code} {n:,}" for code, n in sorted(summary.failures_by_code.items()))
     say(
         f"planned {summary.num_planned:,} = ok {summary.num_ok:,} + failed {summary.num_failed:,} + "
-        f"pending {summary.num_pending:,}   (tasks {summary.num_tasks_done:,} of {summary.num_tasks:,})"
+        f"pending {summary.num_pending:,}   (tasks {summary.num_tasks_done:,} of {summary.num_tasks:,})",
+        is_result=True,
     )
     if failures:
-        say(f"failed: {failures}")
+        say(f"failed: {failures}", is_result=True)
     say(f"{', '.join(dict.fromkeys(d.name for d in summary.devices))}: {summary.seconds:.1f} s")
     if summary.stop_reason is StopReason.INTERRUPTED:
-        raise CommandError(
-            Exit.INTERRUPTED, "interrupted; everything finished is saved, the same command resumes"
-        )
+        left = "everything finished is saved, the same command resumes"
+        if summary.num_tasks_done == summary.num_tasks:
+            left = "the run is complete, nothing is left to do"
+        raise CommandError(Exit.INTERRUPTED, f"interrupted; {left}")
     if summary.stop_reason is StopReason.TIME_IS_UP and summary.num_pending:
         say("--max-time is up; everything finished is saved, the same command goes on")
     if summary.stop_reason is StopReason.TOO_MANY_FAILURES:

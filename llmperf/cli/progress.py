@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from llmperf.cli.console import say
+from llmperf.cli.console import is_quiet, say
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.records import TaskResult
 from workers.observers import SilentObserver, statuses_of
@@ -44,16 +44,15 @@ class ProgressObserver(SilentObserver):
         self._line_after_s = self._started_s + _LINE_INTERVAL_S
         self._kernel = ""
         self._bar: Progress | None = None
-        resumed = f", {self._num_done:,} done before" if self._num_done else ""
         say(
-            f"{start.device.name} ({start.device.platform}): {self._num_tasks:,} kernels{resumed}; "
-            f"plan {start.plan.plan_hash}"
+            f"{start.device.name} ({start.device.platform}): {self._num_tasks:,} kernels"
+            f"{done_before(self._num_done, self._num_tasks)}; plan {start.plan.plan_hash}"
         )
         for path, reason in start.skipped[:_MAX_SKIPPED_SHOWN]:
             say(f"skipped {path}: {reason}")
         if len(start.skipped) > _MAX_SKIPPED_SHOWN:
             say(f"skipped {len(start.skipped) - _MAX_SKIPPED_SHOWN:,} more files")
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not is_quiet():
             self._bar = Progress(
                 BarColumn(bar_width=30),
                 TextColumn("{task.description}"),
@@ -111,6 +110,17 @@ class ProgressObserver(SilentObserver):
         if failed:
             parts.append("failed " + ", ".join(f"{code} {n:,}" for code, n in failed.items()))
         return "  ".join(parts)
+
+
+def done_before(num_done: int, num_tasks: int) -> str:
+    """Return what an earlier start of a run has left to do, to be put behind the number of tasks.
+
+    >>> [done_before(num, 3) for num in (0, 1, 3)]
+    ['', ', 1 done before', ', complete before this start: nothing to do']
+    """
+    if num_done >= num_tasks:
+        return ", complete before this start: nothing to do"
+    return f", {num_done:,} done before" if num_done else ""
 
 
 @contextlib.contextmanager
