@@ -12,10 +12,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "collect", "evaluate", "open_dataset", "predict", "train"]
+__all__ = [
+    "__version__",
+    "collect",
+    "evaluate",
+    "load_model",
+    "open_dataset",
+    "predict",
+    "train",
+]
 
 if TYPE_CHECKING:
-    from llmperf.api import collect, evaluate, open_dataset, predict, train
+    from llmperf.api import collect, evaluate, load_model, open_dataset, predict, train
 
 
 def __getattr__(name: str) -> Any:

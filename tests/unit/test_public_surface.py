@@ -131,7 +131,15 @@ def test_presets() -> None:
 
 
 def test_exported_names() -> None:
-    wanted = ["__version__", "collect", "evaluate", "open_dataset", "predict", "train"]
+    wanted = [
+        "__version__",
+        "collect",
+        "evaluate",
+        "load_model",
+        "open_dataset",
+        "predict",
+        "train",
+    ]
     assert wanted == llmperf.__all__
     assert dir(llmperf) == wanted
     assert all(getattr(llmperf, name) for name in wanted)
