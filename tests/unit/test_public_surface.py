@@ -93,7 +93,8 @@ COLUMNS = {
         peak_fp32_gflops peak_fp64_gflops launch_floor_ns max_constant_buffer_bytes
         compute_capability warp_size registers_per_unit local_memory_per_unit_bytes
         max_work_items_per_unit max_work_groups_per_unit memory_bus_bits
-        max_memory_clock_mhz has_ecc pci_bus_id power_limit_w
+        max_memory_clock_mhz has_ecc pci_bus_id power_limit_w peak_dram_spread peak_l2_spread peak_fp32_spread
+        peak_fp64_spread
     """,
     "predictions": """
         sample_id kernel_id family_id suite split model device_class median_ns predicted_ns
@@ -144,7 +145,7 @@ def test_columns() -> None:
     found = {table: schema.names for table, schema in TABLES.items()}
     found["predictions"] = PREDICTIONS.names
     assert found == {table: names.split() for table, names in COLUMNS.items()}
-    assert SCHEMA_VERSION == 3
+    assert SCHEMA_VERSION == 4
 
 
 def test_exit_codes() -> None:
