@@ -53,14 +53,15 @@ COLLECT_KEYS = """
 """
 CLUSTER_KEYS = """
     cluster.pools cluster.device_classes cluster.start_timeout_s cluster.scan_interval_s cluster.restart_delay_s
-    cluster.max_restarts cluster.drain_throttled_share cluster.drain_sentinel_drift cluster.drain_faulty_tasks
+    cluster.max_restarts cluster.drain_throttled_share cluster.drain_sentinel_drift cluster.drift_pause_s
+    cluster.drift_patience_s cluster.drain_faulty_tasks
 """
 METRIC_NAMES = """
     llmperf_samples llmperf_tasks_done llmperf_tasks_in_hand llmperf_ok_samples_per_second llmperf_device_busy_share
     llmperf_device_temperature_celsius llmperf_device_throttled_share llmperf_worker_state llmperf_seat_state
     llmperf_ledger_seconds llmperf_commit_seconds
 """
-EVENTS = "claimed timed finished committed refused published lost log"
+EVENTS = "claimed timed finished committed refused published lost seat log"
 TRAIN_KEYS = """
     model train.seed train.num_threads train.balance train.overwrite split.kind split.seed
     split.held_out_share split.public_suites gbdt.num_rounds gbdt.early_stopping_rounds
