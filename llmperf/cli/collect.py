@@ -220,6 +220,8 @@ def _finish(summary: CollectSummary) -> None:
     if failures:
         say(f"failed: {failures}")
     say(f"{', '.join(dict.fromkeys(d.name for d in summary.devices))}: {summary.seconds:.1f} s")
+    if summary.noise.warning:
+        say(f"warning: {summary.noise.warning}")
     if summary.stop_reason is StopReason.INTERRUPTED:
         raise CommandError(
             Exit.INTERRUPTED, "interrupted; everything finished is saved, the same command resumes"
