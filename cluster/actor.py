@@ -15,7 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from cluster.health import DrainRule
+from cluster.health import DrainRule, drains_for_drift
 from cluster.homes import kept_beside, ledger_home
 from cluster.metrics import Meter, MetricsObserver, SilentMeter
 from cluster.pinning import NoSeatDevice, device_of_seat
@@ -31,9 +31,9 @@ from llmperf_common.store.location import open_filesystem
 from llmperf_common.store.run import read_run
 from workers.corpus import Corpus
 from workers.device.gpu_lock import GpuTakenError
+from workers.device.interface import DeviceRef
 from workers.device.nvml import NvmlAbsent, open_gpu_of
 from workers.device.nvml_gpu import NvmlGpu
-from workers.device.replay import SELECTOR_PREFIX
 from workers.device_worker import Control, DeviceWorker
 from workers.event_logging import EventLogHandler, logging_taken
 from workers.events import open_event_log
@@ -174,13 +174,12 @@ class CollectActor:
             if self._control.num_interrupts == 0 and self._run is not None:
                 gpu = open_gpu_of(device)
                 self._gpu = None if isinstance(gpu, NvmlAbsent) else gpu
-                is_cpu = not ref.selector.startswith(("cuda", "gpu", SELECTOR_PREFIX))
-                reason, device = self._collect(worker, device, *self._run, is_cpu=is_cpu)
+                reason, device = self._collect(worker, ref, device, *self._run)
         # Told when children and scratch folder are gone: this process may be ended for it.
         self._tell(ActorState.ENDED, device=device, reason=reason)
 
     def _collect(
-        self, worker: DeviceWorker, found: Device, corpus: Corpus, run_id: str, *, is_cpu: bool
+        self, worker: DeviceWorker, ref: DeviceRef, found: Device, corpus: Corpus, run_id: str
     ) -> tuple[StopReason, Device]:
         spec = self._spec
         fs = open_filesystem(spec.location)
@@ -197,7 +196,7 @@ class CollectActor:
             spec.config.cluster,
             self._drain,
             baseline_ns=spec.sentinel_baseline_ns,
-            drains_for_drift=not is_cpu,
+            drains_for_drift=drains_for_drift(ref),
         )
         metrics = MetricsObserver(
             self._meter,

@@ -16,6 +16,7 @@ from cluster.reports import DrainCause
 from llmperf_common.failures import Failure, FailureCode
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Sample, TaskResult
+from workers.device.interface import DeviceRef
 from workers.observers import SilentObserver
 
 _logger = logging.getLogger(__name__)
@@ -130,6 +131,15 @@ class DrainRule(SilentObserver):
             return drift
         self.is_steady, self._is_on_trial = True, False
         return None
+
+
+def drains_for_drift(ref: DeviceRef) -> bool:
+    """Whether a device is given up when its sentinel gets slower: not a CPU, which all processes share.
+
+    >>> [drains_for_drift(DeviceRef(selector=name, platform="", name="")) for name in ("cuda:0", "pocl", "cpu")]
+    [True, False, False]
+    """
+    return ref.selector not in ("cpu", "pocl")
 
 
 def _only_faults(samples: Sequence[Sample]) -> bool:

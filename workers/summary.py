@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.failures import OK_STATUS
-from llmperf_common.records import Device
+from llmperf_common.records import Device, SentinelReading
 from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS, analysis_from_row
 from llmperf_common.store.filesystem import Filesystem
 from llmperf_common.store.noise import NOISE_COLUMNS, Noise, noise_of, relative_iqrs
@@ -113,7 +113,8 @@ def _count_rows(
     statuses: Counter[str] = Counter()
     rows: Counter[str] = Counter()
     wanted = pa.array(tasks, pa.string())
-    ratios, sentinel = [np.empty(0, np.float32)], []
+    ratios = [np.empty(0, np.float32)]
+    sentinel: list[SentinelReading] = []
     columns = project("samples", ["task_id", "global_size", *NOISE_COLUMNS])
     for entry in dataset.shards("samples"):
         data = dataset.shard_bytes(entry)
