@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 
 import numpy as np
+import numpy.typing as npt
 import pyopencl as cl  # noqa: TID251
 
 from llmperf_common.records import Device
@@ -50,8 +51,9 @@ class TriadLoad:
     """STREAM's triad over three arrays of ``total_bytes`` in all.
 
     Counted as STREAM does: two reads and one write an element, no write-allocate. ``floor_ns`` is taken
-    off (at most half the time): data that fit a GPU's cache are moved faster than a launch begins and
-    ends, and a peak that is too low would flag honest kernels.
+    off (at most half the time): data that fit a GPU's cache are moved faster than a launch begins and ends, and
+    a peak that is too low would flag honest kernels. Give the shortest empty launch: the best of thousands of
+    launches has the shortest start, too.
     """
 
     def __init__(self, queue: DeviceQueue, *, total_bytes: int, floor_ns: float = 0.0) -> None:
@@ -80,14 +82,14 @@ class TriadLoad:
 
 def measure_peaks(queue: DeviceQueue, device: Device) -> Device:
     """Return ``device`` with its peaks and their spread, its observed timer step and its launch floor."""
-    timer_step_ns, launch_floor_ns = _timer_step_and_floor(queue)
+    timer_step_ns, empty_ns = _timer_step_and_empty_launches(queue)
     cache = device.last_level_cache_bytes or 2**20
     beyond_cache = min(
         5 * cache, device.global_memory_bytes // 4, _TRIAD_ARRAYS * device.max_allocation_bytes
     )
     triads = {
         "dram": TriadLoad(queue, total_bytes=beyond_cache),
-        "l2": TriadLoad(queue, total_bytes=cache // 4, floor_ns=launch_floor_ns),
+        "l2": TriadLoad(queue, total_bytes=cache // 4, floor_ns=float(empty_ns.min())),
     }
     chains = {"fp32": FmaLoad(queue, "fma_float32")}
     if device.has_fp64:
@@ -105,7 +107,7 @@ def measure_peaks(queue: DeviceQueue, device: Device) -> Device:
     return dataclasses.replace(
         device,
         timer_step_ns=timer_step_ns,
-        launch_floor_ns=launch_floor_ns,
+        launch_floor_ns=float(np.median(empty_ns)),
         peak_dram_gbps=peaks["dram"].best,
         peak_dram_spread=peaks["dram"].spread,
         peak_l2_gbps=peaks["l2"].best,
@@ -117,8 +119,10 @@ def measure_peaks(queue: DeviceQueue, device: Device) -> Device:
     )
 
 
-def _timer_step_and_floor(queue: DeviceQueue) -> tuple[float, float]:
-    """Return the smallest step the event clock was seen to make and the time of an empty kernel, ns.
+def _timer_step_and_empty_launches(
+    queue: DeviceQueue,
+) -> tuple[float, npt.NDArray[np.int64]]:
+    """Return the smallest step the event clock was seen to make and the times of an empty kernel, ns.
 
     The step is observed because advertised ones are wrong: NVIDIA's OpenCL says 1,000 ns on an H200
     where stamps are 32 ns apart.
@@ -138,4 +142,5 @@ def _timer_step_and_floor(queue: DeviceQueue) -> tuple[float, float]:
     output.release()
     gaps = np.concatenate([np.diff(np.unique(stamps)), np.diff(np.unique(durations)), durations])
     positive = gaps[gaps > 0]
-    return float(positive.min()) if positive.size else 0.0, float(np.median(durations))
+    step_ns = float(positive.min()) if positive.size else 0.0
+    return step_ns, np.array(durations, np.int64)
