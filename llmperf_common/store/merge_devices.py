@@ -1,7 +1,8 @@
 """Which record of a device a merged dataset keeps, where several sources have one.
 
-Owns the choice: the first source's record, with the best of each peak. A peak says what the device can do at
-best, and a measurement on a busy machine gives less, never more. Does not own rows of samples: ``merge.py``.
+Owns the choice: the first source's record, with the best of each peak. A peak says what the device
+can do at best, and a measurement on a busy machine gives less, never more. Does not own rows of
+samples: ``merge.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Whether a run's machine was quiet, judged from what its rows and shards hold anyway.
 
-Owns the two measures, their limits, and the sentence that warns. Every row is kept whatever comes out.
+Owns the two measures, their limits, and the sentence that warns. Every row is kept whatever comes
+out.
 """
 
 from __future__ import annotations

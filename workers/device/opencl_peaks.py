@@ -1,7 +1,8 @@
 """What a device can do at best, measured by our own kernels in a second or two.
 
-Owns the loads and their sizes; the rounds in which they take turns are ``peak_rounds``'s. The figures serve
-the floor check and the roofline, so they need to be within some per cent, not to be records.
+Owns the loads and their sizes; the rounds in which they take turns are ``peak_rounds``'s. The
+figures serve the floor check and the roofline, so they need to be within some per cent, not to be
+records.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Owns the rounds and their spread. What a load launches is ``opencl_peaks``'s.
 
-Best of five launches in a row was not enough on a CPU device: 2 ms in all, less than a time slice of the
-scheduler. While another process has one of two processors for that long, half the peak was recorded (3 of 8
-starts on 2 cores gave 117 instead of 231 GFLOP/s).
+Best of five launches in a row was not enough on a CPU device: 2 ms in all, less than a time slice
+of the scheduler. While another process has one of two processors for that long, half the peak was
+recorded (3 of 8 starts on 2 cores gave 117 instead of 231 GFLOP/s).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """One processor for each of the busiest threads of this process, for a moment.
 
-Owns the affinity of threads that a runtime has started. Linux leaves two of our threads on one processor while
-another process has the next one for itself: on 2 cores an OpenCL runtime then works on one thread for seconds,
-and a launch takes twice as long (116 instead of 232 GFLOP/s, half of the starts beside one busy process).
+Owns the affinity of threads that a runtime has started. Linux leaves two of our threads on one
+processor while another process has the next one for itself: on 2 cores an OpenCL runtime then works
+on one thread for seconds, and a launch takes twice as long (116 instead of 232 GFLOP/s, half of the
+starts beside one busy process).
 """
 
 from __future__ import annotations
