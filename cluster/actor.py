@@ -15,11 +15,11 @@ import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from cluster.health import DrainRule
+from cluster.health import DrainRule, drains_for_drift
 from cluster.homes import kept_beside, ledger_home
 from cluster.metrics import Meter, MetricsObserver, SilentMeter
 from cluster.pinning import NoSeatDevice, device_of_seat
-from cluster.reports import ActorReport, ActorSpec, ActorState, FailureKind
+from cluster.reports import ActorReport, ActorSpec, ActorState, DrainCause, FailureKind
 from cluster.timed_ledger import TimedHome
 from llmperf_common.extras import MissingExtra
 from llmperf_common.ledger.attach import process_name
@@ -31,6 +31,7 @@ from llmperf_common.store.location import open_filesystem
 from llmperf_common.store.run import read_run
 from workers.corpus import Corpus
 from workers.device.gpu_lock import GpuTakenError
+from workers.device.interface import DeviceRef
 from workers.device.nvml import NvmlAbsent, open_gpu_of
 from workers.device.nvml_gpu import NvmlGpu
 from workers.device_worker import Control, DeviceWorker
@@ -89,6 +90,8 @@ class CollectActor:
         self._gpu: NvmlGpu | None = None
         self._began_s: float | None = None
         self._drained = ""
+        self._drain_cause: DrainCause | None = None
+        self._rule: DrainRule | None = None
         self._thread = threading.Thread(target=self._work, name="collector", daemon=True)
         self._thread.start()
 
@@ -108,6 +111,9 @@ class CollectActor:
             device=told.device,
             reason=told.reason,
             drained=self._drained,
+            drain_cause=self._drain_cause,
+            sentinel_baseline_ns=self._rule.baseline_ns if self._rule else None,
+            is_steady=self._rule is not None and self._rule.is_steady,
             statuses=dict(self._board.statuses),
             num_tasks_done=self._board.num_tasks_done,
             num_tasks_in_hand=0 if told.is_final else self._board.num_in_hand,
@@ -168,12 +174,12 @@ class CollectActor:
             if self._control.num_interrupts == 0 and self._run is not None:
                 gpu = open_gpu_of(device)
                 self._gpu = None if isinstance(gpu, NvmlAbsent) else gpu
-                reason, device = self._collect(worker, device, *self._run)
+                reason, device = self._collect(worker, ref, device, *self._run)
         # Told when children and scratch folder are gone: this process may be ended for it.
         self._tell(ActorState.ENDED, device=device, reason=reason)
 
     def _collect(
-        self, worker: DeviceWorker, found: Device, corpus: Corpus, run_id: str
+        self, worker: DeviceWorker, ref: DeviceRef, found: Device, corpus: Corpus, run_id: str
     ) -> tuple[StopReason, Device]:
         spec = self._spec
         fs = open_filesystem(spec.location)
@@ -186,7 +192,12 @@ class CollectActor:
         plan = join_plan(fs, corpus, spec.config, [found])
         self._began_s = time.monotonic()
         self._tell(ActorState.COLLECTING)
-        rule = DrainRule(spec.config.cluster, self._drain)
+        rule = self._rule = DrainRule(
+            spec.config.cluster,
+            self._drain,
+            baseline_ns=spec.sentinel_baseline_ns,
+            drains_for_drift=drains_for_drift(ref),
+        )
         metrics = MetricsObserver(
             self._meter,
             {
@@ -208,7 +219,9 @@ class CollectActor:
             counts_rows=False,
         )
 
-    def _drain(self, reason: str) -> None:
+    def _drain(self, cause: DrainCause, reason: str) -> None:
+        _logger.warning("drained: %s", reason)  # into the event log, too
+        self._drain_cause = cause
         self._drained = self._control.drained = reason
         self.stop(drop=False)
 

@@ -62,7 +62,19 @@ class ClusterConfig(Node):
         0.25,
         gt=0,
         le=10,
-        description="Drain a GPU when its sentinel kernel takes longer by this share than at first (medians of 5).",
+        description="Drain a GPU when its sentinel kernel takes longer by this share than at first (medians of 5); CPU devices are not drained for it.",
+    )
+    drift_pause_s: float = Field(
+        10.0,
+        gt=0,
+        le=3600,
+        description="Where the seat that is drained for drift is the last of its device class, try it again after so long, then after twice as long, up to 60 s.",
+    )
+    drift_patience_s: float = Field(
+        1800.0,
+        ge=0,
+        le=604_800,
+        description="Give that seat up when its sentinel has not been within the limit for so long.",
     )
     drain_faulty_tasks: int = Field(
         20,

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from cluster.config import ClusterConfig
-from cluster.reports import ActorReport, ActorSpec, ActorState, FailureKind
+from cluster.drift_pause import DriftPause
+from cluster.reports import ActorReport, ActorSpec, ActorState, DrainCause, FailureKind
 from cluster.runtime import Actor, ActorGone, Runtime
 from cluster.seats import Seat, seats_of, unmatched_pools
 from llmperf_common.records import Device
 from workers.corpus import Corpus
+from workers.loop_interfaces import StopReason
 
 _TAKEN_PATIENCE_S = 60.0
 """How long a GPU may be held by somebody else, such as the actors of a driver that was just killed."""
@@ -34,6 +36,8 @@ class SeatState(StrEnum):
     """To be started at ``Place.start_at_s``, or asked of Ray, and its actor has not answered yet."""
     RUNNING = "running"
     """Its actor has answered."""
+    PAUSED = "paused"
+    """The last of its device class, and too slow for the moment: tried again at ``Place.start_at_s``."""
     DONE = "done"
     DRAINED = "drained"
     """Given up for this run; ``Place.why`` says why."""
@@ -61,6 +65,7 @@ class Place:
     """Why the last actors here ended, each before it had done anything; since when is the next."""
     failing_since_s: float = 0.0
     pause_s: float = 0.0
+    drift: DriftPause = field(default_factory=DriftPause)
     device: Device | None = None
     """What the last actor here has opened."""
     earlier: Counter[str] = field(default_factory=Counter)
@@ -70,7 +75,7 @@ class Place:
     @property
     def is_active(self) -> bool:
         """Whether an actor runs here, or will be started."""
-        return self.state in (SeatState.WAITING, SeatState.RUNNING)
+        return self.state in (SeatState.WAITING, SeatState.RUNNING, SeatState.PAUSED)
 
     @property
     def is_unheard(self) -> bool:
@@ -139,7 +144,7 @@ class ActorPool:
         for place in self.places.values():
             if place.is_active and place.actor is not None:
                 self._hear(place, now_s)
-            waits = place.state is SeatState.WAITING and place.actor is None
+            waits = place.state in (SeatState.WAITING, SeatState.PAUSED) and place.actor is None
             if waits and now_s >= place.start_at_s and not self._is_stopping:
                 self._start(place, now_s)
         self._end_the_silent(now_s)
@@ -156,7 +161,7 @@ class ActorPool:
         self._is_stopping, self._is_dropping = True, self._is_dropping or drop
         self._stopped_s = None  # the clock of patience begins with the next step
         for place in self.places.values():
-            if place.state is SeatState.WAITING:
+            if place.state in (SeatState.WAITING, SeatState.PAUSED):
                 self._end(place, SeatState.DONE, "the run was stopped")
             elif place.state is SeatState.RUNNING:
                 assert place.actor is not None, "it runs"
@@ -207,7 +212,7 @@ class ActorPool:
         alive = {node.node_id for node in nodes}
         for place in self.places.values():
             if place.seat.node_id not in alive and place.is_active:
-                self._note_end(place, SeatState.GONE, "its node is gone")
+                self._note_state(place, SeatState.GONE, "its node is gone")
         missing = tuple(text for _, text in unmatched_pools(nodes, self._config.pools))
         for text in missing:
             if text not in self.missing_labels:
@@ -221,11 +226,15 @@ class ActorPool:
             place = self.places[seat] = Place(seat=seat)
             why = self._refused(seat)
             if why is not None:
-                self._note_end(place, SeatState.DRAINED, why)
+                self._note_state(place, SeatState.DRAINED, why)
 
     def _start(self, place: Place, now_s: float) -> None:
         self._keep_counts(place)
-        place.actor = self._runtime.start(self._spec_of(place.seat))
+        spec = self._spec_of(place.seat)
+        if place.drift.since_s is not None:
+            spec = replace(spec, sentinel_baseline_ns=place.drift.baseline_ns)
+        place.actor = self._runtime.start(spec)
+        place.state = SeatState.WAITING
         place.has_begun, place.is_overdue, place.start_at_s = False, False, now_s
         waits = "Ray has not started its actor"
         if place.seat.on_gpu:
@@ -276,7 +285,7 @@ class ActorPool:
     def _end(self, place: Place, state: SeatState, why: str) -> None:
         if place.actor is not None:
             place.actor.kill()
-        self._note_end(place, state, why)
+        self._note_state(place, state, why)
 
     @staticmethod
     def _keep_counts(place: Place) -> None:
@@ -294,6 +303,10 @@ class ActorPool:
             return
         if told.num_tasks_done:
             place.deaths_in_a_row, place.failing, place.pause_s = 0, None, 0.0
+        if told.sentinel_baseline_ns is not None:
+            place.drift.baseline_ns = told.sentinel_baseline_ns
+        if told.is_steady:
+            place.drift.note_steady()
         if told.device is not None:
             place.device = told.device
             if place.failing is FailureKind.TAKEN:
@@ -304,11 +317,33 @@ class ActorPool:
         if told.state is ActorState.ENDED:
             place.actor.kill()
             if told.drained:
-                self._note_end(place, SeatState.DRAINED, told.drained)
+                self._drained(place, told, now_s)
             else:
                 place.state = SeatState.DONE
         elif told.state is ActorState.FAILED:
             self._failed(place, told, now_s)
+
+    def _drained(self, place: Place, told: ActorReport, now_s: float) -> None:
+        """Give the seat up; the last of its device class pauses where what it was drained for may pass."""
+        is_last = not any(
+            one is not place and one.is_active and _same_class(one, place)
+            for one in self.places.values()
+        )
+        may_pass = told.drain_cause is DrainCause.DRIFT and told.reason is not StopReason.COMPLETE
+        if self._is_stopping or not (is_last and may_pass):
+            self._note_state(place, SeatState.DRAINED, told.drained)
+            return
+        config = self._config
+        pause_s = place.drift.next_pause_s(
+            now_s, first_s=config.drift_pause_s, limit_s=config.drift_patience_s
+        )
+        if pause_s is None:
+            why = f"{told.drained}, and still does after {config.drift_patience_s:g} s (cluster.drift_patience_s)"
+            self._note_state(place, SeatState.DRAINED, why)
+            return
+        place.actor, place.start_at_s = None, now_s + pause_s
+        why = f"{told.drained}; the last seat of its device class, tried again in {pause_s:g} s"
+        self._note_state(place, SeatState.PAUSED, why)
 
     def _failed(self, place: Place, told: ActorReport, now_s: float) -> None:
         assert place.actor is not None, "it has told"
@@ -318,7 +353,7 @@ class ActorPool:
         place.actor.kill()
         patience_s = self._patience_s.get(told.kind, 0.0) if told.kind else 0.0
         if self._is_stopping and patience_s:
-            self._note_end(place, SeatState.DONE, told.detail)
+            self._note_state(place, SeatState.DONE, told.detail)
             return
         if place.failing is not told.kind:
             place.failing, place.failing_since_s, place.pause_s = told.kind, now_s, 0.0
@@ -329,7 +364,7 @@ class ActorPool:
             place.state, place.why, place.actor = SeatState.WAITING, told.detail, None
             place.start_at_s = now_s + place.pause_s
             return
-        self._note_end(place, SeatState.DRAINED, told.detail)
+        self._note_state(place, SeatState.DRAINED, told.detail)
 
     def _died(self, place: Place, why: str, now_s: float) -> None:
         assert place.actor is not None, "it has died"
@@ -341,7 +376,7 @@ class ActorPool:
             place.state, place.why = SeatState.DONE, why
         elif place.deaths_in_a_row > self._config.max_restarts:
             detail = f"its actor died {place.deaths_in_a_row} times in a row: {why}"
-            self._note_end(place, SeatState.DRAINED, detail)
+            self._note_state(place, SeatState.DRAINED, detail)
         else:
             self._say(f"{place.seat.name}: its actor died and is started again: {why}")
             place.state, place.why = SeatState.WAITING, why
@@ -364,8 +399,14 @@ class ActorPool:
         else:
             place.actor.kill()
             why = f"the plan is not for its device class {told.device.device_class}"
-            self._note_end(place, SeatState.DRAINED, why)
+            self._note_state(place, SeatState.DRAINED, why)
 
-    def _note_end(self, place: Place, state: SeatState, why: str) -> None:
+    def _note_state(self, place: Place, state: SeatState, why: str) -> None:
         place.state, place.why = state, why
         self._say(f"{place.seat.name}: {state.value}: {why}")
+
+
+def _same_class(one: Place, other: Place) -> bool:
+    if one.device is None or other.device is None:
+        return False
+    return one.device.device_class == other.device.device_class

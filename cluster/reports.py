@@ -43,6 +43,15 @@ class FailureKind(StrEnum):
     """A mistake of ours: tried again like a death."""
 
 
+class DrainCause(StrEnum):
+    """What an actor asked to be drained for."""
+
+    FAULTS = "faults"
+    THROTTLING = "throttling"
+    DRIFT = "drift"
+    """The sentinel takes longer than at first. It may pass: the last seat of a class is tried again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorSpec:
     """What an actor is made with.
@@ -53,6 +62,8 @@ class ActorSpec:
         ledger: ``sqlite`` or a Redis URL.
         state_folder: for what must not lie on a network.
         config: the whole tree.
+        sentinel_baseline_ns: what the sentinel took at first, where an earlier actor was drained for drift: this one's
+            first reading says whether the device is as fast again. None: this actor's own first readings are the baseline.
     """
 
     seat: Seat
@@ -60,6 +71,7 @@ class ActorSpec:
     ledger: str
     state_folder: Path
     config: ClusterCollectConfig
+    sentinel_baseline_ns: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +89,10 @@ class ActorReport:
     reason: StopReason | None = None
     drained: str = ""
     """Why it asked to be drained; it then ends by itself."""
+    drain_cause: DrainCause | None = None
+    sentinel_baseline_ns: float | None = None
+    is_steady: bool = False
+    """Whether a reading of the sentinel lay within the limit of a baseline since this actor began."""
     statuses: dict[str, int] = field(default_factory=dict)
     num_tasks_done: int = 0
     num_tasks_in_hand: int = 0

@@ -12,10 +12,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from cluster.collect import ClusterObserver
 from cluster.pool import ActorPool, SeatState
+from cluster.seats import Seat
 from llmperf_common.ledger.attach import LedgerHome, process_name
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.ledger.protocol import Ledger
@@ -23,13 +25,14 @@ from llmperf_common.records import Device
 from llmperf_common.store.epochs import latest_epoch
 from llmperf_common.store.filesystem import Filesystem
 from llmperf_common.store.run import RunRecord, read_run
+from workers.events import EventLog, open_event_log
 from workers.plan import Plan
 
 DRIVER_PREFIX = "driver/"
 INTERVAL_S = 2.0
 _SEATS_TOLD = 10
 _WHY_LIMIT = 120
-_TOLD_STATES = (SeatState.DRAINED, SeatState.GONE, SeatState.WAITING)
+_TOLD_STATES = (SeatState.DRAINED, SeatState.GONE, SeatState.PAUSED, SeatState.WAITING)
 
 _logger = logging.getLogger(__name__)
 
@@ -41,10 +44,16 @@ class SeatBoard:
         observer: is told everything.
         fs: the dataset.
         home_of: where the ledgers of a run are kept.
+        events: folder of the event logs; every change of a seat's state is written there.
     """
 
     def __init__(
-        self, observer: ClusterObserver, fs: Filesystem, home_of: Callable[[RunRecord], LedgerHome]
+        self,
+        observer: ClusterObserver,
+        fs: Filesystem,
+        home_of: Callable[[RunRecord], LedgerHome],
+        *,
+        events: Path,
     ) -> None:
         self._observer = observer
         self._fs = fs
@@ -59,6 +68,9 @@ class SeatBoard:
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         self._document: dict[str, Any] = {}
+        self._events = events
+        self._log: EventLog | None = None
+        self._states: dict[Seat, SeatState] = {}
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -69,12 +81,14 @@ class SeatBoard:
     def began(self, plan: Plan, devices: tuple[Device, ...], num_tasks_done: int) -> None:
         """The plan is made and actors begin."""
         self._observer.began(plan, devices, num_tasks_done)
+        self._log = open_event_log(self._events, self._worker_id)
         self._thread = threading.Thread(target=self._report, name="seat-board", daemon=True)
         self._thread.start()
 
     def stands(self, pool: ActorPool) -> None:
         """How all actors are now."""
         self._observer.stands(pool)
+        self._note_changes(pool)
         self._document = self._facts | seats_document(pool)
 
     def close(self) -> None:
@@ -84,6 +98,14 @@ class SeatBoard:
         self._closing.set()
         if self._thread is not None:
             self._thread.join(INTERVAL_S)
+        if self._log is not None:
+            self._log.close()
+
+    def _note_changes(self, pool: ActorPool) -> None:
+        for seat, place in pool.places.items():
+            if self._log is not None and self._states.get(seat) is not place.state:
+                self._states[seat] = place.state
+                self._log.note("seat", seat=seat.name, state=place.state.value, why=place.why)
 
     def _report(self) -> None:
         ledger: Ledger | None = None

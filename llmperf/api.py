@@ -122,7 +122,7 @@ def collect_on_cluster(
     """
     from cluster.collect import collect_on_cluster as collect_  # noqa: PLC0415
     from cluster.config import ClusterCollectConfig as Config  # noqa: PLC0415
-    from cluster.homes import ledger_home  # noqa: PLC0415
+    from cluster.homes import kept_beside, ledger_home  # noqa: PLC0415
     from cluster.observing import SilentClusterObserver  # noqa: PLC0415
     from llmperf_common.extras import require  # noqa: PLC0415
     from llmperf_common.store.location import local_folder, open_filesystem  # noqa: PLC0415
@@ -152,7 +152,14 @@ def collect_on_cluster(
     fs = open_filesystem(where)
     with (
         connected() as runtime,
-        contextlib.closing(SeatBoard(observer or SilentClusterObserver(), fs, home_of)) as board,
+        contextlib.closing(
+            SeatBoard(
+                observer or SilentClusterObserver(),
+                fs,
+                home_of,
+                events=kept_beside(where, state_folder()) / "events",
+            )
+        ) as board,
     ):
         return collect_(
             corpus=kernels,

@@ -309,6 +309,9 @@ class Device:
     runtime does not tell (all but the first are NVIDIA's). ``…_per_unit`` is of one compute unit (SM):
     registers of 32 bits, local memory, and how many work-items and work-groups can be resident.
     ``compute_capability`` as ``9.0``; ``pci_bus_id`` as ``00000000:1B:00.0``; ``power_limit_w`` as set on the host.
+
+    ``peak_…_spread`` = (best - median round) / best over the rounds that a peak was measured in, 0 to 1: above some
+    per cent the machine was not quiet. None before schema version 4 and where the device is no OpenCL one.
     """
 
     device_id: str
@@ -346,6 +349,10 @@ class Device:
     has_ecc: bool | None = None
     pci_bus_id: str | None = None
     power_limit_w: float | None = None
+    peak_dram_spread: float | None = None
+    peak_l2_spread: float | None = None
+    peak_fp32_spread: float | None = None
+    peak_fp64_spread: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

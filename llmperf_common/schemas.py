@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from llmperf_common.static_feature_names import STATIC_FEATURES
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 def _column(
@@ -130,6 +130,10 @@ DEVICES = pa.schema(
         _column("has_ecc", _BOOL, "Whether global memory corrects errors, which costs some bandwidth on some cards."),
         _column("pci_bus_id", _TEXT, "Where the card sits: domain:bus:device.function."),
         _column("power_limit_w", _F64, "Power limit as set on the host when the device joined the dataset.", unit="W"),
+        _column("peak_dram_spread", _F64, "(best - median) / best over the rounds in which peak_dram_gbps was measured; null before version 4."),
+        _column("peak_l2_spread", _F64, "The same of peak_l2_gbps."),
+        _column("peak_fp32_spread", _F64, "The same of peak_fp32_gflops."),
+        _column("peak_fp64_spread", _F64, "The same of peak_fp64_gflops; null without fp64."),
     ]
 )  # fmt: skip
 

@@ -52,6 +52,10 @@ EVENT_KINDS: dict[str, tuple[str, str]] = {
         "tasks, why",
         "Leases were lost and their work dropped; tasks by index in the plan.",
     ),
+    "seat": (
+        "seat, state, why",
+        "On a cluster, by the driver: a seat has another state (waiting, running, paused, done, drained, gone), and why.",
+    ),
     "log": (
         "level, logger, message, tasks_in_hand, task_id",
         "A warning or an error of Python's `logging`, with the tasks that the worker was at (at most 16); `task_id` where it is about one.",

@@ -16,11 +16,20 @@ import pyarrow.compute as pc
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.failures import OK_STATUS
-from llmperf_common.records import Device
+from llmperf_common.records import Device, SentinelReading
 from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS, analysis_from_row
 from llmperf_common.store.filesystem import Filesystem
-from llmperf_common.store.reader import Dataset, open_dataset, value_counts
+from llmperf_common.store.noise import NOISE_COLUMNS, Noise, noise_of, relative_iqrs
+from llmperf_common.store.reader import (
+    Dataset,
+    conform,
+    open_dataset,
+    project,
+    read_columns,
+    value_counts,
+)
 from llmperf_common.store.sample_keys import id_keys, join_keys
+from llmperf_common.store.shard import read_footer
 from workers.loop_interfaces import StopReason
 from workers.plan import Plan
 from workers.task_index import first_pending
@@ -45,6 +54,7 @@ class CollectSummary:
     devices: tuple[Device, ...]
     plan_hash: str
     seconds: float
+    noise: Noise
 
     def __post_init__(self) -> None:
         if self.num_planned != self.num_ok + self.num_failed + self.num_pending:
@@ -62,7 +72,7 @@ def summarise(
     num_pending = sum(map(plan.num_samples, first_pending(plan, done, limit=counted)))
     num_pending += plan.plan_config.samples_per_kernel * (num_pending_tasks - counted)
     first = [plan.task(index) for index in range(min(plan.num_tasks, _MAX_TASKS_COUNTED))]
-    statuses, rows = _count_rows(dataset, [task.task_id for task in first])
+    statuses, rows, noise = _count_rows(dataset, [task.task_id for task in first])
     full = plan.plan_config.samples_per_kernel
     # No plan gives more: only a task with fewer rows is worth the drawing of its configs.
     odd = [task for task in first if rows.get(task.task_id, full) != full]
@@ -83,6 +93,7 @@ def summarise(
         devices=tuple(devices),
         plan_hash=plan.plan_hash,
         seconds=seconds,
+        noise=noise,
     )
 
 
@@ -92,20 +103,30 @@ def _finished(dataset: Dataset) -> npt.NDArray[np.uint64]:
     return np.unique(join_keys([id_keys(table.column("task_id")) for table in tables]).high)
 
 
-def _count_rows(dataset: Dataset, tasks: Sequence[str]) -> tuple[dict[str, int], Counter[str]]:
-    """Return the rows by status and, of ``tasks``, the rows of each that have a launch config.
+def _count_rows(
+    dataset: Dataset, tasks: Sequence[str]
+) -> tuple[dict[str, int], Counter[str], Noise]:
+    """Return the rows by status and, of ``tasks``, the rows of each that have a launch config; and the noise.
 
-    A kernel that failed before it had one has a row without.
+    A kernel that failed before it had one has a row without. Each shard is read once: a store may be far away.
     """
     statuses: Counter[str] = Counter()
     rows: Counter[str] = Counter()
     wanted = pa.array(tasks, pa.string())
-    for table in dataset.iter_samples(["status", "task_id", "global_size"]):
+    ratios = [np.empty(0, np.float32)]
+    sentinel: list[SentinelReading] = []
+    columns = project("samples", ["task_id", "global_size", *NOISE_COLUMNS])
+    for entry in dataset.shards("samples"):
+        data = dataset.shard_bytes(entry)
+        table = conform(read_columns(data, entry.name, columns.names), columns)
+        ratios.append(relative_iqrs(table))
+        sentinel += read_footer(data, entry.name).sentinel
         statuses.update(value_counts(table.column("status")))
         has_config = pc.greater(pc.list_value_length(table.column("global_size")), 0)
         is_wanted = pc.is_in(table.column("task_id"), value_set=wanted)
         rows.update(value_counts(table.column("task_id").filter(pc.and_(has_config, is_wanted))))
-    return dict(statuses.most_common()), rows
+    noise = noise_of(np.concatenate(ratios), sentinel)
+    return dict(statuses.most_common()), rows, noise
 
 
 def _analyses(dataset: Dataset, tasks: Collection[str]) -> dict[str, Analysis | None]:

@@ -223,6 +223,8 @@ def _finish(summary: CollectSummary) -> None:
     if failures:
         say(f"failed: {failures}", is_result=True)
     say(f"{', '.join(dict.fromkeys(d.name for d in summary.devices))}: {summary.seconds:.1f} s")
+    if summary.noise.warning:
+        say(f"warning: {summary.noise.warning}")
     if summary.stop_reason is StopReason.INTERRUPTED:
         left = "everything finished is saved, the same command resumes"
         if summary.num_tasks_done == summary.num_tasks:

@@ -82,7 +82,10 @@ def merge(
         str, typer.Option("--out", metavar="DIR", help="The dataset to write: new or empty.")
     ],
 ) -> None:
-    """Join datasets; equal samples are kept once, families are found anew over the union."""
+    """Join datasets; equal samples are kept once, families are found anew over the union.
+
+    Of a device that several of them have, the best of each measured peak is kept; peaks more than 10 % apart are listed.
+    """
     from llmperf_common.families import assign_families  # noqa: PLC0415
     from llmperf_common.store.card import write_card  # noqa: PLC0415
     from llmperf_common.store.merge import merge as merge_  # noqa: PLC0415
@@ -92,10 +95,14 @@ def merge(
         raise CommandError(
             Exit.USAGE, f"only {directories[0]} was named: name two or more datasets to merge"
         )
-    report = dataclasses.asdict(merge_(directories, out, assign_families=assign_families))
+    report = merge_(directories, out, assign_families=assign_families)
     merged = open_dataset(out)
     write_card(merged.fs, merged)
-    say(f"{out}: " + ", ".join(f"{name} {value}" for name, value in report.items()))
+    for difference in report.peak_differences:
+        say(str(difference))
+    counts = dataclasses.asdict(report)
+    del counts["peak_differences"]
+    say(f"{out}: " + ", ".join(f"{name} {value}" for name, value in counts.items()))
 
 
 @app.command(

@@ -74,6 +74,8 @@ def _how(state: Mapping[str, Any]) -> str:
         return "complete"
     if state["collecting"]:
         return "collecting now"
+    if any(one["live"] and one.get("seats", {}).get("paused") for one in state["drivers"]):
+        return "paused, see below"
     if state["ledger"] not in (None, "sqlite") and state["tasks_leased"] is None:
         return "no ledger now: its server was wiped or started anew, the next collector builds it from the shards"
     return "not running"

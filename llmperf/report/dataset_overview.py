@@ -34,6 +34,7 @@ from llmperf.report.quantities import (
     share,
     significant,
 )
+from llmperf_common.store.noise import noise_of, relative_iqrs
 
 _MAX_DEVICES = 64
 _MAX_FACT_CHARS = 300
@@ -70,9 +71,16 @@ def overview_section(facts: DatasetFacts) -> Html:
         "overview",
         _tiles(facts),
         _accounting(facts),
+        _noise_warning(facts),
         pooled,
         _facts_of_run(facts),
     )
+
+
+def _noise_warning(facts: DatasetFacts) -> Html:
+    """Say where the machine was not quiet while the rows were timed."""
+    noise = noise_of(relative_iqrs(facts.view.samples), facts.view.sentinel)
+    return tag("p", f"Warning: {noise.warning}.", class_="warning") if noise.warning else Html("")
 
 
 def _tiles(facts: DatasetFacts) -> Html:

@@ -1,8 +1,8 @@
 """Merging datasets: several runs, of the same plan or not, become one new dataset.
 
 Owns which rows are kept and the merged ``run.json``. Of equal sample ids an ok row goes before a failed one,
-then the earlier source; a task is kept once, with a kernels row as long as it has a sample. Memory is bounded
-by the largest shard and some 30 bytes a sample.
+then the earlier source; a task is kept once, with a kernels row as long as it has a sample. Devices:
+``merge_devices.py``. Memory is bounded by the largest shard and some 30 bytes a sample.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from llmperf_common.schemas import KERNELS, SAMPLES, SCHEMA_VERSION
 from llmperf_common.store.filesystem import StoreError
 from llmperf_common.store.location import Location, open_filesystem
 from llmperf_common.store.manifest import Manifest, ShardEntry, publish
+from llmperf_common.store.merge_devices import PeakDifference, merge_devices
 from llmperf_common.store.probe import probe
 from llmperf_common.store.reader import Dataset, conform, open_dataset, read_columns
 from llmperf_common.store.run import RUN_FILE, RUN_LOCK, ForeignRunError, RunRecord
@@ -44,6 +45,8 @@ class MergeReport:
     num_tasks: int
     num_dropped_samples: int
     num_dropped_tasks: int
+    peak_differences: tuple[PeakDifference, ...] = ()
+    """Peaks of one device that differ between the sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +98,10 @@ def merge(
         choice = _choose(pairs)
         run = _merged_run(datasets, num_tasks=len(choice.pairs_of_task))
         families = _families(datasets, assign_families)
+        devices, peak_differences = merge_devices(datasets)
         if not fs.put_if_absent(RUN_FILE, run.to_json()):
             raise ForeignRunError(f"{out} was just taken by another process: choose a new folder")
-        shards = _merged_shards(datasets, pairs, choice, families, run)
+        shards = _merged_shards(devices, pairs, choice, families, run)
         entries = [write_shard(fs, shard) for shard in shards]
         manifest = publish(fs, entries, plan_hash=run.plan_hash, epoch=_EPOCH)
     assert isinstance(manifest, Manifest), "nobody else publishes in a folder that we created"
@@ -108,6 +112,7 @@ def merge(
         num_tasks=run.num_tasks,
         num_dropped_samples=sum(dataset.num_samples for dataset in datasets) - num_samples,
         num_dropped_tasks=sum(dataset.num_tasks for dataset in datasets) - run.num_tasks,
+        peak_differences=peak_differences,
     )
 
 
@@ -218,28 +223,23 @@ def _families(datasets: Sequence[Dataset], assign_families: AssignFamilies) -> d
     return families
 
 
-def _device_shards(datasets: Sequence[Dataset], run: RunRecord) -> Iterator[ShardFile]:
-    """Yield one shard a device; the first source's record counts."""
+def _device_shards(devices: Mapping[str, pa.Table], run: RunRecord) -> Iterator[ShardFile]:
+    """Yield one shard a device."""
     footer = Footer(plan_hash=run.plan_hash, epoch=0, tasks=())
-    done: set[str] = set()
-    for dataset in datasets:
-        for table in dataset.iter_table("devices"):
-            for index, device in enumerate(table.column("device_id").to_pylist()):
-                if device not in done:
-                    done.add(device)
-                    data = encode_table(table.slice(index, 1), footer)
-                    yield ShardFile(name=f"devices/{device}.parquet", data=data, rows=1, tasks=0)
+    for device, table in devices.items():
+        data = encode_table(table, footer)
+        yield ShardFile(name=f"devices/{device}.parquet", data=data, rows=1, tasks=0)
 
 
 def _merged_shards(
-    datasets: Sequence[Dataset],
+    devices: Mapping[str, pa.Table],
     pairs: Sequence[_Pair],
     choice: _Choice,
     families: Mapping[str, str],
     run: RunRecord,
 ) -> Iterator[ShardFile]:
     """Yield every shard of the merged dataset, one pair in memory at a time."""
-    yield from _device_shards(datasets, run)
+    yield from _device_shards(devices, run)
     for number, (home, tasks) in enumerate(sorted(choice.homes().items())):
         yield from _merged_pair(f"merged-{number:06d}", home, tasks, pairs, choice, families, run)
 

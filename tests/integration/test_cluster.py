@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -180,6 +182,47 @@ def test_device_classes_by_label(tmp_path: Path, address: str, server: RedisServ
     assert [one.name for one in run.device_classes] == ["fast-gpu", "small-gpu"]
     classes = open_dataset(tmp_path / "data").samples(["device_class"])["device_class"].to_pylist()
     assert Counter(classes) == dict.fromkeys(("fast-gpu", "small-gpu"), NUM_KERNELS * SAMPLES)
+
+
+def test_the_only_actor_pauses_while_its_device_is_slow(
+    tmp_path: Path, server: RedisServer
+) -> None:
+    """Before, the run ended with exit code 4 and tasks pending."""
+    data = tmp_path / "data"
+    corpus = write_kernels(tmp_path / "kernels", [f"k{n}" for n in range(NUM_KERNELS)])
+    # Five readings as the baseline, three for the verdict, and one or two for a first try that comes too early.
+    device = slow_device(tmp_path / "r.json", sentinel_factors=[1.0] * 5 + [2.0] * 5)
+    options = (
+        *OPTIONS,
+        "--ledger", server.url,
+        "--set", "timing.sentinel_every_tasks=1",
+        "--set", "cluster.drift_pause_s=2",
+    )  # fmt: skip
+    with nodes_started({"num_gpus": 1}) as cluster:
+        environment = {"RAY_ADDRESS": cluster.address}
+        running = Collect(corpus, data, device, options, environment).start()
+        shown: list[dict[str, Any]] = []
+
+        def is_shown_as_paused() -> bool:
+            done = run_llmperf("status", data, "--ledger", server.url, "--json")
+            if done.returncode == 0:
+                drivers = json.loads(done.stdout)["drivers"]
+                shown[:] = [seat for one in drivers for seat in one.get("not_collecting", [])]
+            return any(seat["state"] == "paused" for seat in shown)
+
+        wait_until(is_shown_as_paused, timeout_s=90)
+        _, told = running.communicate(timeout=120)
+    assert running.returncode == 0, told
+    assert ": paused: its sentinel kernel takes 100% longer than at first; the last seat" in told
+    assert "longer than at first" in shown[0]["why"]
+    lines = events(data)
+    states = [line["state"] for line in lines if line["event"] == "seat"]
+    assert states.count("paused") >= 1
+    assert states[-1] == "done"
+    assert all(line["why"] for line in lines if line.get("state") == "paused")
+    logged = [str(line["message"]) for line in lines if line["event"] == "log"]
+    assert any("drained: its sentinel kernel takes 100% longer" in text for text in logged)
+    assert_whole(data)
 
 
 def test_a_label_that_no_node_has_is_told(

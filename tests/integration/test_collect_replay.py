@@ -63,6 +63,32 @@ def test_a_quiet_run_times_every_config_once(tmp_path: Path) -> None:
     assert "planned 30 = ok 30 + failed 0 + pending 0" in again.stderr
 
 
+@pytest.mark.parametrize(
+    ("noise", "factors", "words"),
+    [
+        (0.005, [1.0] * 8, []),
+        (0.2, [1.0] * 8, ["launches of 0.1 to 5 ms scatter by more than"]),
+        (0.005, [1.0, 1.5] * 4, ["a fixed sentinel kernel took 50% longer at times (p90 / p10 of 8"]),
+    ],
+    ids=["quiet", "noisy", "drifting"],
+)  # fmt: skip
+def test_a_noisy_machine_is_warned_about_at_the_end_and_in_the_report(
+    tmp_path: Path, noise: float, factors: list[float], words: list[str]
+) -> None:
+    corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(8)])
+    model = {"floor_ns": 2e5, "ns_per_work_item": 0.0, "noise": noise}
+    device = replay_file(tmp_path / "r.json", model=model, sentinel_factors=factors)
+    every_task = ("--set", "timing.sentinel_every_tasks=1")
+    done = Collect(corpus, tmp_path / "data", device, FAST + every_task).run()
+    assert done.returncode == 0, done.stderr
+    report = run_llmperf("report", tmp_path / "data", "--out", tmp_path / "r.html")
+    assert report.returncode == 0, report.stderr
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    for text in (done.stderr, page):
+        assert ("the machine was not quiet" in text) == bool(words)
+        assert all(word in text for word in words)
+
+
 def test_a_task_begins_no_config_beyond_its_budget(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k0", "slow"])
     slow = [{"kernel": "slow", "action": "slow", "seconds": 0.02}]

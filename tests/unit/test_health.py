@@ -9,6 +9,7 @@ import pytest
 
 from cluster.config import ClusterConfig
 from cluster.health import DrainRule
+from cluster.reports import DrainCause
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Outcome, TaskResult
@@ -21,10 +22,21 @@ FAULT = Failure(code=FailureCode.DEVICE_FAULT, stage=Stage.LAUNCH, detail="fault
 class Watched:
     """A rule that is told of tasks, and what it said."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, baseline_ns: float | None = None, is_cpu: bool = False) -> None:
         self.said: list[str] = []
+        self.causes: list[DrainCause] = []
         self.now_s = 0.0
-        self.rule = DrainRule(ClusterConfig(), self.said.append, clock_s=lambda: self.now_s)
+        self.rule = DrainRule(
+            ClusterConfig(),
+            self._drain,
+            baseline_ns=baseline_ns,
+            drains_for_drift=not is_cpu,
+            clock_s=lambda: self.now_s,
+        )
+
+    def _drain(self, cause: DrainCause, reason: str) -> None:
+        self.causes.append(cause)
+        self.said.append(reason)
 
     def tell(
         self, outcomes: Sequence[Outcome], *, at_s: float = 0.0, sentinel_ns: float = 5_000.0
@@ -78,6 +90,33 @@ def test_a_drifting_sentinel_drains() -> None:
     assert watched.said == [], "medians of five"
     watched.tell(timings(1, throttled=False), sentinel_ns=7_000.0)
     assert watched.said == ["its sentinel kernel takes 40% longer than at first"]
+    assert watched.causes == [DrainCause.DRIFT]
+    assert watched.rule.baseline_ns == 5_000.0
+
+
+def test_a_cpu_device_is_not_drained_for_drift(caplog: pytest.LogCaptureFixture) -> None:
+    watched = Watched(is_cpu=True)
+    for time_ns in [5_000.0] * 5 + [9_000.0] * 20:
+        watched.tell(timings(1, throttled=False), sentinel_ns=time_ns)
+    assert watched.said == []
+    assert [record.getMessage() for record in caplog.records] == [
+        "the sentinel kernel takes 80 % longer than at first; a CPU device goes on: other processes slow it down"
+    ]
+
+
+def test_after_a_pause_the_first_reading_says_whether_the_device_is_as_fast_again() -> None:
+    slow = Watched(baseline_ns=5_000.0)
+    slow.tell(timings(1, throttled=False), sentinel_ns=7_000.0)
+    assert slow.causes == [DrainCause.DRIFT]
+    assert not slow.rule.is_steady
+    fast = Watched(baseline_ns=5_000.0)
+    fast.tell(timings(1, throttled=False), sentinel_ns=5_500.0)
+    assert fast.rule.is_steady
+    for _ in range(3):
+        fast.tell(timings(1, throttled=False), sentinel_ns=8_000.0)
+    assert fast.said == [], "from then on medians of five"
+    fast.tell(timings(1, throttled=False), sentinel_ns=8_000.0)
+    assert fast.said == ["its sentinel kernel takes 60% longer than at first"], "of the first actor"
 
 
 @pytest.mark.parametrize("num_tasks", [19, 20])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmperf.cli.dataset import merge as merge_command
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.store.filesystem import PosixFilesystem, StoreError
 from llmperf_common.store.manifest import manifest_versions
@@ -231,3 +232,45 @@ def test_merging_any_sources_keeps_the_best_of_each_sample(sources, same_plan, t
     for key, (is_failed, number) in best.items():
         assert (found[key]["status"] != "ok") == is_failed
         assert found[key]["median_ns"] == (None if is_failed else 1e3 * (1 + number))
+
+
+def test_the_best_peak_of_each_is_kept_and_differences_are_reported(tmp_path):
+    busy = replace(
+        make_device(),
+        peak_dram_gbps=100.0, peak_dram_spread=0.3,
+        peak_l2_gbps=76.0, peak_l2_spread=0.5,
+        peak_fp32_gflops=231.0, peak_fp32_spread=0.01,
+    )  # fmt: skip
+    quiet = replace(
+        make_device(),
+        peak_dram_gbps=95.0, peak_dram_spread=0.02,
+        peak_l2_gbps=151.0, peak_l2_spread=0.03,
+        peak_fp64_gflops=65.0,
+    )  # fmt: skip
+    a = make_dataset(tmp_path / "a", kernels=1, device=busy, plan_hash="a" * 20)
+    b = make_dataset(tmp_path / "b", kernels=2, device=quiet, plan_hash="b" * 20)
+    report, dataset = merged([a, b], tmp_path / "out")
+    (kept,) = dataset.devices().to_pylist()
+    assert (kept["peak_dram_gbps"], kept["peak_dram_spread"]) == (100.0, 0.3)
+    assert (kept["peak_l2_gbps"], kept["peak_l2_spread"]) == (151.0, 0.03)
+    assert (kept["peak_fp32_gflops"], kept["peak_fp32_spread"]) == (231.0, 0.01)
+    assert kept["peak_fp64_gflops"] == 65.0, "one source had not measured it"
+    (difference,) = report.peak_differences
+    assert (difference.column, difference.lowest, difference.best) == ("peak_l2_gbps", 76.0, 151.0)
+    swapped, again = merged([b, a], tmp_path / "swapped")
+    assert again.devices().to_pylist() == [kept]
+    assert swapped.peak_differences == report.peak_differences
+
+
+def test_the_command_names_the_peaks_that_differ(tmp_path, capsys):
+    slow, fast = (replace(make_device(), peak_dram_gbps=peak) for peak in (24.0, 46.0))
+    a = make_dataset(tmp_path / "a", kernels=1, device=slow, plan_hash="a" * 20)
+    b = make_dataset(tmp_path / "b", kernels=2, device=fast, plan_hash="b" * 20)
+    merge_command([str(a), str(b)], str(tmp_path / "out"))
+    told = capsys.readouterr().err
+    device = make_device().device_id
+    assert (
+        f"device Replay ({device}): peak_dram_gbps is 24 to 46 in the sources (48 % apart); the best is kept"
+        in told
+    )
+    assert "peak_differences" not in told

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from cluster.config import ClusterCollectConfig, ClusterConfig, NodePool
+from cluster.observing import lines_of
 from cluster.pool import ActorPool, SeatState
-from cluster.reports import ActorReport, ActorSpec, ActorState, FailureKind
+from cluster.reports import ActorReport, ActorSpec, ActorState, DrainCause, FailureKind
 from cluster.runtime import ActorGone
 from cluster.seat_board import seats_document
 from cluster.seats import ClusterNode, Seat, matches, seats_of, unmatched_pools
@@ -473,6 +474,132 @@ def test_an_actor_that_asked_to_be_drained() -> None:
     assert bench.states()[1] is SeatState.DRAINED
     assert bench.said == ["h1:aaaaaa/gpu1: drained: throttled in 80% of its samples"]
     assert not bench.pool.is_over
+
+
+def drift(bench: Bench, actor: FakeActor, *, is_steady: bool = False) -> None:
+    """Let an actor end because its sentinel has drifted, and the pool hear of it."""
+    actor.tell(
+        ActorState.ENDED,
+        reason=StopReason.INTERRUPTED,
+        drained="its sentinel kernel takes 40% longer than at first",
+        drain_cause=DrainCause.DRIFT,
+        sentinel_baseline_ns=5_000.0,
+        is_steady=is_steady,
+        statuses={"ok": 3},
+    )
+    bench.step()
+
+
+def test_the_last_seat_of_its_class_pauses_for_drift_and_is_tried_again() -> None:
+    bench = Bench()
+    bench.all_open()
+    for actor in bench.actors[:3]:
+        drift(bench, actor)
+    assert bench.states() == [SeatState.DRAINED, SeatState.DRAINED, SeatState.PAUSED]
+    assert bench.said[-1] == (
+        "h2:bbbbbb/gpu0: paused: its sentinel kernel takes 40% longer than at first; "
+        "the last seat of its device class, tried again in 10 s"
+    )
+    assert not bench.pool.is_over
+    told = seats_document(bench.pool)
+    assert told["seats"] == {"drained": 2, "paused": 1}
+    assert told["not_collecting"][2]["state"] == "paused"
+    assert "tried again in 10 s" in told["not_collecting"][2]["why"]
+    assert any("paused" in line and "tried again in 10 s" in line for line in lines_of(bench.pool))
+    bench.step(8)
+    assert len(bench.actors) == 3, "not before the pause is over"
+    bench.step(2)
+    again = bench.actors[3]
+    assert again.spec.sentinel_baseline_ns == 5_000.0
+    again.tell(ActorState.OPEN)
+    bench.step()
+    assert again.asked == ["begin run"]
+    again.tell(ActorState.ENDED, reason=StopReason.COMPLETE, statuses={"ok": 4})
+    bench.step()
+    assert bench.pool.is_over
+    assert bench.states()[2] is SeatState.DONE
+    assert bench.pool.statuses == {"ok": 13}
+
+
+def test_pauses_get_longer_and_end_after_the_patience() -> None:
+    config = ClusterConfig(scan_interval_s=1.0, drift_pause_s=10.0, drift_patience_s=200.0)
+    bench = Bench(config)
+    bench.cluster.there = NODES[1:]
+    bench.step()
+    bench.pool.begin(CORPUS, "run", [DEVICE.device_class])
+    pauses = []
+    while not bench.pool.is_over:
+        last = bench.actors[-1]
+        last.tell(ActorState.OPEN)
+        bench.step()
+        drift(bench, last)
+        began_s, num_actors = bench.now_s, len(bench.actors)
+        while not bench.pool.is_over and len(bench.actors) == num_actors:
+            bench.step()
+        pauses.append(round(bench.now_s - began_s))
+    assert pauses == [10, 20, 40, 60, 60, 0]
+    assert bench.states()[2] is SeatState.DRAINED
+    assert bench.said[-1] == (
+        "h2:bbbbbb/gpu0: drained: its sentinel kernel takes 40% longer than at first, "
+        "and still does after 200 s (cluster.drift_patience_s)"
+    )
+
+
+def test_a_device_that_was_as_fast_again_has_all_its_patience_back() -> None:
+    config = ClusterConfig(scan_interval_s=1.0, drift_pause_s=10.0, drift_patience_s=15.0)
+    bench = Bench(config)
+    bench.cluster.there = NODES[1:]
+    bench.step()
+    bench.pool.begin(CORPUS, "run", [DEVICE.device_class])
+    for _ in range(5):
+        last = bench.actors[-1]
+        last.tell(ActorState.OPEN)
+        bench.step()
+        drift(bench, last, is_steady=True)
+        assert bench.states()[2] is SeatState.PAUSED
+        assert "tried again in 10 s" in bench.said[-1]
+        bench.step(10)
+
+
+def test_a_stop_ends_a_pause_at_once() -> None:
+    bench = Bench()
+    bench.all_open()
+    for actor in bench.actors[:3]:
+        drift(bench, actor)
+    bench.pool.stop(drop=False)
+    assert bench.pool.is_over
+    assert bench.states()[2] is SeatState.DONE
+    bench.step(100)
+    assert len(bench.actors) == 3
+
+
+@pytest.mark.parametrize("cause", [DrainCause.FAULTS, DrainCause.THROTTLING])
+def test_the_last_seat_is_given_up_for_what_does_not_pass(cause: DrainCause) -> None:
+    bench = Bench()
+    bench.all_open()
+    for actor in bench.actors:
+        actor.tell(
+            ActorState.ENDED, reason=StopReason.INTERRUPTED, drained="why", drain_cause=cause
+        )
+    bench.step()
+    assert bench.states() == [SeatState.DRAINED] * 3
+
+
+def test_a_class_of_its_own_has_a_last_seat_of_its_own() -> None:
+    bench = Bench()
+    other = make_device(1, "a100")
+    bench.actors[2].tell(ActorState.OPEN, device=other)
+    for actor in bench.actors[:2]:
+        actor.tell(ActorState.OPEN)
+    bench.step()
+    bench.pool.begin(CORPUS, "run", [DEVICE.device_class, "a100"])
+    drift(bench, bench.actors[0])
+    assert bench.states()[0] is SeatState.DRAINED, "another seat of its class goes on"
+    bench.actors[2].tell(
+        ActorState.ENDED, device=other, drained="slow", drain_cause=DrainCause.DRIFT
+    )
+    bench.step()
+    assert bench.states() == [SeatState.DRAINED, SeatState.RUNNING, SeatState.PAUSED]
 
 
 def test_nodes_come_and_go() -> None:

@@ -54,14 +54,15 @@ COLLECT_KEYS = """
 """
 CLUSTER_KEYS = """
     cluster.pools cluster.device_classes cluster.start_timeout_s cluster.scan_interval_s cluster.restart_delay_s
-    cluster.max_restarts cluster.drain_throttled_share cluster.drain_sentinel_drift cluster.drain_faulty_tasks
+    cluster.max_restarts cluster.drain_throttled_share cluster.drain_sentinel_drift cluster.drift_pause_s
+    cluster.drift_patience_s cluster.drain_faulty_tasks
 """
 METRIC_NAMES = """
     llmperf_samples llmperf_tasks_done llmperf_tasks_in_hand llmperf_ok_samples_per_second llmperf_device_busy_share
     llmperf_device_temperature_celsius llmperf_device_throttled_share llmperf_worker_state llmperf_seat_state
     llmperf_ledger_seconds llmperf_commit_seconds
 """
-EVENTS = "claimed timed finished committed refused published lost log"
+EVENTS = "claimed timed finished committed refused published lost seat log"
 TRAIN_KEYS = """
     model train.seed train.num_threads train.balance train.overwrite split.kind split.seed
     split.held_out_share split.public_suites gbdt.num_rounds gbdt.early_stopping_rounds
@@ -94,7 +95,8 @@ COLUMNS = {
         peak_fp32_gflops peak_fp64_gflops launch_floor_ns max_constant_buffer_bytes
         compute_capability warp_size registers_per_unit local_memory_per_unit_bytes
         max_work_items_per_unit max_work_groups_per_unit memory_bus_bits
-        max_memory_clock_mhz has_ecc pci_bus_id power_limit_w
+        max_memory_clock_mhz has_ecc pci_bus_id power_limit_w peak_dram_spread peak_l2_spread peak_fp32_spread
+        peak_fp64_spread
     """,
     "predictions": """
         sample_id kernel_id family_id suite split model device_class median_ns predicted_ns
@@ -153,7 +155,7 @@ def test_columns() -> None:
     found = {table: schema.names for table, schema in TABLES.items()}
     found["predictions"] = PREDICTIONS.names
     assert found == {table: names.split() for table, names in COLUMNS.items()}
-    assert SCHEMA_VERSION == 3
+    assert SCHEMA_VERSION == 4
 
 
 def test_exit_codes() -> None:

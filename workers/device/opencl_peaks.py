@@ -1,23 +1,26 @@
 """What a device can do at best, measured by our own kernels in a second or two.
 
-Owns the loads and their sizes. The figures serve the floor check and the roofline, so they need to be
-within some per cent, not to be records: best of a few launches, after one that warms up.
+Owns the loads and their sizes; the rounds in which they take turns are ``peak_rounds``'s. The
+figures serve the floor check and the roofline, so they need to be within some per cent, not to be
+records.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 import numpy as np
+import numpy.typing as npt
 import pyopencl as cl  # noqa: TID251
 
 from llmperf_common.records import Device
 from workers.device.opencl_queue import DeviceQueue
+from workers.device.peak_rounds import Load, peaks_of
+from workers.device.thread_placement import placed_apart, thread_times_ns
 from workers.inputs import FillKind
 
 EMPTY_LAUNCHES = 64
-_LOAD_LAUNCHES = 5
-_CACHE_LAUNCHES = 20
 _FMA_TURNS = 256
 _FMA_FLOP_A_TURN = 8 * 4 * 2
 _TRIAD_ARRAYS = 3
@@ -40,58 +43,87 @@ class FmaLoad:
         """Launch once and return its device time, ns."""
         return self._queue.time_launch(self._kernel, self.num_items)
 
-    def best_gflops(self) -> float:
-        """Return the best rate of some launches, 10⁹ FLOP/s."""
-        self.launch_ns()
-        best_ns = min(self.launch_ns() for _ in range(_LOAD_LAUNCHES))
-        return self.num_items * _FMA_TURNS * _FMA_FLOP_A_TURN / best_ns
+    def launch_rate(self) -> float:
+        """Launch once and return its rate, 10⁹ FLOP/s."""
+        return self.num_items * _FMA_TURNS * _FMA_FLOP_A_TURN / self.launch_ns()
+
+
+class TriadLoad:
+    """STREAM's triad over three arrays of ``total_bytes`` in all.
+
+    Counted as STREAM does: two reads and one write an element, no write-allocate. ``floor_ns`` is taken
+    off (at most half the time): data that fit a GPU's cache are moved faster than a launch begins and ends, and
+    a peak that is too low would flag honest kernels. Give the shortest empty launch: the best of thousands of
+    launches has the shortest start, too.
+    """
+
+    def __init__(self, queue: DeviceQueue, *, total_bytes: int, floor_ns: float = 0.0) -> None:
+        """Allocate and fill its arrays."""
+        self._queue = queue
+        self._floor_ns = floor_ns
+        self._vectors = max(queue.own_local_size, total_bytes // (_TRIAD_ARRAYS * _BYTES_A_VECTOR))
+        num_bytes = self._vectors * _BYTES_A_VECTOR
+        self._arrays = [queue.allocate(num_bytes) for _ in range(_TRIAD_ARRAYS)]
+        for position, array in enumerate(self._arrays):
+            queue.fill(array, FillKind.FLOAT32, self._vectors * 4, position)
+        self._kernel = queue.new_kernel("triad")
+        self._kernel.set_args(*self._arrays, np.uint64(self._vectors))
+
+    def launch_rate(self) -> float:
+        """Launch once and return its rate, GB/s."""
+        time_ns = self._queue.time_launch(self._kernel, self._vectors)
+        num_bytes = _TRIAD_ARRAYS * self._vectors * _BYTES_A_VECTOR
+        return num_bytes / max(time_ns - self._floor_ns, time_ns / 2)
+
+    def free(self) -> None:
+        """Free its arrays."""
+        for array in self._arrays:
+            self._queue.free(array)
 
 
 def measure_peaks(queue: DeviceQueue, device: Device) -> Device:
-    """Return ``device`` with its peaks, its observed timer step and its launch floor."""
-    timer_step_ns, launch_floor_ns = _timer_step_and_floor(queue)
+    """Return ``device`` with its peaks and their spread, its observed timer step and its launch floor."""
+    timer_step_ns, empty_ns = _timer_step_and_empty_launches(queue)
     cache = device.last_level_cache_bytes or 2**20
     beyond_cache = min(
         5 * cache, device.global_memory_bytes // 4, _TRIAD_ARRAYS * device.max_allocation_bytes
     )
+    triads = {
+        "dram": TriadLoad(queue, total_bytes=beyond_cache),
+        "l2": TriadLoad(queue, total_bytes=cache // 4, floor_ns=float(empty_ns.min())),
+    }
+    chains = {"fp32": FmaLoad(queue, "fma_float32")}
+    if device.has_fp64:
+        chains["fp64"] = FmaLoad(queue, "fma_float64")
+    loads: dict[str, Load] = {**triads, **chains}
+    before_ns = thread_times_ns()
+    for load in loads.values():
+        load.launch_rate()  # first touch of its pages, and the runtime's threads have something to do
+    with contextlib.nullcontext() if queue.is_gpu else placed_apart(before_ns):
+        peaks = dict(zip(loads, peaks_of(list(loads.values())), strict=True))
+    for triad in triads.values():
+        triad.free()
+    queue.freed.await_cleared()
+    fp64 = peaks.get("fp64")
     return dataclasses.replace(
         device,
         timer_step_ns=timer_step_ns,
-        launch_floor_ns=launch_floor_ns,
-        peak_dram_gbps=triad_gbps(queue, total_bytes=beyond_cache, launches=_LOAD_LAUNCHES),
-        peak_l2_gbps=triad_gbps(
-            queue, total_bytes=cache // 4, launches=_CACHE_LAUNCHES, floor_ns=launch_floor_ns
-        ),
-        peak_fp32_gflops=FmaLoad(queue, "fma_float32").best_gflops(),
-        peak_fp64_gflops=FmaLoad(queue, "fma_float64").best_gflops() if device.has_fp64 else None,
+        launch_floor_ns=float(np.median(empty_ns)),
+        peak_dram_gbps=peaks["dram"].best,
+        peak_dram_spread=peaks["dram"].spread,
+        peak_l2_gbps=peaks["l2"].best,
+        peak_l2_spread=peaks["l2"].spread,
+        peak_fp32_gflops=peaks["fp32"].best,
+        peak_fp32_spread=peaks["fp32"].spread,
+        peak_fp64_gflops=fp64.best if fp64 else None,
+        peak_fp64_spread=fp64.spread if fp64 else None,
     )
 
 
-def triad_gbps(
-    queue: DeviceQueue, *, total_bytes: int, launches: int, floor_ns: float = 0.0
-) -> float:
-    """Return the best triad bandwidth over three arrays of ``total_bytes`` in all, GB/s.
-
-    Counted as STREAM does: two reads and one write an element, no write-allocate. ``floor_ns`` is taken
-    off (at most half the time): data that fit a GPU's cache are moved faster than a launch begins and
-    ends, and a peak that is too low would flag honest kernels.
-    """
-    vectors = max(queue.own_local_size, total_bytes // (_TRIAD_ARRAYS * _BYTES_A_VECTOR))
-    arrays = [queue.allocate(vectors * _BYTES_A_VECTOR) for _ in range(_TRIAD_ARRAYS)]
-    for position, array in enumerate(arrays):
-        queue.fill(array, FillKind.FLOAT32, vectors * 4, position)
-    kernel = queue.new_kernel("triad")
-    kernel.set_args(*arrays, np.uint64(vectors))
-    queue.time_launch(kernel, vectors)
-    best_ns = min(queue.time_launch(kernel, vectors) for _ in range(launches))
-    for array in arrays:
-        queue.free(array)
-    queue.freed.await_cleared()
-    return _TRIAD_ARRAYS * vectors * _BYTES_A_VECTOR / max(best_ns - floor_ns, best_ns / 2)
-
-
-def _timer_step_and_floor(queue: DeviceQueue) -> tuple[float, float]:
-    """Return the smallest step the event clock was seen to make and the time of an empty kernel, ns.
+def _timer_step_and_empty_launches(
+    queue: DeviceQueue,
+) -> tuple[float, npt.NDArray[np.int64]]:
+    """Return the smallest step the event clock was seen to make and the times of an empty kernel, ns.
 
     The step is observed because advertised ones are wrong: NVIDIA's OpenCL says 1,000 ns on an H200
     where stamps are 32 ns apart.
@@ -111,4 +143,5 @@ def _timer_step_and_floor(queue: DeviceQueue) -> tuple[float, float]:
     output.release()
     gaps = np.concatenate([np.diff(np.unique(stamps)), np.diff(np.unique(durations)), durations])
     positive = gaps[gaps > 0]
-    return float(positive.min()) if positive.size else 0.0, float(np.median(durations))
+    step_ns = float(positive.min()) if positive.size else 0.0
+    return step_ns, np.array(durations, np.int64)

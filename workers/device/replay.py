@@ -61,6 +61,17 @@ class _Script:
             and (not behaviour.once or self._is_first_time(number))
         ]
 
+    def next_sentinel_factor(self) -> float:
+        """Return the factor of this reading of the sentinel; each is used once, in whatever process."""
+        factors = self.file.sentinel_factors
+        if not factors:
+            return 1.0
+        with self.path.with_name(f"{self.path.name}.sentinels").open("ab") as count:
+            count.write(b".")
+            count.flush()
+            number = count.tell()
+        return factors[number - 1] if number <= len(factors) else 1.0
+
     def _is_first_time(self, number: int) -> bool:
         marker = self.path.with_name(f"{self.path.name}.behaviour-{number}.done")
         try:
@@ -146,9 +157,10 @@ class ReplaySession:
         time.sleep(milliseconds / 1000 * self._script.file.speed)
 
     def sentinel_ns(self) -> float:
-        """Return the model's time of a fixed launch."""
+        """Return the model's time of a fixed launch, times the factor whose turn it is."""
         model = self._script.file.model
-        return model.floor_ns + model.ns_per_work_item * _SENTINEL_WORK_ITEMS
+        time_ns = model.floor_ns + model.ns_per_work_item * _SENTINEL_WORK_ITEMS
+        return time_ns * self._script.next_sentinel_factor()
 
     def close(self) -> None:
         """Do nothing: there is nothing to free."""

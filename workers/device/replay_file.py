@@ -171,6 +171,8 @@ class ReplayFile(Node):
     speed: float = Field(default=0.0, ge=0)
     """Wall seconds that one second of device time takes; 0: launches return at once."""
     seed: int = 0
+    sentinel_factors: tuple[float, ...] = ()
+    """The sentinel's readings take these times longer, in turn over all processes; later ones 1. Counted in a file beside this."""
     behaviours: tuple[Behaviour, ...] = ()
 
 

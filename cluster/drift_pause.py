@@ -1,0 +1,39 @@
+"""How long the last seat of a device class waits when its sentinel has drifted, and when it is given up.
+
+Owns the backoff of one seat; pure. Who is the last of a class is the pool's to know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LONGEST_PAUSE_S = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class DriftPause:
+    """The pauses of one seat since its device was last seen at its usual speed."""
+
+    baseline_ns: float | None = None
+    """The sentinel's time at first, which the next actor is judged by."""
+    since_s: float | None = None
+    """When the first of these pauses began; None: the device is not known to be slow."""
+    pause_s: float = 0.0
+
+    def next_pause_s(self, now_s: float, *, first_s: float, limit_s: float) -> float | None:
+        """Return how long to wait now, None where the device has been slow for ``limit_s``.
+
+        >>> pause = DriftPause()
+        >>> [pause.next_pause_s(now_s, first_s=10, limit_s=300) for now_s in (0, 15, 40, 85, 150, 280, 301)]
+        [10, 20, 40, 60.0, 60.0, 60.0, None]
+        """
+        if self.since_s is None:
+            self.since_s, self.pause_s = now_s, 0.0
+        if now_s - self.since_s >= limit_s:
+            return None
+        self.pause_s = min(LONGEST_PAUSE_S, 2 * self.pause_s or first_s)
+        return self.pause_s
+
+    def note_steady(self) -> None:
+        """The sentinel took its usual time again."""
+        self.since_s, self.pause_s = None, 0.0
