@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from llmperf_common.errors import LlmperfError
+
 __version__ = "0.1.0"
-__all__ = ["__version__", "collect", "evaluate", "open_dataset", "predict", "train"]
+__all__ = ["LlmperfError", "__version__", "collect", "evaluate", "open_dataset", "predict", "train"]
 
 if TYPE_CHECKING:
     from llmperf.api import collect, evaluate, open_dataset, predict, train

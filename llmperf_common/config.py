@@ -16,13 +16,16 @@ from typing import Any, Self, TypeVar
 
 import pydantic
 
+from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.ids import canonical_json
 
 NodeT = TypeVar("NodeT", bound="Node")
 
 
-class ConfigError(ValueError):
+class ConfigError(LlmperfError, ValueError):
     """A config key or value that cannot be used; the message names key, value and what is allowed."""
+
+    exit_code = Exit.USAGE
 
 
 class Node(pydantic.BaseModel):

@@ -2,7 +2,7 @@
 
 ::
 
-    ValueError
+    LlmperfError                   (llmperf_common.errors)
     +-- ConfigError                (llmperf_common.config; exit 2)
     |   +-- RunExists              the output folder holds another run
     +-- BadInput                   a kernel, argument, size, device, run or dataset that cannot be used (exit 3)
@@ -12,13 +12,14 @@
 from __future__ import annotations
 
 from llmperf_common.config import ConfigError
+from llmperf_common.errors import LlmperfError
 
 
 class RunExists(ConfigError):  # noqa: N818  (named for what is wrong)
     """The output folder holds something that this command did not make."""
 
 
-class BadInput(ValueError):  # noqa: N818  (named for what is wrong)
+class BadInput(LlmperfError, ValueError):  # noqa: N818  (named for what is wrong)
     """An input that cannot be used; the message says what, where and what to do."""
 
 

@@ -26,7 +26,7 @@ def build(*words: str | Path) -> str:
 def refusal(*words: str | Path) -> str:
     with pytest.raises(CommandError) as refused:
         build(*words)
-    assert refused.value.code is Exit.USAGE
+    assert refused.value.exit_code is Exit.USAGE
     return str(refused.value)
 
 

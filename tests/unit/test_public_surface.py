@@ -5,6 +5,8 @@ Also what importing the package and asking for help may load: nothing heavy.
 
 from __future__ import annotations
 
+import importlib
+import re
 import subprocess
 import sys
 
@@ -13,8 +15,9 @@ import pytest
 import llmperf
 from cluster.config import ClusterCollectConfig
 from cluster.metrics import METRICS
-from llmperf.exits import Exit
+from llmperf.exits import Exit, exit_code_of
 from llmperf.reference import commands, option_names
+from llmperf_common import errors
 from llmperf_common.config import key_names, preset_names
 from llmperf_common.failures import FailureCode
 from llmperf_common.schemas import SCHEMA_VERSION, TABLES
@@ -130,7 +133,15 @@ def test_presets() -> None:
 
 
 def test_exported_names() -> None:
-    wanted = ["__version__", "collect", "evaluate", "open_dataset", "predict", "train"]
+    wanted = [
+        "LlmperfError",
+        "__version__",
+        "collect",
+        "evaluate",
+        "open_dataset",
+        "predict",
+        "train",
+    ]
     assert wanted == llmperf.__all__
     assert dir(llmperf) == wanted
     assert all(getattr(llmperf, name) for name in wanted)
@@ -156,6 +167,46 @@ def test_exit_codes() -> None:
         "TOO_MANY_FAILURES": 5,
         "INTERRUPTED": 130,
     }
+
+
+ERRORS = {
+    "llmperf.exits.CommandError": 3,
+    "llmperf_common.config.ConfigError": 2,
+    "trainer.errors.RunExists": 2,
+    "llmperf_common.extras.MissingExtra": 2,
+    "cluster.redis_connection.LedgerUrlError": 2,
+    "cluster.collect.ManyHostsError": 2,
+    "cluster.runtime.ClusterAddressError": 2,
+    "llmperf_common.store.filesystem.StoreError": 3,
+    "llmperf_common.store.run.ForeignRunError": 2,
+    "llmperf_common.ledger.protocol.LedgerAwayError": 3,
+    "workers.corpus_files.CorpusError": 3,
+    "llmperf_common.splits.SplitError": 3,
+    "trainer.errors.BadInput": 3,
+    "trainer.errors.SeenRows": 3,
+    "workers.run_children.DeviceLostError": 4,
+    "workers.device.gpu_lock.GpuTakenError": 4,
+}
+"""The tree of ``llmperf_common/errors.py`` with the exit codes."""
+ALSO_VALUE_ERRORS = (
+    "ConfigError", "LedgerUrlError", "ManyHostsError", "ClusterAddressError", "CorpusError",
+    "SplitError", "BadInput",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_foreseeable_error_has_the_base_and_its_code(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    found = getattr(importlib.import_module(module), kind)
+    assert issubclass(found, llmperf.LlmperfError)
+    assert found.exit_code == ERRORS[name]
+    assert exit_code_of(found.__new__(found)) == ERRORS[name]
+    assert kind not in ALSO_VALUE_ERRORS or issubclass(found, ValueError)
+
+
+def test_the_tree_of_errors_is_drawn() -> None:
+    drawn = re.findall(r"\+-- (\w+)", str(errors.__doc__))
+    assert sorted(drawn) == sorted(name.rpartition(".")[2] for name in ERRORS)
 
 
 _IMPORT = "import llmperf"

@@ -40,7 +40,7 @@ def test_every_page_is_written(tmp_path: Path) -> None:
 def test_a_missing_folder_is_a_usage_error() -> None:
     with pytest.raises(CommandError, match="FOLDER") as caught:
         reference.main([])
-    assert caught.value.code is Exit.USAGE
+    assert caught.value.exit_code is Exit.USAGE
 
 
 def test_every_exit_code_and_retry_rule_has_a_meaning() -> None:
