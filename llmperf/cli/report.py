@@ -15,7 +15,7 @@ from llmperf.cli.paths import local_only
 from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
-    from llmperf.report import DatasetView, EvaluationView, Stamp
+    from llmperf.html_report import DatasetView, EvaluationView, Stamp
 
 _PREDICTIONS = "predictions.parquet"
 _EVALUATION_FACTS = (
@@ -48,7 +48,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained HTML page about a dataset, an evaluation, both, or a corpus."""
-    from llmperf.report import Stamp, write_report  # noqa: PLC0415
+    from llmperf.html_report import Stamp, write_report  # noqa: PLC0415
     from llmperf_common.store.location import local_folder  # noqa: PLC0415
 
     stamp = Stamp(made_at=datetime.now(UTC), version=llmperf.__version__)
@@ -71,7 +71,7 @@ def report(
 
 
 def _report_corpus(path: Path, out: Path, stamp: Stamp) -> None:
-    from llmperf.report import CorpusView, write_corpus_report  # noqa: PLC0415
+    from llmperf.html_report import CorpusView, write_corpus_report  # noqa: PLC0415
     from workers.corpus import read_corpus  # noqa: PLC0415
 
     write_corpus_report(CorpusView(corpus=read_corpus(path), title=path.name), out=out, stamp=stamp)
@@ -79,7 +79,7 @@ def _report_corpus(path: Path, out: Path, stamp: Stamp) -> None:
 
 
 def _dataset_view(directory: str) -> DatasetView:
-    from llmperf.report import DatasetView  # noqa: PLC0415
+    from llmperf.html_report import DatasetView  # noqa: PLC0415
     from llmperf_common.store.location import title_of  # noqa: PLC0415
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
 
@@ -111,7 +111,7 @@ def _evaluation_view(directory: Path, dataset: DatasetView | None) -> Evaluation
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    from llmperf.report import EvaluationView  # noqa: PLC0415
+    from llmperf.html_report import EvaluationView  # noqa: PLC0415
 
     try:
         predictions = pq.read_table(directory / _PREDICTIONS)

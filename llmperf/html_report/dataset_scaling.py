@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from llmperf.report.charts_points import (
+from llmperf.html_report.charts_points import (
     SMALL,
     Guides,
     PlotText,
@@ -17,11 +17,11 @@ from llmperf.report.charts_points import (
     point_chart,
     thin,
 )
-from llmperf.report.columns import floats, rows_by_code, texts
-from llmperf.report.dataset_facts import DatasetFacts, rows_of_kernel
-from llmperf.report.dataset_footprint import footprint_figure
-from llmperf.report.markup import Html, details, figure, join, nothing_to_show, section, table
-from llmperf.report.quantities import (
+from llmperf.html_report.columns import floats, rows_by_code, texts
+from llmperf.html_report.dataset_facts import DatasetFacts, rows_of_kernel
+from llmperf.html_report.dataset_footprint import footprint_figure
+from llmperf.html_report.markup import Html, details, figure, join, nothing_to_show, section, table
+from llmperf.html_report.quantities import (
     NO_VALUE,
     Bools,
     Floats,
@@ -32,8 +32,8 @@ from llmperf.report.quantities import (
     nanoseconds,
     quantiles,
 )
-from llmperf.report.scales import Scale, log_scale
-from llmperf.report.svg import legend
+from llmperf.html_report.scales import Scale, log_scale
+from llmperf.html_report.svg import legend
 
 NUM_KERNELS = 9
 _ENOUGH_ROWS = 6

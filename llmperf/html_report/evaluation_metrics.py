@@ -10,12 +10,12 @@ import math
 
 import numpy as np
 
-from llmperf.report.charts_bars import IntervalRow, bar_values_scale, interval_chart
-from llmperf.report.charts_points import PlotText
-from llmperf.report.dataset_facts import words_of
-from llmperf.report.dataset_overview import tile
-from llmperf.report.evaluation_facts import EvaluationFacts
-from llmperf.report.markup import (
+from llmperf.html_report.charts_bars import IntervalRow, bar_values_scale, interval_chart
+from llmperf.html_report.charts_points import PlotText
+from llmperf.html_report.dataset_facts import words_of
+from llmperf.html_report.dataset_overview import tile
+from llmperf.html_report.evaluation_facts import EvaluationFacts
+from llmperf.html_report.markup import (
     Html,
     definition_table,
     details,
@@ -28,7 +28,7 @@ from llmperf.report.markup import (
     table,
     tag,
 )
-from llmperf.report.metric_blocks import (
+from llmperf.html_report.metric_blocks import (
     HEADINGS,
     Block,
     Estimate,
@@ -37,8 +37,8 @@ from llmperf.report.metric_blocks import (
     heading,
     metric_names,
 )
-from llmperf.report.quantities import NO_VALUE, SPACE, count, counted, percent, short
-from llmperf.report.scales import linear_scale
+from llmperf.html_report.quantities import NO_VALUE, SPACE, count, counted, percent, short
+from llmperf.html_report.scales import linear_scale
 from llmperf_common.metrics import Scored, summarise
 
 _MAX_ROWS = 400

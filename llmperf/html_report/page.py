@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from importlib.resources import files
 
-from llmperf.report.markup import Html, escape, join, tag, void
-from llmperf.report.views import Stamp
+from llmperf.html_report.markup import Html, escape, join, tag, void
+from llmperf.html_report.views import Stamp
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _SECTION = re.compile(r'<section id="([^"]+)"><h2>(.*?)</h2>')
@@ -36,7 +36,7 @@ def document(
 
 
 def _style() -> str:
-    return (files("llmperf.report") / "page.css").read_text(encoding="utf-8")
+    return (files("llmperf.html_report") / "page.css").read_text(encoding="utf-8")
 
 
 def _made(stamp: Stamp) -> Html:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmperf.report.columns import Categorical, SampleColumns, sample_columns
-from llmperf.report.kernels_index import KernelsIndex, index_kernels
-from llmperf.report.quantities import Bools, Ints, decade_of, nanoseconds_tick
-from llmperf.report.scales import Scale, log_scale
-from llmperf.report.views import DatasetView
+from llmperf.html_report.columns import Categorical, SampleColumns, sample_columns
+from llmperf.html_report.kernels_index import KernelsIndex, index_kernels
+from llmperf.html_report.quantities import Bools, Ints, decade_of, nanoseconds_tick
+from llmperf.html_report.scales import Scale, log_scale
+from llmperf.html_report.views import DatasetView
 from llmperf_common.failures import OK_STATUS, FailureCode
 from llmperf_common.records import Regime, Strategy
 

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llmperf.report.charts_distribution import Layer, histogram_chart
-from llmperf.report.charts_points import (
+from llmperf.html_report.charts_distribution import Layer, histogram_chart
+from llmperf.html_report.charts_points import (
     MAX_POINTS,
     Density,
     Guides,
@@ -22,10 +22,10 @@ from llmperf.report.charts_points import (
     point_chart,
     shade_legend,
 )
-from llmperf.report.columns import array_of, floats, list_lengths, row_sums, texts
-from llmperf.report.dataset_facts import DatasetFacts, words_of
-from llmperf.report.markup import Html, figure, join, nothing_to_show
-from llmperf.report.quantities import (
+from llmperf.html_report.columns import array_of, floats, list_lengths, row_sums, texts
+from llmperf.html_report.dataset_facts import DatasetFacts, words_of
+from llmperf.html_report.markup import Html, figure, join, nothing_to_show
+from llmperf.html_report.quantities import (
     Bools,
     Floats,
     bytes_tick,
@@ -34,8 +34,8 @@ from llmperf.report.quantities import (
     median,
     significant,
 )
-from llmperf.report.scales import log_scale
-from llmperf.report.svg import legend
+from llmperf.html_report.scales import log_scale
+from llmperf.html_report.svg import legend
 from llmperf_common.records import ArgumentKind
 
 _MAX_POSITIONS = 64

@@ -9,9 +9,9 @@ import math
 
 import pyarrow.compute as pc
 
-from llmperf.report.columns import array_of, categorical, floats, texts
-from llmperf.report.dataset_facts import DatasetFacts
-from llmperf.report.markup import (
+from llmperf.html_report.columns import array_of, categorical, floats, texts
+from llmperf.html_report.dataset_facts import DatasetFacts
+from llmperf.html_report.markup import (
     Html,
     definition_table,
     join,
@@ -21,8 +21,8 @@ from llmperf.report.markup import (
     side_by_side,
     tag,
 )
-from llmperf.report.markup import table as html_table
-from llmperf.report.quantities import (
+from llmperf.html_report.markup import table as html_table
+from llmperf.html_report.quantities import (
     NO_VALUE,
     Formatter,
     count,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmperf.report.dataset_facts import DatasetFacts, words_of
-from llmperf.report.markup import (
+from llmperf.html_report.dataset_facts import DatasetFacts, words_of
+from llmperf.html_report.markup import (
     Html,
     details,
     join,
@@ -19,7 +19,7 @@ from llmperf.report.markup import (
     shorten,
     table,
 )
-from llmperf.report.quantities import count, share
+from llmperf.html_report.quantities import count, share
 from llmperf_common.failures import FAILURE_MEANINGS, OK_STATUS, RETRY_RULES, FailureCode
 
 _EXAMPLES_A_CODE = 3

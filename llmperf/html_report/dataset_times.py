@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmperf.report.charts_distribution import Layer, histogram_chart, tallest_bin
-from llmperf.report.charts_points import SMALL, Guides, PlotText, Shape
-from llmperf.report.dataset_facts import DatasetFacts, words_of
-from llmperf.report.dataset_failures import censored_code
-from llmperf.report.markup import Html, figure, join, nothing_to_show, section, table
-from llmperf.report.quantities import (
+from llmperf.html_report.charts_distribution import Layer, histogram_chart, tallest_bin
+from llmperf.html_report.charts_points import SMALL, Guides, PlotText, Shape
+from llmperf.html_report.dataset_facts import DatasetFacts, words_of
+from llmperf.html_report.dataset_failures import censored_code
+from llmperf.html_report.markup import Html, figure, join, nothing_to_show, section, table
+from llmperf.html_report.quantities import (
     DECADE_LABELS,
     SHORT_LAUNCH_NS,
     Bools,
@@ -21,7 +21,7 @@ from llmperf.report.quantities import (
     quantiles,
     share,
 )
-from llmperf.report.svg import legend
+from llmperf.html_report.svg import legend
 
 _NUM_BINS = 36
 

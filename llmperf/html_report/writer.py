@@ -9,27 +9,27 @@ import os
 import tempfile
 from pathlib import Path
 
-from llmperf.report.corpus_failures import failures_section as corpus_failures_section
-from llmperf.report.corpus_failures import macros_section
-from llmperf.report.corpus_families import families_section
-from llmperf.report.corpus_overview import overview_section as corpus_overview_section
-from llmperf.report.corpus_shape import shape_section
-from llmperf.report.dataset_checks import checks_section
-from llmperf.report.dataset_coverage import coverage_section
-from llmperf.report.dataset_facts import dataset_facts
-from llmperf.report.dataset_failures import failures_section
-from llmperf.report.dataset_noise import noise_section
-from llmperf.report.dataset_overview import overview_section
-from llmperf.report.dataset_scaling import scaling_section
-from llmperf.report.dataset_times import times_section
-from llmperf.report.evaluation_calibration import calibration_section
-from llmperf.report.evaluation_errors import errors_section
-from llmperf.report.evaluation_facts import evaluation_facts
-from llmperf.report.evaluation_kernels import kernels_section
-from llmperf.report.evaluation_metrics import metrics_section
-from llmperf.report.markup import Html
-from llmperf.report.page import document
-from llmperf.report.views import CorpusView, DatasetView, EvaluationView, Stamp
+from llmperf.html_report.corpus_failures import failures_section as corpus_failures_section
+from llmperf.html_report.corpus_failures import macros_section
+from llmperf.html_report.corpus_families import families_section
+from llmperf.html_report.corpus_overview import overview_section as corpus_overview_section
+from llmperf.html_report.corpus_shape import shape_section
+from llmperf.html_report.dataset_checks import checks_section
+from llmperf.html_report.dataset_coverage import coverage_section
+from llmperf.html_report.dataset_facts import dataset_facts
+from llmperf.html_report.dataset_failures import failures_section
+from llmperf.html_report.dataset_noise import noise_section
+from llmperf.html_report.dataset_overview import overview_section
+from llmperf.html_report.dataset_scaling import scaling_section
+from llmperf.html_report.dataset_times import times_section
+from llmperf.html_report.evaluation_calibration import calibration_section
+from llmperf.html_report.evaluation_errors import errors_section
+from llmperf.html_report.evaluation_facts import evaluation_facts
+from llmperf.html_report.evaluation_kernels import kernels_section
+from llmperf.html_report.evaluation_metrics import metrics_section
+from llmperf.html_report.markup import Html
+from llmperf.html_report.page import document
+from llmperf.html_report.views import CorpusView, DatasetView, EvaluationView, Stamp
 from workers.corpus_stats import corpus_stats
 
 _NO_STAMP = Stamp()

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llmperf.report.columns import Categorical, array_of, categorical, floats, sample_columns
-from llmperf.report.dataset_facts import REGIME_ORDER, ordered, words_of
-from llmperf.report.kernels_index import KernelsIndex, index_kernels
-from llmperf.report.quantities import Bools, Floats, Ints, decade_of, nanoseconds_tick
-from llmperf.report.scales import Scale, log_scale
-from llmperf.report.views import EvaluationView
+from llmperf.html_report.columns import Categorical, array_of, categorical, floats, sample_columns
+from llmperf.html_report.dataset_facts import REGIME_ORDER, ordered, words_of
+from llmperf.html_report.kernels_index import KernelsIndex, index_kernels
+from llmperf.html_report.quantities import Bools, Floats, Ints, decade_of, nanoseconds_tick
+from llmperf.html_report.scales import Scale, log_scale
+from llmperf.html_report.views import EvaluationView
 
 _PREFERRED_SPLIT = "test"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmperf.report.charts_points import (
+from llmperf.html_report.charts_points import (
     SMALL,
     Guides,
     PlotText,
@@ -17,9 +17,9 @@ from llmperf.report.charts_points import (
     point_chart,
     thin,
 )
-from llmperf.report.columns import rows_by_code
-from llmperf.report.evaluation_facts import EvaluationFacts
-from llmperf.report.markup import (
+from llmperf.html_report.columns import rows_by_code
+from llmperf.html_report.evaluation_facts import EvaluationFacts
+from llmperf.html_report.markup import (
     Html,
     details,
     figure,
@@ -31,7 +31,7 @@ from llmperf.report.markup import (
     shorten,
     table,
 )
-from llmperf.report.quantities import (
+from llmperf.html_report.quantities import (
     NO_VALUE,
     Floats,
     Ints,
@@ -46,8 +46,8 @@ from llmperf.report.quantities import (
     quantiles,
     significant,
 )
-from llmperf.report.scales import Scale, linear_scale, log_scale
-from llmperf.report.svg import legend
+from llmperf.html_report.scales import Scale, linear_scale, log_scale
+from llmperf.html_report.svg import legend
 from llmperf_common.metrics import spearman_by_group
 
 _NUM_WORST = 9

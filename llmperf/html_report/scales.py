@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmperf.report.quantities import Floats, Formatter, short
+from llmperf.html_report.quantities import Floats, Formatter, short
 
 _TARGET_TICKS = 5
 

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llmperf.report.charts_bars import Bar, stacked_bar_chart
-from llmperf.report.charts_distribution import Layer, histogram_chart
-from llmperf.report.charts_points import PlotText
-from llmperf.report.columns import array_of
-from llmperf.report.dataset_facts import DatasetFacts, StatusPart, rows_of_kernel, words_of
-from llmperf.report.markup import (
+from llmperf.html_report.charts_bars import Bar, stacked_bar_chart
+from llmperf.html_report.charts_distribution import Layer, histogram_chart
+from llmperf.html_report.charts_points import PlotText
+from llmperf.html_report.columns import array_of
+from llmperf.html_report.dataset_facts import DatasetFacts, StatusPart, rows_of_kernel, words_of
+from llmperf.html_report.markup import (
     Html,
     details,
     figure,
@@ -26,9 +26,9 @@ from llmperf.report.markup import (
     side_by_side,
     table,
 )
-from llmperf.report.quantities import Floats, Ints, count, share
-from llmperf.report.scales import share_scale
-from llmperf.report.svg import legend
+from llmperf.html_report.quantities import Floats, Ints, count, share
+from llmperf.html_report.scales import share_scale
+from llmperf.html_report.svg import legend
 
 _MAX_BARS = 72
 _MAX_TABLE = 200

@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from llmperf.report.charts_bars import IntervalRow, interval_chart
-from llmperf.report.charts_distribution import (
+from llmperf.html_report.charts_bars import IntervalRow, interval_chart
+from llmperf.html_report.charts_distribution import (
     BOX_WORDS,
     BoxGroup,
     Layer,
@@ -19,7 +19,7 @@ from llmperf.report.charts_distribution import (
     histogram_chart,
     tallest_bin,
 )
-from llmperf.report.charts_points import (
+from llmperf.html_report.charts_points import (
     SMALL,
     Guides,
     PlotText,
@@ -27,9 +27,9 @@ from llmperf.report.charts_points import (
     Shape,
     point_chart,
 )
-from llmperf.report.evaluation_facts import EvaluationFacts
-from llmperf.report.markup import Html, figure, join, nothing_to_show, section, shorten, table
-from llmperf.report.quantities import (
+from llmperf.html_report.evaluation_facts import EvaluationFacts
+from llmperf.html_report.markup import Html, figure, join, nothing_to_show, section, shorten, table
+from llmperf.html_report.quantities import (
     DECADE_LABELS,
     NO_VALUE,
     Bools,
@@ -43,8 +43,8 @@ from llmperf.report.quantities import (
     share,
     significant,
 )
-from llmperf.report.scales import Scale, linear_scale, log_scale, share_scale
-from llmperf.report.svg import legend
+from llmperf.html_report.scales import Scale, linear_scale, log_scale, share_scale
+from llmperf.html_report.svg import legend
 
 _MAX_MODELS = 6
 _DRAWS = 500

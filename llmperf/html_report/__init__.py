@@ -4,8 +4,8 @@ Owns ``llmperf report``'s page: tables in, HTML out, charts drawn here as inline
 nor define metrics. Imported only by the command that needs it, so that ``import llmperf`` stays light.
 """
 
-from llmperf.report.views import CorpusView, DatasetView, EvaluationView, Stamp
-from llmperf.report.writer import (
+from llmperf.html_report.views import CorpusView, DatasetView, EvaluationView, Stamp
+from llmperf.html_report.writer import (
     build_dataset_report,
     build_evaluation_report,
     render_corpus_report,

@@ -11,15 +11,31 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llmperf.report.charts_bars import Bar, stacked_bar_chart
-from llmperf.report.charts_distribution import Layer, histogram_chart
-from llmperf.report.charts_points import SMALL, PlotText
-from llmperf.report.dataset_facts import words_of
-from llmperf.report.markup import Html, figure, join, nothing_to_show, section, side_by_side, table
-from llmperf.report.quantities import Floats, bytes_tick, count, count_tick, quantiles, share, short
-from llmperf.report.scales import Scale, linear_scale, log_scale
-from llmperf.report.svg import legend
-from llmperf.report.views import CorpusView
+from llmperf.html_report.charts_bars import Bar, stacked_bar_chart
+from llmperf.html_report.charts_distribution import Layer, histogram_chart
+from llmperf.html_report.charts_points import SMALL, PlotText
+from llmperf.html_report.dataset_facts import words_of
+from llmperf.html_report.markup import (
+    Html,
+    figure,
+    join,
+    nothing_to_show,
+    section,
+    side_by_side,
+    table,
+)
+from llmperf.html_report.quantities import (
+    Floats,
+    bytes_tick,
+    count,
+    count_tick,
+    quantiles,
+    share,
+    short,
+)
+from llmperf.html_report.scales import Scale, linear_scale, log_scale
+from llmperf.html_report.svg import legend
+from llmperf.html_report.views import CorpusView
 from llmperf_common.records import Argument, ArgumentKind, Signature
 from workers.corpus_stats import CorpusStats
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmperf.report.charts_bars import IntervalRow, bar_values_scale, interval_chart
-from llmperf.report.charts_points import (
+from llmperf.html_report.charts_bars import IntervalRow, bar_values_scale, interval_chart
+from llmperf.html_report.charts_points import (
     MAX_POINTS,
     Guides,
     PlotText,
@@ -19,9 +19,9 @@ from llmperf.report.charts_points import (
     point_chart,
     shade_legend,
 )
-from llmperf.report.columns import Categorical, rows_by_code
-from llmperf.report.evaluation_facts import EvaluationFacts
-from llmperf.report.markup import (
+from llmperf.html_report.columns import Categorical, rows_by_code
+from llmperf.html_report.evaluation_facts import EvaluationFacts
+from llmperf.html_report.markup import (
     Html,
     details,
     figure,
@@ -31,7 +31,7 @@ from llmperf.report.markup import (
     shorten,
     table,
 )
-from llmperf.report.quantities import (
+from llmperf.html_report.quantities import (
     DECADE_LABELS,
     Bools,
     Ints,
@@ -44,7 +44,7 @@ from llmperf.report.quantities import (
     percent_tick,
     quantiles,
 )
-from llmperf.report.scales import Scale, log_scale
+from llmperf.html_report.scales import Scale, log_scale
 
 _MAX_MODELS = 6
 _MAX_GROUPS = 20

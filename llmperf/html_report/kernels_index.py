@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmperf.report.columns import texts
-from llmperf.report.markup import shorten
-from llmperf.report.views import ArrowTable
+from llmperf.html_report.columns import texts
+from llmperf.html_report.markup import shorten
+from llmperf.html_report.views import ArrowTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

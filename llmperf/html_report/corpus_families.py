@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from llmperf.report.charts_bars import Bar, stacked_bar_chart
-from llmperf.report.charts_points import PlotText
-from llmperf.report.markup import (
+from llmperf.html_report.charts_bars import Bar, stacked_bar_chart
+from llmperf.html_report.charts_points import PlotText
+from llmperf.html_report.markup import (
     Html,
     details,
     figure,
@@ -22,8 +22,8 @@ from llmperf.report.markup import (
     shorten,
     table,
 )
-from llmperf.report.quantities import count, counted, share
-from llmperf.report.views import CorpusView
+from llmperf.html_report.quantities import count, counted, share
+from llmperf.html_report.views import CorpusView
 from llmperf_common.records import Kernel
 from workers.corpus_stats import FAMILY_BINS, CorpusStats, family_bin_words
 

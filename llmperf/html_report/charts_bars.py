@@ -10,11 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmperf.report.charts_points import PlotText
-from llmperf.report.markup import Html, shorten
-from llmperf.report.quantities import Formatter, count, share
-from llmperf.report.scales import Scale, linear_scale, share_scale
-from llmperf.report.svg import CHARACTER_WIDTH, NUM_COLOURS, Canvas, Frame, number
+from llmperf.html_report.charts_points import PlotText
+from llmperf.html_report.markup import Html, shorten
+from llmperf.html_report.quantities import Formatter, count, share
+from llmperf.html_report.scales import Scale, linear_scale, share_scale
+from llmperf.html_report.svg import CHARACTER_WIDTH, NUM_COLOURS, Canvas, Frame, number
 
 _ROW_HEIGHT = 17.0
 _BAR_HEIGHT = 11.0

@@ -5,13 +5,13 @@ Owns the counts, provenance and the chart of suites.
 
 from __future__ import annotations
 
-from llmperf.report.charts_bars import Bar, stacked_bar_chart
-from llmperf.report.charts_points import PlotText
-from llmperf.report.dataset_overview import tile
-from llmperf.report.markup import Html, definition_table, figure, join, section, tag
-from llmperf.report.quantities import count, counted, share
-from llmperf.report.svg import legend
-from llmperf.report.views import CorpusView
+from llmperf.html_report.charts_bars import Bar, stacked_bar_chart
+from llmperf.html_report.charts_points import PlotText
+from llmperf.html_report.dataset_overview import tile
+from llmperf.html_report.markup import Html, definition_table, figure, join, section, tag
+from llmperf.html_report.quantities import count, counted, share
+from llmperf.html_report.svg import legend
+from llmperf.html_report.views import CorpusView
 from workers.corpus_stats import CorpusStats
 
 _MAX_SUITES = 30

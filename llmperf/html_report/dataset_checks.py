@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmperf.report.charts_bars import Bar, stacked_bar_chart
-from llmperf.report.charts_points import PlotText
-from llmperf.report.columns import CHECK_NAMES
-from llmperf.report.dataset_facts import DatasetFacts, words_of
-from llmperf.report.markup import Html, details, figure, nothing_to_show, section, table
-from llmperf.report.quantities import count, share
-from llmperf.report.svg import legend
+from llmperf.html_report.charts_bars import Bar, stacked_bar_chart
+from llmperf.html_report.charts_points import PlotText
+from llmperf.html_report.columns import CHECK_NAMES
+from llmperf.html_report.dataset_facts import DatasetFacts, words_of
+from llmperf.html_report.markup import Html, details, figure, nothing_to_show, section, table
+from llmperf.html_report.quantities import count, share
+from llmperf.html_report.svg import legend
 
 _MEANINGS = {
     "writes_output": "The launch changed at least one byte of a buffer: it does some work.",

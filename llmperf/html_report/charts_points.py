@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmperf.report.markup import Html
-from llmperf.report.quantities import Floats, Ints, count
-from llmperf.report.scales import Scale
-from llmperf.report.svg import (
+from llmperf.html_report.markup import Html
+from llmperf.html_report.quantities import Floats, Ints, count
+from llmperf.html_report.scales import Scale
+from llmperf.html_report.svg import (
     NUM_COLOURS,
     Canvas,
     Frame,

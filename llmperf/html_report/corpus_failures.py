@@ -9,8 +9,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from llmperf.report.dataset_facts import words_of
-from llmperf.report.markup import (
+from llmperf.html_report.dataset_facts import words_of
+from llmperf.html_report.markup import (
     Html,
     details,
     join,
@@ -21,8 +21,8 @@ from llmperf.report.markup import (
     shorten,
     table,
 )
-from llmperf.report.quantities import count, share
-from llmperf.report.views import CorpusView
+from llmperf.html_report.quantities import count, share
+from llmperf.html_report.views import CorpusView
 from llmperf_common.failures import FAILURE_MEANINGS, FailureCode
 from llmperf_common.records import ArgumentKind, Kernel
 from workers.corpus_stats import CorpusStats, defined_macros

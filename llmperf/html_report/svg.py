@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmperf.report.markup import Html, join, shorten, tag
-from llmperf.report.quantities import Floats
-from llmperf.report.scales import Scale
+from llmperf.html_report.markup import Html, join, shorten, tag
+from llmperf.html_report.quantities import Floats
+from llmperf.html_report.scales import Scale
 
 NUM_COLOURS = 8
 _LEGEND_CHARS = 40

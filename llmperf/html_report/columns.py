@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llmperf.report.quantities import Bools, Floats, Ints
-from llmperf.report.views import ArrowTable
+from llmperf.html_report.quantities import Bools, Floats, Ints
+from llmperf.html_report.views import ArrowTable
 from llmperf_common.failures import OK_STATUS
 
 CHECK_NAMES = (

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmperf.report.charts_bars import Bar, stacked_bar_chart
-from llmperf.report.charts_distribution import BOX_WORDS, BoxGroup, box_chart
-from llmperf.report.charts_points import Guides, PlotText
-from llmperf.report.dataset_drift import drift_figure
-from llmperf.report.dataset_facts import DatasetFacts, ordered, words_of
-from llmperf.report.markup import Html, figure, nothing_to_show, section, table
-from llmperf.report.quantities import (
+from llmperf.html_report.charts_bars import Bar, stacked_bar_chart
+from llmperf.html_report.charts_distribution import BOX_WORDS, BoxGroup, box_chart
+from llmperf.html_report.charts_points import Guides, PlotText
+from llmperf.html_report.dataset_drift import drift_figure
+from llmperf.html_report.dataset_facts import DatasetFacts, ordered, words_of
+from llmperf.html_report.markup import Html, figure, nothing_to_show, section, table
+from llmperf.html_report.quantities import (
     DECADE_LABELS,
     Bools,
     Floats,
@@ -29,8 +29,8 @@ from llmperf.report.quantities import (
     share,
     significant,
 )
-from llmperf.report.scales import Scale, linear_scale
-from llmperf.report.svg import NUM_COLOURS, legend
+from llmperf.html_report.scales import Scale, linear_scale
+from llmperf.html_report.svg import NUM_COLOURS, legend
 from llmperf_common.records import StopReason
 
 _IQR_FLOOR = 1e-4

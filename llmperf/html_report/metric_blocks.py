@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from llmperf.report.markup import join, tag
-from llmperf.report.quantities import NO_VALUE, TIMES, count, percent, significant
+from llmperf.html_report.markup import join, tag
+from llmperf.html_report.quantities import NO_VALUE, TIMES, count, percent, significant
 
 _INTERVAL_KEYS = ("ci", "intervals", "confidence")
 _VALUE_KEYS = ("value", "estimate", "mean", "point")

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmperf.report.charts_points import Guides, PlotText, Shape
-from llmperf.report.markup import Html
-from llmperf.report.quantities import Floats, count, count_tick, quantiles
-from llmperf.report.scales import Scale, linear_scale
-from llmperf.report.svg import (
+from llmperf.html_report.charts_points import Guides, PlotText, Shape
+from llmperf.html_report.markup import Html
+from llmperf.html_report.quantities import Floats, count, count_tick, quantiles
+from llmperf.html_report.scales import Scale, linear_scale
+from llmperf.html_report.svg import (
     CHARACTER_WIDTH,
     NUM_COLOURS,
     Canvas,

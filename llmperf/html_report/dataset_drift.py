@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llmperf.report.charts_points import WIDE, Guides, PlotText, Series, point_chart, thin
-from llmperf.report.dataset_facts import DatasetFacts
-from llmperf.report.markup import Html, figure, join, nothing_to_show, shorten, table, tag
-from llmperf.report.quantities import (
+from llmperf.html_report.charts_points import WIDE, Guides, PlotText, Series, point_chart, thin
+from llmperf.html_report.dataset_facts import DatasetFacts
+from llmperf.html_report.markup import Html, figure, join, nothing_to_show, shorten, table, tag
+from llmperf.html_report.quantities import (
     TIMES,
     Floats,
     count,
@@ -22,8 +22,8 @@ from llmperf.report.quantities import (
     ratio_tick,
     significant,
 )
-from llmperf.report.scales import Scale, linear_scale
-from llmperf.report.svg import legend
+from llmperf.html_report.scales import Scale, linear_scale
+from llmperf.html_report.svg import legend
 from llmperf_common.records import SentinelReading
 
 _MAX_DRIFT_DEVICES = 8
