@@ -9,22 +9,44 @@ The public Python API, loaded on first use: ``import llmperf`` alone loads nothi
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from llmperf_common.errors import LlmperfError
 
 __version__ = "0.1.0"
-__all__ = ["LlmperfError", "__version__", "collect", "evaluate", "open_dataset", "predict", "train"]
+__all__ = [
+    "CollectProgress",
+    "LlmperfError",
+    "__version__",
+    "collect",
+    "collect_on_cluster",
+    "evaluate",
+    "open_dataset",
+    "predict",
+    "report",
+    "train",
+    "verify",
+]
 
 if TYPE_CHECKING:
-    from llmperf.api import collect, evaluate, open_dataset, predict, train
+    from llmperf.api import (
+        collect,
+        collect_on_cluster,
+        evaluate,
+        open_dataset,
+        predict,
+        report,
+        train,
+        verify,
+    )
+    from llmperf.progress import CollectProgress
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from llmperf import api  # noqa: PLC0415  (loaded on first use)
-
-        return getattr(api, name)
+        module = "llmperf.progress" if name == "CollectProgress" else "llmperf.api"
+        return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'llmperf' has no attribute {name!r}")
 
 

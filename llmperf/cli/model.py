@@ -62,9 +62,9 @@ def train(
         data=data,
         out=out,
         preset=preset,
-        overrides=tuple(set_ or ()),
-        config_file=config,
-        progress=say,
+        config=config,
+        overrides=set_ or (),
+        progress=True,
     )
     answer(markdown_table(summary.metrics["parts"]))
     for note in summary.notes:

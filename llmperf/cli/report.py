@@ -48,6 +48,12 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained HTML page about a dataset, an evaluation, both, or a corpus."""
+    write_page(directory, out, evaluation)
+    say(f"{out} written")
+
+
+def write_page(directory: str, out: Path, evaluation: Path | None) -> None:
+    """Write the page about a dataset, an evaluation, both, or a corpus."""
     from llmperf.html_report import Stamp, write_report  # noqa: PLC0415
     from llmperf_common.store.location import local_folder  # noqa: PLC0415
 
@@ -67,7 +73,6 @@ def report(
         out=out,
         stamp=stamp,
     )
-    say(f"{out} written")
 
 
 def _report_corpus(path: Path, out: Path, stamp: Stamp) -> None:
@@ -75,7 +80,6 @@ def _report_corpus(path: Path, out: Path, stamp: Stamp) -> None:
     from workers.corpus import read_corpus  # noqa: PLC0415
 
     write_corpus_report(CorpusView(corpus=read_corpus(path), title=path.name), out=out, stamp=stamp)
-    say(f"{out} written")
 
 
 def _dataset_view(directory: str) -> DatasetView:
