@@ -26,6 +26,7 @@ from cluster.config import ClusterConfig, NodePool
 from cluster.metrics import METRICS, TAGS
 from llmperf.cli.main import app
 from llmperf.exits import CommandError, Exit, run_guarded
+from llmperf.reference_api import api_page
 from llmperf_common.config import Node, preset_names
 from llmperf_common.failures import FAILURE_MEANINGS, OK_STATUS, RETRY_RULES, FailureCode, Retry
 from llmperf_common.records import Access, ArgumentKind, Regime, StopReason, Strategy
@@ -64,9 +65,10 @@ def render() -> dict[str, str]:
     """Return the text of every page by file name; equal on every machine.
 
     >>> sorted(render())
-    ['cli.md', 'config.md', 'events.md', 'failure-codes.md', 'metrics.md', 'schema.md']
+    ['api.md', 'cli.md', 'config.md', 'events.md', 'failure-codes.md', 'metrics.md', 'schema.md']
     """
     return {
+        "api.md": _page("Python API", api_page()),
         "cli.md": _page("Command line", _cli()),
         "config.md": _page("Configuration", _config()),
         "events.md": _page("Event log", _events()),

@@ -15,6 +15,7 @@ import pytest
 import llmperf
 from cluster.config import ClusterCollectConfig
 from cluster.metrics import METRICS
+from llmperf import reference_api
 from llmperf.exits import Exit, exit_code_of
 from llmperf.reference import commands, option_names
 from llmperf_common import errors
@@ -134,14 +135,9 @@ def test_presets() -> None:
 
 def test_exported_names() -> None:
     wanted = [
-        "LlmperfError",
-        "__version__",
-        "collect",
-        "evaluate",
-        "open_dataset",
-        "predict",
-        "train",
-    ]
+        "CollectProgress", "LlmperfError", "__version__", "collect", "collect_on_cluster", "evaluate",
+        "open_dataset", "predict", "report", "train", "verify",
+    ]  # fmt: skip
     assert wanted == llmperf.__all__
     assert dir(llmperf) == wanted
     assert all(getattr(llmperf, name) for name in wanted)
@@ -207,6 +203,7 @@ def test_a_foreseeable_error_has_the_base_and_its_code(name: str) -> None:
 def test_the_tree_of_errors_is_drawn() -> None:
     drawn = re.findall(r"\+-- (\w+)", str(errors.__doc__))
     assert sorted(drawn) == sorted(name.rpartition(".")[2] for name in ERRORS)
+    assert set(reference_api.ERRORS) == set(ERRORS)
 
 
 _IMPORT = "import llmperf"
