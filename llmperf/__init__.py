@@ -18,10 +18,12 @@ __version__ = "0.1.0"
 __all__ = [
     "CollectProgress",
     "LlmperfError",
+    "Prediction",
     "__version__",
     "collect",
     "collect_on_cluster",
     "evaluate",
+    "load_model",
     "open_dataset",
     "predict",
     "report",
@@ -34,19 +36,26 @@ if TYPE_CHECKING:
         collect,
         collect_on_cluster,
         evaluate,
+        load_model,
         open_dataset,
         predict,
         report,
         train,
         verify,
     )
+    from llmperf.prediction.record import Prediction
     from llmperf.progress import CollectProgress
+
+_ELSEWHERE = {
+    "CollectProgress": "llmperf.progress",
+    "Prediction": "llmperf.prediction.record",
+}
+"""Homes of the names that are not in ``llmperf.api``."""
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        module = "llmperf.progress" if name == "CollectProgress" else "llmperf.api"
-        return getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(_ELSEWHERE.get(name, "llmperf.api")), name)
     raise AttributeError(f"module 'llmperf' has no attribute {name!r}")
 
 

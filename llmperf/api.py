@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from llmperf.collecting import Overrides, collect, collect_on_cluster
+from llmperf.collecting import Overrides, collect, collect_on_cluster, state_folder
 
 if TYPE_CHECKING:
-    from llmperf_common.records import Kernel, Signature
+    from llmperf.prediction.model import Model, Size
+    from llmperf.prediction.record import Prediction
     from llmperf_common.store.reader import Dataset
     from llmperf_common.store.verify import VerifyReport
     from trainer.evaluate import EvaluationSummary
@@ -22,6 +23,7 @@ __all__ = [
     "collect",
     "collect_on_cluster",
     "evaluate",
+    "load_model",
     "open_dataset",
     "predict",
     "report",
@@ -143,91 +145,61 @@ def report(path: str | Path, out: str | Path, *, evaluation: str | Path | None =
     return Path(out)
 
 
+def load_model(model: str | Path | None = None, *, analyse: bool = True) -> Model:
+    """Load a trained run, to ask it for many predictions: ``.predict(...)`` and ``.predict_many(...)``.
+
+    Args:
+        model: a run's folder or name; may be left out where ``runs/`` holds one.
+        analyse: probe new kernels on a CPU OpenCL device, where there is one, to see what they touch.
+
+    Raises:
+        BadInput: There is no such run, or it is damaged.
+    """
+    from llmperf.prediction.analysis_cache import AnalysisCache  # noqa: PLC0415
+    from llmperf.prediction.model import Model as Model_  # noqa: PLC0415
+
+    cache = AnalysisCache(state_folder() / "analyses")
+    return Model_.load(model, analyse=analyse, cache=cache)
+
+
 def predict(
-    file: str | Path,
+    source: str | Path,
     *,
-    global_size: tuple[int, ...],
-    local_size: tuple[int, ...],
+    global_size: Size,
+    local_size: Size,
     kernel: str | None = None,
     model: str | Path | None = None,
     device: str | None = None,
     args: Mapping[str, int | float | str] | None = None,
     sweep: bool = False,
-) -> dict[str, Any]:
-    """Predict the time of one launch of a kernel, from its source alone: no device is needed.
+) -> Prediction:
+    """Predict the time of one launch of a kernel, from its source; for many, ``load_model`` once.
+
+    No GPU is needed. A new kernel with arguments left out is probed on a CPU OpenCL device where there is one.
 
     Args:
-        file: an OpenCL C source.
-        global_size: work-items by dimension, 1 to 3 of them.
-        local_size: work-items of a work-group by dimension.
-        kernel: which kernel of the file; may be left out where it has one.
+        source: an OpenCL C file, or its text.
+        global_size: work-items by dimension, 1 to 3 of them; a number for one dimension.
+        local_size: work-items of a work-group, likewise.
+        kernel: which kernel of the source; may be left out where it has one.
         model: a run's folder or name; may be left out where ``runs/`` holds one.
         device: device class; may be left out where the model knows one.
         args: by name: elements of a buffer, value of a scalar.
         sweep: also predict every legal local size.
 
     Returns:
-        The document that ``llmperf predict --json`` prints; times in ns.
+        The document that ``llmperf predict --json`` prints, a dictionary; times in ns.
 
     Raises:
         BadInput: What is wrong, where, and what to do.
+        ConfigError: No device is named and the model knows several.
     """
-    from trainer.launch import PredictRequest  # noqa: PLC0415
-    from trainer.predict import predict as predict_  # noqa: PLC0415
-    from trainer.run_folder import load_run, resolve_run  # noqa: PLC0415
-
-    chosen, signature = _kernel_of(Path(file), kernel)
-    run = load_run(resolve_run(model) if model is not None else _only_run())
-    request = PredictRequest(
-        kernel=chosen.name,
-        signature=signature,
+    return load_model(model).predict(
+        source,
         global_size=global_size,
         local_size=local_size,
-        args=dict(args or {}),
+        kernel=kernel,
         device=device,
+        args=args,
         sweep=sweep,
-        kernel_id=chosen.kernel_id,
-        source=chosen.source,
     )
-    return predict_(run, request)
-
-
-def _kernel_of(path: Path, wanted: str | None) -> tuple[Kernel, Signature]:
-    from trainer.errors import BadInput  # noqa: PLC0415
-    from workers.corpus import CorpusError, read_sources  # noqa: PLC0415
-
-    if not path.is_file():
-        what = "Is a directory" if path.is_dir() else "No such file"
-        raise BadInput(f"{path}: {what}: name a readable OpenCL source file")
-    try:
-        # As a corpus reads it, headers and all: what was trained on must be known again.
-        found = {one.name: one for one in read_sources([path]).kernels}
-    except CorpusError as error:
-        raise BadInput(str(error)) from None
-    names = sorted(found)
-    if wanted is None and len(names) > 1:
-        raise BadInput(
-            f"{path} has {len(names)} kernels: choose one with --kernel: {', '.join(names)}"
-        )
-    if wanted is not None and wanted not in found:
-        raise BadInput(f"{path} has no kernel {wanted!r}: it has {', '.join(names)}")
-    chosen = found[wanted if wanted is not None else names[0]]
-    if chosen.signature is None or chosen.failure is not None:
-        why = chosen.failure.detail if chosen.failure else "its arguments cannot be read"
-        raise BadInput(f"{path}: kernel {chosen.name}: {why}")
-    return chosen, chosen.signature
-
-
-def _only_run() -> Path:
-    from trainer.errors import BadInput  # noqa: PLC0415
-    from trainer.run_folder import known_runs  # noqa: PLC0415
-
-    runs = known_runs()
-    if len(runs) == 1:
-        return runs[0]
-    there = (
-        f"runs here: {', '.join(map(str, runs))}"
-        if runs
-        else "none is here: make one with `llmperf train`"
-    )
-    raise BadInput(f"--model is missing; {there}")

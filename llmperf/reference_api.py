@@ -14,6 +14,9 @@ from typing import Any
 import llmperf
 from llmperf import collecting, progress
 from llmperf.exits import CommandError
+from llmperf.prediction import model
+from llmperf.prediction.model import Launch, Model
+from llmperf.prediction.record import Prediction
 from llmperf_common.errors import LlmperfError
 from llmperf_common.store.problems import Problem
 from llmperf_common.store.reader import Dataset
@@ -33,6 +36,9 @@ RESULTS: tuple[type, ...] = (
     Problem,
     RunSummary,
     EvaluationSummary,
+    Model,
+    Launch,
+    Prediction,
 )
 """What the functions return, or call a function with."""
 ERRORS = (
@@ -55,6 +61,7 @@ ERRORS = (
 )
 _ALIASES = {
     "SourcePath": collecting.SourcePath,
+    "Size": model.Size,
     "Overrides": collecting.Overrides,
     "ProgressOption": progress.ProgressOption,
 }

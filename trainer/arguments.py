@@ -1,6 +1,7 @@
-"""The arguments of a launch: those a user gave, checked against the signature, and those left out, filled.
+"""The arguments of a launch: those a user gave, checked against the signature; who fills the others.
 
-Each error says what, where and what to do; each filled argument is said in a warning.
+Each error says what, where and what to do. What the others get is decided by the planner of ``collect``, which comes
+in as a ``Filler``.
 """
 
 from __future__ import annotations
@@ -9,13 +10,11 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
-from llmperf_common.analysis import launch_sizes
 from llmperf_common.launch_columns import is_integer_scalar
 from llmperf_common.records import Argument, ArgumentKind, LaunchArgument, Signature
 from trainer.errors import BadInput
-from trainer.extents import extent_elements
 
 Value = int | float | str
 
@@ -99,66 +98,30 @@ def _integer(value: Value, problem: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled:
-    """Every argument of one launch, and what was said about those that were not given."""
+    """Every argument of one launch, and what is to be said about them.
+
+    Attributes:
+        args: in position order.
+        warnings: which were not given and what was taken; which buffers the launch overruns.
+    """
 
     args: tuple[LaunchArgument, ...]
     warnings: tuple[str, ...]
 
 
-def fill_arguments(
-    signature: Signature,
-    given: Mapping[int, int | float],
-    analysis: Mapping[int, Mapping[str, Any]],
-    global_size: Sequence[int],
-    local_size: Sequence[int],
-) -> Filled:
-    """Complete the arguments of one launch.
+class Filler(Protocol):
+    """Completes the arguments of launches of one kernel, some of which a user has given.
 
-    As the simple strategy plans them, so that the question lies where the training data do: a missing
-    floating scalar is 1, an integer scalar the global size of dimension 0; a missing buffer has the extent
-    its analysis gives for this launch, else g**dims elements, g the longest side of the global size
-    (``__local``: one element a work-item of the group).
+    The rule is that of ``collect``, which the trainer does not know: its caller passes it in.
     """
-    elements, warnings = min(max(global_size) ** len(global_size), MOST_ELEMENTS), {}
-    values: dict[int, int | float] = dict(given)
-    for argument in signature.arguments:
-        if argument.kind is ArgumentKind.SCALAR and argument.position not in given:
-            whole = is_integer_scalar(argument.scalar_type)
-            low, high = _INTEGER_RANGES.get(argument.scalar_type, _INTEGER_RANGES["long"])
-            values[argument.position] = min(max(global_size[0], low), high) if whole else 1.0
-            rule = "the global size" if whole else "the default of a floating scalar"
-            warnings[argument.position] = _filled(argument, values[argument.position], rule)
-    scalars = {
-        argument.name: values[argument.position]
-        for argument in signature.arguments
-        if argument.kind is ArgumentKind.SCALAR and is_integer_scalar(argument.scalar_type)
-    }
-    sizes = launch_sizes(global_size, local_size, scalars)
-    for argument in signature.arguments:
-        if argument.kind.is_buffer and argument.position not in given:
-            extent = extent_elements(analysis.get(argument.position, {}), sizes)
-            rule = "the extent its analysis gives"
-            if extent is None and argument.kind is ArgumentKind.LOCAL_BUFFER:
-                extent, rule = math.prod(local_size), "one element a work-item of the group"
-            elif extent is None:
-                extent, rule = elements, "the global size"
-            values[argument.position] = extent
-            warnings[argument.position] = _filled(argument, extent, rule)
-    launch = tuple(
-        LaunchArgument(
-            position=argument.position,
-            kind=argument.kind,
-            elements=int(values[argument.position]) if argument.kind.is_buffer else None,
-            value=None if argument.kind.is_buffer else values[argument.position],
-        )
-        for argument in signature.arguments
-    )
-    return Filled(args=launch, warnings=tuple(warnings[at] for at in sorted(warnings)))
 
+    def fill(self, global_size: tuple[int, ...], local_size: tuple[int, ...]) -> Filled:
+        """Return every argument of one launch."""
+        ...
 
-def _filled(argument: Argument, value: int | float, rule: str) -> str:
-    what = "elements" if argument.kind.is_buffer else "value"
-    return f"argument {argument.name!r} not given: {what} {value} taken ({rule})"
+    def allows(self, local_size: tuple[int, ...]) -> bool:
+        """Whether the kernel's own arrays are large enough for a local size, as far as is known."""
+        ...
 
 
 def local_memory_bytes(signature: Signature, args: Sequence[LaunchArgument]) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from llmperf_common.config import ConfigError
@@ -85,7 +86,7 @@ def evaluate(
     Raises:
         ConfigError: ``split`` is not a part's name.
         SeenRows: The rows were trained on, or their family was, without ``allow_seen``.
-        BadInput: The part has no row.
+        BadInput: The part has no row, or rows of a device class that the run does not know.
         RunExists: ``out`` holds something else.
     """
     if split not in SPLIT_NAMES:
@@ -99,6 +100,7 @@ def evaluate(
             f"--split {split}: the dataset has no ok row of this part; it has "
             + ", ".join(sorted(set(parts.tolist())))
         )
+    _check_devices(run, data, index)
     num_seen = int(np.sum(seen[index]))
     if num_seen and not allow_seen:
         raise SeenRows(
@@ -167,6 +169,21 @@ def evaluation_parts(
         # The paper's split lets near duplicates cross; its own test part needs no leave.
         seen &= np.isin(parts, [Part.TRAIN.value, Part.SEEN_CONFIGS.value])
     return parts, seen
+
+
+def _check_devices(run: LoadedRun, data: TrainingData, index: npt.NDArray[np.intp]) -> None:
+    """Refuse rows of another device class, as ``predict`` does: the model learnt nothing of it."""
+    classes, counts = np.unique(data.texts("device_class")[index], return_counts=True)
+    others = [
+        f"{name} ({count:,} rows)"
+        for name, count in zip(classes.tolist(), counts.tolist(), strict=True)
+        if name not in run.devices
+    ]
+    if others:
+        raise BadInput(
+            f"the dataset has rows of {', '.join(others)}; the model was trained on "
+            f"{', '.join(sorted(run.devices))}: evaluate it on data of these, or train on data of the others"
+        )
 
 
 def _check_out(out: Path) -> None:

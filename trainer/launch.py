@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from llmperf_common.ids import sample_id
+from llmperf_common.least_time import DenseAccess
 from llmperf_common.records import (
     Device,
     LaunchConfig,
@@ -21,7 +21,7 @@ from llmperf_common.records import (
     launch_argument_json,
 )
 from llmperf_common.regimes import regime_of
-from trainer.arguments import Filled, Value
+from trainer.arguments import Filled, Filler
 from trainer.errors import BadInput
 
 _MOST_DIVISORS = 12
@@ -39,33 +39,45 @@ class PredictRequest:
         signature: what its source says.
         global_size: work-items by dimension, 1 to 3 of them.
         local_size: work-items of a work-group by dimension.
-        args: argument name to value: elements of a buffer, the value of a scalar (numbers or their text).
+        filler: completes the arguments of a launch.
         device: device class; None takes the run's only one.
         sweep: also return every legal local size.
-        kernel_id: finds the stored analysis of a kernel that was in the training data.
+        kernel_id: part of the launches' ids.
         source: for models that read text.
-        analysis: position to extent, as in ``kernels.analysis``, if the caller fitted one.
+        dense: what the kernel surely touches: a prediction is not below the time that takes.
     """
 
     kernel: str
     signature: Signature
     global_size: tuple[int, ...]
     local_size: tuple[int, ...]
-    args: Mapping[str, Value] = field(default_factory=dict)
+    filler: Filler
     device: str | None = None
     sweep: bool = False
     kernel_id: str | None = None
     source: str | None = None
-    analysis: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    dense: tuple[DenseAccess, ...] = ()
 
 
-def check_sizes(request: PredictRequest, device: Device) -> None:
+def check_sizes(
+    kernel: str,
+    signature: Signature,
+    total: tuple[int, ...],
+    local: tuple[int, ...],
+    device: Device,
+) -> None:
     """Assert that the NDRange can be launched.
+
+    Args:
+        kernel: its name.
+        signature: of the kernel.
+        total: global size.
+        local: local size.
+        device: with its limits.
 
     Raises:
         BadInput: It cannot; the message names the limit and, where there is one, the nearest legal size.
     """
-    total, local = request.global_size, request.local_size
     if not 1 <= len(total) <= 3:
         raise BadInput(f"--global-size {_text(total)}: give 1 to 3 sizes")
     if len(local) != len(total):
@@ -79,10 +91,10 @@ def check_sizes(request: PredictRequest, device: Device) -> None:
         raise BadInput(
             f"--global-size {_text(total)}: more than {MAX_WORK_ITEMS:,} work-items; no device runs that"
         )
-    required = request.signature.required_local_size
+    required = signature.required_local_size
     if required is not None and _padded(local) != _padded(required):
         raise BadInput(
-            f"--local-size {_text(local)}: kernel {request.kernel!r} requires {_text(required)} "
+            f"--local-size {_text(local)}: kernel {kernel!r} requires {_text(required)} "
             "(reqd_work_group_size)"
         )
     problem = _local_problem(local, device)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from llmperf_common.features import feature_meanings
 from trainer.interface import Codes, Floats
@@ -137,6 +138,22 @@ def _far(kernels: Floats) -> float:
     return float(_DISTANCE_SLACK * np.quantile(nearest, _DISTANCE_QUANTILE))
 
 
+def unlike_training(rows: Floats, known: TrainingRange) -> npt.NDArray[np.bool_]:
+    """Return for each launch of one kernel whether ``out_of_distribution`` has something to say of it.
+
+    Args:
+        rows: the features of n launches of one kernel, shape (n, f), in the order of ``known.names``.
+        known: the record of the fit rows.
+    """
+    if len(known.kernels) and _distances(rows[0], known).min() > known.far:
+        return np.ones(len(rows), dtype=bool)
+    checked = np.array([name.startswith(_CHECKED_PREFIXES) for name in known.names])
+    with np.errstate(invalid="ignore"):  # what is not known is NaN, and outside of nothing
+        slack = np.maximum(_SLACK_SHARE * (known.high - known.low), _SLACK_LOG2)
+        excess = np.maximum(known.low - rows, rows - known.high)
+        return np.asarray(((excess > slack) & checked).any(axis=1))
+
+
 def out_of_distribution(row: Floats, known: TrainingRange) -> list[str]:
     """Say what is unlike the training rows; an empty list means nothing is.
 
@@ -149,18 +166,27 @@ def out_of_distribution(row: Floats, known: TrainingRange) -> list[str]:
         what is derived from them after), and one about the kernel as a whole.
     """
     warnings = _outside(row, known)[:3]
-    static = np.nan_to_num(row[list(known.static_columns)])
     if len(known.kernels):
-        offset = np.abs((static - known.centre) / known.scale - known.kernels)
-        distance = np.sqrt((offset**2).sum(axis=1))
+        distance = _distances(row, known)
         nearest = int(np.argmin(distance))
         if distance[nearest] > known.far:
-            worst = known.names[known.static_columns[int(np.argmax(offset[nearest]))]]
+            offset = _offsets(row, known)[nearest]
+            worst = known.names[known.static_columns[int(np.argmax(offset))]]
             warnings.append(
                 f"out of distribution: the kernel is unlike every training kernel (distance "
                 f"{distance[nearest]:.1f}, usual at most {known.far:.1f}), most in {worst}"
             )
     return warnings
+
+
+def _offsets(row: Floats, known: TrainingRange) -> Floats:
+    """How far the kernel is from each train kernel in each static feature, shape (k, s)."""
+    static = np.nan_to_num(row[list(known.static_columns)])
+    return np.asarray(np.abs((static - known.centre) / known.scale - known.kernels))
+
+
+def _distances(row: Floats, known: TrainingRange) -> Floats:
+    return np.asarray(np.sqrt((_offsets(row, known) ** 2).sum(axis=1)))
 
 
 def _outside(row: Floats, known: TrainingRange) -> list[str]:

@@ -1,110 +1,148 @@
-"""Answer one question with a trained run: how long, how sure, which local size, what bounds it.
+"""Answer questions with a trained run: how long, how sure, which local size, what bounds it.
 
 Owns the prediction record (DESIGN 8, contract). Needs no device: the run carries its devices' records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from llmperf_common.config import ConfigError
-from llmperf_common.features import combine
-from llmperf_common.launch_columns import LaunchColumns, columns_from_records
 from llmperf_common.records import Device, LaunchConfig
-from llmperf_common.roofline import bound_of
-from llmperf_common.schemas import KERNELS, SAMPLES
-from llmperf_common.static_feature_names import STATIC_FEATURES
-from trainer.arguments import Filled, fill_arguments, local_memory_bytes, read_arguments
+from trainer.arguments import Filled, local_memory_bytes
 from trainer.errors import BadInput
-from trainer.interface import Floats, Rows
 from trainer.launch import PredictRequest, check_sizes, launch_config, legal_local_sizes
 from trainer.ood import out_of_distribution
+from trainer.predicted_times import Times, predict_times
 from trainer.run_folder import LoadedRun
 
-__all__ = ["BadInput", "PredictRequest", "predict", "predict_times"]
+__all__ = ["BadInput", "PredictRequest", "device_of", "predict", "predict_many"]
 
 _LOCAL_ITEMS = "log2_local_items"
-_SAMPLE_TEXT = pa.schema([SAMPLES.field(name) for name in ("global_size", "local_size", "args")])
-_KERNEL_TEXT = pa.schema([KERNELS.field(name) for name in ("name", "source", "args")])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """Predicted times of n launches of one kernel on one device, in ns, shape (n,) each."""
+class _Question:
+    """One request with the launches it asks about: that of the user first, then the other local sizes."""
 
-    time_ns: Floats
-    low_ns: Floats
-    high_ns: Floats
-    features: Floats
-    columns: LaunchColumns
+    request: PredictRequest
+    asked: Filled
+    launches: tuple[LaunchConfig, ...]
 
 
 def predict(run: LoadedRun, request: PredictRequest) -> dict[str, Any]:
     """Return the prediction record: JSON values, keys as in DESIGN 8.
 
-    ``sweep`` is there only if asked for, fastest predicted first.
+    ``sweep`` is there only if asked for, fastest predicted first. The values of ``interval`` are None where the
+    launch is unlike the training data.
 
     Raises:
         BadInput: A device, size or argument that cannot be used; the message says what to do.
         ConfigError: No device is named and the run knows several.
     """
-    device = _device(run, request.device)
-    check_sizes(request, device)
-    given = read_arguments(request.signature, request.args)
-    analysis = request.analysis or _stored_analysis(run, request.kernel_id)
-    asked = fill_arguments(
-        request.signature, given, analysis, request.global_size, request.local_size
-    )
+    return predict_many(run, [request])[0]
+
+
+def predict_many(run: LoadedRun, requests: Sequence[PredictRequest]) -> list[dict[str, Any]]:
+    """Return the records of several launches of one kernel on one device; the model is asked once.
+
+    Raises:
+        BadInput: As of ``predict``.
+        ConfigError: As of ``predict``.
+        ValueError: The requests are of several kernels or devices: a caller's bug.
+    """
+    if not requests:
+        return []
+    if len({(one.kernel, one.kernel_id, one.device) for one in requests}) > 1:
+        raise ValueError("predict_many takes requests of one kernel and one device")
+    device = device_of(run, requests[0].device)
+    questions = [_question(request, device) for request in requests]
+    launches = [launch for one in questions for launch in one.launches]
+    times = predict_times(run, requests[0], launches, device)
+    records, first = [], 0
+    for one in questions:
+        rows = range(first, first + len(one.launches))
+        records.append(_record(run, one, times, rows, device))
+        first = rows.stop
+    return records
+
+
+def _question(request: PredictRequest, device: Device) -> _Question:
+    sizes = request.global_size, request.local_size
+    check_sizes(request.kernel, request.signature, *sizes, device)
+    asked = request.filler.fill(request.global_size, request.local_size)
     _check_local_memory(request, asked, device)
     launches = [launch_config(request, asked, request.local_size, device)]
     for local in legal_local_sizes(request, device):
-        if local == request.local_size:
+        if local == request.local_size or not request.filler.allows(local):
             continue
-        filled = fill_arguments(request.signature, given, analysis, request.global_size, local)
+        filled = request.filler.fill(request.global_size, local)
         if local_memory_bytes(request.signature, filled.args) <= device.local_memory_bytes:
             launches.append(launch_config(request, filled, local, device))
-    times = predict_times(run, request, launches, device)
-    unlike = out_of_distribution(times.features[0], run.known)
+    return _Question(request=request, asked=asked, launches=tuple(launches))
+
+
+def _record(
+    run: LoadedRun, one: _Question, times: Times, rows: range, device: Device
+) -> dict[str, Any]:
+    asked = rows.start
+    launches = dict(zip(rows, one.launches, strict=True))
     # By time, then the asked one, then the larger group: a tie must not change what the user has.
     order = sorted(
-        range(len(launches)),
-        key=lambda row: (times.time_ns[row], row != 0, -float(np.prod(launches[row].local_size))),
+        rows,
+        key=lambda row: (
+            times.time_ns[row],
+            times.model_ns[row],
+            row != asked,
+            -float(np.prod(launches[row].local_size)),
+        ),
     )
+    best = _best(run, times, order)
+    is_known = not times.unlike[asked]
     record: dict[str, Any] = {
-        "kernel": request.kernel,
+        "kernel": one.request.kernel,
         "device": device.device_class,
-        "time_ns": float(times.time_ns[0]),
+        "time_ns": float(times.time_ns[asked]),
         "interval": {
-            "level": run.conformal.level,
-            "low_ns": float(times.low_ns[0]),
-            "high_ns": float(times.high_ns[0]),
+            "level": run.conformal.level if is_known else None,
+            **_range(times, asked),
         },
-        "local_size_best": list(launches[_best(run, times, order)].local_size),
-        "bound": bound_of(times.columns)[0].value,
-        "ood": bool(unlike),
+        "local_size_best": list(launches[best].local_size),
+        "bound": times.bound[asked].value,
+        "ood": not is_known,
         "warnings": [
-            *asked.warnings,
-            *_dimension_warning(request),
-            *_interval_warning(run),
-            *unlike,
+            *one.asked.warnings,
+            *_dimension_warning(one.request),
+            *_array_warning(one.request),
+            *_least_warning(times, asked),
+            *_best_warning(launches, best, order[0]),
+            *(
+                _interval_warning(run)
+                if is_known
+                else out_of_distribution(times.features[asked], run.known)
+            ),
         ],
     }
-    if request.sweep:
+    if one.request.sweep:
         record["sweep"] = [
             {
                 "local_size": list(launches[row].local_size),
                 "time_ns": float(times.time_ns[row]),
-                "low_ns": float(times.low_ns[row]),
-                "high_ns": float(times.high_ns[row]),
+                **_range(times, row),
             }
             for row in order
         ]
     return record
+
+
+def _range(times: Times, row: int) -> dict[str, float | None]:
+    if times.unlike[row]:
+        return {"low_ns": None, "high_ns": None}
+    return {"low_ns": float(times.low_ns[row]), "high_ns": float(times.high_ns[row])}
 
 
 def _interval_warning(run: LoadedRun) -> list[str]:
@@ -113,6 +151,26 @@ def _interval_warning(run: LoadedRun) -> list[str]:
     return [
         f"interval: the run has too few calibration families for {run.conformal.level:.0%}; it is the largest "
         "error seen, without guarantee"
+    ]
+
+
+def _least_warning(times: Times, row: int) -> list[str]:
+    model_ns, least_ns = times.model_ns[row], times.least_ns[row]
+    if model_ns >= least_ns:
+        return []
+    return [
+        f"the model says {model_ns:,.0f} ns, less than this launch can take on the device (its memory traffic at "
+        f"the measured peak, or an empty launch): raised to {least_ns:,.0f} ns"
+    ]
+
+
+def _best_warning(launches: dict[int, LaunchConfig], best: int, fastest: int) -> list[str]:
+    if best == fastest:
+        return []
+    names = [",".join(map(str, launches[row].local_size)) for row in (fastest, best)]
+    return [
+        f"local size {names[0]} is predicted to be the fastest, but training had no work-groups of its size: "
+        f"local_size_best names {names[1]}, the fastest of those it had"
     ]
 
 
@@ -129,27 +187,13 @@ def _best(run: LoadedRun, times: Times, order: Sequence[int]) -> int:
     return order[0]
 
 
-def predict_times(
-    run: LoadedRun, request: PredictRequest, launches: Sequence[LaunchConfig], device: Device
-) -> Times:
-    """Return the times and intervals of some launches of ``request``'s kernel, in one batch."""
-    columns = columns_from_records(request.signature, launches, device, tuple(STATIC_FEATURES))
-    features = combine(columns)
-    rows = Rows(
-        features=features,
-        samples=pa.Table.from_pylist([_sample_row(item) for item in launches], schema=_SAMPLE_TEXT),
-        kernels=pa.Table.from_pylist([_kernel_row(request)], schema=_KERNEL_TEXT),
-        kernel_row=np.zeros(len(launches), dtype=np.int64),
-    )
-    predicted = run.model.predict_log2_ns(rows)
-    regimes = [item.regime.value if item.regime else "" for item in launches]
-    low, high = run.conformal.interval_ns(predicted, regimes)
-    return Times(
-        time_ns=np.exp2(predicted), low_ns=low, high_ns=high, features=features, columns=columns
-    )
+def device_of(run: LoadedRun, name: str | None) -> Device:
+    """Return the record of a device class that the run knows; None means its only one.
 
-
-def _device(run: LoadedRun, name: str | None) -> Device:
+    Raises:
+        BadInput: The run does not know it.
+        ConfigError: None is named and the run knows several.
+    """
     known = ", ".join(sorted(run.devices))
     if name is None:
         if len(run.devices) == 1:
@@ -161,16 +205,6 @@ def _device(run: LoadedRun, name: str | None) -> Device:
             f"data of {name}"
         )
     return run.devices[name]
-
-
-def _stored_analysis(run: LoadedRun, kernel_id: str | None) -> dict[int, Mapping[str, Any]]:
-    if kernel_id is None:
-        return {}
-    column = run.kernels.column("kernel_id").to_pylist()
-    if kernel_id not in column:
-        return {}
-    entries = run.kernels.column("analysis")[column.index(kernel_id)].as_py()
-    return {entry["position"]: entry for entry in entries}
 
 
 def _check_local_memory(request: PredictRequest, filled: Filled, device: Device) -> None:
@@ -190,34 +224,8 @@ def _dimension_warning(request: PredictRequest) -> list[str]:
     return [f"the kernel uses {wanted} dimensions and {given} given: the others have size 1"]
 
 
-def _sample_row(launch: LaunchConfig) -> dict[str, Any]:
-    return {
-        "global_size": list(launch.global_size),
-        "local_size": list(launch.local_size),
-        "args": [
-            {
-                "position": item.position,
-                "kind": item.kind.value,
-                "elements": item.elements,
-                "value": item.value,
-            }
-            for item in launch.args
-        ],
-    }
-
-
-def _kernel_row(request: PredictRequest) -> dict[str, Any]:
-    arguments = [
-        {
-            "position": item.position,
-            "name": item.name,
-            "kind": item.kind.value,
-            "type_name": item.type_name,
-            "scalar_type": item.scalar_type,
-            "vector_width": item.vector_width,
-            "element_bytes": item.element_bytes,
-            "access": item.access.value,
-        }
-        for item in request.signature.arguments
-    ]
-    return {"name": request.kernel, "source": request.source, "args": arguments}
+def _array_warning(request: PredictRequest) -> list[str]:
+    if request.filler.allows(request.local_size):
+        return []
+    size = ",".join(map(str, request.local_size))
+    return [f"local size {size}: the kernel indexes an array of fixed size beyond its end"]

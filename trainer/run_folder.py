@@ -32,6 +32,7 @@ from llmperf_common.features import feature_names
 from llmperf_common.launch_columns import device_from_mapping
 from llmperf_common.records import Device
 from llmperf_common.splits import Split
+from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS
 from trainer.config import TrainConfig
 from trainer.errors import BadInput, RunExists
 from trainer.interface import Predictor
@@ -61,8 +62,9 @@ KERNEL_COLUMNS = (
     "device_class",
     "source_sha256",
     "args",
-    "analysis",
+    *ANALYSIS_COLUMNS,
 )
+"""What a run keeps of the kernels that were fitted, their memory analysis included: ``predict`` plans by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,11 +69,10 @@ def read_sources(
     for file in files:
         parsed = next(answers) if file.text is not None else _unreadable(file)
         if isinstance(parsed, tuple) and not parsed:
-            reason = "no __kernel function" if file.text and file.text.strip() else "empty file"
-            skipped.append((file.path, reason))
-        kernels += _kernels_of(file, parsed, build_options)
+            skipped.append((file.path, why_no_kernel(file)))
+        kernels += kernels_of(file, parsed, build_options)
     if not kernels:
-        raise CorpusError(_no_kernel(paths, skipped))
+        raise CorpusError(no_kernel(paths, skipped))
     return _corpus(kernels, skipped)
 
 
@@ -96,7 +95,8 @@ def _corpus(kernels: Sequence[Kernel], skipped: Sequence[tuple[str, str]]) -> Co
     )
 
 
-def _kernels_of(file: SourceFile, parsed: Parsed, build_options: str) -> list[Kernel]:
+def kernels_of(file: SourceFile, parsed: Parsed, build_options: str) -> list[Kernel]:
+    """Return the kernels of one file, in the order of ``parsed``; a family of its own each."""
     if isinstance(parsed, Failure):
         whole = ReadKernel(
             name=Path(file.path).stem,
@@ -131,11 +131,17 @@ def _kernel(file: SourceFile, one: ReadKernel, identity: str) -> Kernel:
     )
 
 
+def why_no_kernel(file: SourceFile) -> str:
+    """Say why a readable file has no kernel."""
+    return "no __kernel function" if file.text and file.text.strip() else "empty file"
+
+
 def _unreadable(file: SourceFile) -> Failure:
     return Failure(code=FailureCode.BUILD_ERROR, stage=Stage.SIGNATURE, detail=file.problem)
 
 
-def _no_kernel(paths: Sequence[Path], skipped: Sequence[tuple[str, str]]) -> str:
+def no_kernel(paths: Sequence[Path], skipped: Sequence[tuple[str, str]]) -> str:
+    """Say that some sources have no kernel, and why."""
     where = ", ".join(str(path) for path in paths)
     listed = "; ".join(f"{path}: {reason}" for path, reason in skipped[:5])
     return (

@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.least_time import DenseAccess
 from llmperf_common.records import Signature
 from workers.build_options import option_words
 from workers.clang_nodes import Function, ParsedSource
 from workers.clang_parse import ParserCrashError, parse
+from workers.dense_accesses import dense_accesses
 from workers.kernel_headers import KernelHeader, kernel_headers, mentions_kernel
 from workers.macro_inference import ParseBudget, infer_macros
 from workers.preprocessor_guards import opening
@@ -33,7 +35,8 @@ MAX_PRUNED_BYTES = 2**20
 class ReadKernel:
     """One kernel as read: ``source`` and ``build_options`` are what its device's compiler will get.
 
-    ``signature`` and ``failure`` as in ``NamedSignature``.
+    ``signature`` and ``failure`` as in ``NamedSignature``. ``errors``: what the parser still does not understand
+    of ``source``, as ``line: text`` of the text that was read. ``dense``: what it surely touches.
     """
 
     name: str
@@ -41,6 +44,8 @@ class ReadKernel:
     build_options: str
     signature: Signature | None = None
     failure: Failure | None = None
+    errors: tuple[str, ...] = ()
+    dense: tuple[DenseAccess, ...] = ()
 
 
 def read_kernels(source: str, build_options: str = "") -> tuple[ReadKernel, ...] | Failure:
@@ -140,6 +145,8 @@ class _Reading:
         *,
         signature: Signature | None = None,
         failure: Failure | None = None,
+        errors: tuple[str, ...] = (),
+        dense: tuple[DenseAccess, ...] = (),
     ) -> ReadKernel:
         return ReadKernel(
             name=name,
@@ -147,6 +154,8 @@ class _Reading:
             build_options=self._options(view.inferred),
             signature=signature,
             failure=failure,
+            errors=errors,
+            dense=dense,
         )
 
     def _kernel(self, view: _View, function: Function) -> ReadKernel:
@@ -160,6 +169,8 @@ class _Reading:
             one.name,
             signature=one.signature if is_known else None,
             failure=missing or one.failure,
+            errors=parsed.errors,
+            dense=dense_accesses(parsed, function),
         )
         shorter = prune(self._source.encode("utf-8", "replace"), parsed, function)
         if shorter is None or self._pruned_bytes + len(shorter) > MAX_PRUNED_BYTES:
@@ -167,9 +178,12 @@ class _Reading:
         self._pruned_bytes += len(shorter)
         pruned = shorter.decode("utf-8", "replace")
         options = self._options(tuple(word for word in view.inferred if _is_named(word, pruned)))
-        if not _means_the_same(parsed, one, pruned, options):
+        again = parse(pruned, options)
+        if not _means_the_same(parsed, one, pruned, again):
             return whole
-        return replace(whole, source=pruned, build_options=options)
+        left = _without_lines(again.errors)
+        errors = tuple(error for error in parsed.errors if _without_line(error) in left)
+        return replace(whole, source=pruned, build_options=options, errors=errors)
 
     def _loss(self, view: _View, header: KernelHeader) -> Failure | None:
         """Say why a kernel that the text defines was not read; None for a name that is a macro."""
@@ -222,9 +236,10 @@ def _is_named(definition: str, text: str) -> bool:
     return re.search(rf"\b{re.escape(_name(definition))}\b", text) is not None
 
 
-def _means_the_same(parsed: ParsedSource, one: NamedSignature, pruned: str, options: str) -> bool:
+def _means_the_same(
+    parsed: ParsedSource, one: NamedSignature, pruned: str, again: ParsedSource
+) -> bool:
     """Whether the shorter text gives the same kernel and no error that the whole did not have."""
-    again = parse(pruned, options)
     kernels = again.kernels
     if [kernel.name for kernel in kernels] != [one.name]:
         return False
@@ -234,7 +249,11 @@ def _means_the_same(parsed: ParsedSource, one: NamedSignature, pruned: str, opti
 
 
 def _without_lines(errors: tuple[str, ...]) -> Counter[str]:
-    return Counter(error.partition(": ")[2] for error in errors)
+    return Counter(map(_without_line, errors))
+
+
+def _without_line(error: str) -> str:
+    return error.partition(": ")[2]
 
 
 def _missing(parsed: ParsedSource) -> Failure | None:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from llmperf_common.ledger.attach import LedgerHome, attach
 from llmperf_common.ledger.protocol import Ledger, LedgerLostError
-from llmperf_common.records import Device, DeviceClass
+from llmperf_common.records import Device
 from llmperf_common.schemas import TABLES
 from llmperf_common.store.epochs import EPOCHS_FOLDER
 from llmperf_common.store.filesystem import Filesystem
@@ -25,6 +25,7 @@ from llmperf_common.store.shard import ShardError, decode, device_from_table, en
 from workers.config import CollectConfig
 from workers.corpus import Corpus
 from workers.device.nvml import NvmlAbsent, open_gpu_of
+from workers.device_class import device_class_of
 from workers.pipeline import DevicePipeline
 from workers.plan import Plan
 from workers.task_index import TaskIndex
@@ -116,29 +117,6 @@ def with_limits(device: Device) -> Device:
         return device
     with gpu:
         return dataclasses.replace(device, power_limit_w=gpu.limits().power_limit_w)
-
-
-def device_class_of(device: Device) -> DeviceClass:
-    """Return the facts of a device that launch plans are a function of."""
-    return DeviceClass(
-        name=device.device_class,
-        compute_units=device.compute_units,
-        max_work_group_size=device.max_work_group_size,
-        max_work_item_sizes=device.max_work_item_sizes,
-        max_allocation_bytes=device.max_allocation_bytes,
-        global_memory_bytes=device.global_memory_bytes,
-        local_memory_bytes=device.local_memory_bytes,
-        plain_work_group_size=device.plain_work_group_size,
-        max_constant_buffer_bytes=_constant_limit(device),
-    )
-
-
-def _constant_limit(device: Device) -> int | None:
-    """Return the limit of ``__constant`` buffers where it is one: elsewhere plans stay as they were without it."""
-    limit_bytes = device.max_constant_buffer_bytes
-    if limit_bytes is None or limit_bytes >= device.max_allocation_bytes:
-        return None
-    return limit_bytes
 
 
 def attach_ledger(fs: Filesystem, home: LedgerHome, plan: Plan, *, who: str) -> Ledger:

@@ -54,6 +54,10 @@ def _kernel(one: ReadKernel, source: str) -> dict[str, object]:
         found["signature"] = dataclasses.asdict(one.signature)
     if one.failure is not None:
         found["failure"] = dataclasses.asdict(one.failure)
+    if one.errors:
+        found["errors"] = one.errors
+    if one.dense:
+        found["dense"] = [dataclasses.asdict(access) for access in one.dense]
     return found
 
 

@@ -22,6 +22,7 @@ from typing import Any, Self
 import pydantic
 
 from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.least_time import DenseAccess
 from llmperf_common.records import Signature
 from workers.front_end import ReadKernel
 from workers.processors import ONE_THREAD
@@ -39,6 +40,9 @@ SOURCES_PER_CHILD = 64
 MAX_CHILDREN = 16
 _READ_BYTES = 1 << 16
 _SIGNATURE: pydantic.TypeAdapter[Signature] = pydantic.TypeAdapter(Signature)
+_DENSE: pydantic.TypeAdapter[tuple[DenseAccess, ...]] = pydantic.TypeAdapter(
+    tuple[DenseAccess, ...]
+)
 _FAILURE: pydantic.TypeAdapter[Failure] = pydantic.TypeAdapter(Failure)
 
 Parsed = tuple[ReadKernel, ...] | Failure
@@ -262,6 +266,8 @@ def _kernel(one: dict[str, Any], source: str) -> ReadKernel:
         build_options=one["build_options"],
         signature=None if signature is None else signature_from_json(signature),
         failure=None if failure is None else _FAILURE.validate_python(failure),
+        errors=tuple(one.get("errors", ())),
+        dense=_DENSE.validate_python(one.get("dense", ())),
     )
 
 

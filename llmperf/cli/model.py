@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from llmperf.cli.console import answer, answer_json, answer_table, say
 from llmperf.cli.paths import local_only
 from llmperf.exits import CommandError, Exit
+
+if TYPE_CHECKING:
+    from llmperf.prediction.record import Prediction
 
 
 def train(
@@ -182,33 +185,19 @@ def _arguments(texts: list[str]) -> dict[str, str]:
     return arguments
 
 
-def _tell(document: dict[str, Any]) -> None:
-    interval = document["interval"]
+def _tell(prediction: Prediction) -> None:
+    from llmperf.prediction.record import sweep_rows, time_text  # noqa: PLC0415
+
     answer(
-        f"{document['kernel']} on {document['device']}: {_time(document['time_ns'])}   "
-        f"({interval['level']:.0%} between {_time(interval['low_ns'])} and {_time(interval['high_ns'])})"
+        f"{prediction['kernel']} on {prediction['device']}: {time_text(prediction.time_ns)}   "
+        f"({prediction.interval_text()})"
     )
-    best = ",".join(map(str, document["local_size_best"] or ()))
-    answer(f"best local size: {best or 'unknown'}   bound: {document['bound']}")
-    if document["ood"]:
+    best = ",".join(map(str, prediction.local_size_best))
+    answer(f"best local size: {best or 'unknown'}   bound: {prediction['bound']}")
+    if prediction["ood"]:
         answer("this kernel or launch is unlike the training data: take the time with care")
-    for warning in document["warnings"]:
+    for warning in prediction.warnings:
         say(f"warning: {warning}")
-    if "sweep" in document:
-        rows = [
-            (
-                ",".join(map(str, row["local_size"])),
-                _time(row["time_ns"]),
-                _time(row["low_ns"]),
-                _time(row["high_ns"]),
-            )
-            for row in document["sweep"]
-        ]
-        answer_table("local sizes, fastest first", ("local size", "time", "low", "high"), rows)
-
-
-def _time(nanoseconds: float) -> str:
-    for limit, factor, unit in ((1e3, 1, "ns"), (1e6, 1e3, "µs"), (1e9, 1e6, "ms")):
-        if nanoseconds < limit:
-            return f"{nanoseconds / factor:.3g} {unit}"
-    return f"{nanoseconds / 1e9:.3g} s"
+    if "sweep" in prediction:
+        header = ("local size", "time", "low", "high")
+        answer_table("local sizes, fastest first", header, sweep_rows(prediction))

@@ -30,7 +30,8 @@ from workers.device.monitor import Reading
 from workers.device.nvml import NvmlAbsent, all_compute_pids, open_gpu, open_monitor
 from workers.device.nvml_gpu import NvmlGpu
 from workers.device.ownership import strangers_among
-from workers.joining import device_class_of, with_limits
+from workers.device_class import device_class_of
+from workers.joining import with_limits
 
 pytestmark = pytest.mark.gpu
 

@@ -28,7 +28,7 @@ from workers.config import CollectConfig, PlanConfig
 from workers.corpus import read_sources
 from workers.device.find import choose
 from workers.device.interface import DeviceRef
-from workers.joining import device_class_of
+from workers.device_class import device_class_of
 from workers.plan import Plan
 from workers.reaching import ReachWork
 from workers.task_state import TaskState

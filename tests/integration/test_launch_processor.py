@@ -23,9 +23,9 @@ from workers.corpus import read_sources
 from workers.device.find import choose
 from workers.device.host_lock import LOCK_FOLDER_VARIABLE
 from workers.device.interface import DeviceFailure, DeviceRef
+from workers.device_class import device_class_of
 from workers.device_worker import DeviceWorker
 from workers.executor import FinishedTask
-from workers.joining import device_class_of
 from workers.launch_processor import LaunchProcessor
 from workers.pipeline import DevicePipeline
 from workers.plan import Plan

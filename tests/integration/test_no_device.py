@@ -32,6 +32,7 @@ def no_device(tmp_path: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OCL_ICD")}
     return {
         **kept,
+        "XDG_STATE_HOME": str(tmp_path / "state"),
         "OCL_ICD_VENDORS": str(vendors),
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": os.pathsep.join([str(blocked), kept.get("PYTHONPATH", "")]).rstrip(
@@ -67,6 +68,18 @@ def test_predict_answers_as_it_does_beside_a_device(
     assert record["kernel"] == "saxpy"
     assert 0 < record["interval"]["low_ns"] < record["time_ns"] < record["interval"]["high_ns"]
     assert len(record["sweep"]) > 1
+
+
+def test_a_new_kernel_is_predicted_there_too(
+    no_device: dict[str, str], trained: Trained, tmp_path: Path
+) -> None:
+    text = (KERNELS / "csr_spmv.cl").read_text(encoding="utf-8").replace("csr_spmv", "product")
+    (tmp_path / "product.cl").write_text(text, encoding="utf-8")
+    sizes = ("--global-size", "4096", "--local-size", "64")
+    done = run(no_device, "predict", tmp_path / "product.cl", "--model", trained.run, *sizes)
+    assert done.returncode == 0, done.stderr
+    assert "the kernel's memory is not known: no usable CPU OpenCL device" in done.stderr
+    assert "argument 'vals' not given: elements 4096 taken (the global size)" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from workers.config import CollectConfig, PlanConfig
 from workers.corpus import read_sources
 from workers.device.find import choose
 from workers.device.interface import DeviceRef
+from workers.device_class import device_class_of
 from workers.executor import FinishedTask
-from workers.joining import device_class_of
 from workers.launch_processor import LaunchProcessor
 from workers.pipeline import DevicePipeline
 from workers.plan import Plan

@@ -22,7 +22,7 @@ from tests.integration.stub_device import DEVICE
 from workers.child import Child
 from workers.config import CollectConfig, PlanConfig
 from workers.corpus import read_sources
-from workers.joining import device_class_of
+from workers.device_class import device_class_of
 from workers.launch_processor import LaunchProcessor
 from workers.limits import limits_on
 from workers.plan import Plan

@@ -66,6 +66,28 @@ def test_another_dataset_is_all_test(run, tmp_path):
         evaluate(run, fresh, "validation", tmp_path / "none")
 
 
+def test_rows_of_another_device_class_are_refused(run, tmp_path):
+    data = make_dataset(num_kernels=5, num_configs=12, seed=9, first=500).data()
+
+    def moved(table):
+        place = table.column_names.index("device_class")
+        return table.set_column(
+            place, table.schema.field("device_class"), pa.array(["h200"] * len(table))
+        )
+
+    other = data_from_tables(
+        moved(data.rows.samples),
+        moved(data.rows.kernels),
+        moved(data.devices),
+        identity=dict(data.identity),
+    )
+    with pytest.raises(
+        BadInput, match=r"rows of h200 \(\d+ rows\); the model was trained on synth"
+    ):
+        evaluate(run, other, "test", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def renamed(data, old: str, new: str):
     """The dataset after a merge gave the family ``old`` the id ``new``."""
     kernels = data.rows.kernels

@@ -104,6 +104,10 @@ kinds: list[str] = [problem.kind.value for problem in found.problems] if not fou
 run = llmperf.train("runs/first", "runs/model", overrides=["train.seed=1"], progress=print)
 scored = llmperf.evaluate(run.folder, "runs/first", "runs/evaluation")
 page: Path = llmperf.report("runs/first", "page.html", evaluation=scored.folder)
+model = llmperf.load_model(run.folder)
+one: llmperf.Prediction = model.predict("kernels/saxpy.cl", global_size=4096, local_size=(64,))
+many = model.predict_many("a.cl", [{"global_size": 4096, "local_size": 64, "args": {"n": 1}}])
+times_ns: list[float] = [one.time_ns, *(other.time_ns for other in many)]
 cluster = llmperf.collect_on_cluster("kernels", "runs/second", progress=True)
 """
 WRONG = """

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from llmperf.api import _kernel_of
+from llmperf.prediction.sources import SourceReader
 from trainer.errors import BadInput
 from workers.corpus import read_sources
+from workers.one_source import file_of_text, files_of_path, read
 
+KERNELS = Path(__file__).parents[2] / "kernels"
 USES_HEADER = '#include "t.h"\n__kernel void k(__global REAL *x) { x[0] = N; }\n'
 
 
@@ -15,11 +17,12 @@ def test_headers_are_put_in_as_in_a_corpus(tmp_path: Path):
     (tmp_path / "t.h").write_text("#define REAL float\n")
     path = tmp_path / "k.cl"
     path.write_text(USES_HEADER)
-    chosen, signature = _kernel_of(path, None)
+    chosen = SourceReader().kernel(path, None).kernel
     (known,) = read_sources([path]).kernels
     assert chosen == known
+    assert chosen.signature is not None
     assert known.failure is None
-    assert signature.arguments[0].type_name == "float*"
+    assert chosen.signature.arguments[0].type_name == "float*"
     assert chosen.build_options == "-DN=16"
 
 
@@ -27,7 +30,7 @@ def test_a_header_that_is_not_there_is_named(tmp_path: Path):
     path = tmp_path / "k.cl"
     path.write_text(USES_HEADER)
     with pytest.raises(BadInput, match=r"k\.cl: kernel k: it includes t\.h: not found"):
-        _kernel_of(path, None)
+        SourceReader().kernel(path, None)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +46,64 @@ def test_a_file_that_cannot_be_is_told(tmp_path: Path, content: bytes, message: 
     path = tmp_path / "k.cl"
     path.write_bytes(content)
     with pytest.raises(BadInput, match=message):
-        _kernel_of(path, None)
+        SourceReader().kernel(path, None)
     with pytest.raises(BadInput, match=r"Is a directory.*name a readable OpenCL source file"):
-        _kernel_of(tmp_path, None)
+        SourceReader().kernel(tmp_path, None)
+
+
+GOOD = "__kernel void k(__global float *x) {{ int i = get_global_id(0); {} }}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD.format("if (i) {{ x[i] = 1;"), r"source text:\d: error: expected '}'"),
+        ("\n" + GOOD.format("x[i] = 1"), r"source text:2: error: expected ';' after expression"),
+        (GOOD.format("x[i] = missing;"), "undeclared identifier 'missing'"),
+        (GOOD.format("x[i] = missing(1.0f);"), "'missing'"),
+        ("float f(float v) { return v + w; }\n" + GOOD.format("x[i] = f(1);"), "identifier 'w'"),
+        ("float f(float v);\nstruct s { float v }\n" + GOOD.format("x[i] = 1;"), "2: error: "),
+    ],
+)
+def test_a_source_that_does_not_compile_is_refused(text: str, message: str):
+    with pytest.raises(BadInput, match=message) as caught:
+        SourceReader().kernel(text, "k")
+    assert str(caught.value).endswith("kernel k does not compile: mend the source") or (
+        "could not make sense" in str(caught.value)
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD.format("x[i] = SCALE * (REAL)i;"),  # macros of the host program
+        "__kernel void k(__global FPTYPE *x) { __local FPTYPE t[WG_SIZE]; x[0] = t[0]; }\n",
+        "KERNEL void k(GLOBAL float *x) { x[0] = MIN(x[0], EPS); }\n__kernel void other() {}\n",
+        "float f(float v) { return nothing; }\n" + GOOD.format("x[i] = 1;"),  # is not called
+        "__kernel void broken(__global int *y) { y[0] = nothing; }\n" + GOOD.format("x[i] = 1;"),
+    ],
+)
+def test_what_can_be_inferred_or_is_not_needed_is_no_error(text: str):
+    assert SourceReader().kernel(text, "k").errors == ()
+
+
+def test_names_that_a_vendor_s_compiler_may_know_are_only_said():
+    found = SourceReader().kernel(GOOD.format("x[i] = sub_group_reduce_add(x[i]);"), "k")
+    assert found.errors == ()
+    assert "sub_group_reduce_add" in found.unknown[0]
+
+
+def test_a_kernel_that_ran_is_not_refused():
+    text = GOOD.format("x[i] = extension_of_its_device(1);")
+    with pytest.raises(BadInput) as caught:
+        SourceReader().kernel(text, None)
+    assert "extension_of_its_device" in str(caught.value)
+    (known,) = read(Path("x"), (file_of_text(text, "x"),))
+    assert SourceReader().kernel(text, None, {known.kernel.kernel_id}).errors
+
+
+def test_every_kernel_of_ours_is_taken():
+    found = read(KERNELS, files_of_path(KERNELS))
+    assert len(found) >= 78
+    for one in found:
+        assert (one.errors, one.unknown, one.kernel.failure) == ((), (), None), one.kernel.name

@@ -8,9 +8,12 @@ import json
 import numpy as np
 import pytest
 
-from llmperf_common.analysis import launch_sizes
+from llmperf.prediction.analysing import Analyst, Known
+from llmperf.prediction.filling import planned_filler
+from llmperf_common.analysis import Analysis, Extent, Polynomial, Term
 from llmperf_common.config import ConfigError
 from llmperf_common.records import Access, Argument, ArgumentKind, LaunchArgument, Signature
+from llmperf_common.store.analysis_rows import analysis_columns
 from tests.unit.synthetic_dataset import (
     DEVICE,
     buffer_argument,
@@ -19,13 +22,13 @@ from tests.unit.synthetic_dataset import (
     scalar_argument,
     trained,
 )
-from trainer.arguments import fill_arguments
-from trainer.extents import extent_elements
+from trainer.arguments import Filled, read_arguments
 from trainer.launch import divisors, legal_local_sizes
 from trainer.predict import BadInput, PredictRequest, predict
 from trainer.run_folder import LoadedRun, load_run
 from workers.strategies.rules import SimpleRule
 
+NOTHING_KNOWN = Known(analysis=None, said="")
 KEYS = [
     "kernel",
     "device",
@@ -43,20 +46,31 @@ def run() -> LoadedRun:
     return load_run(trained()[2].folder)
 
 
-def request(number: int = 5, **changes) -> PredictRequest:
+def request(number: int = 5, *, args=(), known=NOTHING_KNOWN, **changes) -> PredictRequest:
+    """A question about a kernel of the training data; ``args`` by name, as a user gives them."""
     kernel = trained()[0].kernels[number].kernel
+    signature = changes.get("signature", kernel.signature)
+    given = read_arguments(signature, dict(args))
     base = PredictRequest(
         kernel=kernel.name,
         signature=kernel.signature,
         global_size=(2**18,),
         local_size=(64,),
+        filler=planned_filler(
+            dataclasses.replace(kernel, signature=signature), DEVICE, given, known
+        ),
         kernel_id=kernel.kernel_id,
     )
     return dataclasses.replace(base, **changes)
 
 
-def with_signature(**changes) -> PredictRequest:
-    return request(signature=dataclasses.replace(request().signature, **changes))
+def fill(signature, given, known, global_size, local_size) -> Filled:
+    kernel = dataclasses.replace(trained()[0].kernels[5].kernel, signature=signature)
+    return planned_filler(kernel, DEVICE, given, known).fill(global_size, local_size)
+
+
+def with_signature(*, args=(), **changes) -> PredictRequest:
+    return request(args=args, signature=dataclasses.replace(request().signature, **changes))
 
 
 def test_the_record_has_exactly_its_keys(run):
@@ -166,35 +180,36 @@ def test_missing_arguments_are_filled_and_said(run):
     assert "'x'" not in said
 
 
-ANALYSIS = {
-    "position": 0,
-    "constant": 2,
-    "terms": [{"factors": ["global_size_0"], "coefficient": 3}],
-    "cap_constant": 0,
-    "cap_terms": [{"factors": ["n", "n"], "coefficient": 1}],
-}
+def extent(position: int, constant: int, *factors: str, cap: tuple[str, ...] = ()) -> Extent:
+    """``extent(0, 2, "n", cap=("m", "m"))``: min(2 + n, m * m) elements."""
+    return Extent(
+        position=position,
+        form=Polynomial(constant=constant, terms=(Term(factors=factors, coefficient=1),)),
+        cap=Polynomial(constant=0, terms=(Term(factors=cap, coefficient=1),)) if cap else None,
+        validated=True,
+    )
 
 
-def test_extents_are_the_smaller_of_polynomial_and_cap():
-    sizes = launch_sizes((100,), (10,), {"n": 12})
-    assert sizes["num_groups_0"] == 10
-    assert extent_elements(ANALYSIS, sizes) == 144
-    assert extent_elements(ANALYSIS, {**sizes, "n": 1000}) == 302
-    assert extent_elements({**ANALYSIS, "cap_constant": None}, sizes) == 302
-    assert extent_elements({**ANALYSIS, "constant": None}, sizes) is None
-    assert extent_elements({**ANALYSIS, "constant": -10_000}, sizes) == 1
-    unknown = {**ANALYSIS, "terms": [{"factors": ["m"], "coefficient": 1}]}
-    assert extent_elements(unknown, sizes) is None
-    assert extent_elements({}, sizes) is None
+def analysed(*extents: Extent) -> Known:
+    return Known(analysis=Analysis(extents=extents), said="a memory analysis")
 
 
 def test_buffers_take_the_fitted_extent():
-    signature = request().signature
-    filled = fill_arguments(signature, {2: 12}, {0: ANALYSIS}, (100,), (10,))
-    assert [item.elements for item in filled.args] == [144, 100, None]
+    known = analysed(extent(0, 2, "global_size_0", cap=("n", "n")))
+    filled = fill(request().signature, {2: 7}, known, (100,), (10,))
+    assert [item.elements for item in filled.args] == [49, 100, None]
     assert "analysis" in filled.warnings[0]
     assert "global size" in filled.warnings[1]
-    assert filled.args[2].value == 12
+    assert "by a memory analysis" in filled.warnings[2]
+    assert filled.args[2].value == 7
+
+
+def test_a_buffer_that_the_launch_overruns_is_named():
+    known = analysed(extent(0, 0, "global_size_0", "global_size_1"))
+    filled = fill(request().signature, {0: 5, 1: 9, 2: 1}, known, (64, 64), (8, 8))
+    assert filled.warnings == ("buffer 'x' has 5 elements, the launch accesses 4096",)
+    enough = fill(request().signature, {0: 4096, 1: 9, 2: 1}, known, (64, 64), (8, 8))
+    assert enough.warnings == ()
 
 
 def test_values_are_taken_as_text_too(run):
@@ -222,10 +237,9 @@ def test_wrong_arguments_say_what_to_do(run, args, message):
 
 
 def test_a_float_scalar_takes_finite_numbers_only(run):
-    wanted = with_signature(arguments=(scalar_argument(0, "alpha", "float"),))
     for value in ("big", "nan"):
         with pytest.raises(BadInput, match="number"):
-            predict(run, dataclasses.replace(wanted, args={"alpha": value}))
+            with_signature(arguments=(scalar_argument(0, "alpha", "float"),), args={"alpha": value})
 
 
 @pytest.mark.parametrize(
@@ -349,16 +363,18 @@ def test_fresh_kernels_of_the_same_kind_are_mostly_inside(run):
 
 
 def test_the_stored_analysis_of_a_known_kernel_is_used(run):
-    known = run.kernels.column("kernel_id")[0].as_py()
-    number = [item.kernel.kernel_id for item in trained()[0].kernels].index(known)
+    kernel_id = run.kernels.column("kernel_id")[0].as_py()
+    kernel = next(one.kernel for one in trained()[0].kernels if one.kernel.kernel_id == kernel_id)
+    stored = Analysis(extents=(extent(0, 2, "global_size_0"),))
     rows = run.kernels.to_pylist()
-    rows[0]["analysis"] = [
-        {**ANALYSIS, "cap_constant": None, "cap_terms": [], "validated": True, "reason": None}
-    ]
+    rows[0] |= analysis_columns(stored)
     table = type(run.kernels).from_pylist(rows, schema=run.kernels.schema)
-    record = predict(dataclasses.replace(run, kernels=table), request(number))
-    said = [text for text in record["warnings"] if "'x'" in text]
-    assert said == ["argument 'x' not given: elements 786434 taken (the extent its analysis gives)"]
+    known = Analyst(table, may_probe=False).find_out(kernel)
+    assert known == Known(analysis=stored, said="the memory analysis stored with the model")
+    stranger = dataclasses.replace(kernel, kernel_id="0" * 20)
+    assert Analyst(table, may_probe=False).find_out(stranger).analysis is None
+    old = table.drop_columns(["index_roles"])  # as runs of earlier versions have it
+    assert Analyst(old, may_probe=False).find_out(kernel).analysis is None
 
 
 @pytest.mark.parametrize(
@@ -376,7 +392,7 @@ def test_filled_arguments_are_those_that_collection_plans(global_size, local_siz
             local_argument(4, "tile"),
         ),
     )
-    filled = fill_arguments(signature, {}, {}, global_size, local_size)
+    filled = fill(signature, {}, NOTHING_KNOWN, global_size, local_size)
     assert filled.args == SimpleRule(signature=signature).arguments(global_size, local_size)
 
 
@@ -388,7 +404,7 @@ def test_launch_arguments_are_complete_records():
         static_local_bytes=0,
         static_features={},
     )
-    filled = fill_arguments(signature, {}, {}, (64,), (16,))
+    filled = fill(signature, {}, NOTHING_KNOWN, (64,), (16,))
     assert filled.args == (
         LaunchArgument(position=0, kind=ArgumentKind.LOCAL_BUFFER, elements=16, value=None),
     )

@@ -135,8 +135,8 @@ def test_presets() -> None:
 
 def test_exported_names() -> None:
     wanted = [
-        "CollectProgress", "LlmperfError", "__version__", "collect", "collect_on_cluster", "evaluate",
-        "open_dataset", "predict", "report", "train", "verify",
+        "CollectProgress", "LlmperfError", "Prediction", "__version__", "collect", "collect_on_cluster",
+        "evaluate", "load_model", "open_dataset", "predict", "report", "train", "verify",
     ]  # fmt: skip
     assert wanted == llmperf.__all__
     assert dir(llmperf) == wanted

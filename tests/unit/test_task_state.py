@@ -19,7 +19,7 @@ from workers.analysis.unknown import unknown_analysis
 from workers.config import CollectConfig, PlanConfig
 from workers.corpus import read_sources
 from workers.device.monitor import ClockReason, Monitor, Reading
-from workers.joining import device_class_of
+from workers.device_class import device_class_of
 from workers.plan import Plan
 from workers.task_state import TaskState
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llmperf_common.analysis import (
     VALUE_LIMIT,
@@ -25,7 +25,13 @@ from llmperf_common.launch_columns import is_integer_scalar
 from llmperf_common.records import Argument, ArgumentKind, LaunchArgument, Signature
 from workers.inputs import INTEGER_LIMIT, MAX_CONTENTS_LIMIT
 from workers.launch_sizes import Shape
-from workers.strategies.scalars import Number, integer_scalars, largest_value, scalar_arguments
+from workers.strategies.scalars import (
+    Number,
+    integer_scalars,
+    largest_value,
+    scalar_arguments,
+    simple_value,
+)
 
 ELEMENTS_PER_ROW = 16
 """Elements behind each row offset: what real sparse matrices have on average, in order of magnitude."""
@@ -45,13 +51,30 @@ def simple_elements(argument: Argument, global_size: Shape, local_size: Shape) -
     return elements
 
 
+def simple_argument(
+    argument: Argument, global_size: Shape, local_size: Shape, given: Number | None
+) -> LaunchArgument:
+    """Return what the simple rule passes for one argument, or what was ``given`` for it."""
+    if argument.kind.is_buffer:
+        elements = simple_elements(argument, global_size, local_size)
+        elements = elements if given is None else int(given)
+        return LaunchArgument(position=argument.position, kind=argument.kind, elements=elements)
+    value = simple_value(argument, global_size) if given is None else given
+    return LaunchArgument(position=argument.position, kind=argument.kind, value=value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysedBuffers:
-    """What is planned for the pointers of one kernel. ``max_launch_bytes``: of all buffers of a launch."""
+    """What is planned for the pointers of one kernel.
+
+    ``max_launch_bytes``: of all buffers of a launch. ``given``: what a user has fixed, by position: the
+    elements of a buffer, which the others follow, and the value of a scalar.
+    """
 
     signature: Signature
     analysis: Analysis
     max_launch_bytes: int
+    given: Mapping[int, Number] = field(default_factory=dict)
 
     def arguments(
         self, global_size: Shape, local_size: Shape, values: Mapping[int, Number]
@@ -84,8 +107,11 @@ class AnalysedBuffers:
     ) -> dict[int, int]:
         """Return the elements of every pointer argument by position, at least 1 each."""
         pointers = {one.position: one for one in self.signature.arguments if one.kind.is_buffer}
-        found: dict[int, int] = {}
+        fixed = {at: int(self.given[at]) for at in pointers if at in self.given}
+        found = dict(fixed)
         for position, argument in pointers.items():
+            if position in fixed:
+                continue
             extent = self.analysis.extent(position)
             reach = extent_elements(extent, sizes)
             if extent is not None and reach is not None:
@@ -116,7 +142,7 @@ class AnalysedBuffers:
             size(position, frozenset({position}))
         for role in self.analysis.index_roles:
             for target in role.targets:
-                if target.position in found:
+                if target.position in found and target.position not in fixed:
                     values = 1 if target.position in with_form else INTEGER_LIMIT
                     reach = _reach(target, sizes, values) or 1
                     found[target.position] = max(found[target.position], reach)

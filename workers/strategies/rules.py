@@ -6,8 +6,8 @@ one's label, so a kernel is never without configs because its analysis failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from llmperf_common.analysis import Analysis
@@ -21,16 +21,16 @@ from llmperf_common.records import (
 )
 from workers.config import PlanConfig
 from workers.launch_sizes import Draws, Shape
-from workers.strategies.buffers import AnalysedBuffers, simple_elements
+from workers.strategies.buffers import AnalysedBuffers, simple_argument
 from workers.strategies.room import fits
 from workers.strategies.scalars import (
     DRAWN_LOOP_LIMITS,
     LOOP_LIMITS,
+    Number,
     drawn_value,
     integer_scalars,
     role_value,
     scalar_arguments,
-    simple_value,
 )
 
 Arguments = tuple[LaunchArgument, ...]
@@ -61,24 +61,20 @@ def any_local_size(_: Shape) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimpleRule:
-    """Everything as large as the NDRange; source: LLMPerf, arXiv 2503.11244."""
+    """Everything as large as the NDRange; source: LLMPerf, arXiv 2503.11244.
+
+    ``given``: what a user has fixed, by position: elements of a buffer, value of a scalar.
+    """
 
     signature: Signature
     allows: Callable[[Shape], bool] = any_local_size
     strategy: Strategy = Strategy.SIMPLE
+    given: Mapping[int, Number] = field(default_factory=dict)
 
     def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
         """Return g**dims elements for buffers, global size 0 for integers, 1.0 for other numbers."""
         return tuple(
-            LaunchArgument(
-                position=one.position,
-                kind=one.kind,
-                elements=simple_elements(one, global_size, local_size),
-            )
-            if one.kind.is_buffer
-            else LaunchArgument(
-                position=one.position, kind=one.kind, value=simple_value(one, global_size)
-            )
+            simple_argument(one, global_size, local_size, self.given.get(one.position))
             for one in self.signature.arguments
         )
 
@@ -101,10 +97,11 @@ class MemoryAnalysisRule:
 
     def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
         """Return scalars that follow the NDRange, and the buffers that follow from both."""
+        given = self.buffers.given
 
         def with_limit(limit: int) -> Arguments:
             values = {
-                one.position: role_value(one, global_size, limit)
+                one.position: given.get(one.position, role_value(one, global_size, limit))
                 for one in scalar_arguments(self.buffers.signature)
             }
             return self.buffers.arguments(global_size, local_size, values)
@@ -172,6 +169,30 @@ def rules_for(
     )
 
 
+def completing_rule(
+    kernel: Kernel,
+    device_class: DeviceClass,
+    config: PlanConfig,
+    analysis: Analysis | None,
+    given: Mapping[int, Number],
+) -> InputRule:
+    """Return the rule that completes launches of which a user has fixed some arguments.
+
+    It is the memory-analysis rule, or the simple one where the analysis cannot carry it, as ``collect``
+    plans the same kernel. What is fixed is kept, and what is missing follows from it.
+
+    Args:
+        kernel: with its signature.
+        device_class: of the launches.
+        config: its caps.
+        analysis: what is known of the kernel's memory.
+        given: position to the elements of a buffer or the value of a scalar.
+    """
+    assert kernel.signature is not None, "a kernel without signature cannot be launched"
+    strategy = _possible(kernel.signature, Strategy.MEMORY_ANALYSIS, analysis)
+    return _rule(kernel, kernel.signature, device_class, config, analysis, strategy, given)
+
+
 def needs_analysis(strategies: Sequence[Strategy]) -> bool:
     """Whether one of these strategies asks what a kernel touches."""
     return any(one is not Strategy.SIMPLE for one in strategies)
@@ -219,11 +240,12 @@ def _rule(
     config: PlanConfig,
     analysis: Analysis | None,
     strategy: Strategy,
+    given: Mapping[int, Number] | None = None,
 ) -> InputRule:
     if strategy is Strategy.SIMPLE:
         if analysis is None or not needs_analysis(config.strategies):
-            return SimpleRule(signature=signature)
-        return SimpleRule(signature=signature, allows=analysis.allows)
+            return SimpleRule(signature=signature, given=given or {})
+        return SimpleRule(signature=signature, allows=analysis.allows, given=given or {})
     assert analysis is not None, "only simple plans do without an analysis"
     buffers = AnalysedBuffers(
         signature=signature,
@@ -233,6 +255,7 @@ def _rule(
             device_class.global_memory_bytes,
             device_class.max_allocation_bytes,
         ),
+        given=given or {},
     )
 
     def has_room(arguments: Arguments) -> bool:

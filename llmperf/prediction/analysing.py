@@ -1,0 +1,104 @@
+"""What a kernel touches, for a prediction: as the model's dataset knows it, else probed on a CPU OpenCL device.
+
+Owns when a kernel is probed, where, and what is said where it is not. The probing itself runs in a child that is
+killed after its time (``workers/analyse_ahead.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from llmperf.prediction.analysis_cache import AnalysisCache
+from llmperf_common.analysis import Analysis
+from llmperf_common.records import Kernel
+from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS, analysis_from_row
+from llmperf_common.store.filesystem import StoreError
+from workers.analyse_ahead import analyse_corpus
+from workers.corpus_parquet import Corpus
+from workers.device.find import NoDevice, choose
+from workers.device.interface import DeviceRef
+
+ANALYSIS_TIMEOUT_S = 30.0
+"""For one kernel, as long as a user may wait; half of what a collecting run gives it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of a kernel's memory, and how: ``said`` is for the user."""
+
+    analysis: Analysis | None
+    said: str
+
+
+@dataclass(slots=True)
+class Analyst:
+    """Finds out what kernels touch, each kernel once.
+
+    ``stored``: the kernels that a run was fitted on. ``may_probe``: whether a device may be used. ``cache``: where
+    what was found out is kept for later processes.
+    """
+
+    stored: pa.Table
+    may_probe: bool = True
+    cache: AnalysisCache | None = None
+    _known: dict[str, Known] = field(default_factory=dict)
+    _device: DeviceRef | str | None = None
+    """The device to probe on, or why there is none; None before it was looked for."""
+
+    def knows(self, kernel: Kernel) -> Known | None:
+        """Return what is known without a probe; None for a kernel that was not looked at."""
+        if kernel.kernel_id not in self._known:
+            analysis = self._from_store(kernel.kernel_id)
+            said = "the memory analysis stored with the model"
+            if analysis is None and self.cache is not None and self.may_probe:
+                analysis = self.cache.read(kernel.kernel_id)
+                said = "a memory analysis made by an earlier prediction"
+            if analysis is not None:
+                self._known[kernel.kernel_id] = _known(analysis, said)
+        return self._known.get(kernel.kernel_id)
+
+    def find_out(self, kernel: Kernel) -> Known:
+        """Return what is known, probing the kernel now if it was not looked at; seconds then."""
+        known = self.knows(kernel)
+        if known is None:
+            known = self._probed(kernel)
+            self._known[kernel.kernel_id] = known
+        return known
+
+    def _from_store(self, kernel_id: str) -> Analysis | None:
+        if not set(ANALYSIS_COLUMNS) <= set(self.stored.column_names):
+            return None  # a run of an earlier version: it has the extents only
+        row = self.stored.column("kernel_id").to_pylist()
+        if kernel_id not in row:
+            return None
+        return analysis_from_row(self.stored.slice(row.index(kernel_id), 1).to_pylist()[0])
+
+    def _probed(self, kernel: Kernel) -> Known:
+        if not self.may_probe:
+            return Known(analysis=None, said="probing was switched off")
+        if self._device is None:
+            found = choose("cpu")
+            no_device = "no usable CPU OpenCL device to probe the kernel on (see `llmperf doctor`)"
+            self._device = no_device if isinstance(found, NoDevice) else found
+        if isinstance(self._device, str):
+            return Known(analysis=None, said=self._device)
+        corpus = Corpus(kernels=(kernel,), sha256="")
+        try:
+            done = analyse_corpus(
+                corpus, self._device, num_children=1, timeout_s=ANALYSIS_TIMEOUT_S
+            )
+        except (StoreError, OSError) as error:
+            return Known(analysis=None, said=f"the kernel could not be probed: {error}")
+        analysis = done.kernels[0].analysis
+        assert analysis is not None, "every kernel that can run comes back with an analysis"
+        if self.cache is not None and not analysis.failure:
+            self.cache.write(kernel.kernel_id, analysis)
+        return _known(analysis, f"a memory analysis made now on {self._device.name}")
+
+
+def _known(analysis: Analysis, said: str) -> Known:
+    if analysis.failure:
+        return Known(analysis=analysis, said=f"its memory analysis failed: {analysis.failure}")
+    return Known(analysis=analysis, said=said)

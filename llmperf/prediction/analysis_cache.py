@@ -1,0 +1,47 @@
+"""Analyses of kernels that this user's predictions have probed: a file each, so that no kernel is probed twice.
+
+Owns the folder. A file is named by the kernel's content hash and the version of the analysis; one that cannot be
+read or written is as good as none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmperf_common.analysis import ANALYSIS_VERSION, Analysis
+from llmperf_common.store.analysis_rows import analysis_columns, analysis_from_row
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysisCache:
+    """The analyses in one folder, which need not exist yet."""
+
+    folder: Path
+
+    def read(self, kernel_id: str) -> Analysis | None:
+        """Return the analysis of one kernel; None where there is none."""
+        try:
+            row = json.loads(self._path(kernel_id).read_text(encoding="utf-8"))
+            return analysis_from_row(row)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def write(self, kernel_id: str, analysis: Analysis) -> None:
+        """Keep the analysis of one kernel; a folder that cannot be written keeps nothing."""
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(dir=self.folder, prefix=".new-")
+            try:
+                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                    json.dump(analysis_columns(analysis), file)
+                os.replace(name, self._path(kernel_id))
+            except OSError:
+                Path(name).unlink(missing_ok=True)
+
+    def _path(self, kernel_id: str) -> Path:
+        return self.folder / f"{kernel_id}-v{ANALYSIS_VERSION}.json"

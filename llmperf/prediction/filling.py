@@ -1,0 +1,172 @@
+"""Arguments that a user left out, filled by the planner of ``collect``, and what is said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from llmperf.prediction.analysing import Known
+from llmperf_common.analysis import launch_sizes
+from llmperf_common.launch_columns import is_integer_scalar
+from llmperf_common.records import (
+    Argument,
+    ArgumentKind,
+    Device,
+    Kernel,
+    LaunchArgument,
+    Signature,
+    SizeRole,
+    Strategy,
+)
+from trainer.arguments import MOST_ELEMENTS, Filled
+from workers.config import PlanConfig
+from workers.device_class import device_class_of
+from workers.strategies.buffers import extent_elements, simple_elements
+from workers.strategies.rules import InputRule, completing_rule
+from workers.strategies.scalars import MOST_LANES, guarded_axis, is_row_length
+
+Sizes = tuple[int, ...]
+_PLAN = PlanConfig()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFiller:
+    """The ``Filler`` of one kernel on one device class."""
+
+    signature: Signature
+    given: Mapping[int, int | float]
+    known: Known
+    rule: InputRule
+
+    def fill(self, global_size: Sizes, local_size: Sizes) -> Filled:
+        """Return every argument of one launch, as ``collect`` plans those that were not given."""
+        args = tuple(map(_possible, self.rule.arguments(global_size, local_size)))
+        missing = [
+            (declared, one)
+            for declared, one in zip(self.signature.arguments, args, strict=True)
+            if one.position not in self.given
+        ]
+        warnings = [
+            f"argument {declared.name!r} not given: "
+            + (f"elements {one.elements}" if declared.kind.is_buffer else f"value {one.value}")
+            + f" taken ({self._rule_text(declared, global_size)})"
+            for declared, one in missing
+        ]
+        if any(declared.kind.is_buffer for declared, _ in missing):
+            warnings.append(self._source_text())
+        warnings += self._overrun(args, global_size, local_size)
+        return Filled(args=args, warnings=tuple(warnings))
+
+    def allows(self, local_size: Sizes) -> bool:
+        """Whether the kernel's own arrays are large enough for a local size, as far as is known."""
+        return self.rule.allows(local_size)
+
+    @property
+    def _is_analysed(self) -> bool:
+        return self.rule.strategy is not Strategy.SIMPLE
+
+    def _source_text(self) -> str:
+        if self._is_analysed:
+            return f"what was not given is what collect plans, by {self.known.said}"
+        why = f": {self.known.said}" if self.known.said else ""
+        return (
+            "buffers that were not given are as large as the NDRange, for the kernel's memory is not known"
+            f"{why}; give their elements with --arg"
+        )
+
+    def _rule_text(self, argument: Argument, global_size: Sizes) -> str:
+        if argument.kind is ArgumentKind.SCALAR:
+            return self._scalar_text(argument, global_size)
+        analysis = self.known.analysis
+        if self._is_analysed and analysis is not None:
+            extent = analysis.extent(argument.position)
+            if extent is not None and extent.form is not None:
+                return "the extent its analysis gives"
+            for role in analysis.index_roles:
+                if argument.position in {target.position for target in role.targets}:
+                    name = self.signature.arguments[role.position].name
+                    return f"indexed by the values of {name!r}"
+        if argument.kind is ArgumentKind.LOCAL_BUFFER:
+            return "one element a work-item of the group"
+        return "the global size"
+
+    def _scalar_text(self, argument: Argument, global_size: Sizes) -> str:
+        if not is_integer_scalar(argument.scalar_type):
+            return "the default of a floating scalar"
+        if not self._is_analysed:
+            return "the global size"
+        axis = guarded_axis(argument, global_size)
+        if axis is not None:
+            return f"the global size of dimension {axis}, with whose index it is compared"
+        if is_row_length(argument, global_size):
+            return "the length of a row: the global size of dimension 0"
+        if argument.size_role is SizeRole.LANES:
+            return f"it splits a work-group: {MOST_LANES}"
+        return "the global size, as far as a loop may be long"
+
+    def _overrun(
+        self, args: tuple[LaunchArgument, ...], global_size: Sizes, local_size: Sizes
+    ) -> list[str]:
+        """Name the given buffers that are smaller than what the launch surely reaches."""
+        analysis = self.known.analysis
+        if analysis is None:
+            return []
+        declared = {one.position: one for one in self.signature.arguments}
+        scalars = {
+            declared[one.position].name: one.value or 0
+            for one in args
+            if one.kind is ArgumentKind.SCALAR
+            and is_integer_scalar(declared[one.position].scalar_type)
+        }
+        sizes = launch_sizes(global_size, local_size, scalars)
+        found = []
+        for one in args:
+            extent = analysis.extent(one.position) if one.position in self.given else None
+            reach = extent_elements(extent, sizes)
+            if extent is None or reach is None or not extent.validated:
+                continue
+            if reach > (one.elements or 0):
+                found.append(
+                    f"buffer {declared[one.position].name!r} has {one.elements} elements, "
+                    f"the launch accesses {reach}"
+                )
+        return found
+
+
+def planned_filler(
+    kernel: Kernel, device: Device, given: Mapping[int, int | float], known: Known
+) -> PlannedFiller:
+    """Return what completes launches of ``kernel`` on ``device``.
+
+    Args:
+        kernel: with its signature.
+        device: of the launches.
+        given: position to the elements of a buffer or the value of a scalar, checked.
+        known: what is known of the kernel's memory.
+    """
+    assert kernel.signature is not None, "a kernel without signature is refused before"
+    return PlannedFiller(
+        signature=kernel.signature,
+        given=given,
+        known=known,
+        rule=completing_rule(kernel, device_class_of(device), _PLAN, known.analysis, given),
+    )
+
+
+def needs_analysis(
+    signature: Signature, given: Mapping[int, int | float], global_size: Sizes, local_size: Sizes
+) -> bool:
+    """Whether something depends on what the kernel touches: a buffer is missing, or smaller than usual."""
+    return any(
+        one.position not in given
+        or given[one.position] < simple_elements(one, global_size, local_size)
+        for one in signature.arguments
+        if one.kind.is_buffer
+    )
+
+
+def _possible(one: LaunchArgument) -> LaunchArgument:
+    """Return the argument with no more elements than a buffer can have."""
+    if one.elements is None or one.elements <= MOST_ELEMENTS:
+        return one
+    return replace(one, elements=MOST_ELEMENTS)

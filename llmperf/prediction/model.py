@@ -1,0 +1,222 @@
+"""A trained model in memory: asked about one launch, or about many of one kernel.
+
+Loading costs half a second, reading a source a quarter, probing a new kernel some seconds; asked again about the same
+source, a model answers in milliseconds.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from llmperf.prediction.analysing import Analyst, Known
+from llmperf.prediction.analysis_cache import AnalysisCache
+from llmperf.prediction.filling import needs_analysis, planned_filler
+from llmperf.prediction.record import Prediction
+from llmperf.prediction.sources import SourceReader
+from trainer.arguments import Value, read_arguments
+from trainer.errors import BadInput
+from trainer.launch import PredictRequest, check_sizes
+from trainer.predict import device_of, predict_many
+from trainer.run_folder import LoadedRun, known_runs, load_run, resolve_run
+from workers.one_source import SourceKernel
+
+Size = int | Sequence[int]
+"""Work-items: a number, or one for each dimension."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One launch to predict.
+
+    Attributes:
+        global_size: work-items by dimension, 1 to 3 of them; a number for one dimension.
+        local_size: work-items of a work-group, likewise.
+        args: by name: elements of a buffer, value of a scalar; what is left out is filled as ``collect`` plans it.
+        sweep: also predict every legal local size.
+    """
+
+    global_size: Size
+    local_size: Size
+    args: Mapping[str, Value] = field(default_factory=dict)
+    sweep: bool = False
+
+    @classmethod
+    def of(cls, values: Launch | Mapping[str, Any]) -> Launch:
+        """Return a launch from its mapping.
+
+        Raises:
+            BadInput: A key is missing or unknown.
+        """
+        if isinstance(values, Launch):
+            return values
+        try:
+            return cls(**values)
+        except TypeError:
+            keys = ", ".join(map(str, values))
+            raise BadInput(
+                f"a launch has global_size, local_size and, if wanted, args and sweep; found {keys}"
+            ) from None
+
+
+class Model:
+    """A trained run, loaded once. Make it with ``llmperf.load_model``.
+
+    Reads each source once, and finds out once what a kernel touches. Not for several threads at a time.
+    """
+
+    def __init__(
+        self, run: LoadedRun, *, analyse: bool = True, cache: AnalysisCache | None = None
+    ) -> None:
+        """Keep ``run``; ``analyse`` False never probes a new kernel, ``cache`` keeps what probes found out."""
+        self._run = run
+        self._reader = SourceReader()
+        self._analyst = Analyst(run.kernels, may_probe=analyse, cache=cache)
+        self._trained = frozenset(run.kernels.column("kernel_id").to_pylist())
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path | None = None,
+        *,
+        analyse: bool = True,
+        cache: AnalysisCache | None = None,
+    ) -> Self:
+        """Load a run by its folder or name; None takes the only one in ``runs/``.
+
+        Raises:
+            BadInput: There is no such run, or it is damaged.
+        """
+        run = load_run(resolve_run(model) if model is not None else _only_run())
+        return cls(run, analyse=analyse, cache=cache)
+
+    @property
+    def name(self) -> str:
+        """Which model it is: ``gbdt``, ``log-linear``."""
+        return self._run.name
+
+    @property
+    def folder(self) -> Path:
+        """Where the run lies."""
+        return self._run.folder
+
+    @property
+    def device_classes(self) -> tuple[str, ...]:
+        """What ``device`` may be."""
+        return tuple(sorted(self._run.devices))
+
+    def __repr__(self) -> str:
+        """Say which run on which devices."""
+        return f"Model({self.name} of {self.folder}, for {', '.join(self.device_classes)})"
+
+    def predict(
+        self,
+        source: str | Path,
+        *,
+        global_size: Size,
+        local_size: Size,
+        kernel: str | None = None,
+        device: str | None = None,
+        args: Mapping[str, Value] | None = None,
+        sweep: bool = False,
+    ) -> Prediction:
+        """Predict one launch.
+
+        Args:
+            source: an OpenCL C file, or its text.
+            global_size: work-items by dimension, 1 to 3 of them; a number for one dimension.
+            local_size: work-items of a work-group, likewise.
+            kernel: which kernel of the source; may be left out where it has one.
+            device: device class; may be left out where the model knows one.
+            args: by name: elements of a buffer, value of a scalar.
+            sweep: also predict every legal local size.
+
+        Returns:
+            The document of ``llmperf predict --json``; times in ns.
+
+        Raises:
+            BadInput: What is wrong, where, and what to do.
+            ConfigError: No device is named and the model knows several.
+        """
+        launch = Launch(
+            global_size=global_size, local_size=local_size, args=args or {}, sweep=sweep
+        )
+        return self.predict_many(source, [launch], kernel=kernel, device=device)[0]
+
+    def predict_many(
+        self,
+        source: str | Path,
+        launches: Iterable[Launch | Mapping[str, Any]],
+        *,
+        kernel: str | None = None,
+        device: str | None = None,
+    ) -> list[Prediction]:
+        """Predict many launches of one kernel, in their order: it is read once and the model asked once.
+
+        Args:
+            source: an OpenCL C file, or its text.
+            launches: each a ``Launch``, or a mapping with its fields.
+            kernel: which kernel of the source; may be left out where it has one.
+            device: device class; may be left out where the model knows one.
+
+        Raises:
+            BadInput: What is wrong, where, and what to do.
+            ConfigError: No device is named and the model knows several.
+        """
+        chosen = self._reader.kernel(source, kernel, self._trained)
+        asked = [Launch.of(one) for one in launches]
+        requests = [self._request(chosen, one, device) for one in asked]
+        said = [
+            f"the parser does not know a name that the device's compiler may know: line {one}"
+            for one in chosen.unknown
+        ]
+        records = predict_many(self._run, requests)
+        return [Prediction({**one, "warnings": [*one["warnings"], *said]}) for one in records]
+
+    def _request(self, chosen: SourceKernel, launch: Launch, device: str | None) -> PredictRequest:
+        kernel = chosen.kernel
+        assert kernel.signature is not None, "the reader refuses such kernels"
+        record = device_of(self._run, device)
+        global_size = _sizes("global_size", launch.global_size)
+        local_size = _sizes("local_size", launch.local_size)
+        check_sizes(kernel.name, kernel.signature, global_size, local_size, record)
+        given = read_arguments(kernel.signature, launch.args)
+        if needs_analysis(kernel.signature, given, global_size, local_size):
+            known = self._analyst.find_out(kernel)
+        else:
+            known = self._analyst.knows(kernel) or Known(analysis=None, said="")
+        return PredictRequest(
+            kernel=kernel.name,
+            signature=kernel.signature,
+            global_size=global_size,
+            local_size=local_size,
+            filler=planned_filler(kernel, record, given, known),
+            device=device,
+            sweep=launch.sweep,
+            kernel_id=kernel.kernel_id,
+            source=kernel.source,
+            dense=chosen.dense,
+        )
+
+
+def _sizes(name: str, size: Size) -> tuple[int, ...]:
+    try:
+        sizes = size if isinstance(size, Iterable) else (size,)
+        return tuple(operator.index(one) for one in sizes)
+    except TypeError:
+        raise BadInput(f"{name}={size!r}: give a whole number, or one for each dimension") from None
+
+
+def _only_run() -> Path:
+    runs = known_runs()
+    if len(runs) == 1:
+        return runs[0]
+    there = (
+        f"runs here: {', '.join(map(str, runs))}"
+        if runs
+        else "none is here: make one with `llmperf train`"
+    )
+    raise BadInput(f"--model is missing; {there}")

@@ -1,0 +1,103 @@
+"""What a prediction is for a Python user: the JSON document of ``llmperf predict --json``, and a view for notebooks."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+
+class Prediction(dict[str, Any]):
+    """One prediction: a dictionary with the keys of ``llmperf predict --json``.
+
+    ``json.dumps`` takes it as it is. The properties are the keys that are asked for most.
+
+    >>> one = Prediction(kernel="k", device="cpu", time_ns=1500.0, ood=True, warnings=[],
+    ...     interval={"level": None, "low_ns": None, "high_ns": None}, local_size_best=[64], bound="latency")
+    >>> one.time_ns, one.interval_text()
+    (1500.0, 'no calibrated interval: unlike the training data')
+    """
+
+    @property
+    def time_ns(self) -> float:
+        """Predicted median of warm launches, in nanoseconds of device time."""
+        return float(self["time_ns"])
+
+    @property
+    def interval_ns(self) -> tuple[float, float] | None:
+        """The interval's ends in ns; None where the launch is unlike the training data."""
+        interval = self["interval"]
+        if interval["level"] is None:
+            return None
+        return float(interval["low_ns"]), float(interval["high_ns"])
+
+    @property
+    def local_size_best(self) -> tuple[int, ...]:
+        """The fastest predicted local size among those of sizes seen in training."""
+        return tuple(self["local_size_best"])
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was taken for missing arguments, and why the time may be off."""
+        return tuple(self["warnings"])
+
+    def interval_text(self) -> str:
+        """Return the interval in words."""
+        interval = self["interval"]
+        if interval["level"] is None:
+            return "no calibrated interval: unlike the training data"
+        return (
+            f"{interval['level']:.0%} between {time_text(interval['low_ns'])} "
+            f"and {time_text(interval['high_ns'])}"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the view that a notebook shows."""
+        best = ",".join(map(str, self["local_size_best"]))
+        rows = [
+            ("time", time_text(self.time_ns)),
+            ("interval", self.interval_text()),
+            ("best local size", best),
+            ("bound", self["bound"]),
+            *(("warning", text) for text in self["warnings"]),
+        ]
+        title = html.escape(f"{self['kernel']} on {self['device']}")
+        parts = [
+            f"<table><caption>{title}</caption>",
+            *(_row("th", row) for row in rows),
+            "</table>",
+        ]
+        if "sweep" in self:
+            parts.append("<table><caption>local sizes, fastest first</caption>")
+            parts += [_row("td", cells) for cells in sweep_rows(self)]
+            parts.append("</table>")
+        return "".join(parts)
+
+
+def sweep_rows(document: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return local size, time, low and high of each entry of ``sweep``; "-" where there is no interval."""
+    return [
+        (
+            ",".join(map(str, row["local_size"])),
+            time_text(row["time_ns"]),
+            "-" if row["low_ns"] is None else time_text(row["low_ns"]),
+            "-" if row["high_ns"] is None else time_text(row["high_ns"]),
+        )
+        for row in document["sweep"]
+    ]
+
+
+def time_text(nanoseconds: float) -> str:
+    """Return a time in the unit that suits it.
+
+    >>> time_text(950), time_text(2.5e6)
+    ('950 ns', '2.5 ms')
+    """
+    for limit, factor, unit in ((1e3, 1, "ns"), (1e6, 1e3, "µs"), (1e9, 1e6, "ms")):
+        if nanoseconds < limit:
+            return f"{nanoseconds / factor:.3g} {unit}"
+    return f"{nanoseconds / 1e9:.3g} s"
+
+
+def _row(tag: str, cells: tuple[str, ...]) -> str:
+    first, *rest = (html.escape(cell) for cell in cells)
+    return f"<tr><{tag}>{first}</{tag}>" + "".join(f"<td>{cell}</td>" for cell in rest) + "</tr>"

@@ -1,0 +1,100 @@
+"""The kernel that a prediction is about: from a path or a text, read once, refused where it cannot be compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainer.errors import BadInput
+from workers.corpus import CorpusError
+from workers.corpus_files import SourceFile
+from workers.one_source import SourceKernel, file_of_text, files_of_path, read
+
+_MAX_SOURCES = 256
+_MOST_ERRORS = 3
+_TEXT_NAME = "source text"
+
+
+def is_text(source: str | Path) -> bool:
+    """Whether ``source`` is OpenCL C itself and no path.
+
+    >>> is_text("kernel void f() {}"), is_text("kernels/saxpy.cl")
+    (True, False)
+    """
+    return isinstance(source, str) and ("\n" in source or ("{" in source and "kernel" in source))
+
+
+@dataclass(slots=True)
+class SourceReader:
+    """Reads sources and keeps what it has read, by content: a file that was edited is read again."""
+
+    _known: dict[tuple[SourceFile, ...], tuple[SourceKernel, ...]] = field(default_factory=dict)
+
+    def kernel(
+        self, source: str | Path, wanted: str | None, trained: Container[str] = ()
+    ) -> SourceKernel:
+        """Return the kernel of a source that a user means.
+
+        Args:
+            source: a path, or OpenCL C text.
+            wanted: its name; may be left out where the source has one kernel.
+            trained: ids of kernels that ran on the model's device: its compiler takes them.
+
+        Raises:
+            BadInput: It cannot be read, has no such kernel, or a compiler would refuse it.
+        """
+        where = _TEXT_NAME if is_text(source) else str(source)
+        found = {one.kernel.name: one for one in self._read(source, where)}
+        names = sorted(found)
+        if wanted is None and len(names) > 1:
+            raise BadInput(
+                f"{where} has {len(names)} kernels: choose one with --kernel: {', '.join(names)}"
+            )
+        if wanted is not None and wanted not in found:
+            raise BadInput(f"{where} has no kernel {wanted!r}: it has {', '.join(names)}")
+        chosen = found[wanted if wanted is not None else names[0]]
+        kernel = chosen.kernel
+        if kernel.signature is None or kernel.failure is not None:
+            why = kernel.failure.detail if kernel.failure else "its arguments cannot be read"
+            raise BadInput(f"{where}: kernel {kernel.name}: {why}")
+        if chosen.errors and kernel.kernel_id not in trained:
+            raise BadInput(_refusal(where, chosen))
+        return chosen
+
+    def _read(self, source: str | Path, where: str) -> tuple[SourceKernel, ...]:
+        try:
+            files: tuple[SourceFile, ...] = (
+                (file_of_text(str(source), _TEXT_NAME),)
+                if is_text(source)
+                else files_of_path(_checked(Path(source)))
+            )
+            if files not in self._known:
+                found = read(Path(where), files)
+                if any(one.kernel.failure is not None for one in found):
+                    return found  # a busy machine may have been the reason
+                if len(self._known) >= _MAX_SOURCES:
+                    self._known.pop(next(iter(self._known)))
+                self._known[files] = found
+        except CorpusError as error:
+            raise BadInput(str(error)) from None
+        return self._known[files]
+
+
+def _checked(path: Path) -> Path:
+    if not path.is_file():
+        what = "Is a directory" if path.is_dir() else "No such file"
+        raise BadInput(f"{path}: {what}: name a readable OpenCL source file")
+    return path
+
+
+def _refusal(where: str, chosen: SourceKernel) -> str:
+    first, *others = chosen.errors
+    line, _, what = first.partition(": ")
+    text = f"{where}:{line}: error: {what}"
+    for other in others[: _MOST_ERRORS - 1]:
+        line, _, what = other.partition(": ")
+        text += f"\n{where}:{line}: error: {what}"
+    if len(others) >= _MOST_ERRORS:
+        text += f"\n(and {len(others) - _MOST_ERRORS + 1} more)"
+    return f"{text}\nkernel {chosen.kernel.name} does not compile: mend the source"

@@ -1,0 +1,136 @@
+"""``predict`` about kernels that no dataset has: probed on the CPU device, asked as ``collect`` would have asked."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import llmperf as api
+from llmperf.exits import Exit
+from tests.integration.collecting import KERNELS
+from tests.integration.conftest import Trained
+from tests.integration.in_process import assert_refused, llmperf
+from workers.analyse_ahead import analyse_corpus
+from workers.config import PlanConfig
+from workers.corpus import read_sources
+from workers.device.find import NoDevice, choose
+from workers.device.interface import DeviceRef
+from workers.device_class import device_class_of
+from workers.launch_plan import plan_configs
+
+SIZES = {"global_size": 65536, "local_size": 64}
+OPTIONS = ("--global-size", 65536, "--local-size", 64)
+FILL = "__kernel void fill(__global float *a) { a[get_global_id(1) * get_global_size(0) + get_global_id(0)] = 1; }\n"
+
+
+@pytest.fixture(scope="module")
+def cpu() -> DeviceRef:
+    found = choose("cpu")
+    if isinstance(found, NoDevice):
+        pytest.skip(found.message())
+    return found
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No analysis of an earlier test is there."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def csr(tmp_path: Path) -> Path:
+    """A sparse product under another name: no dataset has it."""
+    text = (KERNELS / "csr_spmv.cl").read_text(encoding="utf-8")
+    path = tmp_path / "product.cl"
+    path.write_text(text.replace("csr_spmv", "product"), encoding="utf-8")
+    return path
+
+
+def taken(warnings: list[str]) -> dict[str, float]:
+    """Return what was taken for arguments that were left out."""
+    pattern = re.compile(r"argument '(\w+)' not given: \w+ (\S+) taken")
+    return {match[1]: float(match[2]) for one in warnings if (match := pattern.match(one))}
+
+
+def test_missing_arguments_are_those_that_collect_plans(
+    cpu: DeviceRef, trained: Trained, csr: Path
+) -> None:
+    model = api.load_model(trained.run)
+    (kernel,) = analyse_corpus(read_sources([csr]), cpu, num_children=1).kernels
+    device = next(iter(model._run.devices.values()))
+    config = PlanConfig(samples_per_kernel=8)
+    planned = plan_configs(kernel, device_class_of(device), config, kernel.analysis)
+    assert kernel.signature is not None
+    assert len(planned) == 8
+    names = [one.name for one in kernel.signature.arguments]
+    for one in planned:
+        found = model.predict(csr, global_size=one.global_size, local_size=one.local_size)
+        assert taken(found["warnings"]) == {
+            name: arg.elements if arg.elements is not None else arg.value
+            for name, arg in zip(names, one.args, strict=True)
+        }
+    assert any("a memory analysis made now on" in text for text in found["warnings"])
+    # A second process knows what the first one found out.
+    again = api.load_model(trained.run).predict(csr, **SIZES)
+    assert any("made by an earlier prediction" in text for text in again["warnings"])
+
+
+def test_given_arguments_lead_the_others(cpu: DeviceRef, trained: Trained, csr: Path) -> None:
+    model = api.load_model(trained.run)
+    by_scalar = taken(model.predict(csr, **SIZES, args={"num_offsets": 1001})["warnings"])
+    assert by_scalar["row_offsets"] == 1001
+    assert by_scalar["y"] == 1000
+    assert by_scalar["vals"] == by_scalar["cols"] == 16 * 1001
+    by_buffer = taken(model.predict(csr, **SIZES, args={"row_offsets": 501})["warnings"])
+    assert by_buffer["vals"] == by_buffer["cols"] == 16 * 501
+
+
+def test_a_buffer_that_the_launch_overruns_is_warned_about(
+    cpu: DeviceRef, trained: Trained, tmp_path: Path
+) -> None:
+    (tmp_path / "fill.cl").write_text(FILL, encoding="utf-8")
+    asked = ("predict", tmp_path / "fill.cl", "--model", trained.run)
+    sizes = ("--global-size", "64,64", "--local-size", "8,8")
+    done = llmperf(*asked, *sizes, "--arg", "a=5")
+    assert done.code == 0, done.err
+    assert "buffer 'a' has 5 elements, the launch accesses 4096" in done.err
+    done = llmperf(*asked, *sizes, "--arg", "a=4096")
+    assert "accesses" not in done.err
+
+
+def test_without_a_device_the_simple_rule_stands_in_and_that_is_said(
+    trained: Trained, csr: Path
+) -> None:
+    model = api.load_model(trained.run, analyse=False)
+    found = model.predict(csr, **SIZES)
+    assert taken(found["warnings"])["vals"] == 65536
+    assert any("memory is not known" in one for one in found["warnings"])
+
+
+def test_a_probe_that_does_not_end_is_killed(
+    cpu: DeviceRef, trained: Trained, csr: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmperf.prediction.analysing.ANALYSIS_TIMEOUT_S", 0.05)
+    found = api.load_model(trained.run).predict(csr, **SIZES)
+    assert any("the analysis was killed after 0.05 s" in one for one in found["warnings"])
+    assert taken(found["warnings"])["vals"] == 65536
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("a[0] = 1 }", ("bad.cl:2: error: expected ';'", "mend the source")),
+        ("a[0] = unknown; }", ("bad.cl:2: error: use of undeclared identifier 'unknown'",)),
+        ("a[0] = unknown(1); }", ("bad.cl:2: error:", "'unknown'")),
+        ("if (1) { a[0] = 1; }", ("bad.cl:", "error: expected '}'")),
+    ],
+)
+def test_a_source_that_does_not_compile_exits_3(
+    trained: Trained, tmp_path: Path, body: str, words: tuple[str, ...]
+) -> None:
+    path = tmp_path / "bad.cl"
+    path.write_text(f"__kernel void k(__global float *a) {{\n{body}\n", encoding="utf-8")
+    done = llmperf("predict", path, "--model", trained.run, *OPTIONS)
+    assert_refused(done, Exit.BAD_INPUT, *words)

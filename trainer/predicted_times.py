@@ -1,0 +1,124 @@
+"""The times of some launches of one kernel: what the model says, kept above what is possible, and how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from llmperf_common.analysis import launch_sizes
+from llmperf_common.features import combine
+from llmperf_common.launch_columns import columns_from_records, is_integer_scalar
+from llmperf_common.least_time import least_time_ns
+from llmperf_common.records import ArgumentKind, Device, LaunchConfig
+from llmperf_common.roofline import Bound, bound_of
+from llmperf_common.schemas import KERNELS, SAMPLES
+from llmperf_common.static_feature_names import STATIC_FEATURES
+from trainer.interface import Floats, Rows
+from trainer.launch import PredictRequest
+from trainer.ood import unlike_training
+from trainer.run_folder import LoadedRun
+
+_SAMPLE_TEXT = pa.schema([SAMPLES.field(name) for name in ("global_size", "local_size", "args")])
+_KERNEL_TEXT = pa.schema([KERNELS.field(name) for name in ("name", "source", "args")])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Predicted times of n launches of one kernel on one device, in ns, shape (n,) each.
+
+    ``model_ns`` is what the model says; ``time_ns``, ``low_ns`` and ``high_ns`` are at least ``least_ns``. ``unlike``:
+    the launch is unlike the training data, and the interval is not calibrated there. ``bound``: what limits each.
+    """
+
+    model_ns: Floats
+    least_ns: Floats
+    time_ns: Floats
+    low_ns: Floats
+    high_ns: Floats
+    unlike: npt.NDArray[np.bool_]
+    features: Floats
+    bound: tuple[Bound, ...]
+
+
+def predict_times(
+    run: LoadedRun, request: PredictRequest, launches: Sequence[LaunchConfig], device: Device
+) -> Times:
+    """Return the times and intervals of some launches of ``request``'s kernel, in one batch."""
+    columns = columns_from_records(request.signature, launches, device, tuple(STATIC_FEATURES))
+    features = combine(columns)
+    rows = Rows(
+        features=features,
+        samples=pa.Table.from_pylist([_sample_row(item) for item in launches], schema=_SAMPLE_TEXT),
+        kernels=pa.Table.from_pylist([_kernel_row(request)], schema=_KERNEL_TEXT),
+        kernel_row=np.zeros(len(launches), dtype=np.int64),
+    )
+    predicted = run.model.predict_log2_ns(rows)
+    regimes = [item.regime.value if item.regime else "" for item in launches]
+    low, high = run.conformal.interval_ns(predicted, regimes)
+    model_ns = np.exp2(predicted)
+    least_ns = np.array([_least_ns(request, launch, device) for launch in launches])
+    return Times(
+        model_ns=model_ns,
+        least_ns=least_ns,
+        time_ns=np.maximum(model_ns, least_ns),
+        low_ns=np.maximum(low, least_ns),
+        high_ns=np.maximum(high, least_ns),
+        unlike=unlike_training(features, run.known),
+        features=features,
+        bound=tuple(bound_of(columns)),
+    )
+
+
+def _least_ns(request: PredictRequest, launch: LaunchConfig, device: Device) -> float:
+    declared = {one.position: one for one in request.signature.arguments}
+    scalars = {
+        declared[item.position].name: item.value or 0
+        for item in launch.args
+        if item.kind is ArgumentKind.SCALAR
+        and is_integer_scalar(declared[item.position].scalar_type)
+    }
+    return least_time_ns(
+        request.dense,
+        launch_sizes(launch.global_size, launch.local_size, scalars),
+        {at: one.element_bytes for at, one in declared.items()},
+        {item.position: item.elements or 0 for item in launch.args},
+        device,
+    )
+
+
+def _sample_row(launch: LaunchConfig) -> dict[str, Any]:
+    return {
+        "global_size": list(launch.global_size),
+        "local_size": list(launch.local_size),
+        "args": [
+            {
+                "position": item.position,
+                "kind": item.kind.value,
+                "elements": item.elements,
+                "value": item.value,
+            }
+            for item in launch.args
+        ],
+    }
+
+
+def _kernel_row(request: PredictRequest) -> dict[str, Any]:
+    arguments = [
+        {
+            "position": item.position,
+            "name": item.name,
+            "kind": item.kind.value,
+            "type_name": item.type_name,
+            "scalar_type": item.scalar_type,
+            "vector_width": item.vector_width,
+            "element_bytes": item.element_bytes,
+            "access": item.access.value,
+        }
+        for item in request.signature.arguments
+    ]
+    return {"name": request.kernel, "source": request.source, "args": arguments}

@@ -1,0 +1,28 @@
+"""From a device's record to the facts of its class: what plans of launches are a function of."""
+
+from __future__ import annotations
+
+from llmperf_common.records import Device, DeviceClass
+
+
+def device_class_of(device: Device) -> DeviceClass:
+    """Return the facts of a device that launch plans are a function of."""
+    return DeviceClass(
+        name=device.device_class,
+        compute_units=device.compute_units,
+        max_work_group_size=device.max_work_group_size,
+        max_work_item_sizes=device.max_work_item_sizes,
+        max_allocation_bytes=device.max_allocation_bytes,
+        global_memory_bytes=device.global_memory_bytes,
+        local_memory_bytes=device.local_memory_bytes,
+        plain_work_group_size=device.plain_work_group_size,
+        max_constant_buffer_bytes=_constant_limit(device),
+    )
+
+
+def _constant_limit(device: Device) -> int | None:
+    """Return the limit of ``__constant`` buffers where it is one: elsewhere plans stay as they were without it."""
+    limit_bytes = device.max_constant_buffer_bytes
+    if limit_bytes is None or limit_bytes >= device.max_allocation_bytes:
+        return None
+    return limit_bytes
