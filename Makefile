@@ -6,7 +6,11 @@ DEMO := runs/demo
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test slow chaos fuzz lint format docs clean clean-demo install
+# `make test RUNTIME=--intel` runs on Intel's OpenCL runtime alone; TESTS narrows the choice (see .ci/run).
+RUNTIME ?=
+TESTS ?= not slow and not gpu
+
+.PHONY: demo test nightly slow chaos fuzz lint format docs clean clean-demo install
 
 demo: install
 	$(BIN)/python -m workers.device.provide
@@ -18,7 +22,10 @@ demo: install
 	$(BIN)/python -m llmperf.demo $(DEMO)
 
 test: install
-	$(BIN)/python -m workers.device.provide $(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses 2 --dist loadfile --durations 15
+	$(BIN)/python -m workers.device.provide $(RUNTIME) $(BIN)/python -m pytest -m "$(TESTS)" --numprocesses 2 --dist loadfile --durations 15
+
+nightly:
+	$(MAKE) test RUNTIME=--intel
 
 slow: install
 	$(BIN)/python -m workers.device.provide $(BIN)/python -m pytest -m slow --timeout 1800 --durations 15

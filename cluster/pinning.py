@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workers.device.find import DeviceReport, NoDevice, choose, probe_all
+from workers.device.find import DeviceReport, NoDevice, choose, probe_for
 from workers.device.interface import DeviceRef
 from workers.device.nvidia_cache import NVIDIA_PLATFORM
 from workers.device.nvml import NvmlAbsent, uuid_of_gpu
@@ -42,7 +42,7 @@ def device_of_seat(
     uuid = uuid_of_gpu(gpu_ids[0]) if gpu_ids else None
     if uuid is None or isinstance(uuid, NvmlAbsent):
         return _without_gpu(selector, gpu_ids, uuid, report)
-    report = probe_all() if report is None else report
+    report = probe_for("cuda") if report is None else report
     for probed in report.devices:
         if probed.device is not None and bare_uuid(probed.device.device_uuid) == bare_uuid(uuid):
             if probed.usable:
@@ -73,7 +73,7 @@ def _without_gpu(
         why = f"NVML: {absent.reason} ({absent.mend})" if absent else "Ray gave no GPU"
         return NoSeatDevice(reason=f"--device cuda: {why}")
     if gpu_ids:
-        report = probe_all() if report is None else report
+        report = probe_for("cuda") if report is None else report
         if any(p.ref.platform == NVIDIA_PLATFORM for p in report.devices):
             assert absent is not None, "there was an id to look up"
             return NoSeatDevice(

@@ -145,12 +145,18 @@ def report(path: str | Path, out: str | Path, *, evaluation: str | Path | None =
     return Path(out)
 
 
-def load_model(model: str | Path | None = None, *, analyse: bool = True) -> Model:
+def load_model(
+    model: str | Path | None = None,
+    *,
+    analyse: bool = True,
+    progress: Callable[[str], None] | None = None,
+) -> Model:
     """Load a trained run, to ask it for many predictions: ``.predict(...)`` and ``.predict_many(...)``.
 
     Args:
         model: a run's folder or name; may be left out where ``runs/`` holds one.
         analyse: probe new kernels on a CPU OpenCL device, where there is one, to see what they touch.
+        progress: receives one line before each step that takes seconds.
 
     Raises:
         BadInput: There is no such run, or it is damaged.
@@ -159,7 +165,8 @@ def load_model(model: str | Path | None = None, *, analyse: bool = True) -> Mode
     from llmperf.prediction.model import Model as Model_  # noqa: PLC0415
 
     cache = AnalysisCache(state_folder() / "analyses")
-    return Model_.load(model, analyse=analyse, cache=cache)
+    quiet: Callable[[str], None] = lambda _line: None  # noqa: E731
+    return Model_.load(model, analyse=analyse, cache=cache, progress=progress or quiet)
 
 
 def predict(

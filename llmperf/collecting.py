@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from cluster.config import ClusterCollectConfig
     from llmperf.progress import ProgressOption
     from llmperf_common.config import Node
-    from workers.device.find import DeviceReport
     from workers.device.interface import DeviceRef
     from workers.device_worker import Control
     from workers.summary import CollectSummary
@@ -78,6 +77,7 @@ def collect(
         StoreError: ``out`` cannot be used (``ForeignRunError``: it holds the dataset of another run).
     """
     from cluster.homes import kept_beside, ledger_home  # noqa: PLC0415
+    from llmperf.cli.console import say  # noqa: PLC0415
     from llmperf.progress import observers  # noqa: PLC0415
     from llmperf_common.store.location import open_filesystem  # noqa: PLC0415
     from workers.collect import collect as collect_  # noqa: PLC0415
@@ -93,7 +93,7 @@ def collect(
             corpus=kernels,
             fs=open_filesystem(out),
             events=kept_beside(out, state_folder()) / "events",
-            ref=device_ref(device),
+            ref=device_ref(device, say if progress is True else None),
             config=settings,
             control=control or Control_(),
             observe=observe,
@@ -190,8 +190,12 @@ def collect_on_cluster(
         )
 
 
-def device_ref(device: str, report: DeviceReport | None = None) -> DeviceRef:
-    """Return how to reach the device that ``--device`` names, among those of ``report`` (probed now where None).
+def device_ref(device: str, tell: Callable[[str], None] | None = None) -> DeviceRef:
+    """Return how to reach the device that ``--device`` names.
+
+    Args:
+        device: ``auto``, ``pocl``, ``cpu``, ``cuda[:N]`` or ``replay:FILE``.
+        tell: called with a line before each trial of an OpenCL runtime.
 
     Raises:
         CommandError: There is none, or the name is no selector.
@@ -199,7 +203,7 @@ def device_ref(device: str, report: DeviceReport | None = None) -> DeviceRef:
     from workers.device.find import NoDevice, choose  # noqa: PLC0415
 
     try:
-        ref = choose(device, report)
+        ref = choose(device, tell=tell or (lambda _line: None))
     except ValueError as error:
         if device.startswith("replay:"):  # the selector is right, its file is not
             what = f"--device {device}: {error}; mend the file or name another"

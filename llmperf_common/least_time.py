@@ -1,8 +1,9 @@
-"""The time that no launch can undercut: part of an empty launch's, and that of the bytes it surely moves.
+"""The time that no launch can undercut: that of the bytes it surely moves, or of an empty launch.
 
-Owns that bound, which corrects predictions. It counts only what certainly happens: buffers whose elements are
-each touched by a work-item of its own, without a condition but the NDRange's guards. Arithmetic is left out: a
-compiler may drop or share it. ``roofline.py`` has the estimates, which may err on both sides.
+Owns that bound, which corrects predictions. It counts only what certainly happens: buffers whose
+elements are each touched by a work-item of its own, without a condition but the NDRange's guards.
+Arithmetic is left out: a compiler may drop or share it. ``roofline.py`` has the estimates, which
+may err on both sides.
 """
 
 from __future__ import annotations
@@ -14,27 +15,27 @@ from dataclasses import dataclass
 from llmperf_common.records import Device
 
 FLOOR_SHARE = 0.25
-"""Of the measured time of an empty launch. That is a median of 64 launches; the shortest of 1,248 measured kernels
-took 0.52 of it."""
+"""Of the measured time of an empty launch. That is a median of 64 launches; the shortest of 1,248
+measured kernels took 0.52 of it."""
 READ_FACTOR = 4 / 3
-"""The DRAM peak is a triad's, counted without write-allocate (two reads, one write; the bus moves four lines): a
-kernel that only reads can be faster by this."""
+"""The DRAM peak is a triad's, counted without write-allocate (two reads, one write; the bus moves
+four lines): a kernel that only reads can be faster by this."""
 CACHES_LEFT_OUT = 2
-"""Bytes of so many last-level caches count as not moved: a warm launch finds part of its data there."""
+"""Bytes of so many last-level caches count as not moved: warm launches find data there."""
 
 LINE_BYTES = 64
-"""Of a cache line; an element up to this size is moved whole even where one member of it is used."""
+"""Of a cache line; an element up to this size is moved whole even if one member is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseAccess:
-    """One buffer of which work-items that are neighbours in dimension 0 surely touch neighbouring elements.
+    """One buffer of which neighbours in dimension 0 surely touch neighbouring elements.
 
     Attributes:
         position: of the buffer among the arguments.
         guards: for each dimension the names of the scalar arguments that its ids must stay below.
-        pitch: how far rows (dimension 1) are apart: a scalar argument's name or ``global_size_0``; empty where
-            that is not known, and then only one row counts.
+        pitch: how far rows (dimension 1) are apart: a scalar argument's name or ``global_size_0``;
+            empty where that is not known, and then only one row counts.
     """
 
     position: int
@@ -89,7 +90,8 @@ def least_time_ns(
             touched[one.position] = max(most, touched.get(one.position, 0))
     moved = math.fsum(count * element_bytes[at] for at, count in touched.items())
     beyond_cache = max(0.0, moved - CACHES_LEFT_OUT * device.last_level_cache_bytes)
-    # GB/s are bytes a nanosecond. A measured DRAM peak can be 3.6 times too low on a shared CPU (kernels with wide
-    # vectors reached 70 GB/s where the triad had 20), but memory is never faster than the cache before it.
+    # GB/s are bytes a nanosecond. A measured DRAM peak can be 3.6 times too low on a shared CPU
+    # (kernels with wide vectors reached 70 GB/s where the triad had 20), but memory is never faster
+    # than the cache before it.
     rate = max(READ_FACTOR * device.peak_dram_gbps, device.peak_l2_gbps or 0.0)
     return max(floor_ns, beyond_cache / rate)

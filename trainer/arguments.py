@@ -1,7 +1,7 @@
-"""The arguments of a launch: those a user gave, checked against the signature; who fills the others.
+"""The arguments of a launch: those a user gave are checked, the others are filled by a ``Filler``.
 
-Each error says what, where and what to do. What the others get is decided by the planner of ``collect``, which comes
-in as a ``Filler``.
+Each error says what, where and what to do. What the others get is decided by the planner of
+``collect``, which comes in as a ``Filler``.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def read_arguments(signature: Signature, given: Mapping[str, Value]) -> dict[int
     """Return position to checked value of the arguments that were given.
 
     Raises:
-        BadInput: A name the kernel does not have, a value of the wrong type or out of its range, or an
-            argument that this release cannot fill (image, sampler, pipe, struct).
+        BadInput: A name the kernel does not have, a value of the wrong type or out of its range, or
+            an argument that this release cannot fill (image, sampler, pipe, struct).
     """
     by_name = {argument.name: argument for argument in signature.arguments}
     for argument in signature.arguments:

@@ -1,6 +1,7 @@
 """Answer questions with a trained run: how long, how sure, which local size, what bounds it.
 
-Owns the prediction record (DESIGN 8, contract). Needs no device: the run carries its devices' records.
+Owns the prediction record (DESIGN 8, contract). Needs no device: the run carries its devices'
+records.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LOCAL_ITEMS = "log2_local_items"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """One request with the launches it asks about: that of the user first, then the other local sizes."""
+    """One request with its launches: that of the user first, then the other local sizes."""
 
     request: PredictRequest
     asked: Filled
@@ -37,8 +38,8 @@ class _Question:
 def predict(run: LoadedRun, request: PredictRequest) -> dict[str, Any]:
     """Return the prediction record: JSON values, keys as in DESIGN 8.
 
-    ``sweep`` is there only if asked for, fastest predicted first. The values of ``interval`` are None where the
-    launch is unlike the training data.
+    ``sweep`` is there only if asked for, fastest predicted first. The values of ``interval`` are
+    None where the launch is unlike the training data.
 
     Raises:
         BadInput: A device, size or argument that cannot be used; the message says what to do.
@@ -175,7 +176,7 @@ def _best_warning(launches: dict[int, LaunchConfig], best: int, fastest: int) ->
 
 
 def _best(run: LoadedRun, times: Times, order: Sequence[int]) -> int:
-    """The fastest of the launches whose work-group is as large as some in training, if there are any.
+    """The fastest of the launches whose work-group is as large as some in training.
 
     The model has no ground to prefer sizes it never saw; the sweep shows them all the same.
     """

@@ -1,4 +1,4 @@
-"""The times of some launches of one kernel: what the model says, kept above what is possible, and how sure it is."""
+"""The times of some launches of one kernel: what the model says, raised to what is possible."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ _KERNEL_TEXT = pa.schema([KERNELS.field(name) for name in ("name", "source", "ar
 class Times:
     """Predicted times of n launches of one kernel on one device, in ns, shape (n,) each.
 
-    ``model_ns`` is what the model says; ``time_ns``, ``low_ns`` and ``high_ns`` are at least ``least_ns``. ``unlike``:
-    the launch is unlike the training data, and the interval is not calibrated there. ``bound``: what limits each.
+    ``model_ns`` is what the model says; ``time_ns``, ``low_ns`` and ``high_ns`` are at least
+    ``least_ns``. ``unlike``: the launch is unlike the training data, and the interval is not
+    calibrated there. ``bound``: what limits each.
     """
 
     model_ns: Floats

@@ -1,8 +1,9 @@
 """Which buffers a kernel surely touches densely: one element a work-item, whatever the data are.
 
-Owns the proof, for ``llmperf_common/least_time.py``: a bound that is wrong once is of no use, so only what runs
-without a condition counts, apart from guards of the NDRange (``if (i < n)``, ``if (i >= n) return;``). Loops,
-helpers, either side of ``?:`` and what follows a possible ``return`` are left out. Device-free.
+Owns the proof, for ``llmperf_common/least_time.py``: a bound that is wrong once is of no use, so
+only what runs without a condition counts, apart from guards of the NDRange (``if (i < n)``,
+``if (i >= n) return;``). Loops, helpers, either side of ``?:`` and what follows a possible
+``return`` are left out. Device-free.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def dense_accesses(source: ParsedSource, kernel: Function) -> tuple[DenseAccess,
         RecursionError: An expression is nested too deeply to be walked.
 
     >>> from workers.clang_parse import parse
-    >>> parsed = parse("kernel void f(global int *a, int n) { int i = get_global_id(0); if (i < n) a[i] = 1; }")
+    >>> text = "int i = get_global_id(0); if (i < n) a[i] = 1;"
+    >>> parsed = parse(f"kernel void f(global int *a, int n) {{ {text} }}")
     >>> [(one.position, one.guards[0]) for one in dense_accesses(parsed, parsed.kernels[0])]
     [(0, ('n',))]
     """
@@ -105,7 +107,7 @@ class _Walker:
         return outside if is_guard else None
 
     def _conjunction(self, node: Node, guards: Guards, *, is_negated: bool) -> Guards | None:
-        """Return the guards with those of a condition that holds (fails); None if it is anything else."""
+        """Return the guards with those of a condition that holds (fails); None if it has others."""
         joint = "||" if is_negated else "&&"
         if node.kind is NodeKind.BINARY and node.name == joint:
             first = self._conjunction(node.children[0], guards, is_negated=is_negated)
@@ -136,7 +138,7 @@ class _Walker:
                 self._subscript(place, guards)
 
     def _surely_evaluated(self, node: Node) -> Iterator[Node]:
-        """Yield ``node`` and what is evaluated whenever it is; a helper may ignore its arguments."""
+        """Yield ``node`` and what is evaluated whenever it is; helpers may ignore arguments."""
         yield node
         if node.kind is NodeKind.SIZEOF or (
             node.kind is NodeKind.CALL and node.key in self.helpers
@@ -165,7 +167,7 @@ class _Walker:
             self.found.append(DenseAccess(position=position, guards=guards, pitch=pitch))
 
     def _pitch_of(self, index: Node) -> str | None:
-        """Return how far rows are apart where ``index`` is id 0 plus what a row shares; "" if not known."""
+        """Return the pitch where ``index`` is id 0 plus what a row shares; "" if not known."""
         index = self._resolved(index)
         if self._axis(index) == 0:
             return ""
@@ -182,7 +184,8 @@ class _Walker:
             return None
         if inner is None:
             return None
-        # Rows are laid out by one product id 1 x pitch; any other term that differs by row hides it.
+        # Rows are laid out by one product id 1 x pitch; any other term that differs by row hides
+        # it.
         pitch = self._row_pitch(rest) if index.name == "+" and not inner else None
         if pitch is not None:
             return pitch
@@ -205,7 +208,7 @@ class _Walker:
         )
 
     def _is_constant(self, node: Node, *, first_axis: int) -> bool:
-        """Whether a value follows from scalars, sizes and the ids of dimensions from ``first_axis`` on."""
+        """Whether a value follows from scalars, sizes and ids of dimensions >= ``first_axis``."""
         node = self._resolved(node)
         if node.kind is NodeKind.INT_LITERAL:
             return True
@@ -221,7 +224,7 @@ class _Walker:
         return False
 
     def _resolved(self, node: Node) -> Node:
-        """Follow casts between integers and variables that are set once, where they are declared."""
+        """Follow casts between integers, and variables that are set once."""
         for _ in range(16):
             if node.kind is NodeKind.CAST and len(node.children) == 1 and _is_wide(node):
                 node = node.children[0]

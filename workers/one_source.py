@@ -1,7 +1,7 @@
-"""Read one source for a prediction: its kernels as a corpus has them, and what a prediction asks besides.
+"""Read one source for a prediction: its kernels, their errors, and what they surely touch.
 
-Owns what counts as an error of the source: what the parser does not understand after macros were inferred, unless it
-is a name that a vendor's compiler may know.
+Owns what counts as an error of the source: what the parser does not understand after macros were
+inferred, unless it is a name that a vendor's compiler may know.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from workers.corpus_sources import find_sources
 from workers.parse_pool import parse_sources
 
 _VENDOR_NAME = re.compile(
-    r"(?:undeclared identifier|undeclared function|implicit declaration of function|unknown type name) "
-    r"'(?:__\w+|(?:(?:intra_)?sub_group|work_group|intel|amd|arm|qcom|nv|cl|amp|atomic|atom|memory|image)\w*)'"
+    r"(?:undeclared identifier|undeclared function|implicit declaration of function|unknown type name)"
+    r" '(?:__\w+|(?:intra_)?sub_group_\w+"
+    r"|(?:work_group|intel|amd|arm|qcom|nv|cl|atomic|atom|memory|image)_\w+)'"
 )
-"""Complaints about names that belong to the language's extensions: the parser may not know what a compiler does."""
+"""Complaints about names of language extensions, which a device's compiler may know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,8 @@ class SourceKernel:
 
     Attributes:
         kernel: as a corpus has it.
-        errors: what a compiler would refuse, as ``line: text``; lines of the text with its headers put in.
+        errors: what a compiler would refuse, as ``line: text``; lines of the text with its headers
+            put in.
         unknown: complaints about names that a vendor's compiler may know.
         dense: what it surely touches.
     """
@@ -53,7 +55,7 @@ def files_of_path(path: Path) -> tuple[SourceFile, ...]:
 
 
 def file_of_text(text: str, name: str) -> SourceFile:
-    """Return OpenCL C that is in no file; ``name`` stands for it in messages. No header can be found."""
+    """Return OpenCL C that is in no file; ``name`` stands for it in messages. It has no headers."""
     digest = sha256_hex(text.encode("utf-8", "replace"))
     return SourceFile(path=name, suite="", sha256=digest, text=text, problem="")
 

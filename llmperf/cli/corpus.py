@@ -98,7 +98,6 @@ def _check_out(out: Path, sources: Sequence[Path]) -> None:
 def _analysed(corpus: Corpus, device: str, out: Path) -> Corpus:
     from llmperf.collecting import device_ref  # noqa: PLC0415
     from workers.analyse_ahead import analyse_corpus  # noqa: PLC0415
-    from workers.device.find import probe_all  # noqa: PLC0415
     from workers.device.ownership import held_for_analysis  # noqa: PLC0415
 
     said_s = time.monotonic()
@@ -109,9 +108,8 @@ def _analysed(corpus: Corpus, device: str, out: Path) -> Corpus:
             said_s = time.monotonic()
             say(f"analysed {done:,} of {total:,} kernels")
 
-    report = probe_all()
-    ref = device_ref(device, report)
-    with held_for_analysis(ref, report, str(out)):
+    ref = device_ref(device, tell=say)
+    with held_for_analysis(ref, str(out)):
         return analyse_corpus(corpus, ref, progress=progress)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmperf.cli.console import answer, answer_json
+from llmperf.cli.console import answer, answer_json, say
 from llmperf.exits import Exit
 
 if TYPE_CHECKING:
@@ -25,13 +25,17 @@ _EXTRAS = {
 
 
 def doctor(
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Try CPU runtimes, too, whose verdict is remembered."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Say what is usable on this machine, what is not, and how to mend it."""
     from workers.device.find import DeviceReport, probe_all  # noqa: PLC0415
     from workers.device.gpu_state import gpu_state  # noqa: PLC0415
 
-    report: DeviceReport = probe_all()
+    report: DeviceReport = probe_all(again=again, tell=say)
     states = [gpu_state(probed.device) if probed.device else None for probed in report.devices]
     extras = {name: _missing(modules) for name, modules in _EXTRAS.items()}
     usable = [probed for probed in report.devices if probed.usable]

@@ -145,12 +145,12 @@ def predict(
 
     if sweep not in (None, "local-size"):
         raise CommandError(Exit.USAGE, f"--sweep {sweep!r}: only local-size can be swept")
-    document = api.predict(
+    sizes = _sizes("--global-size", global_size), _sizes("--local-size", local_size)
+    document = api.load_model(model, progress=say).predict(
         file,
-        global_size=_sizes("--global-size", global_size),
-        local_size=_sizes("--local-size", local_size),
+        global_size=sizes[0],
+        local_size=sizes[1],
         kernel=kernel,
-        model=model,
         device=device,
         args=_arguments(arg or []),
         sweep=sweep is not None,

@@ -1,11 +1,12 @@
-"""What a kernel touches, for a prediction: as the model's dataset knows it, else probed on a CPU OpenCL device.
+"""What a kernel touches, for a prediction: known from the dataset, else probed on a CPU device.
 
-Owns when a kernel is probed, where, and what is said where it is not. The probing itself runs in a child that is
-killed after its time (``workers/analyse_ahead.py``).
+Owns when a kernel is probed, where, and what is said where it is not. The probing itself runs in a
+child that is killed after its time (``workers/analyse_ahead.py``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -15,13 +16,13 @@ from llmperf_common.analysis import Analysis
 from llmperf_common.records import Kernel
 from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS, analysis_from_row
 from llmperf_common.store.filesystem import StoreError
-from workers.analyse_ahead import analyse_corpus
-from workers.corpus_parquet import Corpus
-from workers.device.find import NoDevice, choose
 from workers.device.interface import DeviceRef
 
-ANALYSIS_TIMEOUT_S = 30.0
-"""For one kernel, as long as a user may wait; half of what a collecting run gives it."""
+ANALYSIS_TIMEOUT_S = 60.0
+"""For one kernel, as ``limits.analysis_timeout_s`` of ``collect``: both find out the same."""
+
+_MOST_CHARACTERS = 240
+"""Of a reason in a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +37,15 @@ class Known:
 class Analyst:
     """Finds out what kernels touch, each kernel once.
 
-    ``stored``: the kernels that a run was fitted on. ``may_probe``: whether a device may be used. ``cache``: where
-    what was found out is kept for later processes.
+    ``stored``: the kernels that a run was fitted on. ``may_probe``: whether a device may be used.
+    ``cache``: where what was found out is kept for later processes. ``progress``: receives one line
+    before each step that takes seconds.
     """
 
     stored: pa.Table
     may_probe: bool = True
     cache: AnalysisCache | None = None
+    progress: Callable[[str], None] = lambda _line: None
     _known: dict[str, Known] = field(default_factory=dict)
     _device: DeviceRef | str | None = None
     """The device to probe on, or why there is none; None before it was looked for."""
@@ -78,12 +81,18 @@ class Analyst:
     def _probed(self, kernel: Kernel) -> Known:
         if not self.may_probe:
             return Known(analysis=None, said="probing was switched off")
+        from workers.analyse_ahead import analyse_corpus  # noqa: PLC0415  (needed by few)
+        from workers.corpus_parquet import Corpus  # noqa: PLC0415
+        from workers.device.find import NoDevice, choose  # noqa: PLC0415
+
         if self._device is None:
+            self.progress("looking for a CPU OpenCL device, to see what the kernel touches")
             found = choose("cpu")
             no_device = "no usable CPU OpenCL device to probe the kernel on (see `llmperf doctor`)"
             self._device = no_device if isinstance(found, NoDevice) else found
         if isinstance(self._device, str):
             return Known(analysis=None, said=self._device)
+        self.progress(f"probing kernel {kernel.name!r} on {self._device.name}")
         corpus = Corpus(kernels=(kernel,), sha256="")
         try:
             done = analyse_corpus(
@@ -100,5 +109,9 @@ class Analyst:
 
 def _known(analysis: Analysis, said: str) -> Known:
     if analysis.failure:
-        return Known(analysis=analysis, said=f"its memory analysis failed: {analysis.failure}")
+        why = " ".join(analysis.failure.split())
+        if len(why) > _MOST_CHARACTERS:  # a traceback, or the end of a compiler's stderr
+            half = _MOST_CHARACTERS // 2
+            why = f"{why[:half]} … {why[-half:]}"
+        return Known(analysis=analysis, said=f"its memory analysis failed: {why}")
     return Known(analysis=analysis, said=said)

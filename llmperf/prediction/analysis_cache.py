@@ -1,7 +1,7 @@
-"""Analyses of kernels that this user's predictions have probed: a file each, so that no kernel is probed twice.
+"""Analyses of kernels that this user's predictions have probed: a file each, used again.
 
-Owns the folder. A file is named by the kernel's content hash and the version of the analysis; one that cannot be
-read or written is as good as none.
+Owns the folder. A file is named by the kernel's content hash and the version of the analysis; one
+that cannot be read or written is as good as none.
 """
 
 from __future__ import annotations

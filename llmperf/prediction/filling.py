@@ -1,4 +1,4 @@
-"""Arguments that a user left out, filled by the planner of ``collect``, and what is said about it."""
+"""Arguments that a user left out, filled by the planner of ``collect``, with warnings that say so."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class PlannedFiller:
             return f"what was not given is what collect plans, by {self.known.said}"
         why = f": {self.known.said}" if self.known.said else ""
         return (
-            "buffers that were not given are as large as the NDRange, for the kernel's memory is not known"
-            f"{why}; give their elements with --arg"
+            "buffers that were not given are as large as the NDRange, for the kernel's memory is not "
+            f"known{why}; give their elements with --arg"
         )
 
     def _rule_text(self, argument: Argument, global_size: Sizes) -> str:
@@ -156,7 +156,7 @@ def planned_filler(
 def needs_analysis(
     signature: Signature, given: Mapping[int, int | float], global_size: Sizes, local_size: Sizes
 ) -> bool:
-    """Whether something depends on what the kernel touches: a buffer is missing, or smaller than usual."""
+    """Whether an analysis matters: a buffer is missing, or smaller than the NDRange."""
     return any(
         one.position not in given
         or given[one.position] < simple_elements(one, global_size, local_size)

@@ -1,13 +1,13 @@
 """A trained model in memory: asked about one launch, or about many of one kernel.
 
-Loading costs half a second, reading a source a quarter, probing a new kernel some seconds; asked again about the same
-source, a model answers in milliseconds.
+Loading costs half a second, reading a source a quarter, probing a new kernel some seconds; asked
+again about the same source, a model answers in milliseconds.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -35,7 +35,8 @@ class Launch:
     Attributes:
         global_size: work-items by dimension, 1 to 3 of them; a number for one dimension.
         local_size: work-items of a work-group, likewise.
-        args: by name: elements of a buffer, value of a scalar; what is left out is filled as ``collect`` plans it.
+        args: by name: elements of a buffer, value of a scalar; what is left out is filled as
+            ``collect`` plans it.
         sweep: also predict every legal local size.
     """
 
@@ -65,16 +66,15 @@ class Launch:
 class Model:
     """A trained run, loaded once. Make it with ``llmperf.load_model``.
 
-    Reads each source once, and finds out once what a kernel touches. Not for several threads at a time.
+    Reads each source once, and finds out once what a kernel touches. Not for several threads at a
+    time.
     """
 
-    def __init__(
-        self, run: LoadedRun, *, analyse: bool = True, cache: AnalysisCache | None = None
-    ) -> None:
-        """Keep ``run``; ``analyse`` False never probes a new kernel, ``cache`` keeps what probes found out."""
+    def __init__(self, run: LoadedRun, analyst: Analyst) -> None:
+        """Keep ``run``, and what finds out what new kernels touch."""
         self._run = run
+        self._analyst = analyst
         self._reader = SourceReader()
-        self._analyst = Analyst(run.kernels, may_probe=analyse, cache=cache)
         self._trained = frozenset(run.kernels.column("kernel_id").to_pylist())
 
     @classmethod
@@ -84,14 +84,22 @@ class Model:
         *,
         analyse: bool = True,
         cache: AnalysisCache | None = None,
+        progress: Callable[[str], None] = lambda _line: None,
     ) -> Self:
         """Load a run by its folder or name; None takes the only one in ``runs/``.
+
+        Args:
+            model: a run's folder or name.
+            analyse: probe new kernels on a CPU OpenCL device.
+            cache: keeps what probes found out.
+            progress: receives one line before each step that takes seconds.
 
         Raises:
             BadInput: There is no such run, or it is damaged.
         """
         run = load_run(resolve_run(model) if model is not None else _only_run())
-        return cls(run, analyse=analyse, cache=cache)
+        analyst = Analyst(run.kernels, may_probe=analyse, cache=cache, progress=progress)
+        return cls(run, analyst)
 
     @property
     def name(self) -> str:
@@ -154,7 +162,7 @@ class Model:
         kernel: str | None = None,
         device: str | None = None,
     ) -> list[Prediction]:
-        """Predict many launches of one kernel, in their order: it is read once and the model asked once.
+        """Predict many launches of one kernel, in their order; the model is asked once.
 
         Args:
             source: an OpenCL C file, or its text.

@@ -1,4 +1,4 @@
-"""What a prediction is for a Python user: the JSON document of ``llmperf predict --json``, and a view for notebooks."""
+"""A prediction as Python users get it: the JSON document, and a table for notebooks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Prediction(dict[str, Any]):
 
     ``json.dumps`` takes it as it is. The properties are the keys that are asked for most.
 
-    >>> one = Prediction(kernel="k", device="cpu", time_ns=1500.0, ood=True, warnings=[],
-    ...     interval={"level": None, "low_ns": None, "high_ns": None}, local_size_best=[64], bound="latency")
+    >>> unsure = {"level": None, "low_ns": None, "high_ns": None}
+    >>> one = Prediction(kernel="k", device="cpu", time_ns=1500.0, interval=unsure)
     >>> one.time_ns, one.interval_text()
     (1500.0, 'no calibrated interval: unlike the training data')
     """
@@ -74,7 +74,7 @@ class Prediction(dict[str, Any]):
 
 
 def sweep_rows(document: dict[str, Any]) -> list[tuple[str, str, str, str]]:
-    """Return local size, time, low and high of each entry of ``sweep``; "-" where there is no interval."""
+    """Return local size, time, low and high of each entry of ``sweep``; "-" without an interval."""
     return [
         (
             ",".join(map(str, row["local_size"])),

@@ -1,4 +1,4 @@
-"""The kernel that a prediction is about: from a path or a text, read once, refused where it cannot be compiled."""
+"""The kernel that a prediction is about: read from a path or a text, once, and checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_text(source: str | Path) -> bool:
 
 @dataclass(slots=True)
 class SourceReader:
-    """Reads sources and keeps what it has read, by content: a file that was edited is read again."""
+    """Reads sources and keeps what it has read, by content: an edited file is read again."""
 
     _known: dict[tuple[SourceFile, ...], tuple[SourceKernel, ...]] = field(default_factory=dict)
 

@@ -23,6 +23,8 @@ from workers.corpus import read_corpus, read_sources
 from workers.device.find import NoDevice, choose
 from workers.device.interface import DeviceRef
 
+pytestmark = pytest.mark.opencl
+
 NAMES = ("first", "second", "third")
 TERM = {"factors": ["global_size_0"], "coefficient": 1}
 GUARD = {"cap_constant": 0, "cap_terms": [{"factors": ["n"], "coefficient": 1}]}

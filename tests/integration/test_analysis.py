@@ -13,6 +13,8 @@ from workers.analysis.analyse import analyse_kernel, probe_limits
 from workers.device.find import choose, open_prober
 from workers.device.interface import DeviceRef, Prober
 
+pytestmark = pytest.mark.opencl
+
 G0, G1, L0, N0 = "global_size_0", "global_size_1", "local_size_0", "num_groups_0"
 
 

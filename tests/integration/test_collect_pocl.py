@@ -26,6 +26,8 @@ from tests.integration.collecting import (
 )
 from workers.device.find import NoDevice, choose
 
+pytestmark = pytest.mark.opencl
+
 SMALL = (
     "--samples-per-kernel", "4",
     "--set", "timing.spin_up_ms=0",

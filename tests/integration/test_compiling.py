@@ -33,6 +33,8 @@ from workers.plan import Plan
 from workers.reaching import ReachWork
 from workers.task_state import TaskState
 
+pytestmark = pytest.mark.opencl
+
 REPOSITORY = Path(__file__).parents[2]
 STUB, ABSENT = "tests.integration.stub_compile_child", "tests.integration.no_such_module"
 

@@ -12,16 +12,12 @@ import pytest
 
 from llmperf_common.records import Device
 from workers.device.candidates import AbsentSource, Candidate, Source, candidates
-from workers.device.find import (
-    DeviceReport,
-    NoDevice,
-    ProbedDevice,
-    choose,
-    open_session,
-    probe_all,
-)
+from workers.device.find import DeviceReport, NoDevice, choose, open_session, probe_all
 from workers.device.interface import DeviceRef
 from workers.device.replay_file import ReplayDevice
+from workers.device.runtime_probe import ProbedDevice, probe_runtime
+
+pytestmark = pytest.mark.opencl
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +79,10 @@ def test_a_runtime_that_does_not_load_gives_its_reason(tmp_path: Path) -> None:
 
 def test_a_probe_that_does_not_answer_is_ended() -> None:
     present, _ = candidates()
-    found = probe_all((present[:1], ()), timeout_s=0.01)
-    assert found.devices == ()
-    assert "no answer within 0.01 s" in found.absent[0].reason
+    found = probe_runtime(present[0], wanted="", timeout_s=0.01)
+    assert found.absent is not None
+    assert not found.ended_itself
+    assert "no answer within 0.01 s" in found.absent.reason
 
 
 def test_provide_says_what_it_chose(tmp_path: Path) -> None:

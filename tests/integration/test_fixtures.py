@@ -42,7 +42,7 @@ may be 90 s of a busy machine's."""
 GOOD_TASK_S = 5.0
 """What a good kernel takes at most on a machine that is not overloaded; budgets are for such a one."""
 MARK = "LLMPERF_TEST_MARK"
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.opencl, pytest.mark.timeout(900)]
 
 OPTIONS = (
     "--samples-per-kernel", "2",
@@ -66,6 +66,7 @@ class Run:
     """A finished collect: how it ended, its rows by (file, kernel), and how long each task took."""
 
     files: tuple[str, ...]
+    runtime: str
     code: int
     err: str
     out: Path
@@ -171,8 +172,10 @@ def _finished(
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {key: [] for key in keys.values()}
     for row in dataset.samples().to_pylist():
         rows[keys[row["kernel_id"]]].append(row)
+    platforms = set(dataset.devices().column("platform").to_pylist())
     return Run(
         files=files,
+        runtime="intel" if platforms == {"Intel(R) OpenCL"} else "pocl",
         code=code,
         err=err,
         out=out,
@@ -203,7 +206,8 @@ def test_the_table_names_every_fixture_and_only_codes_that_exist() -> None:
     assert len(FIXTURES) >= 28
     assert set(QUICK) < set(FIXTURES)
     codes = {code.value for code in FailureCode} | {"ok"}
-    for fixture in FIXTURES.values():
+    everywhere = list(FIXTURES.values())
+    for fixture in everywhere + [one for table in everywhere for one in table.others.values()]:
         assert set(fixture.gives) <= codes | {SKIPPED}, fixture.file
         assert set(fixture.then) <= codes, fixture.file
         assert FailureCode.INTERNAL_ERROR not in {*fixture.gives, *fixture.then}, fixture.file
@@ -221,7 +225,7 @@ def test_a_file_without_a_kernel_is_skipped_and_said_so(run: Run, file: str) -> 
 
 @pytest.mark.parametrize(("run", "file", "kernel"), EACH_KERNEL, indirect=["run"])
 def test_a_fixture_gives_its_code_in_its_time(run: Run, file: str, kernel: str) -> None:
-    fixture = FIXTURES[file]
+    fixture = FIXTURES[file].on(run.runtime)
     statuses = run.statuses(file, kernel)
     assert set(statuses) & set(fixture.gives), statuses
     assert set(statuses) <= {*fixture.gives, *fixture.then}, statuses

@@ -13,6 +13,8 @@ from workers.device.opencl import OpenclSession
 from workers.device.opencl_errors import out_of_memory
 from workers.device.opencl_queue import DeviceQueue
 
+pytestmark = pytest.mark.opencl
+
 
 @pytest.fixture(scope="module")
 def queue() -> Iterator[DeviceQueue]:

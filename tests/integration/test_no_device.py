@@ -33,6 +33,7 @@ def no_device(tmp_path: Path) -> dict[str, str]:
     return {
         **kept,
         "XDG_STATE_HOME": str(tmp_path / "state"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),  # no verdict of an earlier probe
         "OCL_ICD_VENDORS": str(vendors),
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": os.pathsep.join([str(blocked), kept.get("PYTHONPATH", "")]).rstrip(

@@ -43,6 +43,8 @@ from workers.device.opencl_limits import padded
 from workers.inputs import SCALAR_TYPES, FillKind, fill_spec, reference_bytes, reference_fill
 from workers.timing import time_config
 
+pytestmark = pytest.mark.opencl
+
 GLOBAL, CONSTANT = ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER
 LOCAL, SCALAR = ArgumentKind.LOCAL_BUFFER, ArgumentKind.SCALAR
 VADD = (Path(__file__).parents[2] / "kernels" / "vadd.cl").read_text(encoding="utf-8")

@@ -20,6 +20,8 @@ from workers.device.freed_memory import FreedMemory
 from workers.device.interface import DeviceRef
 from workers.device.opencl_device import find_cl_device
 
+pytestmark = pytest.mark.opencl
+
 DATA = Argument(
     position=0, name="x", kind=ArgumentKind.GLOBAL_BUFFER, type_name="float*", scalar_type="float",
     vector_width=1, element_bytes=4, access=Access.READ_WRITE,

@@ -30,6 +30,8 @@ from workers.plan import Plan
 from workers.reaching import ReachWork
 from workers.task_state import TaskState
 
+pytestmark = pytest.mark.opencl
+
 WILD = "__kernel void wild(__global float *a, int n) { ulong i = get_global_id(0); a[i * n * 1048576UL] = i; }"
 TAME = "__kernel void tame(__global float *a, int n) { int i = get_global_id(0); if (i < n) a[i] = i; }"
 DIVERGENT = (

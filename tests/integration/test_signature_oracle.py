@@ -11,6 +11,8 @@ from tests.reading import read_signatures
 from workers.device.find import choose
 from workers.device.interface import DeviceRef
 
+pytestmark = pytest.mark.opencl
+
 KERNELS = Path(__file__).parents[2] / "kernels"
 EXTRA = """
 typedef unsigned int index_t;

@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks.time_slices import Launch, Step, by_step, main
 
+pytestmark = pytest.mark.opencl
+
 
 def test_a_launch_counts_for_every_step_that_it_touches() -> None:
     launches = [

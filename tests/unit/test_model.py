@@ -131,6 +131,20 @@ def test_analyses_are_kept_for_later_processes(tmp_path: Path):
     AnalysisCache(tmp_path / "analyses" / "x.json" / "y").write("k", found)  # no folder: no cache
 
 
+def test_a_failed_analysis_is_one_short_line(tmp_path: Path):
+    (source,) = read(Path("x"), (file_of_text(VADD, "x"),))
+    cache = AnalysisCache(tmp_path)
+    extents = (Extent(position=0, form=None),)
+    cache.write(
+        source.kernel.kernel_id, Analysis(extents=extents, failure="Traceback\n" + "x\n" * 999)
+    )
+    known = Analyst(Model.load(trained()[2].folder)._run.kernels, cache=cache).knows(source.kernel)
+    assert known is not None
+    assert known.said.startswith("its memory analysis failed: Traceback x")
+    assert "\n" not in known.said
+    assert len(known.said) < 300
+
+
 def test_a_time_below_what_the_bytes_take_is_raised(model):
     """3 GiB in the 4,000 ns of an empty launch would be 800 TB/s."""
 
@@ -142,7 +156,7 @@ def test_a_time_below_what_the_bytes_take_is_raised(model):
 
     from dataclasses import replace  # noqa: PLC0415
 
-    hopeful = Model(replace(model._run, model=Optimist()), analyse=False)
+    hopeful = Model(replace(model._run, model=Optimist()), model._analyst)
     found = hopeful.predict(VADD, global_size=2**28, local_size=64, sweep=True)
     least_ns = (3 * 4 * 2**28 - 2 * 2**22) / 1600
     assert found["time_ns"] == pytest.approx(least_ns)

@@ -212,6 +212,15 @@ def test_a_buffer_that_the_launch_overruns_is_named():
     assert enough.warnings == ()
 
 
+def test_local_sizes_that_overflow_an_array_of_the_kernel_are_left_out(run):
+    found = Analysis(extents=(extent(0, 0, "global_size_0"),), overflowing_local_sizes=((129,),))
+    known = Known(analysis=found, said="a memory analysis")
+    record = predict(run, request(known=known, sweep=True))
+    assert max(entry["local_size"][0] for entry in record["sweep"]) == 128
+    asked = predict(run, request(known=known, local_size=(256,)))
+    assert any("beyond its end" in text for text in asked["warnings"])
+
+
 def test_values_are_taken_as_text_too(run):
     numbers = predict(run, request(args={"x": 4096, "n": 256}))
     texts = predict(run, request(args={"x": "4096", "n": "0x100"}))

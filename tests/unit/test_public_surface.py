@@ -28,7 +28,7 @@ from workers.config import CollectConfig
 from workers.events import EVENT_KINDS
 
 OPTIONS = {
-    "llmperf doctor": "--json",
+    "llmperf doctor": "--again --json",
     "llmperf collect": "--corpus --out --device --samples-per-kernel --strategy --seed --max-time --max-failures --preset --config --set --cluster --ledger",
     "llmperf status": "[DIR] --ledger --watch --json",
     "llmperf train": "--data --out --preset --init --cluster --workers --config --set",

@@ -17,6 +17,9 @@ from pathlib import Path
 
 SYSTEM_VENDORS_FOLDER = Path("/etc/OpenCL/vendors")
 INTEL_PACKAGES = ("intel-opencl-rt", "intel-cmplr-lib-rt")
+POCL_VARIABLE = "LLMPERF_POCL_ICD"
+"""Environment variable: an ICD file to take in place of the PoCL wheel's; empty: none."""
+
 _LOADER_VARIABLE = "OCL_ICD_VENDORS"
 
 
@@ -30,10 +33,36 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One environment in which OpenCL devices may show up."""
+    """One environment in which OpenCL devices may show up.
+
+    ``known_cpu_only``: its compiler is known to fail on CPUs that are newer than it (``cpu_model.py``).
+    """
 
     source: Source
     environment: Mapping[str, str] = field(default_factory=dict)
+    known_cpu_only: bool = False
+
+    def may_have(self, selector: str) -> bool:
+        """Whether ``--device selector`` may mean a device of this runtime, by the name of its library."""
+        library = self._library_name()
+        is_gpu_only = "nvidia" in library
+        is_pocl, is_intel = "pocl" in library, "intel" in library
+        if selector.startswith("cuda"):
+            return self.source is Source.SYSTEM_ICD and not (is_pocl or is_intel)
+        if selector == "pocl":
+            return not (is_gpu_only or is_intel)
+        if selector == "cpu":
+            return not is_gpu_only
+        return True
+
+    def _library_name(self) -> str:
+        file = Path(self.environment[_LOADER_VARIABLE])
+        if file.suffix == ".icd":
+            try:
+                return Path(file.read_text(encoding="utf-8", errors="replace").strip()).name.lower()
+            except OSError:
+                return ""
+        return file.name.lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +74,21 @@ class AbsentSource:
     mend: str
 
 
+Candidates = tuple[tuple[Candidate, ...], tuple[AbsentSource, ...]]
+"""The runtimes worth trying, and the sources that are absent."""
+
+
 def candidates(
     *,
     prefix: Path = Path(sys.prefix),
     environ: Mapping[str, str] = os.environ,
     vendors_folder: Path = SYSTEM_VENDORS_FOLDER,
-) -> tuple[tuple[Candidate, ...], tuple[AbsentSource, ...]]:
+) -> Candidates:
     """Return the environments worth trying and the sources that are absent.
 
     Args:
         prefix: the virtual environment in whose ``lib`` Intel's runtime would be.
-        environ: a user's ``OCL_ICD_VENDORS`` replaces ``vendors_folder``.
+        environ: a user's ``OCL_ICD_VENDORS`` replaces ``vendors_folder``, ``LLMPERF_POCL_ICD`` the wheel's PoCL.
         vendors_folder: where the system registers its runtimes.
     """
     package = _pyopencl_folder()
@@ -79,9 +112,14 @@ def candidates(
                 mend="apt-get install pocl-opencl-icd, or the GPU vendor's driver",
             )
         )
-    pip_icd = package / ".libs" / "pocl.icd"
-    if pip_icd.exists():
-        found.append(_candidate(Source.PIP_POCL, pip_icd))
+    given = environ.get(POCL_VARIABLE)
+    pip_icd = package / ".libs" / "pocl.icd" if given is None else Path(given)
+    if given == "":
+        mend = f"unset {POCL_VARIABLE}"
+        reason = f"switched off by an empty {POCL_VARIABLE}"
+        absent.append(AbsentSource(source=Source.PIP_POCL, reason=reason, mend=mend))
+    elif pip_icd.exists():
+        found.append(_candidate(Source.PIP_POCL, pip_icd, known_cpu_only=given is None))
     else:
         reason = f"{pip_icd} does not exist"
         mend = 'pip install "llmperf[pocl]"'
@@ -96,8 +134,9 @@ def candidates(
     return tuple(found), tuple(absent)
 
 
-def _candidate(source: Source, icd_file: Path) -> Candidate:
-    return Candidate(source=source, environment={_LOADER_VARIABLE: str(icd_file)})
+def _candidate(source: Source, icd_file: Path, *, known_cpu_only: bool = False) -> Candidate:
+    environment = {_LOADER_VARIABLE: str(icd_file)}
+    return Candidate(source=source, environment=environment, known_cpu_only=known_cpu_only)
 
 
 def _intel_candidate(library: Path, environ: Mapping[str, str]) -> Candidate:

@@ -1,47 +1,37 @@
 """What is usable on this machine, which device a selector means, and the doors to it.
 
-Owns the probing of candidate environments in child processes, the choice, and ``open_session`` and
-``open_compiler``, which load a door only when it is asked for. Caches nothing: a probe costs seconds, a
-wrong device costs the run.
+Owns which runtimes are tried for a selector, the choice among their devices, and ``open_session`` and
+``open_compiler``, which load a door only when it is asked for. A trial: ``runtime_probe.py``; what is
+remembered of it: ``probe_verdicts.py``.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
-from llmperf_common.records import Device
-from workers.device.candidates import AbsentSource, Candidate, Source, candidates
+from workers.device.candidates import AbsentSource, Candidate, Candidates, Source, candidates
 from workers.device.interface import Compiler, DeviceRef, Prober, Session
 from workers.device.opencl_cache import use_private_cache
+from workers.device.probe_verdicts import VerdictFile, default_folder
 from workers.device.replay import SELECTOR_PREFIX, ReplayCompiler, ReplaySession, replay_ref
+from workers.device.runtime_probe import (
+    PROBE_TIMEOUT_S,
+    ProbedDevice,
+    RuntimeVerdict,
+    Tell,
+    probe_runtime,
+)
 
-PROBE_TIMEOUT_S = 60.0
 SELECTORS = "auto, pocl, cpu, cuda[:N] or replay:FILE"
 _CPU_SELECTORS = ("pocl", "cpu")
-_STDERR_TAIL_CHARACTERS = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedDevice:
-    """One OpenCL device and whether a probe build and launch passed on it.
-
-    ``device`` is None and ``reason`` says why where it is not usable.
-    """
-
-    ref: DeviceRef
-    device: Device | None
-    usable: bool
-    reason: str
-    source: Source
+def _silent(_line: str) -> None:
+    """Say nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,33 +59,56 @@ class NoDevice:
 
 
 def probe_all(
-    found: tuple[tuple[Candidate, ...], tuple[AbsentSource, ...]] | None = None,
-    *,
-    timeout_s: float = PROBE_TIMEOUT_S,
+    found: Candidates | None = None, *, again: bool = False, tell: Tell = _silent
 ) -> DeviceReport:
-    """Try every candidate environment, side by side, each in a child of its own."""
+    """Try every runtime, side by side, each in a child of its own.
+
+    Args:
+        found: the runtimes and those that are absent; looked up now where None.
+        again: try those, too, whose verdict is remembered.
+        tell: called with a line before each trial.
+    """
     present, absent = candidates() if found is None else found
     if not present:
         return DeviceReport(devices=(), absent=absent)
     with ThreadPoolExecutor(max_workers=len(present)) as pool:
-        results = list(pool.map(lambda candidate: _probe(candidate, timeout_s), present))
-    devices: list[ProbedDevice] = []
-    silent = list(absent)
-    for result in results:
-        if isinstance(result, AbsentSource):
-            silent.append(result)
-        else:
-            devices += result
-    return DeviceReport(devices=tuple(devices), absent=tuple(silent))
+        verdicts = list(pool.map(lambda one: _verdict(one, "", again, tell), present))
+    return _report(verdicts, absent)
 
 
-def choose(selector: str, report: DeviceReport | None = None) -> DeviceRef | NoDevice:
+def probe_for(selector: str, *, tell: Tell = _silent) -> DeviceReport:
+    """Try the runtimes that ``selector`` may mean, one after the other, up to the first usable device.
+
+    Args:
+        selector: as for ``choose``; ``cuda`` alone tries every GPU.
+        tell: called with a line before each trial.
+    """
+    present, absent = candidates()
+    verdicts: list[RuntimeVerdict] = []
+    left_out: list[AbsentSource] = []
+    for candidate in sorted(present, key=lambda one: list(Source).index(one.source)):
+        if _is_settled(selector, verdicts, candidate.source):
+            break
+        if candidate.may_have(selector):
+            verdicts.append(_verdict(candidate, selector, again=False, tell=tell))
+            continue
+        reason = f"not tried: its devices are not --device {selector}"
+        left_out.append(
+            AbsentSource(source=candidate.source, reason=reason, mend="see llmperf doctor")
+        )
+    return _report(verdicts, (*absent, *left_out))
+
+
+def choose(
+    selector: str, report: DeviceReport | None = None, *, tell: Tell = _silent
+) -> DeviceRef | NoDevice:
     """Return the device that ``--device selector`` means.
 
     Args:
         selector: ``auto`` (first usable NVIDIA GPU, else a CPU: system ICD, pip PoCL, Intel's runtime),
             ``pocl``, ``cpu``, ``cuda`` or ``cuda:N``, ``replay:FILE``.
         report: what was found; probed now where None. Not needed for replay.
+        tell: called with a line before each trial of a runtime.
 
     Raises:
         ValueError: The selector is none of these, or the replay file is bad (names file and key).
@@ -105,7 +118,8 @@ def choose(selector: str, report: DeviceReport | None = None) -> DeviceRef | NoD
     match = re.fullmatch(r"(auto|pocl|cpu|cuda(?::\d+)?)", selector)
     if match is None:
         raise ValueError(f"--device {selector!r}: must be {SELECTORS}")
-    report = probe_all() if report is None else report
+    if report is None:
+        report = probe_for("cuda:0" if selector == "cuda" else selector, tell=tell)
     for probed in _in_order(selector, report.devices):
         if probed.usable:
             return probed.ref
@@ -186,76 +200,35 @@ def _no_device(selector: str, report: DeviceReport) -> NoDevice:
     return NoDevice(selector=selector, reasons=tuple(reasons), mend=mend)
 
 
-def _probe(candidate: Candidate, timeout_s: float) -> list[ProbedDevice] | AbsentSource:
-    """Try one environment; go on behind a device whose trial killed the child."""
-    probed: list[ProbedDevice] = []
-    while True:
-        answers, death = _run_probe(candidate, start=len(probed), timeout_s=timeout_s)
-        if not answers or not answers[0].get("listed"):
-            return AbsentSource(
-                source=candidate.source,
-                reason=f"{candidate.environment['OCL_ICD_VENDORS']}: {death or 'lists no device'}",
-                mend="see llmperf doctor",
-            )
-        refs = [
-            DeviceRef(**{**listed, "environment": dict(candidate.environment)})
-            for listed in answers[0]["listed"]
-        ]
-        for answer in answers[1:]:
-            probed.append(_verdict(candidate, refs[len(probed)], answer))
-        if len(probed) >= len(refs):
-            return probed
-        reason = f"its probe died: {death or 'no answer'}"
-        probed.append(_verdict(candidate, refs[len(probed)], {"reason": reason, "device": None}))
-        if len(probed) >= len(refs):
-            return probed
+def _verdict(candidate: Candidate, selector: str, again: bool, tell: Tell) -> RuntimeVerdict:
+    """Return what is remembered of a runtime, else try it, while no other process does."""
+    remembered = VerdictFile(candidate, default_folder())
+    known = None if again else remembered.read()
+    if known is not None:
+        return known
+    with remembered.alone():
+        known = None if again else remembered.read()
+        if known is not None:
+            return known
+        where = candidate.environment["OCL_ICD_VENDORS"]
+        tell(f"trying {candidate.source} ({where}), at most {PROBE_TIMEOUT_S:g} s a device")
+        verdict = probe_runtime(candidate, wanted=selector)
+        remembered.write(verdict)
+    return verdict
 
 
-def _verdict(candidate: Candidate, ref: DeviceRef, answer: dict[str, Any]) -> ProbedDevice:
-    values = answer["device"]
-    device = None
-    if values is not None:
-        sizes = tuple(values["max_work_item_sizes"])
-        device = Device(**{**values, "max_work_item_sizes": sizes})
-    reason = answer["reason"]
-    return ProbedDevice(
-        ref=ref,
-        device=device,
-        usable=reason is None,
-        reason=reason or "",
-        source=candidate.source,
+def _is_settled(selector: str, verdicts: Sequence[RuntimeVerdict], following: Source) -> bool:
+    """Whether no runtime of source ``following`` or later can change what ``selector`` means."""
+    usable = [device for verdict in verdicts for device in verdict.devices if device.usable]
+    found = _in_order(selector, usable)
+    if not found or selector == "cuda":
+        return False
+    is_gpu = found[0].ref.selector.startswith("cuda")
+    return selector != "auto" or is_gpu or following is not Source.SYSTEM_ICD
+
+
+def _report(verdicts: Sequence[RuntimeVerdict], absent: Sequence[AbsentSource]) -> DeviceReport:
+    return DeviceReport(
+        devices=tuple(device for verdict in verdicts for device in verdict.devices),
+        absent=(*absent, *(one.absent for one in verdicts if one.absent is not None)),
     )
-
-
-def _run_probe(
-    candidate: Candidate, *, start: int, timeout_s: float
-) -> tuple[list[dict[str, Any]], str]:
-    """Return the child's answers and, where it did not end well, how it ended."""
-    command = [sys.executable, "-m", "workers.device.probe", str(start)]
-    try:
-        done = subprocess.run(
-            command,
-            env={**os.environ, **candidate.environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        return _answers(error.stdout), f"no answer within {timeout_s:g} s"
-    death = ""
-    if done.returncode != 0:
-        tail = done.stderr.decode(errors="replace").strip()[-_STDERR_TAIL_CHARACTERS:]
-        death = f"{_ending(done.returncode)}: {tail}" if tail else _ending(done.returncode)
-    return _answers(done.stdout), death
-
-
-def _answers(raw: bytes | None) -> list[dict[str, Any]]:
-    lines = (raw or b"").decode(errors="replace").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def _ending(returncode: int) -> str:
-    if returncode >= 0:
-        return f"exit code {returncode}"
-    return f"killed by {signal.Signals(-returncode).name}"

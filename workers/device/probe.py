@@ -1,8 +1,8 @@
 """Tries every OpenCL device of the environment it is started in: ``python -m workers.device.probe``.
 
-Owns the trial: build and launch wide vector maths and compare with numpy. Runs as a child of ``find``,
-because a broken runtime does not fail, it crashes. Writes one JSON object a line: first the devices
-listed, then a verdict for each, so that the parent knows during which one the process died.
+Owns the trial: build and launch wide vector maths and compare with numpy. Runs as a child of
+``runtime_probe``, because a broken runtime does not fail, it crashes. Writes one JSON object a line: first
+the devices listed, then a verdict for each, so that the parent knows during which one the process died.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
+from workers.device.cpu_model import read_cpu_model, too_new_for
 from workers.device.interface import DeviceFailure
 from workers.device.opencl_cache import use_private_cache
 
@@ -29,16 +30,27 @@ _RELATIVE_TOLERANCE = 1e-4
 
 
 def main(arguments: list[str]) -> int:
-    """List the devices, try those from the index given as first argument on (default 0)."""
+    """List the devices and try them.
+
+    Args:
+        arguments: from which index on; which devices (``cuda:N``: that GPU alone, else each); and
+            ``--known-cpu-only`` where a CPU that the runtime's compiler is too old for is not tried.
+    """
+    start, wanted, *options = arguments
     answers = _take_stdout()
     use_private_cache()
     from workers.device.opencl_device import describe, list_cl_devices  # noqa: PLC0415
 
     found = list_cl_devices()
     _say(answers, listed=[dataclasses.asdict(ref) for ref, _ in found])
-    for index in range(int(arguments[0]) if arguments else 0, len(found)):
-        _, device = found[index]
-        reason = _trial(device)
+    for index in range(int(start), len(found)):
+        ref, device = found[index]
+        reason = None
+        if wanted.startswith("cuda:") and ref.selector != wanted:
+            reason = f"not tried: {wanted} was asked for"
+        elif "--known-cpu-only" in options:
+            reason = too_new_for(device.platform.version, read_cpu_model())
+        reason = reason or _trial(device)
         record = dataclasses.asdict(describe(device)) if reason is None else None
         _say(answers, index=index, reason=reason, device=record)
     return 0

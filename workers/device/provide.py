@@ -1,4 +1,7 @@
-"""Makes sure that this machine has a usable OpenCL CPU device: ``python -m workers.device.provide [COMMAND…]``.
+"""Makes sure that this machine has a usable OpenCL CPU device.
+
+``python -m workers.device.provide [--intel] [COMMAND…]``; with ``--intel`` the device is that of Intel's runtime, and
+COMMAND sees no other.
 
 Owns the decision to install Intel's CPU runtime into the virtual environment when nothing else works
 (the pip PoCL cannot build on CPUs newer than its LLVM). No root, no system package. Exit code 0: there is
@@ -13,33 +16,46 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from workers.device.candidates import INTEL_PACKAGES
-from workers.device.find import DeviceReport, NoDevice, choose, probe_all
+from workers.device.candidates import INTEL_PACKAGES, POCL_VARIABLE, Source, candidates
+from workers.device.find import NoDevice, choose, probe_all
 from workers.device.interface import DeviceRef
 
 EXIT_OK = 0
 EXIT_NO_DEVICE = 4
 
 
-def main(command: Sequence[str]) -> int:
-    """Probe; where no CPU device is usable install Intel's runtime and probe again; then run ``command``."""
-    report = probe_all()
-    chosen = choose("cpu", report)
+def main(arguments: Sequence[str]) -> int:
+    """Find a CPU device; where none is usable install Intel's runtime; then run the command.
+
+    Args:
+        arguments: ``--intel`` or nothing, then the command and its arguments, if any.
+    """
+    intel_only = arguments[:1] == ["--intel"]
+    command = arguments[intel_only:]
+    chosen = _intel_device() if intel_only else choose("cpu", tell=_say)
     if isinstance(chosen, NoDevice):
         _say(chosen.message())
-        _say(f"installing {' '.join(INTEL_PACKAGES)} into {sys.prefix}")
+        _say(f"installing {' '.join(INTEL_PACKAGES)} into {sys.prefix}: 0.8 GB on disk")
         if not _install():
             return EXIT_NO_DEVICE
-        report = probe_all()
-        chosen = choose("cpu", report)
+        chosen = _intel_device()
     if isinstance(chosen, NoDevice):
         _say(chosen.message())
         return EXIT_NO_DEVICE
-    _tell(report, chosen)
+    _say(f"chosen: --device {chosen.selector} ({chosen.platform}: {chosen.name})")
     if command:
         os.environ.update(chosen.environment)
+        if intel_only:
+            os.environ[POCL_VARIABLE] = ""
         os.execvp(command[0], list(command))  # noqa: S606  (the user's own command; no shell)
     return EXIT_OK
+
+
+def _intel_device() -> DeviceRef | NoDevice:
+    present, absent = candidates()
+    intel = tuple(one for one in present if one.source is Source.INTEL_RUNTIME)
+    missing = tuple(one for one in absent if one.source is Source.INTEL_RUNTIME)
+    return choose("cpu", probe_all((intel, missing), tell=_say))
 
 
 def _install() -> bool:
@@ -48,16 +64,6 @@ def _install() -> bool:
     if done.returncode != 0:
         _say(f"{' '.join(command)} failed with exit code {done.returncode}")
     return done.returncode == 0
-
-
-def _tell(report: DeviceReport, chosen: DeviceRef) -> None:
-    for probed in report.devices:
-        verdict = "usable" if probed.usable else f"not usable: {probed.reason}"
-        mark = "*" if probed.ref == chosen else "-"
-        _say(f"{mark} {probed.source}: {probed.ref.platform}: {probed.ref.name}: {verdict}")
-    for absent in report.absent:
-        _say(f"- {absent.source}: {absent.reason}")
-    _say(f"chosen: --device {chosen.selector} ({chosen.platform}: {chosen.name})")
 
 
 def _say(text: str) -> None:
