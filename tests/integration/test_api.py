@@ -149,37 +149,51 @@ def test_an_error_of_progress_ends_the_run_and_it_goes_on(tmp_path: Path, device
     wanted = {"device": device, "samples_per_kernel": 2, "overrides": QUICK}
     with pytest.raises(RuntimeError, match="the bar is broken"):
         llmperf.collect(corpus, tmp_path / "d", progress=fail, **wanted)
-    assert llmperf.collect(corpus, tmp_path / "d", **wanted).num_ok == 6
+    again = llmperf.collect(corpus, tmp_path / "d", **wanted)
+    assert again.num_ok == 6
+    assert again.seconds < 55, "it waited for leases of its own to run out"
     assert llmperf.verify(tmp_path / "d").clean
 
 
 _SCRIPT = """
 import sys, llmperf
 corpus, out, device = sys.argv[1:]
-llmperf.collect(corpus, out, device=device, samples_per_kernel=4,
-                overrides={"timing.spin_up_ms": 0, "store.commit_interval_s": 0, "store.publish_interval_s": 0.05})
+def collect():
+    llmperf.collect(corpus, out, device=device, samples_per_kernel=4,
+                    overrides={"timing.spin_up_ms": 0, "store.commit_interval_s": 0, "store.publish_interval_s": 0.05})
+try:
+    collect()
+except KeyboardInterrupt:
+    done = llmperf.open_dataset(out).num_tasks
+    print(done, llmperf.verify(out).clean, flush=True)
+    sys.stdin.readline()
+    collect()
 """
 
 
-def test_ctrl_c_keeps_what_is_committed_and_leaves_no_child(tmp_path: Path) -> None:
-    names = [f"k{n}" for n in range(40)]
+def test_ctrl_c_keeps_what_is_committed_and_the_same_process_goes_on(tmp_path: Path) -> None:
+    """As in a notebook: the cell is interrupted, and run again."""
+    names = [f"k{n}" for n in range(12)]
     slow = [{"kernel": name, "action": "slow", "seconds": 0.02} for name in names]
     device = replay_file(tmp_path / "r.json", behaviours=slow)
     corpus = write_kernels(tmp_path / "k", names)
     command = [sys.executable, "-c", _SCRIPT, str(corpus), str(tmp_path / "d"), device]
-    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: len(list((tmp_path / "d").glob("manifest-*.json"))) > 2)
-    children = descendants(run.pid)
-    run.send_signal(signal.SIGINT)
-    _, err = run.communicate(timeout=60)
-    assert err.rstrip().endswith("KeyboardInterrupt")
-    time.sleep(0.5)
-    assert not [pid for pid in children if is_running(pid)]
-    done = llmperf.open_dataset(tmp_path / "d").num_tasks
-    assert 0 < done < len(names)
-    assert llmperf.verify(tmp_path / "d").clean
-    subprocess.run(command, check=True, timeout=100)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as run:
+        wait_until(lambda: len(list((tmp_path / "d").glob("manifest-*.json"))) > 1)
+        children = descendants(run.pid)
+        run.send_signal(signal.SIGINT)
+        assert run.stdout is not None
+        done, clean = run.stdout.readline().split()
+        assert 0 < int(done) < len(names)
+        assert clean == "True"
+        assert not [pid for pid in children if is_running(pid)]
+        again_s = time.monotonic()
+        _, err = run.communicate("go on\n", timeout=100)
+        assert run.returncode == 0, err
+    assert time.monotonic() - again_s < 55, "it waited for leases of its own to run out"
     assert llmperf.open_dataset(tmp_path / "d").num_tasks == len(names)
+    assert llmperf.verify(tmp_path / "d").clean
 
 
 def test_verify(copied: Collected) -> None:
