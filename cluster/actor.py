@@ -110,7 +110,7 @@ class CollectActor:
             drained=self._drained,
             statuses=dict(self._board.statuses),
             num_tasks_done=self._board.num_tasks_done,
-            num_tasks_in_hand=self._board.num_in_hand,
+            num_tasks_in_hand=0 if told.is_final else self._board.num_in_hand,
             collecting_s=now_s - self._began_s if self._began_s else 0.0,
             temperature_c=reading.temperature_c if reading else None,
             busy_share=reading.busy_share if reading else None,

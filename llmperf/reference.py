@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ from pydantic.fields import FieldInfo
 from cluster.config import ClusterConfig, NodePool
 from cluster.metrics import METRICS, TAGS
 from llmperf.cli.main import app
+from llmperf.cli.shared_options import SHARED
 from llmperf.exits import CommandError, Exit, run_guarded
 from llmperf.reference_api import api_page
 from llmperf_common.config import Node, preset_names
@@ -41,7 +43,7 @@ _NOTE = "<!-- Written by `make docs` from the code. Do not edit: a test compares
 
 EXIT_MEANINGS: dict[Exit, str] = {
     Exit.DONE: "Done. Failed rows alone do not change it.",
-    Exit.USAGE: "Usage: an option, a config key, a combination that is not in this release, a missing extra, or a folder of another run.",
+    Exit.USAGE: "Usage: an option, a config key, a combination that is not in this release, a missing extra, a folder of another run, or an `--out` that holds what the command did not write.",
     Exit.BAD_INPUT: "Bad input: a corpus, dataset, run or kernel that cannot be used; `dataset verify` found a problem.",
     Exit.NO_DEVICE: "No usable device, or the device can no longer be opened.",
     Exit.TOO_MANY_FAILURES: "`collect` stopped because of more failed rows than `--max-failures`.",
@@ -65,16 +67,18 @@ def render() -> dict[str, str]:
     """Return the text of every page by file name; equal on every machine.
 
     >>> sorted(render())
-    ['api.md', 'cli.md', 'config.md', 'events.md', 'failure-codes.md', 'metrics.md', 'schema.md']
+    ['api.md', 'cli.md', 'collect-example.toml', 'config.md', 'events.md', 'failure-codes.md', 'metrics.md', 'schema.md', 'train-example.toml']
     """
     return {
         "api.md": _page("Python API", api_page()),
         "cli.md": _page("Command line", _cli()),
+        "collect-example.toml": _example("collect", CollectConfig),
         "config.md": _page("Configuration", _config()),
         "events.md": _page("Event log", _events()),
         "failure-codes.md": _page("Failure codes", _failures()),
         "metrics.md": _page("Metrics", _metrics()),
         "schema.md": _page("Dataset schema", _schema()),
+        "train-example.toml": _example("train", TrainConfig),
     }
 
 
@@ -133,8 +137,17 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def _cli() -> Iterator[str]:
     yield "Results go to stdout, everything else to stderr. `--json` prints one JSON document on stdout."
-    yield "Every command has `--help`; `llmperf --version` prints the version. `llmperf train --cluster`, `--init` and"
-    yield "`--workers` are names that later releases fill: in this one they end with exit code 2."
+    yield "`llmperf train --cluster`, `--init` and `--workers` are names that later releases fill: in this one they end"
+    yield "with exit code 2."
+    yield ""
+    yield "## Options of every command"
+    yield ""
+    yield "They stand before the command's name or behind it."
+    yield ""
+    yield from _table(("option", "meaning"), _shared_rows())
+    yield ""
+    yield "`llmperf --install-completion` makes the current shell complete commands and options; `llmperf --show-completion`"
+    yield "prints the script that does so."
     yield ""
     yield "## Exit codes"
     yield ""
@@ -149,6 +162,12 @@ def _cli() -> Iterator[str]:
         yield str(command.help or "").strip()
         yield ""
         yield from _table(("option", "value", "default", "meaning"), _parameter_rows(command))
+
+
+def _shared_rows() -> Iterator[tuple[str, str]]:
+    for option in SHARED:
+        yield ", ".join(f"`{name}`" for name in option.opts), option.help
+    yield "`--help`, `-h`", "Show what the command does and its options."
 
 
 def _parameter_rows(command: Any) -> Iterator[tuple[str, str, str, str]]:
@@ -272,6 +291,8 @@ def _failures() -> Iterator[str]:
 def _config() -> Iterator[str]:
     yield "A tree is resolved in this order: defaults, preset (`--preset`), file (`--config`, TOML), options of the"
     yield "command, `--set key=value`. Unknown keys and values out of range end with exit code 2."
+    yield "Files to begin with, every key in them with its default: [collect-example.toml](collect-example.toml),"
+    yield "[train-example.toml](train-example.toml)."
     yield ""
     yield "## `llmperf collect`"
     yield ""
@@ -338,6 +359,29 @@ def _keys(node: type[Node], prefix: str = "") -> Iterator[tuple[str, str, str, s
         else:
             default = f"`{_toml(field.default)}`" if field.default is not None else "none"
             yield f"`{prefix}{name}`", default, _allowed(field), field.description or ""
+
+
+def _example(command: str, root: type[Node]) -> str:
+    """Return a config file of all keys, each a comment with its default: nothing changes until one is uncommented."""
+    lines = [
+        f"# All keys of `llmperf {command} --config FILE` with their defaults. Uncomment what you change.",
+        "# Written by `make docs` from the code: copy it before you edit it.",
+    ]
+    return "\n".join([*lines, *_example_keys(root)]) + "\n"
+
+
+def _example_keys(node: type[Node], section: str = "") -> Iterator[str]:
+    for name, field in node.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Node):
+            yield from ("", f"[{section}{name}]")
+            yield from _example_keys(inner, f"{section}{name}.")
+            continue
+        yield ""
+        text = f"{field.description or name} Allowed: {_allowed(field)}.".replace("`", "")
+        yield from textwrap.wrap(text, 98, initial_indent="# ", subsequent_indent="# ")
+        unset = field.default is None
+        yield f"#{name} =   # unset by default" if unset else f"#{name} = {_toml(field.default)}"
 
 
 def _toml(value: Any) -> str:

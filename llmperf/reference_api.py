@@ -55,6 +55,7 @@ ERRORS = (
     "cluster.collect.ManyHostsError",
     "cluster.runtime.ClusterAddressError",
     "cluster.redis_connection.LedgerUrlError",
+    "llmperf_common.outputs.OutputTaken",
     "trainer.errors.RunExists",
     "trainer.errors.BadInput",
     "trainer.errors.SeenRows",

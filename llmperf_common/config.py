@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import logging
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
@@ -19,6 +20,7 @@ import pydantic
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.ids import canonical_json
 
+_logger = logging.getLogger(__name__)
 NodeT = TypeVar("NodeT", bound="Node")
 
 
@@ -109,7 +111,9 @@ def load_config(
     for key, value in pairs:
         _check_key(root, key)
         _set_dotted(tree, key, value)
-    return root.from_mapping(tree)
+    found = root.from_mapping(tree)
+    _logger.debug("config: %s", found.model_dump(mode="json"))
+    return found
 
 
 def preset_names(folder: str) -> list[str]:

@@ -6,7 +6,8 @@ declared beside the code that raises it and carries its exit code::
     LlmperfError
     +-- CommandError           (llmperf.exits) the exit code is an argument
     +-- ConfigError            2  a config key or value; also a ValueError
-    |   +-- RunExists             the output folder of a training or an evaluation holds something else
+    |   +-- OutputTaken           the output path holds what the command did not write
+    |       +-- RunExists         the output folder holds another run
     +-- MissingExtra           2  an optional library is not installed; also an ImportError
     +-- LedgerUrlError         2  the URL of a ledger; also a ValueError
     +-- ManyHostsError         2  a ledger in a file cannot serve several hosts; also a ValueError

@@ -17,9 +17,10 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from llmperf_common.config import ConfigError
+from llmperf_common.outputs import folder_to_write, holds_json
 from llmperf_common.splits import Part, SplitKind, assign_parts
 from trainer.data import Texts, TrainingData
-from trainer.errors import BadInput, RunExists, SeenRows
+from trainer.errors import BadInput, SeenRows
 from trainer.run_folder import (
     METRICS_FILE,
     PREDICTIONS_FILE,
@@ -87,11 +88,11 @@ def evaluate(
         ConfigError: ``split`` is not a part's name.
         SeenRows: The rows were trained on, or their family was, without ``allow_seen``.
         BadInput: The part has no row, or rows of a device class that the run does not know.
-        RunExists: ``out`` holds something else.
+        OutputTaken: ``out`` holds something else.
     """
     if split not in SPLIT_NAMES:
         raise ConfigError(f"--split {split!r} is not one of {', '.join(SPLIT_NAMES)}")
-    _check_out(out)
+    _checked(out)
     parts, seen = evaluation_parts(run, data)
     wanted = np.ones(len(data), dtype=bool) if split == ALL else parts == split
     index = np.flatnonzero(wanted)
@@ -122,7 +123,7 @@ def evaluate(
     }
     metrics["meets_slice_bar"] = meets_slice_bar(metrics, run.name)
     table = (f"**{_STAMP}**\n\n" if num_seen else "") + markdown_table(metrics["parts"])
-    with new_folder(out) as folder:
+    with new_folder(_checked(out)) as folder:
         scored = predictions_table(data, parts, predictions)
         if num_seen:
             scored = scored.replace_schema_metadata({"llmperf.stamp": _STAMP})
@@ -186,9 +187,13 @@ def _check_devices(run: LoadedRun, data: TrainingData, index: npt.NDArray[np.int
         )
 
 
-def _check_out(out: Path) -> None:
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    if out.is_dir() and (out / TABLE_FILE).is_file() and (out / METRICS_FILE).is_file():
-        return
-    raise RunExists(f"--out {out}: not empty and no earlier evaluation; name a new folder")
+def _checked(out: Path) -> Path:
+    """Return the folder to write: new, empty, or an earlier evaluation and nothing beside it."""
+    return folder_to_write(
+        out,
+        names=(PREDICTIONS_FILE, METRICS_FILE, TABLE_FILE),
+        is_ours=lambda folder: holds_json(
+            folder / METRICS_FILE, ("schema", "model", "split", "parts")
+        ),
+        what="evaluation",
+    )

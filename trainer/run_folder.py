@@ -30,6 +30,7 @@ from llmperf_common.config import ConfigError
 from llmperf_common.conformal import Conformal
 from llmperf_common.features import feature_names
 from llmperf_common.launch_columns import device_from_mapping
+from llmperf_common.outputs import folder_to_write
 from llmperf_common.records import Device
 from llmperf_common.splits import Split
 from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS
@@ -50,6 +51,13 @@ PREDICTIONS_FILE = "predictions.parquet"
 CARD_FILE = "model_card.md"
 MODEL_FOLDER = "model"
 BASELINES_FOLDER = "baselines"
+_NAMES = frozenset(
+    {
+        CONFIG_FILE, SPLIT_FILE, CONFORMAL_FILE, RANGE_FILE, DEVICE_FILE, METRICS_FILE, KERNELS_FILE,
+        PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER,
+    }
+)  # fmt: skip
+"""All that a run's folder holds."""
 
 RUNS_FOLDERS = (Path("runs"),)
 """Where a run's name is looked for, relative to the working directory."""
@@ -139,8 +147,8 @@ def new_folder(out: Path) -> Iterator[Path]:
             shutil.rmtree(temporary)
 
 
-def check_free(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> None:
-    """Assert that ``out`` may be written.
+def check_free(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Path:
+    """Return the folder to write, symbolic links followed, once it is certain that ``out`` may be written.
 
     Args:
         out: the folder wanted.
@@ -149,18 +157,13 @@ def check_free(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> No
         overwrite: replace another run as well (never a folder that is no run).
 
     Raises:
-        RunExists: It may not.
+        OutputTaken: It holds something that is no run (``RunExists``: another run).
     """
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise RunExists(f"--out {out}: there is a file of that name; name a folder")
-    if not any(out.iterdir()):
-        return
-    if not (out / CONFIG_FILE).is_file() or not (out / SPLIT_FILE).is_file():
-        raise RunExists(f"--out {out}: the folder is not empty and holds no run; name a new folder")
+    target = folder_to_write(out, names=_NAMES, is_ours=_is_run, what="run")
+    if not (target / CONFIG_FILE).exists():
+        return target  # new or empty
     try:
-        found = read_json(out / CONFIG_FILE)
+        found = read_json(target / CONFIG_FILE)
     except BadInput:
         found = {}
     same = all(found.get(key) == value for key, value in identity.items())
@@ -169,6 +172,11 @@ def check_free(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> No
             f"--out {out}: holds another run (other data or config); name a new folder, "
             "or replace it with --set train.overwrite=true"
         )
+    return target
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / CONFIG_FILE).is_file() and (folder / SPLIT_FILE).is_file()
 
 
 def known_runs(search: tuple[Path, ...] = RUNS_FOLDERS) -> list[Path]:
@@ -178,7 +186,7 @@ def known_runs(search: tuple[Path, ...] = RUNS_FOLDERS) -> list[Path]:
         for root in search
         for pattern in (f"*/{CONFIG_FILE}", f"*/model/{CONFIG_FILE}")
         for path in root.glob(pattern)
-        if (path.parent / SPLIT_FILE).is_file()
+        if _is_run(path.parent)
     )
 
 
@@ -198,7 +206,7 @@ def resolve_run(name: str | Path, search: tuple[Path, ...] = RUNS_FOLDERS) -> Pa
         *(root / name / "model" for root in search),
     ]
     for candidate in candidates:
-        if (candidate / CONFIG_FILE).is_file() and (candidate / SPLIT_FILE).is_file():
+        if _is_run(candidate):
             return candidate
     known = ", ".join(map(str, known_runs(search)))
     there = f"runs here: {known}" if known else "none is here"

@@ -101,7 +101,7 @@ def train(data: TrainingData, config: TrainConfig, out: Path, progress: Progress
         progress: told one line a step.
 
     Raises:
-        RunExists: ``out`` holds something else.
+        OutputTaken: ``out`` holds something else (``RunExists``: another run).
         SplitError: Too few families (or kernels) for the split asked for.
         BadInput: A part that is needed has no row.
         MissingExtra: The model needs a library that is not installed.
@@ -140,7 +140,9 @@ def train(data: TrainingData, config: TrainConfig, out: Path, progress: Progress
         notes=notes,
         seconds=time.monotonic() - started,
     )
-    with new_folder(out) as folder:
+    # Checked once more: something may have been put there while the model was fitted.
+    target = check_free(out, identity, overwrite=config.train.overwrite)
+    with new_folder(target) as folder:
         _write_models(folder, model, baselines)
         _write_records(folder, data, parts, split, conformal, fit)
         pq.write_table(predictions_table(data, parts, predictions), folder / PREDICTIONS_FILE)

@@ -7,6 +7,7 @@ is: ``corpus_sources.py``; parsing children: ``parse_pool.py``; Parquet: ``corpu
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -21,6 +22,8 @@ from workers.corpus_parquet import Corpus, is_corpus_file, read_corpus, write_co
 from workers.corpus_sources import find_sources
 from workers.front_end import ReadKernel
 from workers.parse_pool import Parsed, parse_sources
+
+_logger = logging.getLogger(__name__)
 
 __all__ = [
     "Corpus",
@@ -61,6 +64,7 @@ def read_sources(
         return corpora[0]
     found = [find_sources(path, suite) for path in paths if not is_corpus_file(path)]
     files = [file for one in found for file in one.files]
+    _logger.debug("%d corpora and %d source files to parse", len(corpora), len(files))
     texts = [file.text for file in files if file.text is not None]
     answers = iter(parse_sources(texts, build_options, num_children=num_children))
     kernels = [kernel for corpus in corpora for kernel in corpus.kernels]
@@ -88,6 +92,7 @@ def _corpus(kernels: Sequence[Kernel], skipped: Sequence[tuple[str, str]]) -> Co
         if known.analysis is None and kernel.analysis is not None:
             kept[kernel.kernel_id] = replace(known, analysis=kernel.analysis)
     families = assign_families([(one.kernel_id, one.source, one.name) for one in kept.values()])
+    _logger.debug("%d kernels, %d of them each once", len(kernels), len(kept))
     return Corpus(
         kernels=tuple(replace(one, family_id=families[one.kernel_id]) for one in kept.values()),
         sha256=corpus_sha256(kept.values()),

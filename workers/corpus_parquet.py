@@ -22,6 +22,7 @@ import pydantic
 from llmperf_common.analysis import Analysis
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ids import canonical_json, sha256_hex
+from llmperf_common.outputs import file_to_write
 from llmperf_common.records import Argument, Kernel
 from workers.corpus_files import CorpusError
 from workers.parse_pool import signature_from_json
@@ -87,14 +88,23 @@ def is_corpus(path: Path) -> bool:
         return False
 
 
+def corpus_to_write(path: Path) -> Path:
+    """Return the file that ``write_corpus`` may write as ``path``.
+
+    Raises:
+        OutputTaken: There is something that is no corpus.
+    """
+    return file_to_write(path, is_ours=is_corpus, what="corpus")
+
+
 def write_corpus(path: str | os.PathLike[str], corpus: Corpus) -> None:
     """Write a corpus; readers see the old file or the whole new one.
 
     Raises:
         CorpusError: The file cannot be written.
+        OutputTaken: There is something that is no corpus.
     """
     target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     metadata = {
         _VERSION_KEY: str(CORPUS_VERSION),
         _SHA256_KEY: corpus.sha256,
@@ -104,7 +114,9 @@ def write_corpus(path: str | os.PathLike[str], corpus: Corpus) -> None:
         [_row(kernel) for kernel in corpus.kernels], schema=SCHEMA.with_metadata(metadata)
     )
     try:
+        target = corpus_to_write(target)
         target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
         try:
             pq.write_table(table, partial, compression="zstd")
             with partial.open("rb") as stream:

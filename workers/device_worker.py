@@ -7,6 +7,7 @@ ledger, loop, sweep, card. The command line drives one, an actor of a cluster an
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -42,6 +43,8 @@ from workers.plan import Plan
 from workers.run_children import DeviceLostError
 from workers.scratch import scratch_folder
 from workers.self_report import SelfReport, WorkerState
+
+_logger = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _TIDY_ATTEMPTS = 5
@@ -129,6 +132,7 @@ class DeviceWorker:
             GpuTakenError: Somebody else is at work on it.
         """
         found = self._pipeline.open_device(measure_peaks=False)
+        _logger.debug("opened %s", found)
         self._claim.take(found)
         if self._config.timing.one_processor and needs_owner(found, self._ref):
             self._launches.take()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,8 @@ from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import TaskResult
 from llmperf_common.store.manifest import Manifest
 from workers.plan import Task
+
+_logger = logging.getLogger(__name__)
 
 ON_EVERY_LINE = (
     ("at_s", "When, in seconds since 1970 (UTC)."),
@@ -140,6 +143,8 @@ class EventLog:
             **self._who,
             **fields,
         }
+        if event != "log":  # that was logged already
+            _logger.debug("%s %s", event, fields)
         # A full disk is told by what matters, not by the log; a thread may log after the end.
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -89,8 +89,9 @@ class SelfReport(SilentObserver):
         return list(self._in_hand.values())
 
     def ends(self, state: WorkerState, why: str) -> None:
-        """Note how it ended."""
+        """Note how it ended: what was in hand is given back."""
         self._state, self._why = state, why
+        self._in_hand.clear()
 
     def note_error(self, message: str) -> None:
         """Note what went wrong last."""

@@ -7,6 +7,7 @@ import time
 from cluster.observing import lines_of
 from cluster.pool import ActorPool
 from llmperf.cli.console import say
+from llmperf.cli.progress import done_before
 from llmperf.progress import PoolProgress
 from llmperf_common.records import Device
 from workers.plan import Plan
@@ -32,9 +33,9 @@ class ClusterProgress(PoolProgress):
         self._line_after_s = time.monotonic() + _LINE_INTERVAL_S
         names = [one.device_class for one in devices]
         there = ", ".join(f"{names.count(name)} {name}" for name in sorted(set(names)))
-        resumed = f", {num_tasks_done:,} done before" if num_tasks_done else ""
+        before = done_before(num_tasks_done, plan.num_tasks)
         say(
-            f"{len(devices)} actors ({there}): {plan.num_tasks:,} tasks{resumed}; plan {plan.plan_hash}"
+            f"{len(devices)} actors ({there}): {plan.num_tasks:,} tasks{before}; plan {plan.plan_hash}"
         )
 
     def stands(self, pool: ActorPool) -> None:

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 def collect(
     corpus: Annotated[
-        Path,
+        list[Path],
         typer.Option(
             "--corpus",
             metavar="CORPUS",
-            help="A .cl file, a folder, archive or git directory of them, or a CORPUS.parquet.",
+            help="A .cl file, a folder, archive or git directory of them, or a CORPUS.parquet. "
+            "May be repeated: all of them make one corpus.",
         ),
     ],
     out: Annotated[
@@ -145,15 +146,17 @@ def _finish(summary: CollectSummary) -> None:
     failures = ", ".join(f"{code} {n:,}" for code, n in sorted(summary.failures_by_code.items()))
     say(
         f"planned {summary.num_planned:,} = ok {summary.num_ok:,} + failed {summary.num_failed:,} + "
-        f"pending {summary.num_pending:,}   (tasks {summary.num_tasks_done:,} of {summary.num_tasks:,})"
+        f"pending {summary.num_pending:,}   (tasks {summary.num_tasks_done:,} of {summary.num_tasks:,})",
+        is_result=True,
     )
     if failures:
-        say(f"failed: {failures}")
+        say(f"failed: {failures}", is_result=True)
     say(f"{', '.join(dict.fromkeys(d.name for d in summary.devices))}: {summary.seconds:.1f} s")
     if summary.stop_reason is StopReason.INTERRUPTED:
-        raise CommandError(
-            Exit.INTERRUPTED, "interrupted; everything finished is saved, the same command resumes"
-        )
+        left = "everything finished is saved, the same command resumes"
+        if summary.num_tasks_done == summary.num_tasks:
+            left = "the run is complete, nothing is left to do"
+        raise CommandError(Exit.INTERRUPTED, f"interrupted; {left}")
     if summary.stop_reason is StopReason.TIME_IS_UP and summary.num_pending:
         say("--max-time is up; everything finished is saved, the same command goes on")
     if summary.stop_reason is StopReason.TOO_MANY_FAILURES:

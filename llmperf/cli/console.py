@@ -1,16 +1,68 @@
-"""Where words go: results to stdout, everything else to stderr, one JSON document with ``--json``."""
+"""Where words go: results to stdout, everything else to stderr, one JSON document with ``--json``.
+
+Owns how much is said: ``--quiet`` leaves results and errors, ``--verbose`` shows the log as well.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sys
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import Any
 
+_PACKAGES = ("llmperf", "llmperf_common", "workers", "cluster", "trainer")
+_LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
-def say(text: str = "") -> None:
-    """Write a line for the user to stderr."""
+
+class Loudness(Enum):
+    """How much a command says on stderr."""
+
+    QUIET = "quiet"
+    NORMAL = "normal"
+    VERBOSE = "verbose"
+
+
+class _Console:
+    """How much this process says, and its handler of the log."""
+
+    loudness = Loudness.NORMAL
+    handler: logging.Handler | None = None
+
+
+def set_loudness(loudness: Loudness) -> None:
+    """Set how much this process says from now on.
+
+    The log: errors with ``QUIET``, warnings as Python shows them with ``NORMAL``, every line of our own packages with
+    ``VERBOSE``. Child processes say what they always do.
+    """
+    _Console.loudness = loudness
+    root = logging.getLogger()
+    if _Console.handler is not None:
+        root.removeHandler(_Console.handler)
+        _Console.handler = None
+    if loudness is not Loudness.NORMAL:
+        _Console.handler = logging.StreamHandler()
+        _Console.handler.setFormatter(logging.Formatter(_LINE, datefmt="%H:%M:%S"))
+        if loudness is Loudness.QUIET:
+            _Console.handler.setLevel(logging.ERROR)
+        root.addHandler(_Console.handler)
+    for name in _PACKAGES:
+        level = logging.DEBUG if loudness is Loudness.VERBOSE else logging.NOTSET
+        logging.getLogger(name).setLevel(level)
+
+
+def is_quiet() -> bool:
+    """Whether only results and errors are wanted."""
+    return _Console.loudness is Loudness.QUIET
+
+
+def say(text: str = "", *, is_result: bool = False) -> None:
+    """Write a line for the user to stderr; with ``--quiet`` only if it is a result."""
+    if is_quiet() and not is_result:
+        return
     with contextlib.suppress(BrokenPipeError):  # `collect 2>&1 | head` must not end the run
         sys.stderr.write(text + "\n")
         sys.stderr.flush()

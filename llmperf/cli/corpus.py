@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llmperf.cli.console import answer_json, answer_table, say
+from llmperf.cli.paths import local_only
+from llmperf.cli.shared_options import Command, Group
 from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
     from workers.corpus_parquet import Corpus
 
 app = typer.Typer(
-    help="Turn sources into a corpus of kernels.", no_args_is_help=True, rich_markup_mode=None
+    cls=Group,
+    help="Turn sources into a corpus of kernels.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -27,7 +32,7 @@ _MAX_LINES = 20
 """Of skipped files, and of one group of counts in the table, of which ``--json`` has them all."""
 
 
-@app.command()
+@app.command(cls=Command)
 def build(
     sources: Annotated[
         list[Path],
@@ -37,7 +42,13 @@ def build(
         ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="The corpus to write, a .parquet file.")
+        Path,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="The corpus to write, a .parquet file.",
+            callback=local_only,
+        ),
     ],
     suite: Annotated[
         str | None,
@@ -73,7 +84,8 @@ def build(
     write_corpus(out, corpus)
     failed = sum(kernel.failure is not None for kernel in corpus.kernels)
     say(
-        f"{out}: {len(corpus.kernels):,} kernels ({failed:,} that cannot run), sha256 {corpus.sha256[:20]}"
+        f"{out}: {len(corpus.kernels):,} kernels ({failed:,} that cannot run), sha256 {corpus.sha256[:20]}",
+        is_result=True,
     )
     for path, reason in corpus.skipped[:_MAX_LINES]:
         say(f"skipped {path}: {reason}")
@@ -83,16 +95,13 @@ def build(
 
 def _check_out(out: Path, sources: Sequence[Path]) -> None:
     """Refuse to write over what is no corpus, before the work and not after it."""
-    from workers.corpus_parquet import is_corpus  # noqa: PLC0415
+    from workers.corpus_parquet import corpus_to_write  # noqa: PLC0415
 
     if out.resolve() in [source.resolve() for source in sources]:
         raise CommandError(
             Exit.USAGE, f"--out {out} is one of the sources: name another file to write"
         )
-    if out.exists() and not is_corpus(out):
-        raise CommandError(
-            Exit.USAGE, f"--out {out} exists and is no corpus: name another file to write"
-        )
+    corpus_to_write(out)
 
 
 def _analysed(corpus: Corpus, device: str, out: Path) -> Corpus:
@@ -113,7 +122,7 @@ def _analysed(corpus: Corpus, device: str, out: Path) -> Corpus:
         return analyse_corpus(corpus, ref, progress=progress)
 
 
-@app.command()
+@app.command(cls=Command)
 def stats(
     corpus: Annotated[
         Path, typer.Argument(help="A CORPUS.parquet, or sources.", metavar="CORPUS.parquet")

@@ -10,9 +10,11 @@ import typer
 
 from llmperf.cli.console import answer, answer_json, answer_table, say
 from llmperf.cli.paths import local_only
+from llmperf.cli.shared_options import Command, Group
 from llmperf.exits import CommandError, Exit
 
 app = typer.Typer(
+    cls=Group,
     help="Check, count, describe, merge, compact and export datasets.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -24,7 +26,7 @@ _Directory = Annotated[
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
-@app.command(short_help="Check every promise of the format; exit 3 on a problem.")
+@app.command(cls=Command, short_help="Check every promise of the format; exit 3 on a problem.")
 def verify(directory: _Directory, as_json: _Json = False) -> None:
     """Check every promise of the format: hashes, ids, exactly-once, glob = manifest. Exit 3 on a problem."""
     from llmperf_common.store.verify import verify as verify_  # noqa: PLC0415
@@ -44,7 +46,7 @@ def verify(directory: _Directory, as_json: _Json = False) -> None:
         raise typer.Exit(Exit.BAD_INPUT)
 
 
-@app.command(short_help="Count rows by status, regime, strategy and device.")
+@app.command(cls=Command, short_help="Count rows by status, regime, strategy and device.")
 def stats(directory: _Directory, as_json: _Json = False) -> None:
     """Count a dataset: rows by status, regime, strategy and device, and how long launches take."""
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
@@ -57,18 +59,21 @@ def stats(directory: _Directory, as_json: _Json = False) -> None:
         answer_table(str(directory), ("what", "value"), _flat(found))
 
 
-@app.command()
+@app.command(cls=Command)
 def card(directory: _Directory) -> None:
     """Write README.md and croissant.json anew from the manifest."""
     from llmperf_common.store.card import write_card  # noqa: PLC0415
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
 
     dataset = open_dataset(directory)
-    write_card(dataset.fs, dataset)
+    left = write_card(dataset.fs, dataset)
+    if left:
+        what = f"{directory}: {' and '.join(left)} not written by llmperf, so left as it is: move it away and run this again"
+        raise CommandError(Exit.USAGE, what)
     say(f"{directory.rstrip('/')}/README.md and croissant.json written")
 
 
-@app.command(short_help="Join datasets; equal samples are kept once.")
+@app.command(cls=Command, short_help="Join datasets; equal samples are kept once.")
 def merge(
     directories: Annotated[
         list[str], typer.Argument(help="Two or more datasets.", metavar="DIR...")
@@ -83,13 +88,19 @@ def merge(
     from llmperf_common.store.merge import merge as merge_  # noqa: PLC0415
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
 
+    if len(directories) < 2:
+        raise CommandError(
+            Exit.USAGE, f"only {directories[0]} was named: name two or more datasets to merge"
+        )
     report = dataclasses.asdict(merge_(directories, out, assign_families=assign_families))
     merged = open_dataset(out)
     write_card(merged.fs, merged)
     say(f"{out}: " + ", ".join(f"{name} {value}" for name, value in report.items()))
 
 
-@app.command(name="compact", short_help="Join small shards into large ones; no row changes.")
+@app.command(
+    cls=Command, name="compact", short_help="Join small shards into large ones; no row changes."
+)
 def compact_(
     directory: _Directory,
     target_rows: Annotated[
@@ -123,7 +134,7 @@ def compact_(
     )
 
 
-@app.command()
+@app.command(cls=Command)
 def export(
     directory: _Directory,
     out: Annotated[

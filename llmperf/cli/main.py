@@ -5,53 +5,43 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
 import typer
 
-import llmperf
-from llmperf.cli import collect, corpus, dataset, doctor, model, report, status
+from llmperf.cli import collect, corpus, dataset, doctor, kernels, model, report, status
+from llmperf.cli.shared_options import Command, Group
 from llmperf.exits import run_guarded
 
 app = typer.Typer(
     name="llmperf",
+    cls=Group,
     help="Predict how long a GPU kernel runs from its source, and collect the data that makes this possible.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,  # its table cuts --samples-per-kernel off on 80 columns, and costs 0.1 s
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(llmperf.__version__)
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
-    del version
-
-
-app.command("doctor", short_help="Say what is usable here and how to mend what is not.")(
-    doctor.doctor
-)
+app.command(
+    "doctor", cls=Command, short_help="Say what is usable here and how to mend what is not."
+)(doctor.doctor)
+app.command(
+    "kernels", cls=Command, short_help="List the kernels that come with llmperf, or copy them."
+)(kernels.kernels)
 app.add_typer(corpus.app, name="corpus")
-app.command("collect")(collect.collect)
-app.command("status")(status.status)
+app.command("collect", cls=Command)(collect.collect)
+app.command("status", cls=Command)(status.status)
 app.add_typer(dataset.app, name="dataset")
-app.command("train")(model.train)
-app.command("evaluate")(model.evaluate)
-app.command("predict")(model.predict)
-app.command("report", short_help="Write one HTML page about a dataset, an evaluation or a corpus.")(
-    report.report
-)
+app.command("train", cls=Command)(model.train)
+app.command("evaluate", cls=Command)(model.evaluate)
+app.command("predict", cls=Command)(model.predict)
+app.command(
+    "report",
+    cls=Command,
+    short_help="Write one HTML page about a dataset, an evaluation or a corpus.",
+)(report.report)
 
 
 def run() -> None:

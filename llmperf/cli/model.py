@@ -14,6 +14,8 @@ from llmperf.exits import CommandError, Exit
 if TYPE_CHECKING:
     from llmperf.prediction.record import Prediction
 
+_Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
 
 def train(
     data: Annotated[
@@ -50,6 +52,7 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="key=value; may be repeated."),
     ] = None,
+    as_json: _Json = False,
 ) -> None:
     """Train a predictor on a dataset."""
     from llmperf import api  # noqa: PLC0415
@@ -69,7 +72,18 @@ def train(
         overrides=set_ or (),
         progress=True,
     )
-    answer(markdown_table(summary.metrics["parts"]))
+    if as_json:
+        answer_json(
+            {
+                "run": str(summary.folder),
+                "model": summary.model,
+                "metrics": summary.metrics,
+                "notes": list(summary.notes),
+                "seconds": summary.seconds,
+            }
+        )
+    else:
+        answer(markdown_table(summary.metrics["parts"]))
     for note in summary.notes:
         say(f"note: {note}")
     say(f"run written to {out}")
@@ -98,12 +112,18 @@ def evaluate(
     allow_seen: Annotated[
         bool, typer.Option("--allow-seen", help="Score families trained on; stamps the table.")
     ] = False,
+    as_json: _Json = False,
 ) -> None:
     """Score a trained run on rows it has not seen."""
     from llmperf import api  # noqa: PLC0415
 
     summary = api.evaluate(run=run, data=data, out=out, split=split, allow_seen=allow_seen)
-    answer(summary.table)
+    if as_json:
+        answer_json(
+            {"out": str(summary.folder), "rows": summary.num_rows, "metrics": summary.metrics}
+        )
+    else:
+        answer(summary.table)
     say(f"{summary.num_rows:,} rows scored; written to {out}")
 
 

@@ -1,4 +1,4 @@
-"""Paths that commands write to on this machine. Owns the refusal of S3 locations there."""
+"""Paths that commands write to on this machine. Owns the refusal of S3 locations and of ``-`` there."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from pathlib import Path
 from llmperf.exits import CommandError, Exit
 
 
-def local_only(path: Path) -> Path:
+def local_only(path: Path | None) -> Path | None:
     """Return ``path``; a typer callback.
 
     Raises:
-        CommandError: It was an S3 location, which as a path would make a folder named ``s3:`` here.
+        CommandError: It was an S3 location, which as a path would make a folder named ``s3:`` here, or ``-``.
     """
+    if str(path) == "-":
+        raise CommandError(
+            Exit.USAGE, "--out -: this is not written to stdout: name a file or folder of its own"
+        )
     if str(path).startswith("s3:/"):
         raise CommandError(
             Exit.USAGE, f"{path}: this is written on this machine: name a folder or file of its own"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from llmperf.cli.console import say
+from llmperf.cli.console import is_quiet, say
 from llmperf.progress import CollectProgress, DeviceProgress
 
 if TYPE_CHECKING:
@@ -33,16 +33,15 @@ class ProgressDisplay(DeviceProgress):
         self._line_after_s = time.monotonic() + _LINE_INTERVAL_S
         self._bar: Progress | None = None
         num_tasks, num_done = start.plan.num_tasks, start.num_tasks_done
-        resumed = f", {num_done:,} done before" if num_done else ""
         say(
-            f"{start.device.name} ({start.device.platform}): {num_tasks:,} kernels{resumed}; "
-            f"plan {start.plan.plan_hash}"
+            f"{start.device.name} ({start.device.platform}): {num_tasks:,} kernels"
+            f"{done_before(num_done, num_tasks)}; plan {start.plan.plan_hash}"
         )
         for path, reason in start.skipped[:_MAX_SKIPPED_SHOWN]:
             say(f"skipped {path}: {reason}")
         if len(start.skipped) > _MAX_SKIPPED_SHOWN:
             say(f"skipped {len(start.skipped) - _MAX_SKIPPED_SHOWN:,} more files")
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not is_quiet():
             self._bar = Progress(
                 BarColumn(bar_width=30),
                 TextColumn("{task.description}"),
@@ -72,6 +71,17 @@ class ProgressDisplay(DeviceProgress):
         elif time.monotonic() >= self._line_after_s:
             self._line_after_s = time.monotonic() + _LINE_INTERVAL_S
             say(str(progress))
+
+
+def done_before(num_done: int, num_tasks: int) -> str:
+    """Return what an earlier start of a run has left to do, to be put behind the number of tasks.
+
+    >>> [done_before(num, 3) for num in (0, 1, 3)]
+    ['', ', 1 done before', ', complete before this start: nothing to do']
+    """
+    if num_done >= num_tasks:
+        return ", complete before this start: nothing to do"
+    return f", {num_done:,} done before" if num_done else ""
 
 
 @contextlib.contextmanager

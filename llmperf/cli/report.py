@@ -54,9 +54,10 @@ def report(
 
 def write_page(directory: str, out: Path, evaluation: Path | None) -> None:
     """Write the page about a dataset, an evaluation, both, or a corpus."""
-    from llmperf.html_report import Stamp, write_report  # noqa: PLC0415
+    from llmperf.html_report import Stamp, report_to_write, write_report  # noqa: PLC0415
     from llmperf_common.store.location import local_folder  # noqa: PLC0415
 
+    report_to_write(out)  # before the work, not only after it
     stamp = Stamp(made_at=datetime.now(UTC), version=llmperf.__version__)
     local = local_folder(directory)
     if local is not None and local.is_file():

@@ -10,6 +10,7 @@ from llmperf.html_report.writer import (
     build_evaluation_report,
     render_corpus_report,
     render_report,
+    report_to_write,
     write_corpus_report,
     write_report,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "build_evaluation_report",
     "render_corpus_report",
     "render_report",
+    "report_to_write",
     "write_corpus_report",
     "write_report",
 ]

@@ -9,11 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from importlib.resources import files
+from pathlib import Path
 
 from llmperf.html_report.markup import Html, escape, join, tag, void
 from llmperf.html_report.views import Stamp
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_GENERATOR = "llmperf report"
+_HEAD_BYTES = 1024
+"""The line that says who wrote a page is among its first 400 bytes."""
 _SECTION = re.compile(r'<section id="([^"]+)"><h2>(.*?)</h2>')
 
 
@@ -24,6 +28,7 @@ def document(
     head = tag(
         "head",
         void("meta", charset="utf-8"),
+        void("meta", name_="generator", content=_GENERATOR),
         void("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         void("meta", name_="viewport", content="width=device-width, initial-scale=1"),
         void("meta", name_="color-scheme", content="light dark"),
@@ -33,6 +38,16 @@ def document(
     header = tag("header", tag("h1", title), tag("p", subtitle, class_="subtitle"), _made(stamp))
     body = tag("body", header, _contents(sections), tag("main", *sections), _foot(has_times))
     return Html(f'<!DOCTYPE html>\n<html lang="en">{head}{body}</html>\n')
+
+
+def is_report(path: Path) -> bool:
+    """Whether ``path`` is a page that ``document`` made."""
+    marker = str(void("meta", name_="generator", content=_GENERATOR)).encode()
+    try:
+        with path.open("rb") as stream:
+            return marker in stream.read(_HEAD_BYTES)
+    except OSError:
+        return False
 
 
 def _style() -> str:

@@ -28,8 +28,9 @@ from llmperf.html_report.evaluation_facts import evaluation_facts
 from llmperf.html_report.evaluation_kernels import kernels_section
 from llmperf.html_report.evaluation_metrics import metrics_section
 from llmperf.html_report.markup import Html
-from llmperf.html_report.page import document
+from llmperf.html_report.page import document, is_report
 from llmperf.html_report.views import CorpusView, DatasetView, EvaluationView, Stamp
+from llmperf_common.outputs import file_to_write
 from workers.corpus_stats import corpus_stats
 
 _NO_STAMP = Stamp()
@@ -113,6 +114,7 @@ def write_report(
 
     Raises:
         ValueError: Neither a dataset nor an evaluation was given.
+        OutputTaken: There is something that is no report.
         OSError: ``out`` cannot be written.
     """
     return _write(render_report(dataset=dataset, evaluation=evaluation, stamp=stamp), out)
@@ -123,8 +125,18 @@ def write_corpus_report(view: CorpusView, *, out: Path, stamp: Stamp = _NO_STAMP
     return _write(render_corpus_report(view, stamp=stamp), out)
 
 
-def _write(text: str, out: Path) -> int:
+def report_to_write(path: Path) -> Path:
+    """Return the file that a report may be written to as ``path``.
+
+    Raises:
+        OutputTaken: There is something that is no report.
+    """
+    return file_to_write(path, is_ours=is_report, what="report")
+
+
+def _write(text: str, path: Path) -> int:
     page = text.encode("utf-8", "replace")
+    out = report_to_write(path)
     out.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
     try:

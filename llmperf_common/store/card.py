@@ -1,12 +1,13 @@
 """The dataset's card: ``README.md`` for people and Hugging Face, and ``croissant.json`` beside it.
 
-Owns the text and the YAML that makes ``datasets.load_dataset(DIR, "samples")`` work: the data files are those of
+Owns the text, whether a card may be replaced, and the YAML that makes ``datasets.load_dataset(DIR, "samples")`` work: the data files are those of
 the manifest, by name. Its code blocks are run by a test.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
@@ -19,6 +20,8 @@ from llmperf_common.store.reader import Dataset
 from llmperf_common.store.stats import DatasetStats, dataset_stats
 
 CARD_FILE = "README.md"
+_MARKER = "<!-- Written by llmperf, and again after each run. Remove this line to keep a text of your own. -->"
+_log = logging.getLogger(__name__)
 _DESCRIPTION = (
     "Timed launches of OpenCL kernels: for each launch config (NDRange and every argument) the readings of "
     "its run time, or the failure that it met, with the kernel's source and the device it ran on."
@@ -39,8 +42,10 @@ def write_card(
     *,
     pretty_name: str = "LLMPerf kernel timings",
     license_name: str | None = None,
-) -> None:
+) -> tuple[str, ...]:
     """Write ``README.md`` and ``croissant.json`` of the dataset's current version.
+
+    A file of that name which llmperf did not write is left as it is, with a warning in the log.
 
     Args:
         fs: the dataset's folder.
@@ -49,16 +54,33 @@ def write_card(
         license_name: Hugging Face's identifier of the licence; left out unless given, for the kernels'
             licence is not ours to guess.
 
+    Returns:
+        The names of the files that were left as they are.
+
     Raises:
         ShardError: A shard is missing or damaged.
         StoreError: The folder cannot be written.
     """
     text = card_text(dataset, pretty_name=pretty_name, license_name=license_name)
-    fs.replace(CARD_FILE, text.encode())
     document = croissant_json(
         dataset, name=pretty_name, description=_DESCRIPTION, license_name=license_name
     )
-    fs.replace(CROISSANT_FILE, document)
+    left = []
+    for name, data in ((CARD_FILE, text.encode()), (CROISSANT_FILE, document)):
+        if _may_replace(fs, name):
+            fs.replace(name, data)
+        else:
+            _log.warning("%s was not written by llmperf: left as it is", fs.describe(name))
+            left.append(name)
+    return tuple(left)
+
+
+def _may_replace(fs: Filesystem, name: str) -> bool:
+    try:
+        text = fs.read_bytes(name).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return True
+    return (_MARKER if name == CARD_FILE else json.dumps(_DESCRIPTION)) in text
 
 
 def card_text(dataset: Dataset, *, pretty_name: str, license_name: str | None) -> str:
@@ -66,6 +88,7 @@ def card_text(dataset: Dataset, *, pretty_name: str, license_name: str | None) -
     stats = dataset_stats(dataset)
     parts = (
         _front_matter(dataset, stats, pretty_name, license_name),
+        _MARKER,
         f"# {pretty_name}\n\n{_DESCRIPTION}",
         _contents(dataset, stats),
         _devices(dataset),

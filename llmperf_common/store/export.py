@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 
+from llmperf_common.outputs import OutputTaken, is_folder
 from llmperf_common.schemas import TABLES
 from llmperf_common.store.filesystem import TEMPORARY_PREFIX, StoreError
 from llmperf_common.store.reader import Dataset
@@ -40,11 +41,13 @@ def export(dataset: Dataset, out: Path, fmt: ExportFormat) -> list[Path]:
     CSV fields are written as they are: a spreadsheet may take one that starts with ``=`` for a formula.
 
     Raises:
-        StoreError: A file exists already, ``out`` cannot be written, or a shard is damaged.
+        OutputTaken: A file of that name exists already, or ``out`` is no folder.
+        StoreError: ``out`` cannot be written, or a shard is damaged.
     """
     paths = [out / f"{table}.{fmt.value}" for table in TABLES]
+    is_folder(out)
     for path in paths:
-        if path.exists():
+        if os.path.lexists(path):
             raise _exists(path)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -85,8 +88,8 @@ def _new_file(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _exists(path: Path) -> StoreError:
-    return StoreError(f"{path} exists: choose another folder, or remove it first")
+def _exists(path: Path) -> OutputTaken:
+    return OutputTaken(f"--out: {path} exists: choose another folder, or remove it first")
 
 
 def _flat_schema(schema: pa.Schema) -> pa.Schema:

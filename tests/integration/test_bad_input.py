@@ -492,7 +492,7 @@ def test_report_on_neither(tmp_path: Path) -> None:
 
 def test_report_onto_a_folder(three_kernels: Collected, tmp_path: Path) -> None:
     done = llmperf("report", three_kernels.out, "--out", tmp_path)
-    assert_refused(done, Exit.BAD_INPUT, str(tmp_path), "Is a directory", "name another path")
+    assert_refused(done, Exit.USAGE, str(tmp_path), "is a folder, not a file", "name another path")
 
 
 @pytest.mark.parametrize("command", ["status", "dataset stats", "dataset card", "dataset verify"])

@@ -102,7 +102,9 @@ def test_collect_verify_read_and_report(location: str, tmp_path: Path) -> None:
     done = llmperf("dataset", "merge", location, location, "--out", merged)
     assert done.code == 0, done.err
     assert verify(merged).clean
-    assert_refused(llmperf("dataset", "merge", location, "--out", merged), 2, "is not empty")
+    assert_refused(
+        llmperf("dataset", "merge", location, location, "--out", merged), 2, "is not empty"
+    )
 
 
 def test_a_store_without_conditional_writes_is_refused(

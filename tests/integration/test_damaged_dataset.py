@@ -19,7 +19,7 @@ READERS = (
     "dataset stats {data}",
     "dataset card {data}",
     "dataset export {data} --out {out}",
-    "dataset merge {data} --out {out}",
+    "dataset merge {data} {data} --out {out}",
     "train --data {data} --out {out}",
     "report {data} --out {out}.html",
 )

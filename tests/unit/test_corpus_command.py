@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from llmperf.cli.corpus import app
-from llmperf.exits import CommandError, Exit
+from llmperf.exits import CommandError, Exit, exit_code_of
+from llmperf_common.outputs import OutputTaken
 
 VADD = "__kernel void vadd(__global float *a) { a[get_global_id(0)] += 1; }\n"
 
@@ -24,9 +25,9 @@ def build(*words: str | Path) -> str:
 
 
 def refusal(*words: str | Path) -> str:
-    with pytest.raises(CommandError) as refused:
+    with pytest.raises((CommandError, OutputTaken)) as refused:
         build(*words)
-    assert refused.value.exit_code is Exit.USAGE
+    assert exit_code_of(refused.value) is Exit.USAGE
     return str(refused.value)
 
 
@@ -56,8 +57,9 @@ def test_what_is_no_corpus_is_not_written_over(tmp_path: Path):
     (tmp_path / "text.parquet").write_text("mine")
     pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
     before = stamps(tmp_path)
-    for name in ("notes.txt", "folder", "text.parquet", "other.parquet"):
+    for name in ("notes.txt", "text.parquet", "other.parquet"):
         assert "exists and is no corpus" in refusal(tmp_path / "k.cl", "--out", tmp_path / name)
+    assert "is a folder" in refusal(tmp_path / "k.cl", "--out", tmp_path / "folder")
     assert stamps(tmp_path) == before
 
 

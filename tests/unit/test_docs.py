@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from cluster.config import ClusterCollectConfig
+from llmperf.cli.shared_options import SHARED
 from llmperf.reference import commands, option_names
 from llmperf_common.config import key_names
 from llmperf_common.failures import FailureCode
@@ -118,6 +119,8 @@ def test_no_page_names_this_machine(path: Path) -> None:
 
 
 COMMANDS = {name: set(option_names(command)) for name, command in commands()}
+OF_ALL = {name for option in SHARED for name in option.opts}
+OF_ALL |= {"--help", "--install-completion", "--show-completion"}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=IDS)
@@ -131,17 +134,17 @@ def test_commands_in_blocks_exist(path: Path) -> None:
                 words = words[words.index("--") + 1 :]
             if words[0] == "make":
                 assert set(words[1:]) <= targets, f"{path}:{block.line}: {line}"
-            if words[0] != "llmperf" or words[1] == "--version":
+            if words[0] != "llmperf" or words[1] in OF_ALL:
                 continue
             name = " ".join(words[:3]) if words[1] in ("dataset", "corpus") else " ".join(words[:2])
             assert name in COMMANDS, f"{path}:{block.line}: {line}"
             given = {word.partition("=")[0] for word in words if word.startswith("--")}
-            assert given <= COMMANDS[name] | {"--help"}, f"{path}:{block.line}: {line}"
+            assert given <= COMMANDS[name] | OF_ALL, f"{path}:{block.line}: {line}"
 
 
 @pytest.mark.parametrize("path", PAGES, ids=IDS)
 def test_options_and_keys_in_prose_exist(path: Path) -> None:
-    known = set().union(*COMMANDS.values()) | {"--help", "--version"} | OTHER_TOOLS
+    known = set().union(*COMMANDS.values()) | OF_ALL | OTHER_TOOLS
     keys = {key for root in (ClusterCollectConfig, TrainConfig) for key in key_names(root)}
     sections = {key.split(".")[0] for key in keys if "." in key}
     for code in re.findall(r"`([^`\n]+)`", prose(path)):

@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from llmperf_common.config import ConfigError
+from llmperf_common.outputs import OutputTaken
 from tests.unit.synthetic_dataset import make_dataset, trained
 from trainer.config import load_train_config
 from trainer.data import data_from_tables
-from trainer.errors import BadInput, RunExists, SeenRows
+from trainer.errors import BadInput, SeenRows
 from trainer.evaluate import evaluate, evaluation_parts
 from trainer.run_folder import LoadedRun, load_run
 from trainer.train import train
@@ -133,7 +134,7 @@ def test_only_an_earlier_evaluation_is_replaced(run, tmp_path):
     assert json.loads((out / "metrics.json").read_text())["split"] == "validation"
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("x")
-    with pytest.raises(RunExists, match="no earlier evaluation"):
+    with pytest.raises(OutputTaken, match="holds no evaluation"):
         evaluate(run, data, "test", tmp_path / "other")
 
 

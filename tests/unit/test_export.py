@@ -8,9 +8,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from llmperf_common.outputs import OutputTaken
 from llmperf_common.schemas import TABLES
 from llmperf_common.store.export import ExportFormat, export
-from llmperf_common.store.filesystem import StoreError
 from llmperf_common.store.reader import Dataset, open_dataset
 from llmperf_common.store.shard import ShardError
 from tests.unit.dataset_factory import make_dataset, mixed_outcome
@@ -80,7 +80,7 @@ def test_nothing_to_export_gives_empty_tables(tmp_path):
 
 def test_an_existing_file_is_never_replaced(dataset, tmp_path):
     (tmp_path / "devices.csv").write_text("mine")
-    with pytest.raises(StoreError, match=r"devices\.csv exists: choose another folder"):
+    with pytest.raises(OutputTaken, match=r"devices\.csv exists: choose another folder"):
         export(dataset, tmp_path, ExportFormat.CSV)
     assert (tmp_path / "devices.csv").read_text() == "mine"
     assert not (tmp_path / "samples.csv").exists(), "all names are checked first"
@@ -95,5 +95,5 @@ def test_a_damaged_shard_leaves_no_half_file(dataset, tmp_path):
 
 def test_a_file_in_the_way_of_the_folder_is_a_message(dataset, tmp_path):
     (tmp_path / "out").write_text("")
-    with pytest.raises(StoreError, match=r"cannot export to .*out.*choose a folder"):
+    with pytest.raises(OutputTaken, match=r"out: is a file, not a folder"):
         export(dataset, tmp_path / "out", ExportFormat.CSV)

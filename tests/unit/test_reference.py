@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from cluster.config import ClusterConfig
 from cluster.metrics import METRICS
 from llmperf import reference
 from llmperf.exits import CommandError, Exit
-from llmperf_common.config import key_names
+from llmperf_common.config import Node, key_names, load_config
 from llmperf_common.failures import FailureCode, Retry
 from llmperf_common.schemas import TABLES
 from trainer.config import TrainConfig
@@ -85,6 +86,33 @@ def test_config_says_a_default_a_range_and_a_meaning_of_each_key() -> None:
     for line in reference.render()["config.md"].splitlines():
         if line.startswith("| `"):
             assert all(cell.strip() for cell in line.strip("|").split("|")), line
+
+
+@pytest.mark.parametrize(
+    ("name", "root"), [("collect", CollectConfig), ("train", TrainConfig)], ids=str
+)
+def test_an_example_file_is_the_defaults_also_when_all_of_it_is_uncommented(
+    name: str, root: type[Node], tmp_path: Path
+) -> None:
+    text = (FOLDER / f"{name}-example.toml").read_text("utf-8")
+    assert re.findall(r"^#(\w+) =", text, re.MULTILINE) == [
+        key.rpartition(".")[2] for key in key_names(root)
+    ]
+    unset = re.findall(r"^#\w+ =   # unset by default$", text, re.MULTILINE)
+    default = root()
+    assert len(unset) == sum(
+        value is None for value in default.model_dump().values() for value in flat(value)
+    )
+    file = tmp_path / "mine.toml"
+    file.write_text(text, "utf-8")
+    assert load_config(root, file=file) == default
+    file.write_text(re.sub(r"^#(?=\w+ = \S)", "", text, flags=re.MULTILINE), "utf-8")
+    assert load_config(root, file=file) == default
+    assert tomllib.loads(file.read_text("utf-8")).keys() <= root.model_fields.keys()
+
+
+def flat(value: object) -> list[object]:
+    return list(value.values()) if isinstance(value, dict) else [value]
 
 
 def test_failures_lists_every_code_once() -> None:

@@ -75,6 +75,8 @@ def test_what_is_in_hand_follows_claims_results_and_losses() -> None:
     assert now["throttled_share"] == 1.0
     report.refused("stem", [1, 2])
     assert "2 of its tasks" in report.document()["last_error"]
+    report.ends(WorkerState.ENDED, "interrupted")
+    assert (report.tasks_in_hand, report.document()["tasks_in_hand"]) == ([], 0), "given back"
 
 
 def test_the_end_is_told_and_the_document_stays_small() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from llmperf_common.config import ConfigError
 from llmperf_common.conformal import Conformal
+from llmperf_common.outputs import OutputTaken
 from llmperf_common.splits import SplitError
 from llmperf_common.store.filesystem import StoreError
 from tests.unit import dataset_factory
@@ -244,9 +245,9 @@ def test_a_folder_that_is_no_run_is_never_replaced(small, tmp_path):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("hello")
     force = load_train_config("log-linear", overrides=["train.overwrite=true"])
-    with pytest.raises(RunExists, match="holds no run"):
+    with pytest.raises(OutputTaken, match="holds no run"):
         train(small, force, tmp_path / "letters", silent)
-    with pytest.raises(RunExists, match="file of that name"):
+    with pytest.raises(OutputTaken, match="is a file, not a folder"):
         train(small, force, tmp_path / "letters" / "dear.txt", silent)
     assert (tmp_path / "letters" / "dear.txt").read_text() == "hello"
 

@@ -1,0 +1,101 @@
+"""What every command takes besides its own options: ``--version``, ``--verbose``, ``--quiet``.
+
+Owns the two classes that commands and groups of commands are made of, so that these options stand before a
+command's name and behind it, and no command declares them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+import typer.main
+from typer.core import TyperCommand, TyperGroup
+
+import llmperf
+from llmperf.cli.console import Loudness, set_loudness
+from llmperf.exits import CommandError, Exit
+
+_KEY = "llmperf.loudness"
+
+
+def _version(context: typer.Context, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        typer.echo(llmperf.__version__)
+        raise typer.Exit
+
+
+def _loudness(context: typer.Context, option: typer.CallbackParam, wanted: bool) -> None:
+    """Note what was asked for; ``meta`` is shared by a command and the groups above it."""
+    if context.resilient_parsing:
+        return  # it is completed in a shell, not run
+    asked = Loudness(option.name)
+    before = context.meta.setdefault(_KEY, Loudness.NORMAL)
+    if wanted and before not in (asked, Loudness.NORMAL):
+        raise CommandError(Exit.USAGE, "--verbose and --quiet do not go together: leave one out")
+    if wanted:
+        context.meta[_KEY] = asked
+    set_loudness(context.meta[_KEY])
+
+
+def _shared(
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            "-v",
+            callback=_loudness,
+            expose_value=False,
+            help="Also say on stderr what is done step by step.",
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet",
+            "-q",
+            callback=_loudness,
+            expose_value=False,
+            help="Say nothing but results and errors.",
+        ),
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_version,
+            is_eager=True,
+            expose_value=False,
+            help="Show the version.",
+        ),
+    ] = False,
+) -> None:
+    """Declare the shared options; never called."""
+
+
+def _declared() -> list[Any]:
+    """Return the options of ``_shared`` as typer makes them, which differs from release to release."""
+    app = typer.Typer(add_completion=False)
+    app.command()(_shared)
+    return list(typer.main.get_command(app).params)
+
+
+SHARED = _declared()
+
+
+class Command(TyperCommand):
+    """A command that also takes the shared options."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the command's parameters, then the shared ones."""
+        *own, help_ = super().get_params(ctx)
+        return [*own, *SHARED, help_]
+
+
+class Group(TyperGroup):
+    """A group of commands that also takes the shared options."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the group's parameters, then the shared ones."""
+        *own, help_ = super().get_params(ctx)
+        return [*own, *SHARED, help_]

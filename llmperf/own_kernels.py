@@ -1,0 +1,84 @@
+"""Our own kernels, which a wheel brings and a checkout has in ``kernels/``.
+
+Owns where they lie, what is said about each, and copying them. Loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmperf.exits import CommandError, Exit
+from llmperf_common.outputs import OutputTaken, is_folder
+
+_PACKAGE = Path(__file__).resolve().parent
+_PLACES = (_PACKAGE / "kernels", _PACKAGE.parent / "kernels")
+"""In an installed wheel, and in a checkout."""
+_KNOWN = "saxpy.cl"
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnKernel:
+    """One kernel: its name, its file in the folder, the dimensions of its NDRange, what it computes."""
+
+    name: str
+    file: str
+    dims: int
+    description: str
+
+
+def kernels_folder() -> Path:
+    """Return the folder of our kernels: ``.cl`` sources, a ``.toml`` file for each, a README.
+
+    Raises:
+        CommandError: This installation has none.
+    """
+    found = next((place for place in _PLACES if (place / _KNOWN).is_file()), None)
+    if found is None:
+        what = (
+            f"{_PLACES[0]}: this installation has no kernels: install llmperf again, from a wheel"
+        )
+        raise CommandError(Exit.BAD_INPUT, what)
+    return found
+
+
+def own_kernels() -> Iterator[OwnKernel]:
+    """Yield our kernels by file."""
+    for side in sorted(kernels_folder().glob("*.toml")):
+        for kernel in tomllib.loads(side.read_text("utf-8"))["kernel"]:
+            yield OwnKernel(
+                name=kernel["name"],
+                file=f"{side.stem}.cl",
+                dims=kernel["dims"],
+                description=kernel["description"],
+            )
+
+
+def copy_kernels(out: Path) -> int:
+    """Copy the folder to ``out`` and return how many sources that are; equal files may be there already.
+
+    Raises:
+        OutputTaken: A file of one of the names has other content; nothing was copied.
+        OSError: ``out`` cannot be written.
+    """
+    is_folder(out, "--copy")
+    sources = [path for path in sorted(kernels_folder().iterdir()) if path.is_file()]
+    taken = [one.name for one in sources if not _is_free(out / one.name, one)]
+    if taken:
+        shown = ", ".join(taken[:_SHOWN]) + (", …" if len(taken) > _SHOWN else "")
+        raise OutputTaken(
+            f"--copy {out}: {shown} there is not the file of llmperf: name another folder, or remove it first"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    for source in (one for one in sources if not (out / one.name).exists()):
+        (out / source.name).write_bytes(source.read_bytes())
+    return sum(source.suffix == ".cl" for source in sources)
+
+
+def _is_free(target: Path, source: Path) -> bool:
+    if not target.exists() and not target.is_symlink():
+        return True
+    return target.is_file() and target.read_bytes() == source.read_bytes()

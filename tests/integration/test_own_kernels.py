@@ -1,0 +1,99 @@
+"""``llmperf kernels``: what it lists and copies, from a checkout and from a wheel that is built here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from llmperf.exits import Exit
+from tests.integration.collecting import KERNELS, REPOSITORY, llmperf_command
+from tests.integration.in_process import assert_refused, llmperf
+from tests.side_files import read_side_files
+
+_BUILT_FROM = ("llmperf", "llmperf_common", "workers", "cluster", "trainer", "configs", "kernels")
+_FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_it_lists_every_kernel_with_dims_and_what_it_computes() -> None:
+    listed = json.loads(llmperf("kernels", "--json").out)
+    wanted = {(one.name, one.dims) for one in read_side_files()}
+    assert {(one["name"], one["dims"]) for one in listed} == wanted
+    assert all(one["description"] and (KERNELS / one["file"]).is_file() for one in listed)
+    assert "y = alpha * x + y" in next(
+        one["description"] for one in listed if one["name"] == "saxpy"
+    )
+    assert "saxpy.cl" in llmperf("kernels").out
+
+
+def test_it_copies_and_never_replaces_a_changed_file(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "k"
+    for _ in range(2):  # equal files may be there
+        done = llmperf("kernels", "--copy", out)
+        assert done.code == 0, done.err
+    assert contents(out) == contents(KERNELS)
+    (out / "saxpy.cl").write_text("mine")
+    (out / "vadd.cl").unlink()
+    assert_refused(
+        llmperf("kernels", "--copy", out), Exit.USAGE, f"--copy {out}: saxpy.cl", "name another"
+    )
+    assert (out / "saxpy.cl").read_text() == "mine"
+    assert not (out / "vadd.cl").exists(), "all or nothing"
+    done = llmperf("kernels", "--copy", out / "saxpy.cl")
+    assert_refused(done, Exit.USAGE, "is a file, not a folder")
+    assert llmperf("kernels", "--copy", out, "--json").code == Exit.USAGE
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("setuptools", minversion="77", reason="the build backend, of the dev extra")
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    for name in _BUILT_FROM:
+        shutil.copytree(
+            REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for name in _FILES:
+        shutil.copy(REPOSITORY / name, source)
+    options = ("--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", ".", *map(str, options)],
+        cwd=source, check=True, capture_output=True, timeout=100,
+    )  # fmt: skip
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_a_wheel_brings_them(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    names = {path.name for path in (tmp_path / "site").iterdir() if path.suffix != ".dist-info"}
+    assert names == set(_BUILT_FROM) - {"kernels"}, "no other top-level name, no tests"
+    assert (tmp_path / "site" / "configs" / "collect" / "demo.toml").is_file()
+    for name in _FILES[:2]:
+        assert not (tmp_path / "site" / name).exists()
+    done = subprocess.run(
+        llmperf_command("kernels", "--copy", "k"),
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert contents(tmp_path / "k") == contents(KERNELS)
+    shutil.rmtree(tmp_path / "site" / "llmperf" / "kernels")
+    done = subprocess.run(
+        llmperf_command("kernels"),
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (Exit.BAD_INPUT, "")
+    assert "this installation has no kernels" in done.stderr
