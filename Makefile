@@ -55,12 +55,10 @@ docs: install
 
 install: $(VENV)/.installed
 
-# torch below 2.14 has a CPU build for every platform we test; PIP_EXTRA_INDEX_URL may name one.
-# DS_BUILD_OPS=0: DeepSpeed compiles its operators when they are first used, not here.
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("LLMPerf needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --editable ".[pocl,cluster,train,dev]"
+	$(BIN)/python -m pip install --quiet --editable ".[pocl,cluster,train,dev]"
 	touch $@
 
 clean-demo:

@@ -19,6 +19,7 @@ from cluster.pool import ActorPool, SeatState
 from cluster.reports import ActorSpec, FailureKind
 from cluster.runtime import Runtime
 from cluster.seats import Seat
+from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.records import Device
 from llmperf_common.store.filesystem import Filesystem, StoreError
@@ -35,8 +36,10 @@ from workers.summary import CollectSummary, summarise
 _POLL_S = 0.25
 
 
-class ManyHostsError(ValueError):
+class ManyHostsError(LlmperfError, ValueError):
     """A ledger in a file cannot serve several hosts."""
+
+    exit_code = Exit.USAGE
 
 
 class NoSeatsError(DeviceLostError):

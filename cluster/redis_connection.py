@@ -15,6 +15,7 @@ from redis.retry import Retry  # noqa: TID251
 from cluster.homes import public_url
 from cluster.redis_errors import as_ours
 from cluster.redis_rights import rehearsal
+from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.ledger.protocol import LedgerAwayError
 
 RedisClient = redis.Redis
@@ -22,8 +23,10 @@ _TIMEOUT_S = 10.0
 _LEAST_VERSION = (6, 2)
 
 
-class LedgerUrlError(ValueError):
+class LedgerUrlError(LlmperfError, ValueError):
     """``--ledger`` names no Redis server that can be used."""
+
+    exit_code = Exit.USAGE
 
 
 def connect(url: str) -> RedisClient:

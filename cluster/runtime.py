@@ -7,11 +7,14 @@ from typing import Protocol
 
 from cluster.reports import ActorReport, ActorSpec
 from cluster.seats import ClusterNode
+from llmperf_common.errors import Exit, LlmperfError
 from workers.corpus import Corpus
 
 
-class ClusterAddressError(ValueError):
+class ClusterAddressError(LlmperfError, ValueError):
     """The Ray cluster that was named cannot be joined."""
+
+    exit_code = Exit.USAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,28 +9,53 @@ The public Python API, loaded on first use: ``import llmperf`` alone loads nothi
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
+
+from llmperf_common.errors import LlmperfError
 
 __version__ = "0.1.0"
 __all__ = [
+    "CollectProgress",
+    "LlmperfError",
+    "Prediction",
     "__version__",
     "collect",
+    "collect_on_cluster",
     "evaluate",
     "load_model",
     "open_dataset",
     "predict",
+    "report",
     "train",
+    "verify",
 ]
 
 if TYPE_CHECKING:
-    from llmperf.api import collect, evaluate, load_model, open_dataset, predict, train
+    from llmperf.api import (
+        collect,
+        collect_on_cluster,
+        evaluate,
+        load_model,
+        open_dataset,
+        predict,
+        report,
+        train,
+        verify,
+    )
+    from llmperf.prediction.record import Prediction
+    from llmperf.progress import CollectProgress
+
+_ELSEWHERE = {
+    "CollectProgress": "llmperf.progress",
+    "Prediction": "llmperf.prediction.record",
+}
+"""Homes of the names that are not in ``llmperf.api``."""
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from llmperf import api  # noqa: PLC0415  (loaded on first use)
-
-        return getattr(api, name)
+        return getattr(importlib.import_module(_ELSEWHERE.get(name, "llmperf.api")), name)
     raise AttributeError(f"module 'llmperf' has no attribute {name!r}")
 
 

@@ -9,59 +9,25 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Callable
-from enum import IntEnum
+
+from llmperf_common.errors import Exit, LlmperfError
+
+__all__ = ["CommandError", "Exit", "exit_code_of", "run_guarded"]
 
 
-class Exit(IntEnum):
-    """What the process ends with."""
-
-    DONE = 0
-    USAGE = 2
-    BAD_INPUT = 3
-    NO_DEVICE = 4
-    TOO_MANY_FAILURES = 5
-    INTERRUPTED = 130
-
-
-class CommandError(Exception):
+class CommandError(LlmperfError):
     """A mistake that the user can mend: what is wrong, where, what to do."""
 
-    def __init__(self, code: Exit, message: str) -> None:
+    def __init__(self, exit_code: Exit, message: str) -> None:
         super().__init__(message)
-        self.code = code
+        self.exit_code = exit_code
 
 
 def exit_code_of(error: BaseException) -> Exit | None:
-    """Return the code of a foreseeable error, None for a bug.
-
-    Matched by the names of the error's classes, so that a command which never opened a dataset or a
-    device need not load the rooms that define them.
-    """
-    if isinstance(error, CommandError):
-        return error.code
-    for kind in type(error).__mro__:
-        code = CODES.get(f"{kind.__module__}.{kind.__name__}")
-        if code is not None:
-            return code
-    return None
-
-
-CODES = {
-    "builtins.KeyboardInterrupt": Exit.INTERRUPTED,
-    "cluster.collect.ManyHostsError": Exit.USAGE,
-    "cluster.redis_connection.LedgerUrlError": Exit.USAGE,
-    "cluster.runtime.ClusterAddressError": Exit.USAGE,
-    "llmperf_common.ledger.protocol.LedgerAwayError": Exit.BAD_INPUT,
-    "llmperf_common.config.ConfigError": Exit.USAGE,
-    "llmperf_common.extras.MissingExtra": Exit.USAGE,
-    "llmperf_common.store.run.ForeignRunError": Exit.USAGE,
-    "llmperf_common.store.filesystem.StoreError": Exit.BAD_INPUT,
-    "trainer.errors.BadInput": Exit.BAD_INPUT,
-    "llmperf_common.splits.SplitError": Exit.BAD_INPUT,
-    "workers.corpus_files.CorpusError": Exit.BAD_INPUT,
-    "workers.device.gpu_lock.GpuTakenError": Exit.NO_DEVICE,
-    "workers.run_children.DeviceLostError": Exit.NO_DEVICE,
-}
+    """Return the code of a foreseeable error, None for a bug."""
+    if isinstance(error, KeyboardInterrupt):
+        return Exit.INTERRUPTED
+    return error.exit_code if isinstance(error, LlmperfError) else None
 
 
 _ENVIRONMENT_ERRORS = frozenset(

@@ -28,6 +28,7 @@ from cluster.metrics import METRICS, TAGS
 from llmperf.cli.main import app
 from llmperf.cli.shared_options import SHARED
 from llmperf.exits import CommandError, Exit, run_guarded
+from llmperf.reference_api import api_page
 from llmperf_common.config import Node, preset_names
 from llmperf_common.failures import FAILURE_MEANINGS, OK_STATUS, RETRY_RULES, FailureCode, Retry
 from llmperf_common.records import Access, ArgumentKind, Regime, StopReason, Strategy
@@ -66,9 +67,10 @@ def render() -> dict[str, str]:
     """Return the text of every page by file name; equal on every machine.
 
     >>> sorted(render())
-    ['cli.md', 'collect-example.toml', 'config.md', 'events.md', 'failure-codes.md', 'metrics.md', 'schema.md', 'train-example.toml']
+    ['api.md', 'cli.md', 'collect-example.toml', 'config.md', 'events.md', 'failure-codes.md', 'metrics.md', 'schema.md', 'train-example.toml']
     """
     return {
+        "api.md": _page("Python API", api_page()),
         "cli.md": _page("Command line", _cli()),
         "collect-example.toml": _example("collect", CollectConfig),
         "config.md": _page("Configuration", _config()),

@@ -17,14 +17,17 @@ from typing import Any, Self, TypeVar
 
 import pydantic
 
+from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.ids import canonical_json
 
 _logger = logging.getLogger(__name__)
 NodeT = TypeVar("NodeT", bound="Node")
 
 
-class ConfigError(ValueError):
+class ConfigError(LlmperfError, ValueError):
     """A config key or value that cannot be used; the message names key, value and what is allowed."""
+
+    exit_code = Exit.USAGE
 
 
 class Node(pydantic.BaseModel):
@@ -75,7 +78,7 @@ def load_config(
     preset: str | None = None,
     preset_folder: str = "",
     file: Path | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Mapping[str, Any] | Sequence[str] = (),
     values: Mapping[str, Any] | None = None,
 ) -> NodeT:
     """Resolve a tree: defaults, then the preset, the file, ``values`` (dotted keys), the overrides.
@@ -85,7 +88,8 @@ def load_config(
         preset: name of a TOML file.
         preset_folder: the folder of ``configs/`` it is in.
         file: a user's TOML file.
-        overrides: texts ``key=value``, the value in TOML syntax (bare words are taken as text).
+        overrides: values by dotted key; or texts ``key=value``, the value in TOML syntax (bare words are taken
+            as text).
         values: dotted keys set by command-line options; None values are left out.
 
     Raises:
@@ -103,12 +107,10 @@ def load_config(
     for key, value in (values or {}).items():
         if value is not None:
             _set_dotted(tree, key, value)
-    for override in overrides:
-        key, equals, raw = override.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(f"--set {override!r}: write it as key=value, for example plan.seed=7")
-        _check_key(root, key.strip())
-        _set_dotted(tree, key.strip(), _parse_value(raw.strip()))
+    pairs = overrides.items() if isinstance(overrides, Mapping) else map(_parse_pair, overrides)
+    for key, value in pairs:
+        _check_key(root, key)
+        _set_dotted(tree, key, value)
     found = root.from_mapping(tree)
     _logger.debug("config: %s", found.model_dump(mode="json"))
     return found
@@ -136,6 +138,13 @@ def _parse_toml(text: str, where: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where}: not valid TOML: {error}") from None
+
+
+def _parse_pair(text: str) -> tuple[str, Any]:
+    key, equals, raw = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text!r}: write it as key=value, for example plan.seed=7")
+    return key.strip(), _parse_value(raw.strip())
 
 
 def _parse_value(raw: str) -> Any:

@@ -8,9 +8,13 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from llmperf_common.errors import Exit, LlmperfError
 
-class MissingExtra(ImportError):  # noqa: N818  (it names a state, as the house's other errors do)
+
+class MissingExtra(LlmperfError, ImportError):  # noqa: N818  (it names a state, as the house's other errors do)
     """An optional library is needed and absent; the message names the ``pip install`` that brings it."""
+
+    exit_code = Exit.USAGE
 
     def __init__(self, module: str, extra: str) -> None:
         super().__init__(f'{module} is not installed: pip install "llmperf[{extra}]"', name=module)

@@ -27,6 +27,8 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from llmperf_common.errors import LlmperfError
+
 SPLIT_SCHEMA = 1
 
 
@@ -61,7 +63,7 @@ DEFAULT_PUBLIC_SUITES = ("shoc", "rodinia")
 DEFAULT_HELD_OUT_SHARE = 0.2
 
 
-class SplitError(ValueError):
+class SplitError(LlmperfError, ValueError):
     """A split that cannot be made or that does not hold; the message says what to do."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -152,7 +152,7 @@ def load_train_config(
     preset: str,
     *,
     file: Path | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Mapping[str, Any] | Sequence[str] = (),
     values: dict[str, Any] | None = None,
 ) -> TrainConfig:
     """Resolve the tree of one training: preset, file, option values, ``--set`` overrides.

@@ -2,7 +2,7 @@
 
 ::
 
-    ValueError
+    LlmperfError                   (llmperf_common.errors)
     +-- ConfigError                (llmperf_common.config; exit 2)
     |   +-- OutputTaken            (llmperf_common.outputs) the output folder holds what this command did not write
     |       +-- RunExists          the output folder holds another run
@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from llmperf_common.errors import LlmperfError
 from llmperf_common.outputs import OutputTaken
 
 
@@ -19,7 +20,7 @@ class RunExists(OutputTaken):
     """The output folder holds a run of other data or another config."""
 
 
-class BadInput(ValueError):  # noqa: N818  (named for what is wrong)
+class BadInput(LlmperfError, ValueError):  # noqa: N818  (named for what is wrong)
     """An input that cannot be used; the message says what, where and what to do."""
 
 

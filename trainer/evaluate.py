@@ -32,6 +32,7 @@ from trainer.scoring import (
     context,
     markdown_table,
     meets_slice_bar,
+    notebook_table,
     predictions_table,
     score_parts,
 )
@@ -64,6 +65,11 @@ class EvaluationSummary:
     seen: bool
     metrics: Mapping[str, Any]
     table: str
+
+    def _repr_html_(self) -> str:
+        title = f"evaluation of {self.metrics['model']} on {self.split}: {self.num_rows:,} rows"
+        stamp = f"<p><b>{_STAMP}</b></p>" if self.seen else ""
+        return stamp + notebook_table(title, self.metrics["parts"])
 
 
 def evaluate(

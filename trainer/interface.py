@@ -18,7 +18,7 @@ import pyarrow as pa
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 
-Progress = Callable[[str], None]
+Progress = Callable[[str], object]
 """Told one line at each step of a long call; the command line shows it, tests collect it."""
 
 

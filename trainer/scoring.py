@@ -6,7 +6,7 @@ themselves are ``llmperf_common/metrics.py``'s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from llmperf_common.metrics import (
     metrics_table,
     noise_floor_median_ape_percent,
 )
+from llmperf_common.notebook import html_table
 from trainer.config import JudgeConfig
 from trainer.data import Texts, TrainingData
 from trainer.interface import Floats
@@ -222,12 +223,22 @@ _TABLE_COLUMNS = (
     ("regret_mean_percent", "regret %", "{:.1f}"),
     ("coverage", "coverage", "{:.3f}"),
 )
+_TABLE_HEAD = ("part", "model", *(title for _, title, _ in _TABLE_COLUMNS))
 
 
 def markdown_table(parts: Mapping[str, Any]) -> str:
     """Return the metrics over all rows as a Markdown table, one line a part and model."""
-    titles = ["part", "model", *(title for _, title, _ in _TABLE_COLUMNS)]
-    lines = [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}"]
+    lines = [f"| {' | '.join(_TABLE_HEAD)} |", f"|{'---|' * len(_TABLE_HEAD)}"]
+    lines += [f"| {' | '.join(row)} |" for row in _table_rows(parts)]
+    return "\n".join(lines) + "\n"
+
+
+def notebook_table(title: str, parts: Mapping[str, Any]) -> str:
+    """Return the same as an HTML table."""
+    return html_table(title, _TABLE_HEAD, _table_rows(parts))
+
+
+def _table_rows(parts: Mapping[str, Any]) -> Iterator[list[str]]:
     for part, models in parts.items():
         for model, table in models.items():
             block = table["all"]
@@ -235,5 +246,4 @@ def markdown_table(parts: Mapping[str, Any]) -> str:
                 "-" if block.get(key) is None else form.format(block[key])
                 for key, _, form in _TABLE_COLUMNS
             ]
-            lines.append(f"| {' | '.join([part, model, *cells])} |")
-    return "\n".join(lines) + "\n"
+            yield [part, model, *cells]

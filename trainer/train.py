@@ -12,6 +12,7 @@ import importlib.metadata
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ from trainer.scoring import (
     Prediction,
     context,
     meets_slice_bar,
+    notebook_table,
     predictions_table,
     score_parts,
     with_interval,
@@ -82,6 +84,11 @@ class RunSummary:
     metrics: Mapping[str, Any]
     notes: Sequence[str]
     seconds: float
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        title = f"{self.model} in {self.folder}, {self.seconds:.1f} s"
+        return notebook_table(title, self.metrics["parts"]) + f"<ul>{notes}</ul>"
 
 
 def train(data: TrainingData, config: TrainConfig, out: Path, progress: Progress) -> RunSummary:

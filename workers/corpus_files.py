@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from llmperf_common.errors import LlmperfError
+
 EXTENSION = ".cl"
 ARCHIVE_SUFFIXES = (
     ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tbz", ".zip",
@@ -36,7 +38,7 @@ _HEADER_SUFFIXES = frozenset({".h", ".hh", ".hpp", ".hxx", ".clh", ".hcl", ".inc
 _CHUNK_BYTES = 1 << 20
 
 
-class CorpusError(ValueError):
+class CorpusError(LlmperfError, ValueError):
     """A corpus that cannot be read or written; the message says what, where and what to do."""
 
 

@@ -1,6 +1,6 @@
 """What a corpus holds, in counts.
 
-Owns the statistics of ``llmperf corpus stats``. Does not draw them: ``llmperf/report/corpus_*.py``.
+Owns the statistics of ``llmperf corpus stats``. Does not draw them: ``llmperf/html_report/corpus_*.py``.
 """
 
 from __future__ import annotations

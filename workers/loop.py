@@ -258,9 +258,13 @@ class CollectLoop:
         self._publisher.publish_if_due(self._ledger)
 
     def _take_results(self, timeout_s: float) -> None:
-        for item in self._executor.poll(timeout_s):
-            self._observer.finished(item.lease, item.result)
+        items = list(self._executor.poll(timeout_s))
+        for item in items:
             self._outbox.add(item)
+        for (
+            item
+        ) in items:  # after all are kept: an observer that raises must not cost a lease its release
+            self._observer.finished(item.lease, item.result)
 
     def _held(self) -> list[Lease]:
         return self._executor.leases() + self._outbox.leases
@@ -290,10 +294,11 @@ class CollectLoop:
             holder=self._holder, tasks=self._tasks, limit=wanted, ttl_s=self._lease.lease_ttl_s
         )
         self._drop_superseded(leases)
-        for lease in leases:
-            task = self._plan.task(lease.task)
-            self._observer.claimed(task, lease)
+        claimed = [(self._plan.task(lease.task), lease) for lease in leases]
+        for task, lease in claimed:
             self._executor.submit(task, lease)
+        for task, lease in claimed:
+            self._observer.claimed(task, lease)
         if len(leases) < wanted:
             self._claim_after_s = now_s + _IDLE_CLAIM_INTERVAL_S
             counts = self._ledger.counts(self._tasks)

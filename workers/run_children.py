@@ -10,6 +10,7 @@ import select
 import time
 from collections.abc import Callable
 
+from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.records import Device
 from workers.channel import ChildCrashed, ChildReady, PeaksJob
 from workers.child import Child
@@ -22,8 +23,10 @@ MOST_KILLS = 30
 """In a row, by somebody else, of children that have no kernel in hand: then there is no use in starting more."""
 
 
-class DeviceLostError(Exception):
+class DeviceLostError(LlmperfError):
     """The device cannot be opened any more; the message says how the last child ended."""
+
+    exit_code = Exit.NO_DEVICE
 
 
 class ChildStartError(DeviceLostError):

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.failures import OK_STATUS
+from llmperf_common.notebook import html_facts
 from llmperf_common.records import Device, SentinelReading
 from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS, analysis_from_row
 from llmperf_common.store.filesystem import Filesystem
@@ -41,7 +42,21 @@ and beyond so many pending ones ``samples_per_kernel`` stands for each."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectSummary:
-    """How a run ended; ``num_planned == num_ok + num_failed + num_pending`` is asserted."""
+    """How a run ended; ``num_planned == num_ok + num_failed + num_pending`` is asserted.
+
+    Attributes:
+        stop_reason: ``complete``, ``interrupted``, ``time_is_up`` or ``too_many_failures``.
+        num_planned: launch configs of the plan.
+        num_ok: those with a time, earlier starts of the same run included.
+        num_failed: those with a failure code.
+        num_pending: those without a result yet.
+        num_tasks: tasks of the plan; a task is one kernel on one device class.
+        num_tasks_done: those with a result.
+        failures_by_code: failed launch configs by failure code.
+        devices: those that this start has used.
+        plan_hash: identity of the plan.
+        seconds: wall time of this start.
+    """
 
     stop_reason: StopReason
     num_planned: int
@@ -59,6 +74,22 @@ class CollectSummary:
     def __post_init__(self) -> None:
         if self.num_planned != self.num_ok + self.num_failed + self.num_pending:
             raise AssertionError(f"rows were lost or doubled: {self}")
+
+    def _repr_html_(self) -> str:
+        return html_facts(
+            f"collect: {self.stop_reason.value.replace('_', ' ')}",
+            {
+                "devices": ", ".join(dict.fromkeys(device.name for device in self.devices)),
+                "tasks": f"{self.num_tasks_done:,} of {self.num_tasks:,}",
+                "launch configs planned": self.num_planned,
+                "ok": self.num_ok,
+                "failed": self.num_failed,
+                "failed by code": self.failures_by_code,
+                "pending": self.num_pending,
+                "seconds": round(self.seconds, 1),
+                "plan": self.plan_hash,
+            },
+        )
 
 
 def summarise(

@@ -8,7 +8,7 @@ from cluster.observing import lines_of
 from cluster.pool import ActorPool
 from llmperf.cli.console import say
 from llmperf.cli.progress import done_before
-from llmperf_common.failures import OK_STATUS
+from llmperf.progress import PoolProgress
 from llmperf_common.records import Device
 from workers.plan import Plan
 
@@ -16,13 +16,11 @@ _LINE_INTERVAL_S = 30.0
 _SEATS_SHOWN = 16
 
 
-class ClusterProgress:
+class ClusterProgress(PoolProgress):
     """Tells what the pool does and, from time to time, how all stand."""
 
     def __init__(self) -> None:
-        self._num_tasks = 0
-        self._num_done_before = 0
-        self._began_s = time.monotonic()
+        super().__init__(lambda progress: say(str(progress)))
         self._line_after_s = 0.0
 
     def say(self, text: str) -> None:
@@ -31,9 +29,8 @@ class ClusterProgress:
 
     def began(self, plan: Plan, devices: tuple[Device, ...], num_tasks_done: int) -> None:
         """The plan is made and actors begin."""
-        self._num_tasks, self._num_done_before = plan.num_tasks, num_tasks_done
-        self._began_s = time.monotonic()
-        self._line_after_s = self._began_s + _LINE_INTERVAL_S
+        super().began(plan, devices, num_tasks_done)
+        self._line_after_s = time.monotonic() + _LINE_INTERVAL_S
         names = [one.device_class for one in devices]
         there = ", ".join(f"{names.count(name)} {name}" for name in sorted(set(names)))
         before = done_before(num_tasks_done, plan.num_tasks)
@@ -47,19 +44,6 @@ class ClusterProgress:
         if now_s < self._line_after_s:
             return
         self._line_after_s = now_s + _LINE_INTERVAL_S
-        elapsed_s = max(now_s - self._began_s, 1e-3)
-        done_here = sum(place.num_tasks_done for place in pool.places.values())
-        num_ok = pool.statuses[OK_STATUS]
-        line = (
-            f"{self._num_done_before + done_here:,}/{self._num_tasks:,} tasks  {num_ok:,} ok  "
-            f"{num_ok / elapsed_s:.1f} ok/s"
-        )
-        if done_here:
-            left = self._num_tasks - self._num_done_before - done_here
-            line += f"  ETA {left * elapsed_s / done_here / 60:.1f} min"
-        failed = {code: n for code, n in sorted(pool.statuses.items()) if code != OK_STATUS}
-        if failed:
-            line += "  failed " + ", ".join(f"{code} {n:,}" for code, n in failed.items())
-        say(line)
+        super().stands(pool)
         for one in lines_of(pool)[:_SEATS_SHOWN]:
             say(f"  {one}")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,13 +11,7 @@ from llmperf.cli.console import say
 from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
-    from cluster.config import ClusterCollectConfig
-    from llmperf_common.config import Node
-    from workers.config import CollectConfig
-    from workers.device_worker import RunStart
     from workers.summary import CollectSummary
-
-ConfigT = TypeVar("ConfigT", bound="Node")
 
 
 def collect(
@@ -114,42 +107,30 @@ def collect(
     """Time kernels on one device, or on a cluster's, into an exactly-once dataset. Running it again resumes."""
     if ledger != "sqlite" and not ledger.startswith(("redis://", "rediss://", "unix://")):
         raise CommandError(Exit.USAGE, f"--ledger {ledger!r}: must be sqlite or redis://HOST:PORT")
-    values = {
-        "plan.samples_per_kernel": samples_per_kernel,
-        "plan.strategies": _names(strategy),
-        "plan.seed": seed,
-        "limits.max_time_s": parse_duration_s(max_time) if max_time is not None else None,
-        "limits.max_failures": max_failures,
-    }
-    if cluster:
-        from cluster.config import ClusterCollectConfig  # noqa: PLC0415
+    from llmperf import collecting  # noqa: PLC0415
+    from llmperf.cli.progress import interrupts_to  # noqa: PLC0415
+    from workers.device_worker import Control  # noqa: PLC0415
 
-        settings = _config(ClusterCollectConfig, preset, config, set_ or [], values)
-        _finish(_collect_on_cluster(corpus, out, device, settings, ledger))
-    else:
-        from workers.config import CollectConfig  # noqa: PLC0415
-
-        alone = _config(CollectConfig, preset, config, set_ or [], values)
-        _finish(_collect(corpus, out, device, alone, ledger))
-
-
-def _config(
-    tree: type[ConfigT],
-    preset: str,
-    file: Path | None,
-    overrides: list[str],
-    values: dict[str, Any],
-) -> ConfigT:
-    from llmperf_common.config import load_config  # noqa: PLC0415
-
-    return load_config(
-        tree,
-        preset=preset,
-        preset_folder="collect",
-        file=file,
-        overrides=overrides,
-        values=values,
-    )
+    run = collecting.collect_on_cluster if cluster else collecting.collect
+    control = Control()
+    with interrupts_to(control):
+        summary = run(
+            corpus,
+            out,
+            device=device,
+            preset=preset,
+            samples_per_kernel=samples_per_kernel,
+            strategies=_names(strategy),
+            seed=seed,
+            max_time=max_time,
+            max_failures=max_failures,
+            config=config,
+            overrides=set_ or (),
+            progress=True,
+            ledger=ledger,
+            control=control,
+        )
+    _finish(summary)
 
 
 def _names(given: list[str] | None) -> list[str] | None:
@@ -157,58 +138,6 @@ def _names(given: list[str] | None) -> list[str] | None:
     if given is None:
         return None
     return list(dict.fromkeys(name.strip() for text in given for name in text.split(",")))
-
-
-def _collect(
-    corpus: list[Path], out: str, device: str, settings: CollectConfig, ledger: str
-) -> CollectSummary:
-    from llmperf import api  # noqa: PLC0415
-    from llmperf.cli.progress import ProgressObserver, interrupts_to  # noqa: PLC0415
-    from workers.device_worker import Control  # noqa: PLC0415
-
-    control = Control()
-    observers: list[ProgressObserver] = []
-
-    def observe(start: RunStart) -> ProgressObserver:
-        observers.append(ProgressObserver(start))
-        return observers[-1]
-
-    with interrupts_to(control):
-        try:
-            return api.collect(
-                corpus=corpus,
-                out=out,
-                device=device,
-                config=settings,
-                control=control,
-                observe=observe,
-                tell=say,
-                ledger=ledger,
-            )
-        finally:
-            for observer in observers:
-                observer.close()
-
-
-def _collect_on_cluster(
-    corpus: list[Path], out: str, device: str, settings: ClusterCollectConfig, ledger: str
-) -> CollectSummary:
-    from llmperf import api  # noqa: PLC0415
-    from llmperf.cli.cluster_progress import ClusterProgress  # noqa: PLC0415
-    from llmperf.cli.progress import interrupts_to  # noqa: PLC0415
-    from workers.device_worker import Control  # noqa: PLC0415
-
-    control = Control()
-    with interrupts_to(control):
-        return api.collect_on_cluster(
-            corpus=corpus,
-            out=out,
-            device=device,
-            config=settings,
-            control=control,
-            observer=ClusterProgress(),
-            ledger=ledger,
-        )
 
 
 def _finish(summary: CollectSummary) -> None:
@@ -238,20 +167,3 @@ def _finish(summary: CollectSummary) -> None:
             f"stopped: {summary.num_failed:,} failed rows are more than --max-failures; "
             "see the failure_detail column, or `llmperf report`",
         )
-
-
-def parse_duration_s(text: str) -> float:
-    """Read ``90``, ``90s``, ``20m`` or ``2h`` as seconds.
-
-    >>> parse_duration_s("20m")
-    1200.0
-    """
-    factors = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-    number, factor = (text[:-1], factors[text[-1]]) if text[-1:] in factors else (text, 1.0)
-    try:
-        seconds = float(number) * factor
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < math.inf:
-        raise CommandError(Exit.USAGE, f"--max-time {text!r}: write it as 90, 90s, 20m or 2h")
-    return seconds

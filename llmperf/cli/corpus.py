@@ -105,7 +105,7 @@ def _check_out(out: Path, sources: Sequence[Path]) -> None:
 
 
 def _analysed(corpus: Corpus, device: str, out: Path) -> Corpus:
-    from llmperf.api import device_ref  # noqa: PLC0415
+    from llmperf.collecting import device_ref  # noqa: PLC0415
     from workers.analyse_ahead import analyse_corpus  # noqa: PLC0415
     from workers.device.ownership import held_for_analysis  # noqa: PLC0415
 

@@ -33,7 +33,7 @@ def verify(directory: _Directory, as_json: _Json = False) -> None:
 
     report = verify_(directory)
     if as_json:
-        answer_json(dataclasses.asdict(report) | {"is_ok": report.is_ok})
+        answer_json(dataclasses.asdict(report) | {"is_ok": report.clean})
     else:
         for problem in report.problems:
             answer(f"{problem.kind}: {problem.name}: {problem.what}")
@@ -41,8 +41,8 @@ def verify(directory: _Directory, as_json: _Json = False) -> None:
             say(f"note: {note.kind}: {note.name}: {note.what}")
         answer_table(str(directory), ("what", "count"), _flat(dataclasses.asdict(report.counts)))
         count = len(report.problems)
-        answer("clean" if report.is_ok else f"{count} problem{'s' if count > 1 else ''}")
-    if not report.is_ok:
+        answer("clean" if report.clean else f"{count} problem{'s' if count > 1 else ''}")
+    if not report.clean:
         raise typer.Exit(Exit.BAD_INPUT)
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _EXTRAS = {
     "opencl": ("pyopencl",),
     "cluster": ("ray", "redis"),
-    "train": ("lightgbm", "sklearn", "torch", "transformers", "deepspeed"),
+    "train": ("lightgbm", "sklearn"),
+    "deepspeed": ("torch", "transformers", "safetensors", "deepspeed"),
     "cuda": ("pycuda", "pynvml"),
 }
 

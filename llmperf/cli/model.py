@@ -68,9 +68,9 @@ def train(
         data=data,
         out=out,
         preset=preset,
-        overrides=tuple(set_ or ()),
-        config_file=config,
-        progress=say,
+        config=config,
+        overrides=set_ or (),
+        progress=True,
     )
     if as_json:
         answer_json(

@@ -16,7 +16,7 @@ from llmperf.exits import CommandError, Exit
 from llmperf_common.store.location import local_folder
 
 if TYPE_CHECKING:
-    from llmperf.report import DatasetView, EvaluationView, KernelChoice, Stamp
+    from llmperf.html_report import DatasetView, EvaluationView, KernelChoice, Stamp
 
 _PREDICTIONS = "predictions.parquet"
 _EVALUATION_FACTS = (
@@ -71,7 +71,21 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained HTML page about a dataset, an evaluation, both, or a corpus."""
-    from llmperf.report import (  # noqa: PLC0415
+    write_page(directory, out, evaluation, _choice(kernel, kernels))
+    say(f"{out} written")
+
+
+def write_page(
+    directory: str, out: Path, evaluation: Path | None, choice: KernelChoice | None = None
+) -> None:
+    """Write the page about a dataset, an evaluation, both, or a corpus.
+
+    Raises:
+        OutputTaken: ``out`` holds something that is no report.
+        CommandError: A kernel is not in the dataset, or an option does not go with what is named.
+    """
+    from llmperf.html_report import (  # noqa: PLC0415
+        KernelChoice,
         Stamp,
         UnknownKernelError,
         report_to_write,
@@ -80,7 +94,7 @@ def report(
     from llmperf_common.store.location import local_folder  # noqa: PLC0415
 
     report_to_write(out)  # before the work, not only after it
-    choice = _choice(kernel, kernels)
+    choice = choice or KernelChoice()
     stamp = Stamp(made_at=datetime.now(UTC), version=llmperf.__version__)
     local = local_folder(directory)
     if local is not None and local.is_file():
@@ -104,11 +118,10 @@ def report(
         )
     except UnknownKernelError as error:
         raise CommandError(Exit.BAD_INPUT, f"{directory}: {error}") from None
-    say(f"{out} written")
 
 
 def _choice(names: list[str] | None, limit: str | None) -> KernelChoice:
-    from llmperf.report import KernelChoice  # noqa: PLC0415
+    from llmperf.html_report import KernelChoice  # noqa: PLC0415
 
     if names and limit is not None:
         raise CommandError(Exit.USAGE, "--kernel and --kernels exclude each other: give one")
@@ -124,7 +137,7 @@ def _choice(names: list[str] | None, limit: str | None) -> KernelChoice:
 
 
 def _no_kernels_here(choice: KernelChoice, what: str) -> None:
-    from llmperf.report import KernelChoice  # noqa: PLC0415
+    from llmperf.html_report import KernelChoice  # noqa: PLC0415
 
     if choice != KernelChoice():
         raise CommandError(
@@ -134,7 +147,7 @@ def _no_kernels_here(choice: KernelChoice, what: str) -> None:
 
 
 def _report_corpus(path: Path, out: Path, stamp: Stamp) -> None:
-    from llmperf.report import CorpusView, write_corpus_report  # noqa: PLC0415
+    from llmperf.html_report import CorpusView, write_corpus_report  # noqa: PLC0415
     from workers.corpus import read_corpus  # noqa: PLC0415
 
     write_corpus_report(CorpusView(corpus=read_corpus(path), title=path.name), out=out, stamp=stamp)
@@ -142,7 +155,7 @@ def _report_corpus(path: Path, out: Path, stamp: Stamp) -> None:
 
 
 def _dataset_view(directory: str) -> DatasetView:
-    from llmperf.report import DatasetView  # noqa: PLC0415
+    from llmperf.html_report import DatasetView  # noqa: PLC0415
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
 
     dataset = open_dataset(directory)
@@ -181,7 +194,7 @@ def _evaluation_view(directory: Path, dataset: DatasetView | None) -> Evaluation
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    from llmperf.report import EvaluationView  # noqa: PLC0415
+    from llmperf.html_report import EvaluationView  # noqa: PLC0415
 
     try:
         predictions = pq.read_table(directory / _PREDICTIONS)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from llmperf_common.errors import LlmperfError
 from llmperf_common.store.manifest import ShardEntry
 
 
@@ -18,7 +19,7 @@ class LedgerLostError(Exception):
     """The ledger was replaced or wiped: attach again before going on."""
 
 
-class LedgerAwayError(Exception):
+class LedgerAwayError(LlmperfError):
     """The ledger cannot be reached just now; what was asked may have happened or not. Ask again later."""
 
 

@@ -16,6 +16,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from llmperf_common.errors import LlmperfError
+
 TEMPORARY_PREFIX = ".tmp-"
 """Readers of Parquet folders skip names with a leading dot; the sweeper removes leftovers."""
 
@@ -24,7 +26,7 @@ _NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, er
 """What ``link`` says on FAT and on many FUSE mounts (of buckets, say)."""
 
 
-class StoreError(Exception):
+class StoreError(LlmperfError):
     """The dataset folder cannot be used: the message says what, where and what to do."""
 
 

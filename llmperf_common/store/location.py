@@ -53,16 +53,6 @@ def local_folder(location: Location) -> Path | None:
     return Path(text)
 
 
-def title_of(location: Location) -> str:
-    """Return the last part of a location's name.
-
-    >>> title_of("s3://bucket/runs/first/")
-    'first'
-    """
-    folder = local_folder(location)
-    return str(location).rstrip("/").rpartition("/")[2] if folder is None else folder.resolve().name
-
-
 def state_name(location: str) -> str:
     """Return a folder name for what this machine keeps of an S3 dataset: its ledger and event logs.
 

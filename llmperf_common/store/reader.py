@@ -6,15 +6,20 @@ manifest does not list does not exist. Does not judge what the rows say (``verif
 
 from __future__ import annotations
 
+import difflib
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from llmperf_common.failures import OK_STATUS
 from llmperf_common.ids import sha256_hex
+from llmperf_common.notebook import html_facts
 from llmperf_common.records import SentinelReading
 from llmperf_common.schemas import TABLES, missing_or_changed_columns
 from llmperf_common.store.filesystem import Filesystem, StoreError
@@ -23,10 +28,19 @@ from llmperf_common.store.manifest import Manifest, ShardEntry, latest_manifest,
 from llmperf_common.store.run import RUN_FILE, RunRecord, read_run
 from llmperf_common.store.shard import ShardError, read_footer
 
+if TYPE_CHECKING:
+    from llmperf_common.store.stats import DatasetStats
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Dataset:
-    """One version of a dataset; every method reads the shards of ``manifest`` and nothing else."""
+    """One version of a dataset; every method reads the shards of ``manifest`` and nothing else.
+
+    Attributes:
+        fs: where it lies.
+        run: the record of its run: plan, corpus, device classes, config.
+        manifest: the shards of this version.
+    """
 
     fs: Filesystem
     run: RunRecord
@@ -35,6 +49,19 @@ class Dataset:
     def samples(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the samples, one row a launch config; ``columns`` limits what is read."""
         return self._whole("samples", columns)
+
+    def of_kernel(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the ok samples of the kernels called ``name``, by device class and ascending work-items.
+
+        Args:
+            name: a kernel's name, as in the source.
+            columns: those to return; all where None.
+
+        Raises:
+            StoreError: The dataset has no such kernel; the message names the nearest.
+            KeyError: A column is not of the samples.
+        """
+        return _samples_of_kernel(self, name, project("samples", columns).names)
 
     def kernels(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the kernels, one row a task."""
@@ -108,6 +135,31 @@ class Dataset:
             counts.update(value_counts(table.column("status")))
         return dict(counts.most_common())
 
+    def stats(self) -> DatasetStats:
+        """Count rows by status, regime, strategy, device class and suite, and how long launches take."""
+        from llmperf_common.store.stats import dataset_stats  # noqa: PLC0415  (it reads datasets)
+
+        return dataset_stats(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Dataset {self.fs.describe()}: {self.num_samples:,} samples of {self.num_tasks:,} tasks, "
+            f"version {self.manifest.version}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_facts(
+            f"dataset {self.fs.describe()}",
+            {
+                "version": self.manifest.version,
+                "tasks": f"{self.num_tasks:,} of {self.run.num_tasks:,}",
+                "samples": self.num_samples,
+                "device classes": ", ".join(one.name for one in self.run.device_classes),
+                "begun": self.run.created_at,
+                "plan": self.run.plan_hash,
+            },
+        )
+
     def _whole(self, table: str, columns: Sequence[str] | None) -> pa.Table:
         tables = list(self.iter_table(table, columns))
         return pa.concat_tables(tables) if tables else project(table, columns).empty_table()
@@ -145,6 +197,34 @@ def project(table: str, columns: Sequence[str] | None) -> pa.Schema:
     """
     schema = TABLES[table]
     return schema if columns is None else pa.schema([schema.field(name) for name in columns])
+
+
+def _samples_of_kernel(dataset: Dataset, name: str, columns: Sequence[str]) -> pa.Table:
+    """Return ``columns`` of the ok samples of the kernels called ``name``; see ``Dataset.of_kernel``."""
+    kernels = dataset.kernels(["name", "kernel_id"])
+    names = kernels.column("name").to_pylist()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=3) or sorted(set(names))[:3]
+        raise StoreError(
+            f"{dataset.fs.describe()} has no kernel {name!r}: name another, such as {', '.join(near)}"
+        )
+    wanted = kernels.filter(pc.equal(kernels.column("name"), name)).column("kernel_id")
+    needed = dict.fromkeys([*columns, "kernel_id", "status", "device_class", "global_size"])
+    found = pa.concat_tables(
+        part.filter(
+            pc.and_(
+                pc.is_in(part.column("kernel_id"), value_set=wanted.combine_chunks()),
+                pc.equal(part.column("status"), OK_STATUS),
+            )
+        )
+        for part in dataset.iter_samples(list(needed))
+    )
+    keys = [
+        (row["device_class"], math.prod(row["global_size"]), row["global_size"])
+        for row in found.select(["device_class", "global_size"]).to_pylist()
+    ]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    return found.take(pa.array(order, pa.int64())).select(list(columns))
 
 
 def read_columns(data: bytes, name: str, columns: Sequence[str]) -> pa.Table:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llmperf_common.errors import Exit
 from llmperf_common.ids import HARNESS_VERSION
 from llmperf_common.records import DeviceClass
 from llmperf_common.schemas import SCHEMA_VERSION
@@ -24,6 +25,8 @@ RUN_LOCK = ".run.lock"
 
 class ForeignRunError(StoreError):
     """The folder belongs to another run; exit code 2."""
+
+    exit_code = Exit.USAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ Owns ``llmperf dataset stats`` but for its printing. Streams over a few columns;
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llmperf_common.failures import OK_STATUS, FailureCode
+from llmperf_common.notebook import html_facts
 from llmperf_common.store.reader import Dataset, value_counts
 
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
@@ -65,6 +67,9 @@ class DatasetStats:
     num_planned_tasks: int
     num_done_tasks: int
     num_pending_tasks: int
+
+    def _repr_html_(self) -> str:
+        return html_facts(f"dataset version {self.version}", dataclasses.asdict(self))
 
 
 def dataset_stats(dataset: Dataset) -> DatasetStats:

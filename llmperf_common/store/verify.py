@@ -6,6 +6,7 @@ Nothing is raised for a damaged dataset: each damage is a ``Problem``. Reads one
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.ids import sha256_hex
+from llmperf_common.notebook import html_facts, html_table
 from llmperf_common.schemas import TABLES
 from llmperf_common.store.chain_checks import check_chain
 from llmperf_common.store.filesystem import Filesystem, StoreError
@@ -43,8 +45,12 @@ class VerifyCounts:
 class VerifyReport:
     """The outcome of a verification.
 
-    ``notes`` are no problems: what a running collector or a compaction leaves for later. ``version`` is the
-    manifest's, 0 where there is none.
+    Attributes:
+        path: the dataset.
+        version: of the manifest; 0 where there is none.
+        problems: what is wrong; each has a ``kind``, the ``name`` of the file and ``what``.
+        notes: what a running collector or a compaction leaves for later: no problems.
+        counts: tasks and rows.
     """
 
     path: str
@@ -54,9 +60,17 @@ class VerifyReport:
     counts: VerifyCounts
 
     @property
-    def is_ok(self) -> bool:
+    def clean(self) -> bool:
         """Whether nothing is wrong."""
         return not self.problems
+
+    def _repr_html_(self) -> str:
+        counts = html_facts(
+            f"{self.path}: {'clean' if self.clean else f'{len(self.problems)} problems'}",
+            dataclasses.asdict(self.counts),
+        )
+        rows = [(one.kind.value, one.name, one.what) for one in self.problems]
+        return counts + (html_table("problems", ("kind", "file", "what"), rows) if rows else "")
 
 
 def verify(path: Location) -> VerifyReport:

@@ -14,10 +14,8 @@ from typing import Any
 
 import pytest
 
-from cluster.config import ClusterCollectConfig
+import llmperf
 from cluster.metrics import METRICS
-from llmperf import api
-from llmperf_common.config import load_config
 from llmperf_common.extras import require
 from llmperf_common.ledger.holder import boot_clock_s
 from llmperf_common.ledger.looking import look_at_sqlite
@@ -55,19 +53,18 @@ def scraped(ray: Any) -> str:
 def test_a_run_can_be_watched_by_prometheus(ray: Any, tmp_path: Path) -> None:
     names = [f"k{n}" for n in range(NUM_KERNELS)]
     slow = [{"kernel": name, "action": "slow", "seconds": 0.015} for name in names]
-    overrides = ["timing.spin_up_ms=0", "plan.samples_per_kernel=6", "store.commit_interval_s=0.2"]
-    config = load_config(
-        ClusterCollectConfig, preset="default", preset_folder="collect", overrides=overrides
-    )
     ended: list[Any] = []
+    told: list[llmperf.CollectProgress] = []
 
     def collect() -> None:
         ended.append(
-            api.collect_on_cluster(
-                corpus=write_kernels(tmp_path / "kernels", names),
-                out=tmp_path / "data",
+            llmperf.collect_on_cluster(
+                write_kernels(tmp_path / "kernels", names),
+                tmp_path / "data",
                 device=replay_file(tmp_path / "r.json", behaviours=slow),
-                config=config,
+                samples_per_kernel=6,
+                overrides={"timing.spin_up_ms": 0, "store.commit_interval_s": 0.2},
+                progress=told.append,
             )
         )
 
@@ -94,16 +91,18 @@ def test_a_run_can_be_watched_by_prometheus(ray: Any, tmp_path: Path) -> None:
     assert re.search(r'^ray_llmperf_ledger_seconds_count{.*call="commit"', text, re.M)
     run.join(timeout=100)
     assert ended[0].num_ok == NUM_KERNELS * 6
+    assert (told[-1].num_tasks_done, told[-1].num_ok) == (NUM_KERNELS, NUM_KERNELS * 6)
+    assert told[-1].eta_s == 0
     view = look_at_sqlite(tmp_path / "data" / "ledger", [range(NUM_KERNELS)], now_s=boot_clock_s())
     assert view is not None
-    told = [json.loads(one.document) for one in view.workers]
-    (driver,) = (one for one in told if one.get("role") == "driver")
+    boards = [json.loads(one.document) for one in view.workers]
+    (driver,) = (one for one in boards if one.get("role") == "driver")
     assert (driver["state"], driver["seats"], driver["not_collecting"]) == (
         "ended",
         {"done": 1},
         [],
     )
-    (report,) = (one for one in told if one.get("role") != "driver")
+    (report,) = (one for one in boards if one.get("role") != "driver")
     assert (report["state"], report["ok"]) == ("ended", NUM_KERNELS * 6)
     assert report["seat"].endswith("/cpu0")
     assert report["actor_id"]

@@ -101,7 +101,7 @@ def test_collect_verify_read_and_report(location: str, tmp_path: Path) -> None:
     merged = location + "-merged"
     done = llmperf("dataset", "merge", location, location, "--out", merged)
     assert done.code == 0, done.err
-    assert verify(merged).is_ok
+    assert verify(merged).clean
     assert_refused(
         llmperf("dataset", "merge", location, location, "--out", merged), 2, "is not empty"
     )

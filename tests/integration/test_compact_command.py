@@ -89,7 +89,7 @@ def kill_and_check(location: str, step: int | str) -> bool:
     assert rows_of(location) == before
     done = llmperf(*compaction(location))
     assert done.code == 0, done.err
-    assert verify(location).is_ok
+    assert verify(location).clean
     assert rows_of(location) == before
     assert len(open_dataset(location).shards("samples")) == 2
     return dying.returncode == -9
@@ -148,7 +148,7 @@ def test_a_collect_goes_on_after_it(copied: Collected) -> None:
     assert "pending 0" in done.err
     assert rows_of(str(one.out)) == before
     checked = verify(one.out)
-    assert checked.is_ok
+    assert checked.clean
     assert len(open_dataset(one.out).shards("samples")) == 1
 
 
@@ -173,5 +173,5 @@ def test_compacting_an_unfinished_run(copied: Collected, tmp_path: Path) -> None
     assert llmperf("dataset", "compact", location).code == 0
     done = llmperf(*command, *options)
     assert done.code == 0, done.err
-    assert verify(location).is_ok
+    assert verify(location).clean
     assert verify(location).counts.ok == 24

@@ -34,7 +34,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_demo_leaves_a_thousand_clean_samples(demo: Path) -> None:
-    assert verify(demo / "data").is_ok
+    assert verify(demo / "data").clean
     assert open_dataset(demo / "data").status_counts()["ok"] >= 1000
 
 

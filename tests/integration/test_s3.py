@@ -268,7 +268,7 @@ def test_what_is_no_location_is_told(text, server):
 
 def test_an_empty_prefix_is_no_dataset(location):
     assert_refused(llmperf("dataset", "stats", location), 3, "is not a dataset", location)
-    assert not verify(location).is_ok
+    assert not verify(location).clean
 
 
 _WITHOUT_BOTO3 = """

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 
-from llmperf.report import DatasetView, EvaluationView
+from llmperf.html_report import DatasetView, EvaluationView
 from llmperf_common import schemas
 from llmperf_common.records import SentinelReading
 

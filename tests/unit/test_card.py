@@ -145,4 +145,4 @@ def test_a_dataset_without_results_has_a_card(tmp_path):
 
 def test_the_card_disturbs_neither_sweep_nor_verification(path):
     assert sweep(open_dataset(path).fs).removed == ()
-    assert verify(path).is_ok
+    assert verify(path).clean

@@ -79,7 +79,7 @@ def test_fewer_shards_with_the_same_rows(data):
     assert (report.num_pairs_before, report.num_pairs, report.removed) == (8, 1, ())
     assert len(report.waiting) == 16
     checked = verify(data)
-    assert checked.is_ok
+    assert checked.clean
     assert {note.what for note in checked.notes} == {"was compacted; kept for its readers"}
 
 
@@ -124,7 +124,7 @@ def test_no_row_changes(
             assert rows_of(after) == before
             assert tokens_of(after.fs) == tokens
             assert all(entry.rows <= max(rows, largest) for entry in after.shards("samples"))
-            assert verify(data).is_ok
+            assert verify(data).clean
 
 
 def test_a_second_compaction_finds_nothing_to_do(data):
@@ -166,7 +166,7 @@ def test_replaced_shards_stay_a_day_and_then_go(data):
     assert late.version == first.version + 2, "versions that list them had to grow old"
     assert later.version == late.version
     assert rows_of(open_dataset(data)) == before
-    assert verify(data).is_ok
+    assert verify(data).clean
     assert not verify(data).notes
     text = (data / "README.md").read_text()
     assert not any(name in text for name in late.removed)
@@ -239,7 +239,7 @@ def test_a_rebuild_binds_every_task(data, tmp_path, wait):
         ledger.close()
     bound = [task for _, found in tasks_by_shard(fs, latest_manifest(fs)) for task in found]
     assert sorted(bound) == tasks
-    assert verify(data).is_ok
+    assert verify(data).clean
 
 
 def test_falling_back_behind_a_compaction_loses_nothing(data):
@@ -252,7 +252,7 @@ def test_falling_back_behind_a_compaction_loses_nothing(data):
     assert rows_of(open_dataset(data)) == before
     compact(data, target=WHOLE, now=NOW)
     assert rows_of(open_dataset(data)) == before
-    assert verify(data).is_ok
+    assert verify(data).clean
 
 
 def test_without_any_manifest_every_task_is_found_once(data):
@@ -274,7 +274,7 @@ def test_what_is_published_again_after_a_compaction_stays_out(data):
     compact(data, target=WHOLE, now=NOW)
     publish_entries(fs, old)
     assert open_dataset(fs).num_tasks == 8
-    assert verify(data).is_ok
+    assert verify(data).clean
 
 
 def test_targets_and_names():

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from llmperf.cli.main import app
 from llmperf.exits import CommandError, Exit
-from llmperf.report import CorpusView, render_corpus_report
+from llmperf.html_report import CorpusView, render_corpus_report
 from workers.corpus import Corpus, read_sources, write_corpus
 
 EVIL = "<script>alert(1)</script>&\"'\u202e"
@@ -93,4 +93,4 @@ def test_the_commands(corpus: Corpus, tmp_path: Path):
         app, ["report", str(path), "--out", str(out), "--evaluation", str(tmp_path)]
     )
     assert isinstance(wrong.exception, CommandError)
-    assert wrong.exception.code is Exit.USAGE
+    assert wrong.exception.exit_code is Exit.USAGE

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from llmperf.report.page import document, is_report
-from llmperf.report.views import Stamp
-from llmperf.report.writer import report_to_write
+from llmperf.html_report.page import document, is_report
+from llmperf.html_report.views import Stamp
+from llmperf.html_report.writer import report_to_write
 from llmperf_common.config import ConfigError
 from llmperf_common.outputs import OutputTaken, file_to_write, folder_to_write, holds_json
 

@@ -5,6 +5,8 @@ Also what importing the package and asking for help may load: nothing heavy.
 
 from __future__ import annotations
 
+import importlib
+import re
 import subprocess
 import sys
 
@@ -13,8 +15,10 @@ import pytest
 import llmperf
 from cluster.config import ClusterCollectConfig
 from cluster.metrics import METRICS
-from llmperf.exits import Exit
+from llmperf import reference_api
+from llmperf.exits import Exit, exit_code_of
 from llmperf.reference import commands, option_names
+from llmperf_common import errors
 from llmperf_common.config import key_names, preset_names
 from llmperf_common.failures import FailureCode
 from llmperf_common.schemas import SCHEMA_VERSION, TABLES
@@ -134,14 +138,9 @@ def test_presets() -> None:
 
 def test_exported_names() -> None:
     wanted = [
-        "__version__",
-        "collect",
-        "evaluate",
-        "load_model",
-        "open_dataset",
-        "predict",
-        "train",
-    ]
+        "CollectProgress", "LlmperfError", "Prediction", "__version__", "collect", "collect_on_cluster",
+        "evaluate", "load_model", "open_dataset", "predict", "report", "train", "verify",
+    ]  # fmt: skip
     assert wanted == llmperf.__all__
     assert dir(llmperf) == wanted
     assert all(getattr(llmperf, name) for name in wanted)
@@ -167,6 +166,48 @@ def test_exit_codes() -> None:
         "TOO_MANY_FAILURES": 5,
         "INTERRUPTED": 130,
     }
+
+
+ERRORS = {
+    "llmperf.exits.CommandError": 3,
+    "llmperf_common.config.ConfigError": 2,
+    "llmperf_common.outputs.OutputTaken": 2,
+    "trainer.errors.RunExists": 2,
+    "llmperf_common.extras.MissingExtra": 2,
+    "cluster.redis_connection.LedgerUrlError": 2,
+    "cluster.collect.ManyHostsError": 2,
+    "cluster.runtime.ClusterAddressError": 2,
+    "llmperf_common.store.filesystem.StoreError": 3,
+    "llmperf_common.store.run.ForeignRunError": 2,
+    "llmperf_common.ledger.protocol.LedgerAwayError": 3,
+    "workers.corpus_files.CorpusError": 3,
+    "llmperf_common.splits.SplitError": 3,
+    "trainer.errors.BadInput": 3,
+    "trainer.errors.SeenRows": 3,
+    "workers.run_children.DeviceLostError": 4,
+    "workers.device.gpu_lock.GpuTakenError": 4,
+}
+"""The tree of ``llmperf_common/errors.py`` with the exit codes."""
+ALSO_VALUE_ERRORS = (
+    "ConfigError", "LedgerUrlError", "ManyHostsError", "ClusterAddressError", "CorpusError",
+    "SplitError", "BadInput",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_foreseeable_error_has_the_base_and_its_code(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    found = getattr(importlib.import_module(module), kind)
+    assert issubclass(found, llmperf.LlmperfError)
+    assert found.exit_code == ERRORS[name]
+    assert exit_code_of(found.__new__(found)) == ERRORS[name]
+    assert kind not in ALSO_VALUE_ERRORS or issubclass(found, ValueError)
+
+
+def test_the_tree_of_errors_is_drawn() -> None:
+    drawn = re.findall(r"\+-- (\w+)", str(errors.__doc__))
+    assert sorted(drawn) == sorted(name.rpartition(".")[2] for name in ERRORS)
+    assert set(reference_api.ERRORS) == set(ERRORS)
 
 
 _IMPORT = "import llmperf"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import tomllib
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import llmperf
 from cluster.config import ClusterConfig
 from cluster.metrics import METRICS
 from llmperf import reference
@@ -42,7 +44,7 @@ def test_every_page_is_written(tmp_path: Path) -> None:
 def test_a_missing_folder_is_a_usage_error() -> None:
     with pytest.raises(CommandError, match="FOLDER") as caught:
         reference.main([])
-    assert caught.value.code is Exit.USAGE
+    assert caught.value.exit_code is Exit.USAGE
 
 
 def test_every_exit_code_and_retry_rule_has_a_meaning() -> None:
@@ -53,6 +55,24 @@ def test_every_exit_code_and_retry_rule_has_a_meaning() -> None:
 def first_cells(page: str) -> list[str]:
     """The text of the first column of every table of a page."""
     return [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| `")]
+
+
+def test_the_api_page_has_every_name_and_says_what_it_is() -> None:
+    page = reference.render()["api.md"]
+    functions = [name for name in llmperf.__all__ if name[0].islower()]
+    assert re.findall(r"^## `llmperf\.(\w+)`$", page, re.MULTILINE) == functions
+    for section in re.split(r"^#+ `.*$", page, flags=re.MULTILINE)[1:]:
+        words = re.sub(r"```python.*?```", "", section, flags=re.DOTALL)
+        assert re.match(r"\s*[A-Z][\w ]", words), f"no docstring: {section}"
+
+
+@pytest.mark.parametrize("name", [name for name in llmperf.__all__ if name[0].islower()])
+def test_every_argument_of_the_api_has_a_meaning(name: str) -> None:
+    page = reference.render()["api.md"]
+    section = page.split(f"\n## `llmperf.{name}`\n")[1].split("\n## ")[0]
+    told = re.findall(r"^- `(\w+)`: \S", section.partition("**Args**")[2], re.MULTILINE)
+    wanted = list(inspect.signature(getattr(llmperf, name)).parameters)
+    assert told[: len(wanted)] == wanted
 
 
 def test_config_lists_every_key_once() -> None:

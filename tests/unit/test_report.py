@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from llmperf.report import (
+from llmperf.html_report import (
     DatasetView,
     EvaluationView,
     Stamp,
@@ -22,14 +22,14 @@ from llmperf.report import (
     render_report,
     write_report,
 )
-from llmperf.report.columns import row_medians, row_products
-from llmperf.report.dataset_facts import dataset_facts
-from llmperf.report.dataset_footprint import footprint_bytes
-from llmperf.report.dataset_scaling import choose_kernels
-from llmperf.report.evaluation_calibration import bootstrap_share
-from llmperf.report.markup import escape
-from llmperf.report.metric_blocks import find_blocks
-from llmperf.report.scales import Scale, linear_scale, log_scale
+from llmperf.html_report.columns import row_medians, row_products
+from llmperf.html_report.dataset_facts import dataset_facts
+from llmperf.html_report.dataset_footprint import footprint_bytes
+from llmperf.html_report.dataset_scaling import choose_kernels
+from llmperf.html_report.evaluation_calibration import bootstrap_share
+from llmperf.html_report.markup import escape
+from llmperf.html_report.metric_blocks import find_blocks
+from llmperf.html_report.scales import Scale, linear_scale, log_scale
 from llmperf_common import schemas
 from tests.unit.report_factory import (
     START,
@@ -337,9 +337,7 @@ def test_numbers_read_well() -> None:
 
 
 def test_importing_llmperf_does_not_load_the_report() -> None:
-    code = (
-        "import sys, llmperf; assert not {'llmperf.report', 'numpy', 'pyarrow'} & set(sys.modules)"
-    )
+    code = "import sys, llmperf; assert not {'llmperf.html_report', 'numpy', 'pyarrow'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from llmperf.cli.main import app
 from llmperf.exits import CommandError, Exit
-from llmperf.report import DatasetView, KernelChoice, UnknownKernelError, render_report
-from llmperf.report.kernel_analysis import extent_words, polynomial_words
+from llmperf.html_report import DatasetView, KernelChoice, UnknownKernelError, render_report
+from llmperf.html_report.kernel_analysis import extent_words, polynomial_words
 from llmperf_common import schemas
 from llmperf_common.analysis import Extent, Polynomial, Term
 from tests.unit import dataset_factory

@@ -11,11 +11,11 @@ from importlib.resources import files
 
 import pytest
 
-from llmperf.report import EvaluationView, Stamp, render_report
-from llmperf.report.charts_bars import IntervalRow, error_scale, interval_chart
-from llmperf.report.charts_points import PlotText
-from llmperf.report.csv_data import csv_address, csv_text
-from llmperf.report.quantities import fact, fact_name, points_tick
+from llmperf.html_report import EvaluationView, Stamp, render_report
+from llmperf.html_report.charts_bars import IntervalRow, error_scale, interval_chart
+from llmperf.html_report.charts_points import PlotText
+from llmperf.html_report.csv_data import csv_address, csv_text
+from llmperf.html_report.quantities import fact, fact_name, points_tick
 from tests.unit.report_factory import check_page, make_dataset, make_evaluation, make_metrics
 
 RAW = {
@@ -196,7 +196,7 @@ def test_csv_is_safe_in_a_link_and_in_a_spreadsheet() -> None:
 
 
 def test_wide_tables_show_that_they_scroll() -> None:
-    style = (files("llmperf.report") / "page.css").read_text("utf-8")
+    style = (files("llmperf.html_report") / "page.css").read_text("utf-8")
     rule = re.search(r"\.scroll \{(.*?)\}", style, re.DOTALL)
     assert rule is not None
     assert rule.group(1).count("no-repeat local") == 2

@@ -102,7 +102,7 @@ def the_problem(report: VerifyReport) -> str:
 def test_a_sound_dataset_has_no_problem(path):
     report = verify(path)
     assert report.problems == report.notes == ()
-    assert report.is_ok
+    assert report.clean
     assert report.version == 2
     assert report.counts.tasks == report.counts.planned_tasks == 4
     assert report.counts.pending_tasks == 0
@@ -112,7 +112,7 @@ def test_a_sound_dataset_has_no_problem(path):
 
 def test_several_shards_and_pending_tasks(tmp_path):
     report = verify(make_dataset(tmp_path, kernels=5, num_planned_tasks=8))
-    assert report.is_ok
+    assert report.clean
     assert (report.counts.tasks, report.counts.pending_tasks) == (5, 3)
 
 
@@ -195,7 +195,7 @@ def test_a_wrong_kernels_row_is_found(path, column, value, words):
 @pytest.mark.parametrize("source", [None, ""])
 def test_a_kernel_without_source_keeps_its_id(path, source):
     rewrite(path, "kernels", with_value("source", 0, source))
-    assert verify(path).is_ok
+    assert verify(path).clean
 
 
 def test_a_wrong_task_is_found_wherever_it_shows(path):
@@ -275,7 +275,7 @@ def test_broken_chains_are_found(tmp_path):
     (tmp_path / name).unlink()
     assert f"{name}: is missing" in the_problem(verify(tmp_path))
     (tmp_path / name).write_text(whole)
-    assert verify(tmp_path).is_ok
+    assert verify(tmp_path).clean
 
 
 def test_orphans_are_problems_unless_a_collector_runs(path):
@@ -288,7 +288,7 @@ def test_orphans_are_problems_unless_a_collector_runs(path):
     assert [note.name for note in report.notes] == ["samples/.tmp-1-ab"]
     with fs.lock(RUN_LOCK, exclusive=False, wait=False):
         report = verify(path)
-    assert report.is_ok
+    assert report.clean
     assert len(report.notes) == 3
 
 
@@ -312,7 +312,7 @@ def test_compacted_shards_left_for_readers_are_notes(tmp_path):
     )
     fs.put_if_absent(manifest_name(compacted.version), compacted.to_json())
     report = verify(tmp_path)
-    assert report.is_ok, report.problems
+    assert report.clean, report.problems
     assert {note.name for note in report.notes} == {entry.name for entry in old}
 
 
@@ -323,7 +323,7 @@ def test_more_results_than_planned_are_found(tmp_path):
 
 def test_a_later_shard_may_lack_nullable_columns(path):
     rewrite(path, "samples", lambda t: t.drop_columns(["checks", "throttled"]))
-    assert verify(path).is_ok
+    assert verify(path).clean
     rewrite(path, "samples", lambda t: t.drop_columns(["seed"]))
     assert "'seed' is missing" in the_problem(verify(path))
 
@@ -339,7 +339,7 @@ def test_chunks_and_slices_do_not_shift_rows(path):
         == sample_ids_of(table.combine_chunks())[8:12]
     )
     rewrite(path, "samples", lambda t: t.take(pc.sort_indices(t.column("median_ns"))))
-    assert verify(path).is_ok
+    assert verify(path).clean
 
 
 SIZES = st.lists(st.integers(1, 2**40), min_size=0, max_size=3).map(tuple)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.records import Device
 from workers.device.host_lock import LOCK_FOLDER_VARIABLE, lock_folder, lock_now, open_lock
 
@@ -28,8 +29,10 @@ POLL_S = 0.1
 _MAX_OWNER_BYTES = 4096
 
 
-class GpuTakenError(Exception):
+class GpuTakenError(LlmperfError):
     """The GPU is not ours alone; the message says whose it is and what to do."""
+
+    exit_code = Exit.NO_DEVICE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,176 @@
+"""From views to a file: the functions that ``llmperf report`` calls.
+
+Owns which sections a page has and writing it whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from llmperf.html_report.corpus_failures import failures_section as corpus_failures_section
+from llmperf.html_report.corpus_failures import macros_section
+from llmperf.html_report.corpus_families import families_section
+from llmperf.html_report.corpus_overview import overview_section as corpus_overview_section
+from llmperf.html_report.corpus_shape import shape_section
+from llmperf.html_report.dataset_checks import checks_section
+from llmperf.html_report.dataset_coverage import coverage_section
+from llmperf.html_report.dataset_facts import DatasetFacts, dataset_facts
+from llmperf.html_report.dataset_failures import failures_section
+from llmperf.html_report.dataset_noise import noise_section
+from llmperf.html_report.dataset_overview import overview_section
+from llmperf.html_report.dataset_scaling import scaling_section
+from llmperf.html_report.dataset_times import times_section
+from llmperf.html_report.evaluation_calibration import calibration_section
+from llmperf.html_report.evaluation_errors import errors_section
+from llmperf.html_report.evaluation_facts import EvaluationFacts, evaluation_facts
+from llmperf.html_report.evaluation_kernels import kernels_section
+from llmperf.html_report.evaluation_metrics import metrics_section
+from llmperf.html_report.headline import headline, subtitle
+from llmperf.html_report.kernel_sections import kernel_sections
+from llmperf.html_report.markup import Html
+from llmperf.html_report.page import document, is_report
+from llmperf.html_report.quantities import counted
+from llmperf.html_report.views import CorpusView, DatasetView, EvaluationView, KernelChoice, Stamp
+from llmperf_common.outputs import file_to_write
+from workers.corpus_stats import corpus_stats
+
+_NO_STAMP = Stamp()
+_BY_RULE = KernelChoice()
+
+
+def dataset_sections(facts: DatasetFacts) -> list[Html]:
+    """Return the sections about a dataset."""
+    makers = (
+        overview_section,
+        coverage_section,
+        failures_section,
+        times_section,
+        scaling_section,
+        noise_section,
+        checks_section,
+    )
+    return [make(facts) for make in makers]
+
+
+def evaluation_sections(facts: EvaluationFacts) -> list[Html]:
+    """Return the sections about an evaluation."""
+    makers = (metrics_section, errors_section, calibration_section, kernels_section)
+    return [make(facts) for make in makers]
+
+
+def corpus_sections(view: CorpusView) -> list[Html]:
+    """Return the sections about a corpus."""
+    stats = corpus_stats(view.corpus)
+    makers = (
+        corpus_overview_section,
+        shape_section,
+        families_section,
+        corpus_failures_section,
+        macros_section,
+    )
+    return [make(view, stats) for make in makers]
+
+
+def render_corpus_report(view: CorpusView, *, stamp: Stamp = _NO_STAMP) -> str:
+    """Return the page about a corpus as text."""
+    sections = corpus_sections(view)
+    title = f"{view.title}: {counted(len(view.corpus.kernels), 'kernel')}"
+    return str(document(title, "LLMPerf corpus report", sections, stamp, has_times=False))
+
+
+def render_report(
+    *,
+    dataset: DatasetView | None,
+    evaluation: EvaluationView | None,
+    stamp: Stamp = _NO_STAMP,
+    kernels: KernelChoice = _BY_RULE,
+) -> str:
+    """Return the page as text: the dataset's part, the evaluation's part, or both.
+
+    Raises:
+        ValueError: Neither was given, or ``kernels`` names one that the dataset does not have
+            (``UnknownKernelError``).
+    """
+    if dataset is None and evaluation is None:
+        raise ValueError("a report needs a dataset, an evaluation or both")
+    measured = dataset_facts(dataset) if dataset is not None else None
+    scored = evaluation_facts(evaluation) if evaluation is not None else None
+    last: list[Html] = []
+    if measured is not None:
+        one_by_one, shown = kernel_sections(measured, scored, kernels)
+        last = [one_by_one]
+        # Known now, so that tables of kernels can link to the sections.
+        measured = replace(measured, kernels=replace(measured.kernels, shown=shown))
+        scored = scored and replace(scored, kernels=replace(scored.kernels, shown=shown))
+    sections = dataset_sections(measured) if measured is not None else []
+    sections += evaluation_sections(scored) if scored is not None else []
+    title, below = headline(measured, scored), subtitle(measured, scored)
+    return str(document(title, below, [*sections, *last], stamp))
+
+
+def write_report(
+    *,
+    dataset: DatasetView | None,
+    evaluation: EvaluationView | None,
+    out: Path,
+    stamp: Stamp = _NO_STAMP,
+    kernels: KernelChoice = _BY_RULE,
+) -> int:
+    """Write one self-contained HTML page and return its size in bytes.
+
+    The page is a function of its arguments: the same views and stamp give the same bytes. It is written beside
+    ``out`` and renamed, so a reader never meets half a page. Folders above ``out`` are made.
+
+    Raises:
+        ValueError: As ``render_report``.
+        OutputTaken: There is something that is no report.
+        OSError: ``out`` cannot be written.
+    """
+    page = render_report(dataset=dataset, evaluation=evaluation, stamp=stamp, kernels=kernels)
+    return _write(page, out)
+
+
+def write_corpus_report(view: CorpusView, *, out: Path, stamp: Stamp = _NO_STAMP) -> int:
+    """Write one page about a corpus and return its size in bytes; as ``write_report``."""
+    return _write(render_corpus_report(view, stamp=stamp), out)
+
+
+def report_to_write(path: Path) -> Path:
+    """Return the file that a report may be written to as ``path``.
+
+    Raises:
+        OutputTaken: There is something that is no report.
+    """
+    return file_to_write(path, is_ours=is_report, what="report")
+
+
+def _write(text: str, path: Path) -> int:
+    page = text.encode("utf-8", "replace")
+    out = report_to_write(path)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(page)
+        # mkstemp makes private files; a report is to be read by others as far as the umask allows.
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(name).chmod(0o666 & ~mask)
+        Path(name).replace(out)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return len(page)
+
+
+def build_dataset_report(view: DatasetView, out: Path, *, stamp: Stamp = _NO_STAMP) -> int:
+    """Write the report of a dataset alone; see :func:`write_report`."""
+    return write_report(dataset=view, evaluation=None, out=out, stamp=stamp)
+
+
+def build_evaluation_report(view: EvaluationView, out: Path, *, stamp: Stamp = _NO_STAMP) -> int:
+    """Write the report of an evaluation alone; see :func:`write_report`."""
+    return write_report(dataset=None, evaluation=view, out=out, stamp=stamp)

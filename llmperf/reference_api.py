@@ -1,0 +1,180 @@
+"""The page ``docs/reference/api.md``: the Python API, from its signatures and docstrings.
+
+Owns which results and errors are listed, and the way from a Google docstring to Markdown.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import llmperf
+from llmperf import collecting, progress
+from llmperf.exits import CommandError
+from llmperf.prediction import model
+from llmperf.prediction.model import Launch, Model
+from llmperf.prediction.record import Prediction
+from llmperf_common.errors import LlmperfError
+from llmperf_common.store.problems import Problem
+from llmperf_common.store.reader import Dataset
+from llmperf_common.store.stats import DatasetStats
+from llmperf_common.store.verify import VerifyCounts, VerifyReport
+from trainer.evaluate import EvaluationSummary
+from trainer.train import RunSummary
+from workers.summary import CollectSummary
+
+RESULTS: tuple[type, ...] = (
+    CollectSummary,
+    progress.CollectProgress,
+    Dataset,
+    DatasetStats,
+    VerifyReport,
+    VerifyCounts,
+    Problem,
+    RunSummary,
+    EvaluationSummary,
+    Model,
+    Launch,
+    Prediction,
+)
+"""What the functions return, or call a function with."""
+ERRORS = (
+    "llmperf.exits.CommandError",
+    "llmperf_common.config.ConfigError",
+    "llmperf_common.extras.MissingExtra",
+    "llmperf_common.store.filesystem.StoreError",
+    "llmperf_common.store.run.ForeignRunError",
+    "llmperf_common.ledger.protocol.LedgerAwayError",
+    "llmperf_common.splits.SplitError",
+    "workers.corpus_files.CorpusError",
+    "workers.run_children.DeviceLostError",
+    "workers.device.gpu_lock.GpuTakenError",
+    "cluster.collect.ManyHostsError",
+    "cluster.runtime.ClusterAddressError",
+    "cluster.redis_connection.LedgerUrlError",
+    "llmperf_common.outputs.OutputTaken",
+    "trainer.errors.RunExists",
+    "trainer.errors.BadInput",
+    "trainer.errors.SeenRows",
+)
+_ALIASES = {
+    "SourcePath": collecting.SourcePath,
+    "Size": model.Size,
+    "Overrides": collecting.Overrides,
+    "ProgressOption": progress.ProgressOption,
+}
+_SECTION = re.compile(r"^(Args|Attributes|Returns|Raises):$")
+_ENTRY = re.compile(r"^    (\w+): (.*)$")
+_LINE_WIDTH = 100
+
+
+def api_page() -> Iterator[str]:
+    """Yield the lines of the page."""
+    yield "`import llmperf` loads nothing heavy; each function loads what it needs. Results show as tables in notebooks."
+    yield "[The notebook](../tutorial/llmperf-in-a-notebook.ipynb) goes through them."
+    yield ""
+    yield "In signatures:"
+    yield ""
+    for name, alias in _ALIASES.items():
+        yield f"- `{name}` is `{_plain(str(alias))}`"
+    yield "- `Table` is a `pyarrow.Table`"
+    functions = {name: getattr(llmperf, name) for name in llmperf.__all__ if name[0].islower()}
+    for name, function in functions.items():
+        yield ""
+        yield f"## `llmperf.{name}`"
+        yield ""
+        yield from _callable(f"llmperf.{name}", function)
+    yield ""
+    yield "## Results"
+    for kind in RESULTS:
+        yield ""
+        yield from _result(kind)
+    yield ""
+    yield "## Errors"
+    yield ""
+    yield from _markdown(inspect.getdoc(LlmperfError) or "")
+    yield ""
+    yield "Catch `llmperf.LlmperfError` for all of them. An error of the operating system, such as a full disk, is an `OSError`."
+    yield ""
+    yield "| class | exit code | meaning |"
+    yield "|---|---|---|"
+    yield from map(_error_row, ERRORS)
+
+
+def _result(kind: type) -> Iterator[str]:
+    yield f"### `{kind.__name__}`"
+    yield ""
+    yield from _markdown(inspect.getdoc(kind) or "")
+    for name, member in vars(kind).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(member, property):
+            yield ""
+            yield f"#### `{name}`"
+            yield ""
+            yield from _markdown(inspect.getdoc(member) or "")
+        elif inspect.isfunction(member):
+            yield ""
+            yield f"#### `{name}()`"
+            yield ""
+            yield from _callable(name, member)
+
+
+def _callable(name: str, function: Any) -> Iterator[str]:
+    yield "```python"
+    yield _signature(name, function)
+    yield "```"
+    yield ""
+    yield from _markdown(inspect.getdoc(function) or "")
+
+
+def _signature(name: str, function: Any) -> str:
+    """Return a call with annotations and defaults, on one line or one line a parameter."""
+    signature = inspect.signature(function)
+    own = [one for one in signature.parameters.values() if one.name != "self"]
+    returns = _plain(str(signature.return_annotation))
+    texts: list[str] = []
+    for one in own:
+        if one.kind is one.KEYWORD_ONLY and "*" not in texts:
+            texts.append("*")
+        default = "" if one.default is one.empty else f" = {one.default!r}".replace("'", '"')
+        texts.append(f"{one.name}: {_plain(str(one.annotation))}{default}")
+    line = f"{name}({', '.join(texts)}) -> {returns}"
+    if len(line) <= _LINE_WIDTH:
+        return line
+    return "\n".join([f"{name}(", *(f"    {text}," for text in texts), f") -> {returns}"])
+
+
+def _plain(annotation: str) -> str:
+    return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", annotation)
+
+
+def _markdown(docstring: str) -> Iterator[str]:
+    """Turn a Google docstring into paragraphs and lists; examples are left out."""
+    text = docstring.partition("\n>>>")[0].rstrip().replace("``", "`")
+    is_list = False
+    for line in text.splitlines():
+        section, entry = _SECTION.match(line), _ENTRY.match(line)
+        if section:
+            is_list = section[1] != "Returns"
+            yield f"**{section[1]}**"
+            yield ""
+        elif is_list and entry:
+            yield f"- `{entry[1]}`: {entry[2]}"
+        else:
+            yield f"  {line.strip()}" if is_list and line else line.strip()
+
+
+def _error_row(name: str) -> str:
+    module, _, kind = name.rpartition(".")
+    found = getattr(importlib.import_module(module), kind)
+    code = "its own" if found is CommandError else found.exit_code.value
+    meaning = " ".join(_paragraph(inspect.getdoc(found) or "")).replace("``", "`")
+    return f"| `{name}` | {code} | {meaning} |"
+
+
+def _paragraph(text: str) -> Iterable[str]:
+    return (line.strip() for line in text.partition("\n\n")[0].splitlines())

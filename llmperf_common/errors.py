@@ -1,0 +1,51 @@
+"""The base class of every foreseeable error, and the exit codes that a process ends with.
+
+A foreseeable error is one that the user can mend: its message says what is wrong, where, and what to do. Each is
+declared beside the code that raises it and carries its exit code::
+
+    LlmperfError
+    +-- CommandError           (llmperf.exits) the exit code is an argument
+    +-- ConfigError            2  a config key or value; also a ValueError
+    |   +-- OutputTaken           the output path holds what the command did not write
+    |       +-- RunExists         the output folder holds another run
+    +-- MissingExtra           2  an optional library is not installed; also an ImportError
+    +-- LedgerUrlError         2  the URL of a ledger; also a ValueError
+    +-- ManyHostsError         2  a ledger in a file cannot serve several hosts; also a ValueError
+    +-- ClusterAddressError    2  the address of a Ray cluster; also a ValueError
+    +-- StoreError             3  a dataset that cannot be read or written
+    |   +-- ForeignRunError    2  the folder holds the dataset of another run
+    +-- LedgerAwayError        3  the ledger cannot be reached
+    +-- CorpusError            3  sources without any kernel; also a ValueError
+    +-- SplitError             3  a split that cannot be made; also a ValueError
+    +-- BadInput               3  a kernel, argument, size, run or dataset that cannot be used; also a ValueError
+    |   +-- SeenRows              rows of families that the model was trained on
+    +-- DeviceLostError        4  the device cannot be opened, or is lost
+    +-- GpuTakenError          4  another process has the GPU
+
+Anything else that is raised is a bug of ours.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """What the process ends with."""
+
+    DONE = 0
+    USAGE = 2
+    BAD_INPUT = 3
+    NO_DEVICE = 4
+    TOO_MANY_FAILURES = 5
+    INTERRUPTED = 130
+
+
+class LlmperfError(Exception):
+    """Base class of every foreseeable error; the message says what is wrong, where, and what to do.
+
+    Attributes:
+        exit_code: what the command line ends with because of it.
+    """
+
+    exit_code: Exit = Exit.BAD_INPUT
