@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cluster.config import ClusterCollectConfig
     from llmperf.progress import ProgressOption
     from llmperf_common.config import Node
+    from workers.device.find import DeviceReport
     from workers.device.interface import DeviceRef
     from workers.device_worker import Control
     from workers.summary import CollectSummary
@@ -197,12 +198,17 @@ def collect_on_cluster(
         )
 
 
-def device_ref(device: str, tell: Callable[[str], None] | None = None) -> DeviceRef:
+def device_ref(
+    device: str,
+    tell: Callable[[str], None] | None = None,
+    report: DeviceReport | None = None,
+) -> DeviceRef:
     """Return how to reach the device that ``--device`` names.
 
     Args:
         device: ``auto``, ``pocl``, ``cpu``, ``cuda[:N]`` or ``replay:FILE``.
         tell: called with a line before each trial of an OpenCL runtime.
+        report: what was found; probed now where None.
 
     Raises:
         CommandError: There is none, or the name is no selector.
@@ -210,7 +216,7 @@ def device_ref(device: str, tell: Callable[[str], None] | None = None) -> Device
     from workers.device.find import NoDevice, choose  # noqa: PLC0415
 
     try:
-        ref = choose(device, tell=tell or (lambda _line: None))
+        ref = choose(device, report, tell=tell or (lambda _line: None))
     except ValueError as error:
         if device.startswith("replay:"):  # the selector is right, its file is not
             what = f"--device {device}: {error}; mend the file or name another"

@@ -104,5 +104,5 @@ def analysis_device(ref: DeviceRef, how: str) -> DeviceRef:
     """
     if how == "same" or not ref.selector.startswith("cuda"):
         return ref
-    found = choose("cpu")
+    found = choose("cpu", tell=lambda line: _logger.warning("for the analysis: %s", line))
     return ref if isinstance(found, NoDevice) else found

@@ -107,6 +107,7 @@ def _check_out(out: Path, sources: Sequence[Path]) -> None:
 def _analysed(corpus: Corpus, device: str, out: Path) -> Corpus:
     from llmperf.collecting import device_ref  # noqa: PLC0415
     from workers.analyse_ahead import analyse_corpus  # noqa: PLC0415
+    from workers.device.find import DeviceReport, probe_for  # noqa: PLC0415
     from workers.device.ownership import held_for_analysis  # noqa: PLC0415
 
     said_s = time.monotonic()
@@ -117,8 +118,11 @@ def _analysed(corpus: Corpus, device: str, out: Path) -> Corpus:
             said_s = time.monotonic()
             say(f"analysed {done:,} of {total:,} kernels")
 
-    ref = device_ref(device, tell=say)
-    with held_for_analysis(ref, str(out)):
+    may_be_gpu = device == "auto" or device.startswith("cuda")
+    report = probe_for(device, tell=say) if may_be_gpu else None
+    ref = device_ref(device, say, report)
+    nothing = DeviceReport(devices=(), absent=())  # only GPUs have owners
+    with held_for_analysis(ref, report or nothing, str(out)):
         return analyse_corpus(corpus, ref, progress=progress)
 
 

@@ -206,12 +206,12 @@ def test_who_analyses_on_a_gpu_holds_it(holder):
     report = DeviceReport(devices=(probed,), absent=())
     with (
         pytest.raises(GpuTakenError, match="is taken by"),
-        held_for_analysis(REF, "k.parquet", report),
+        held_for_analysis(REF, report, "k.parquet"),
     ):
         pytest.fail("two owners")
     holder.kill()
     holder.wait()
-    with held_for_analysis(REF, "k.parquet", report):
+    with held_for_analysis(REF, report, "k.parquet"):
         owner = owner_of(GPU)
         assert owner is not None
         assert Path(owner.out).name == "k.parquet"
@@ -222,7 +222,7 @@ def test_a_cpu_device_is_held_by_nobody(lock_dir):
     cpu = ProbedDevice(
         ref=ref, device=make_device(), usable=True, reason="", source=Source.SYSTEM_ICD
     )
-    with held_for_analysis(ref, "k.parquet", DeviceReport(devices=(cpu,), absent=())):
+    with held_for_analysis(ref, DeviceReport(devices=(cpu,), absent=()), "k.parquet"):
         assert list(lock_dir.iterdir()) == []
 
 

@@ -92,10 +92,9 @@ def probe_for(selector: str, *, tell: Tell = _silent) -> DeviceReport:
         if candidate.may_have(selector):
             verdicts.append(_verdict(candidate, selector, again=False, tell=tell))
             continue
-        reason = f"not tried: its devices are not --device {selector}"
-        left_out.append(
-            AbsentSource(source=candidate.source, reason=reason, mend="see llmperf doctor")
-        )
+        reason = f"not tried: it has no device that --device {selector} can mean"
+        mend = "llmperf doctor lists the devices of every runtime"
+        left_out.append(AbsentSource(source=candidate.source, reason=reason, mend=mend))
     return _report(verdicts, (*absent, *left_out))
 
 
@@ -206,14 +205,15 @@ def _verdict(candidate: Candidate, selector: str, again: bool, tell: Tell) -> Ru
     known = None if again else remembered.read()
     if known is not None:
         return known
-    with remembered.alone():
+    what = f"{candidate.source} ({candidate.environment['OCL_ICD_VENDORS']})"
+    with remembered.alone(lambda: tell(f"another process tries {what}; waiting for its verdict")):
         known = None if again else remembered.read()
         if known is not None:
             return known
-        where = candidate.environment["OCL_ICD_VENDORS"]
-        tell(f"trying {candidate.source} ({where}), at most {PROBE_TIMEOUT_S:g} s a device")
+        tell(f"trying {what}, at most {PROBE_TIMEOUT_S:g} s a device")
         verdict = probe_runtime(candidate, wanted=selector)
-        remembered.write(verdict)
+        if not selector.startswith("cuda"):  # other devices of the runtime were left out
+            remembered.write(verdict)
     return verdict
 
 

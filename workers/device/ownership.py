@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llmperf_common.records import Device
-from workers.device.find import DeviceReport, probe_for
+from workers.device.find import DeviceReport
 from workers.device.gpu_lock import PATIENCE_S, POLL_S, GpuTakenError, gpu_lock, printable
 from workers.device.interface import DeviceRef
 from workers.device.nvidia_cache import NVIDIA_PLATFORM
@@ -96,21 +96,14 @@ class GpuClaim:
 
 
 @contextlib.contextmanager
-def held_for_analysis(
-    ref: DeviceRef, out: str, report: DeviceReport | None = None
-) -> Iterator[None]:
+def held_for_analysis(ref: DeviceRef, report: DeviceReport, out: str) -> Iterator[None]:
     """Hold the lock of the device behind ``ref``, if it has owners: probes would disturb the times of a collector.
 
-    Others who compute there do not matter: nothing is timed. The GPU's identity is looked up in ``report``, which
-    is made now where None.
+    Others who compute there do not matter: nothing is timed.
 
     Raises:
         GpuTakenError: A collector holds it.
     """
-    if not ref.selector.startswith("cuda"):
-        yield
-        return
-    report = probe_for(ref.selector) if report is None else report
     device = next((one.device for one in report.devices if one.ref == ref), None)
     if device is None or not needs_owner(device, ref):
         yield

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
+from workers.child_main import die_with_parent
 from workers.device.cpu_model import read_cpu_model, too_new_for
 from workers.device.interface import DeviceFailure
 from workers.device.opencl_cache import use_private_cache
@@ -33,15 +34,22 @@ def main(arguments: list[str]) -> int:
     """List the devices and try them.
 
     Args:
-        arguments: from which index on; which devices (``cuda:N``: that GPU alone, else each); and
-            ``--known-cpu-only`` where a CPU that the runtime's compiler is too old for is not tried.
+        arguments: the parent's process number; from which index on; which devices (``cuda:N``: that GPU alone, else
+            each); and ``--known-cpu-only`` where a CPU that the runtime's compiler is too old for is not tried.
     """
-    start, wanted, *options = arguments
+    parent, start, wanted, *options = arguments
+    die_with_parent(int(parent))
     answers = _take_stdout()
     use_private_cache()
+    import pyopencl as cl  # noqa: PLC0415, TID251
+
     from workers.device.opencl_device import describe, list_cl_devices  # noqa: PLC0415
 
-    found = list_cl_devices()
+    try:
+        found = list_cl_devices()
+    except cl.Error as error:
+        sys.stderr.write(f"its library does not load, or has no platform ({error})\n")
+        return 1
     _say(answers, listed=[dataclasses.asdict(ref) for ref, _ in found])
     for index in range(int(start), len(found)):
         ref, device = found[index]

@@ -15,8 +15,9 @@ import importlib.metadata
 import json
 import logging
 import os
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ _AFTER_ANSWER_S = 30 * 86_400.0
 _AFTER_DEATH_S = 86_400.0
 """Seconds that a crash or a hang is remembered: a day, because a busy machine can cause either."""
 
-_WHEELS = ("pyopencl", "pocl-binary-distribution", "intel-opencl-rt")
+_WHEELS = ("pyopencl", "pocl-binary-distribution", "intel-opencl-rt", "intel-cmplr-lib-rt", "tbb")
 _CPU_SELECTORS = ("pocl", "cpu")
 _VARIABLES = ("POCL_", "CL_CONFIG_")
 _LOADER_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
@@ -44,8 +45,12 @@ _logger = logging.getLogger(__name__)
 
 def default_folder() -> Path:
     """Return where verdicts are kept: ``llmperf/opencl-probes`` of the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "llmperf" / "opencl-probes"
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        cache = Path(base) if base else Path.home() / ".cache"
+    except RuntimeError:  # a user without a home, as in some containers
+        cache = Path(tempfile.gettempdir()) / f"cache-{os.getuid()}"
+    return cache / "llmperf" / "opencl-probes"
 
 
 def fingerprint(candidate: Candidate) -> str:
@@ -81,13 +86,17 @@ class VerdictFile:
         self._path = folder / f"{fingerprint(candidate)}.json"
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Let one process of this machine probe, while others wait for its verdict."""
+    def alone(self, wait: Callable[[], None]) -> Iterator[None]:
+        """Let one process of this machine probe; ``wait`` is called where another one does, and has to end first."""
         with contextlib.ExitStack() as stack:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 lock = stack.enter_context(self._path.with_suffix(".lock").open("w"))
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    wait()
+                    fcntl.flock(lock, fcntl.LOCK_EX)
             except OSError as error:
                 _logger.info("probe verdicts are not shared: %s", error)
             yield
@@ -103,9 +112,10 @@ class VerdictFile:
             return None
 
     def write(self, verdict: RuntimeVerdict) -> None:
-        """Remember ``verdict``, unless it is about a GPU."""
+        """Remember ``verdict``, unless it is about a GPU, or about a runtime whose GPU may be hidden just now."""
         refs = [probed.ref for probed in verdict.devices]
-        if any(ref.selector not in _CPU_SELECTORS for ref in refs):
+        is_hidden = not refs and self._candidate.may_have("cuda")
+        if is_hidden or any(ref.selector not in _CPU_SELECTORS for ref in refs):
             return
         now_s = time.time()
         content = {
@@ -131,11 +141,6 @@ class VerdictFile:
         except OSError as error:
             _logger.info("a probe verdict is not remembered: %s", error)
 
-    def forget(self) -> None:
-        """Remove the verdict."""
-        with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
-
     def _remove_old(self, now_s: float) -> None:
         for path in self._path.parent.iterdir():
             if now_s - path.stat().st_mtime > _AFTER_ANSWER_S:
@@ -150,7 +155,7 @@ class VerdictFile:
             absent = AbsentSource(
                 source=self._candidate.source,
                 reason=content["absent"] + note,
-                mend="see llmperf doctor",
+                mend="repair, update or remove this runtime",
             )
         return RuntimeVerdict(devices=devices, absent=absent, ended_itself=content["ended_itself"])
 
@@ -174,7 +179,7 @@ def _driver_files(candidate: Candidate) -> list[list[str | int]]:
             paths += [folder / name for folder in folders] if name else []
     found: list[list[str | int]] = []
     for path in dict.fromkeys(paths):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: the name holds a NUL
             status = path.stat()
             found.append([str(path), status.st_size, status.st_mtime_ns])
     return found

@@ -1,7 +1,7 @@
 """Makes sure that this machine has a usable OpenCL CPU device.
 
 ``python -m workers.device.provide [--intel] [COMMAND…]``; with ``--intel`` the device is that of Intel's runtime, and
-COMMAND sees no other.
+COMMAND sees no other (but the PoCL that ``LLMPERF_POCL_ICD`` names, if it is set).
 
 Owns the decision to install Intel's CPU runtime into the virtual environment when nothing else works
 (the pip PoCL cannot build on CPUs newer than its LLVM). No root, no system package. Exit code 0: there is
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         _say(f"installing {' '.join(INTEL_PACKAGES)} into {sys.prefix}: 0.8 GB on disk")
         if not _install():
             return EXIT_NO_DEVICE
-        chosen = _intel_device()
+        chosen = _intel_device(again=True)
     if isinstance(chosen, NoDevice):
         _say(chosen.message())
         return EXIT_NO_DEVICE
@@ -46,16 +46,16 @@ def main(arguments: Sequence[str]) -> int:
     if command:
         os.environ.update(chosen.environment)
         if intel_only:
-            os.environ[POCL_VARIABLE] = ""
+            os.environ.setdefault(POCL_VARIABLE, "")
         os.execvp(command[0], list(command))  # noqa: S606  (the user's own command; no shell)
     return EXIT_OK
 
 
-def _intel_device() -> DeviceRef | NoDevice:
+def _intel_device(*, again: bool = False) -> DeviceRef | NoDevice:
     present, absent = candidates()
     intel = tuple(one for one in present if one.source is Source.INTEL_RUNTIME)
     missing = tuple(one for one in absent if one.source is Source.INTEL_RUNTIME)
-    return choose("cpu", probe_all((intel, missing), tell=_say))
+    return choose("cpu", probe_all((intel, missing), again=again, tell=_say))
 
 
 def _install() -> bool:

@@ -6,6 +6,7 @@ no process and no scratch folder. What a child does: ``probe.py``; what is remem
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -26,6 +27,12 @@ from workers.device.opencl_cache import remove_dead_caches
 
 PROBE_TIMEOUT_S = 10.0
 """Seconds a runtime has for each of its devices; a sound CPU runtime needs 1 to 3 of them."""
+
+GPU_LISTING_TIMEOUT_S = 60.0
+"""Seconds a GPU's driver has to list its devices: it may have to start several cards first."""
+
+_MEND = "repair, update or remove this runtime"
+_POLL_S = 0.05
 
 Tell = Callable[[str], None]
 """Called with one line for the user."""
@@ -64,35 +71,47 @@ class RuntimeVerdict:
 
 
 def probe_runtime(
-    candidate: Candidate, *, wanted: str, timeout_s: float = PROBE_TIMEOUT_S
+    candidate: Candidate,
+    *,
+    wanted: str,
+    timeout_s: float = PROBE_TIMEOUT_S,
+    listing_timeout_s: float | None = None,
 ) -> RuntimeVerdict:
     """Try the devices of one candidate; go on behind a device whose trial killed the child.
 
     Args:
         candidate: the environment to start the child in.
         wanted: ``cuda:N`` tries that GPU alone, anything else each device.
-        timeout_s: for each device that the runtime lists.
+        timeout_s: for each device.
+        listing_timeout_s: until the runtime lists its devices; ``timeout_s`` where None, but longer for a GPU's.
     """
+    if listing_timeout_s is None:
+        is_gpu = candidate.may_have("cuda")
+        listing_timeout_s = max(timeout_s, GPU_LISTING_TIMEOUT_S) if is_gpu else timeout_s
     probed: list[ProbedDevice] = []
+    refs: list[DeviceRef] = []
     ended_itself = True
     while True:
-        answers, death = _run_child(candidate, len(probed), wanted, timeout_s)
+        child = _Child(candidate, len(probed), wanted)
+        answers, death = child.run(timeout_s, listing_timeout_s)
         ended_itself = ended_itself and not death
-        if not answers or not answers[0].get("listed"):
-            where = candidate.environment["OCL_ICD_VENDORS"]
-            reason = f"{where}: {death or 'lists no device'}"
-            absent = AbsentSource(source=candidate.source, reason=reason, mend="see llmperf doctor")
+        listed = answers[0].get("listed") if answers else None
+        if not refs and not listed:
+            where = f"{candidate.environment['OCL_ICD_VENDORS']}: "
+            absent = AbsentSource(
+                source=candidate.source, reason=where + (death or "lists no device"), mend=_MEND
+            )
             return RuntimeVerdict(devices=(), absent=absent, ended_itself=ended_itself)
-        refs = [
-            DeviceRef(**{**listed, "environment": dict(candidate.environment)})
-            for listed in answers[0]["listed"]
-        ]
+        if not refs:
+            environment = dict(candidate.environment)
+            refs = [DeviceRef(**{**one, "environment": environment}) for one in listed or ()]
         for answer in answers[1:]:
             probed.append(verdict_of(candidate, refs[len(probed)], answer))
-        if len(probed) < len(refs):
-            reason = f"its probe died: {death or 'no answer'}"
-            answer = {"reason": reason, "device": None}
-            probed.append(verdict_of(candidate, refs[len(probed)], answer))
+        # The device that it was at; all that are left where it does not even list them any more.
+        num_failed = 1 if listed else len(refs)
+        for ref in refs[len(probed) : len(probed) + num_failed]:
+            answer = {"reason": f"its probe died: {death or 'no answer'}", "device": None}
+            probed.append(verdict_of(candidate, ref, answer))
         if len(probed) >= len(refs):
             return RuntimeVerdict(devices=tuple(probed), absent=None, ended_itself=ended_itself)
 
@@ -114,72 +133,83 @@ def verdict_of(candidate: Candidate, ref: DeviceRef, answer: dict[str, Any]) -> 
     )
 
 
-def _run_child(
-    candidate: Candidate, start: int, wanted: str, timeout_s: float
-) -> tuple[list[dict[str, Any]], str]:
-    """Return the child's answers and, where it did not end well, how it ended."""
-    command = [sys.executable, "-m", "workers.device.probe", str(start), wanted]
-    if candidate.known_cpu_only:
-        command.append("--known-cpu-only")
-    with tempfile.TemporaryFile() as errors:
-        child = subprocess.Popen(
-            command,
-            env={**os.environ, **candidate.environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,  # a compiler's own children end with it
-        )
-        try:
-            answers, in_time = _read_answers(child, start, timeout_s)
-        finally:
-            _end(child)
-        if not in_time:
-            return answers, f"no answer within {timeout_s:g} s"
-        if child.returncode == 0:
-            return answers, ""
-        errors.seek(0)
-        lines = errors.read().decode(errors="replace").split("\n")
-        tail = " | ".join(" ".join(one.split()) for one in lines if one.strip())
-        tail = tail[-_STDERR_TAIL_CHARACTERS:]
-        ending = _ending(child.returncode)
-        return answers, f"{ending}: {tail}" if tail else ending
+class _Child:
+    """One child that lists the devices of a candidate and tries them from one on."""
+
+    def __init__(self, candidate: Candidate, start: int, wanted: str) -> None:
+        arguments = [str(os.getpid()), str(start), wanted]
+        self._command = [sys.executable, "-m", "workers.device.probe", *arguments]
+        if candidate.known_cpu_only:
+            self._command.append("--known-cpu-only")
+        self._environment = {**os.environ, **candidate.environment}
+
+    def run(self, timeout_s: float, listing_timeout_s: float) -> tuple[list[dict[str, Any]], str]:
+        """Return the child's answers and, where it did not end well, how it ended."""
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # a compiler's own processes end with it
+            )
+            try:
+                raw, late_s = _read(process, timeout_s, listing_timeout_s)
+            finally:
+                _end(process)
+            if late_s is not None:
+                return _answers(raw), f"no answer within {late_s:g} s"
+            if process.returncode == 0:
+                return _answers(raw), ""
+            errors.seek(0)
+            return _answers(raw), _ending(process.returncode, errors.read())
 
 
-def _read_answers(
-    child: subprocess.Popen[bytes], start: int, timeout_s: float
-) -> tuple[list[dict[str, Any]], bool]:
-    """Read the child's lines until it ends; the second value is False where it did not in time."""
-    assert child.stdout is not None
-    started_s, raw, num_devices = time.monotonic(), b"", 1
+def _read(
+    process: subprocess.Popen[bytes], timeout_s: float, listing_timeout_s: float
+) -> tuple[bytes, float | None]:
+    """Return what the process writes until it ends, and the limit that it overran, if it did.
+
+    Its own end counts, not that of its stdout, which a process that it has started may keep open.
+    """
+    assert process.stdout is not None
+    descriptor, raw = process.stdout.fileno(), b""
+    limit_s = listing_timeout_s
+    deadline_s = time.monotonic() + limit_s
     with selectors.DefaultSelector() as selector:
-        selector.register(child.stdout, selectors.EVENT_READ)
+        selector.register(descriptor, selectors.EVENT_READ)
         while True:
-            left_s = started_s + num_devices * timeout_s - time.monotonic()
-            if left_s <= 0 or not selector.select(left_s):
-                return _answers(raw), False
-            piece = os.read(child.stdout.fileno(), _READ_BYTES)
-            if not piece:
-                break
-            raw += piece
-            if (found := _answers(raw)) and "listed" in found[0]:
-                num_devices = max(1, len(found[0]["listed"]) - start)
-    try:
-        child.wait(max(0.1, started_s + num_devices * timeout_s - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return _answers(raw), False
-    return _answers(raw), True
+            has_ended = _has_ended(process)  # first: what it wrote last is then there to be read
+            is_open = True
+            while is_open and selector.select(0 if has_ended else _POLL_S):
+                piece = os.read(descriptor, _READ_BYTES)
+                is_open = bool(piece)
+                raw += piece
+                if b"\n" in piece:
+                    limit_s = timeout_s
+                    deadline_s = time.monotonic() + limit_s
+            if has_ended:
+                return raw, None
+            if time.monotonic() > deadline_s:
+                return raw, limit_s
+            if not is_open:
+                time.sleep(_POLL_S)
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child's process group if it still runs, and remove what a killed one leaves."""
-    was_running = child.poll() is None
-    if was_running:
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-    assert child.stdout is not None
-    child.stdout.close()
-    if child.returncode != 0:
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process has ended; it is not reaped, so that its group keeps its number."""
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill what is left of the process group, and remove what a killed process leaves."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+    if process.returncode != 0:
         remove_dead_caches(Path(tempfile.gettempdir()))
 
 
@@ -188,7 +218,12 @@ def _answers(raw: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def _ending(returncode: int) -> str:
+def _ending(returncode: int, errors: bytes) -> str:
+    """Say how a process ended, with the end of what it wrote to stderr in one line."""
     if returncode >= 0:
-        return f"exit code {returncode}"
-    return f"killed by {signal.Signals(-returncode).name}"
+        ending = f"exit code {returncode}"
+    else:
+        ending = f"killed by {signal.Signals(-returncode).name}"
+    lines = errors.decode(errors="replace").split("\n")
+    tail = " | ".join(" ".join(one.split()) for one in lines if one.strip())
+    return f"{ending}: {tail[-_STDERR_TAIL_CHARACTERS:]}" if tail else ending
