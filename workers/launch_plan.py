@@ -94,7 +94,7 @@ def num_configs(
 
 def input_seed(plan_seed: int, identifier: str) -> int:
     """Return the seed of a config's inputs: it follows from the plan's seed and the config's id."""
-    return int(content_id("inputs", [plan_seed, identifier]), 16) % 2**_SEED_BITS
+    return int(content_id("inputs", [plan_seed, identifier]), 16) % (1 << _SEED_BITS)
 
 
 def _take_turns(

@@ -26,7 +26,7 @@ def main() -> int:
     given = _parser().parse_args()
     try:
         if given.command == "export":
-            index = export_tables(open_dataset(given.dataset), given.out, plan_seed=given.plan_seed)
+            index = export_tables(open_dataset(given.dataset), given.out, plan_seed=given.seed)
             print(f"{given.out}: {index['samples']:,} samples of {index['tasks']:,} tasks")
         elif given.command == "rebuild":
             report = rebuild(given.tables, given.corpus, given.out)
@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     export = commands.add_parser("export", help="write the tables of a dataset")
     export.add_argument("dataset", type=Path)
     export.add_argument("out", type=Path, help="a new folder")
-    export.add_argument("--plan-seed", type=int, default=0, help="plan.seed of the collection")
+    export.add_argument("--seed", type=int, default=0, help="plan.seed of the collection")
     again = commands.add_parser("rebuild", help="make the dataset again")
     again.add_argument("tables", type=Path)
     again.add_argument(
