@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.families import assign_families
@@ -30,6 +30,7 @@ __all__ = [
     "CorpusError",
     "corpus_sha256",
     "read_corpus",
+    "read_kernels",
     "read_sources",
     "write_corpus",
 ]
@@ -59,11 +60,48 @@ def read_sources(
         CorpusError: A source is missing or unreadable as a whole, or there is no kernel at all.
     """
     paths = [Path(one) for one in sources]
+    if len(paths) == 1 and is_corpus_file(paths[0]):
+        return read_corpus(paths[0])
+    kernels, skipped = read_kernels(
+        paths, suite=suite, build_options=build_options, num_children=num_children
+    )
+    if not kernels:
+        raise CorpusError(no_kernel(paths, skipped))
+    return _corpus(kernels, skipped)
+
+
+def read_kernels(
+    sources: Sequence[str | os.PathLike[str]],
+    *,
+    suite: str | None = None,
+    build_options: str = "",
+    num_children: int | None = None,
+    only: Collection[str] | None = None,
+) -> tuple[list[Kernel], list[tuple[str, str]]]:
+    """Read the kernels of some sources as they come: several may have one id, and each is its own family.
+
+    Args:
+        sources: as ``read_sources`` takes them, like the next three.
+        suite: likewise.
+        build_options: likewise.
+        num_children: likewise.
+        only: names, without folders, of the files that are parsed; None for all. Corpora are read whole.
+
+    Returns:
+        The kernels, and the files without any, each with the reason.
+
+    Raises:
+        CorpusError: A source is missing or unreadable as a whole.
+    """
+    paths = [Path(one) for one in sources]
     corpora = [read_corpus(path) for path in paths if is_corpus_file(path)]
-    if len(corpora) == len(paths) == 1:
-        return corpora[0]
     found = [find_sources(path, suite) for path in paths if not is_corpus_file(path)]
-    files = [file for one in found for file in one.files]
+    files = [
+        file
+        for one in found
+        for file in one.files
+        if only is None or PurePosixPath(file.path).name in only
+    ]
     _logger.debug("%d corpora and %d source files to parse", len(corpora), len(files))
     texts = [file.text for file in files if file.text is not None]
     answers = iter(parse_sources(texts, build_options, num_children=num_children))
@@ -75,9 +113,7 @@ def read_sources(
         if isinstance(parsed, tuple) and not parsed:
             skipped.append((file.path, why_no_kernel(file)))
         kernels += kernels_of(file, parsed, build_options)
-    if not kernels:
-        raise CorpusError(no_kernel(paths, skipped))
-    return _corpus(kernels, skipped)
+    return kernels, skipped
 
 
 def corpus_sha256(kernels: Iterable[Kernel]) -> str:

@@ -92,6 +92,11 @@ def num_configs(
     return len(_sizes(kernel, signature, device_class, config, rules[0], config.samples_per_kernel))
 
 
+def input_seed(plan_seed: int, identifier: str) -> int:
+    """Return the seed of a config's inputs: it follows from the plan's seed and the config's id."""
+    return int(content_id("inputs", [plan_seed, identifier]), 16) % (1 << _SEED_BITS)
+
+
 def _take_turns(
     streams: list[Iterator[LaunchConfig]], planned: dict[str, LaunchConfig], wanted: int
 ) -> None:
@@ -138,7 +143,7 @@ def _configs(
             args=arguments,
             regime=regime_of(groups, device_class.compute_units),
             strategies=(rule.strategy,),
-            seed=int(content_id("inputs", [config.seed, identifier]), 16) % 2**_SEED_BITS,
+            seed=input_seed(config.seed, identifier),
         )
 
 

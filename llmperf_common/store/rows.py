@@ -95,10 +95,7 @@ def _outcome_columns(outcome: Timing | Failure) -> dict[str, Any]:
     return {
         "status": OK_STATUS,
         "time_ns": list(times),
-        "median_ns": statistics.median(times),
-        "min_ns": min(times),
-        "iqr_ns": _iqr(times),
-        "mean_ns": statistics.fmean(times),
+        **statistics_of(times),
         "first_ns": outcome.first_ns,
         "cold_ns": list(outcome.cold_ns),
         "launches_per_reading": outcome.launches_per_reading,
@@ -107,6 +104,16 @@ def _outcome_columns(outcome: Timing | Failure) -> dict[str, Any]:
         "temperature_c": outcome.temperature_c,
         "throttled": outcome.throttled,
         "checks": {name: getattr(outcome.checks, name) for name in _CHECKS},
+    }
+
+
+def statistics_of(times: Sequence[float]) -> dict[str, float]:
+    """Return the columns that follow from ``time_ns``, by name; ``times`` are nanoseconds, at least one."""
+    return {
+        "median_ns": statistics.median(times),
+        "min_ns": min(times),
+        "iqr_ns": _iqr(times),
+        "mean_ns": statistics.fmean(times),
     }
 
 
