@@ -213,7 +213,7 @@ def test_the_only_actor_pauses_while_its_device_is_slow(
         wait_until(is_shown_as_paused, timeout_s=90)
         _, told = running.communicate(timeout=120)
     assert running.returncode == 0, told
-    assert ": paused: its sentinel kernel takes 100% longer than at first; the last seat" in told
+    assert ": paused: its sentinel kernel takes 100% longer than at first; no other seat" in told
     assert "longer than at first" in shown[0]["why"]
     lines = events(data)
     states = [line["state"] for line in lines if line["event"] == "seat"]
