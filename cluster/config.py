@@ -68,7 +68,7 @@ class ClusterConfig(Node):
         10.0,
         gt=0,
         le=3600,
-        description="Where the seat that is drained for drift is the last of its device class, try it again after so long, then after twice as long, up to 60 s.",
+        description="Where no other seat of its device class collects, try a seat that is drained for drift again after so long, then after twice as long, up to 60 s.",
     )
     drift_patience_s: float = Field(
         1800.0,

@@ -1,6 +1,6 @@
-"""How long the last seat of a device class waits when its sentinel has drifted, and when it is given up.
+"""How long the last seat that collects for a device class waits when its sentinel has drifted.
 
-Owns the backoff of one seat; pure. Who is the last of a class is the pool's to know.
+Owns the backoff of one seat, and when it is given up; pure. Which seats collect is the pool's to know.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class SeatState(StrEnum):
     RUNNING = "running"
     """Its actor has answered."""
     PAUSED = "paused"
-    """The last of its device class, and too slow for the moment: tried again at ``Place.start_at_s``."""
+    """No other of its device class collects, and it is too slow for now: tried again at ``Place.start_at_s``."""
     DONE = "done"
     DRAINED = "drained"
     """Given up for this run; ``Place.why`` says why."""
@@ -76,6 +76,17 @@ class Place:
     def is_active(self) -> bool:
         """Whether an actor runs here, or will be started."""
         return self.state in (SeatState.WAITING, SeatState.RUNNING, SeatState.PAUSED)
+
+    @property
+    def is_collecting(self) -> bool:
+        """Whether an actor collects here, or does so as soon as the run begins, and has not asked to be drained."""
+        told = self.report
+        return (
+            self.state is SeatState.RUNNING
+            and told is not None
+            and told.state in (ActorState.OPEN, ActorState.COLLECTING)
+            and not told.drained
+        )
 
     @property
     def is_unheard(self) -> bool:
@@ -324,9 +335,12 @@ class ActorPool:
             self._failed(place, told, now_s)
 
     def _drained(self, place: Place, told: ActorReport, now_s: float) -> None:
-        """Give the seat up; the last of its device class pauses where what it was drained for may pass."""
+        """Give the seat up; the last that collects of its device class pauses where the cause may pass.
+
+        A seat that waits, for Ray or for its own pause, may never collect again: it is no other seat to rely on.
+        """
         is_last = not any(
-            one is not place and one.is_active and _same_class(one, place)
+            one is not place and one.is_collecting and _same_class(one, place)
             for one in self.places.values()
         )
         may_pass = told.drain_cause is DrainCause.DRIFT and told.reason is not StopReason.COMPLETE
@@ -342,7 +356,7 @@ class ActorPool:
             self._note_state(place, SeatState.DRAINED, why)
             return
         place.actor, place.start_at_s = None, now_s + pause_s
-        why = f"{told.drained}; the last seat of its device class, tried again in {pause_s:g} s"
+        why = f"{told.drained}; no other seat of its device class collects, tried again in {pause_s:g} s"
         self._note_state(place, SeatState.PAUSED, why)
 
     def _failed(self, place: Place, told: ActorReport, now_s: float) -> None:

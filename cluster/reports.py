@@ -49,7 +49,7 @@ class DrainCause(StrEnum):
     FAULTS = "faults"
     THROTTLING = "throttling"
     DRIFT = "drift"
-    """The sentinel takes longer than at first. It may pass: the last seat of a class is tried again."""
+    """The sentinel takes longer than at first. It may pass: the last seat that collects of a class is tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,15 @@
-"""What all tests share: Hypothesis without deadlines, and the same examples on every CI run."""
+"""What all tests share: Hypothesis without deadlines, the same examples on every CI run, and our wheel."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+from tests.wheel import build_wheel
 
 # Read once, when pyopencl is first imported. Its cache fails with Intel's runtime, and a cached binary is no build.
 os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
@@ -12,3 +17,16 @@ os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
 # A deadline measures the machine; a random example that fails belongs on a developer's desk, not in a colleague's CI.
 settings.register_profile("llmperf", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("llmperf")
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our wheel, built once; the workers of pytest-xdist share it. Not to be changed."""
+    pytest.importorskip("setuptools", minversion="77", reason="the build backend, of the dev extra")
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return build_wheel(tmp_path_factory.mktemp("wheel"))
+    folder = tmp_path_factory.getbasetemp().parent / "wheel"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return next(folder.glob("*.whl"), None) or build_wheel(folder)

@@ -261,9 +261,8 @@ class CollectLoop:
         items = list(self._executor.poll(timeout_s))
         for item in items:
             self._outbox.add(item)
-        for (
-            item
-        ) in items:  # after all are kept: an observer that raises must not cost a lease its release
+        # After all are kept: an observer that raises must not cost a lease its release.
+        for item in items:
             self._observer.finished(item.lease, item.result)
 
     def _held(self) -> list[Lease]:

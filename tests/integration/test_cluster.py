@@ -24,6 +24,7 @@ from tests.integration.collecting import (
     wait_until,
     write_kernels,
 )
+from tests.integration.in_process import llmperf
 from tests.integration.ray_cluster import nodes_started
 from tests.integration.redis_server import RedisServer
 
@@ -184,19 +185,25 @@ def test_device_classes_by_label(tmp_path: Path, address: str, server: RedisServ
     assert Counter(classes) == dict.fromkeys(("fast-gpu", "small-gpu"), NUM_KERNELS * SAMPLES)
 
 
+def states_of_seats(data: Path) -> list[object]:
+    """Return every state that the driver's event log has of a seat, in their order."""
+    return [line["state"] for line in events(data) if line["event"] == "seat"]
+
+
 def test_the_only_actor_pauses_while_its_device_is_slow(
     tmp_path: Path, server: RedisServer
 ) -> None:
     """Before, the run ended with exit code 4 and tasks pending."""
     data = tmp_path / "data"
     corpus = write_kernels(tmp_path / "kernels", [f"k{n}" for n in range(NUM_KERNELS)])
-    # Five readings as the baseline, three for the verdict, and one or two for a first try that comes too early.
-    device = slow_device(tmp_path / "r.json", sentinel_factors=[1.0] * 5 + [2.0] * 5)
+    # Five readings as the baseline and three for the verdict; the first try after the pause is steady.
+    device = slow_device(tmp_path / "r.json", sentinel_factors=[1.0] * 5 + [2.0] * 3)
     options = (
         *OPTIONS,
         "--ledger", server.url,
         "--set", "timing.sentinel_every_tasks=1",
-        "--set", "cluster.drift_pause_s=2",
+        # The driver reports its seats every 2 s: on a loaded machine, too, one report is seen in time.
+        "--set", "cluster.drift_pause_s=10",
     )  # fmt: skip
     with nodes_started({"num_gpus": 1}) as cluster:
         environment = {"RAY_ADDRESS": cluster.address}
@@ -204,20 +211,20 @@ def test_the_only_actor_pauses_while_its_device_is_slow(
         shown: list[dict[str, Any]] = []
 
         def is_shown_as_paused() -> bool:
-            done = run_llmperf("status", data, "--ledger", server.url, "--json")
-            if done.returncode == 0:
-                drivers = json.loads(done.stdout)["drivers"]
+            done = llmperf("status", data, "--ledger", server.url, "--json")
+            if done.code == 0:
+                drivers = json.loads(done.out)["drivers"]
                 shown[:] = [seat for one in drivers for seat in one.get("not_collecting", [])]
             return any(seat["state"] == "paused" for seat in shown)
 
-        wait_until(is_shown_as_paused, timeout_s=90)
+        wait_until(lambda: "paused" in states_of_seats(data), timeout_s=90)
+        wait_until(is_shown_as_paused, timeout_s=30)
         _, told = running.communicate(timeout=120)
     assert running.returncode == 0, told
-    assert ": paused: its sentinel kernel takes 100% longer than at first; the last seat" in told
+    assert ": paused: its sentinel kernel takes 100% longer than at first; no other seat" in told
     assert "longer than at first" in shown[0]["why"]
     lines = events(data)
-    states = [line["state"] for line in lines if line["event"] == "seat"]
-    assert states.count("paused") >= 1
+    states = states_of_seats(data)
     assert states[-1] == "done"
     assert all(line["why"] for line in lines if line.get("state") == "paused")
     logged = [str(line["message"]) for line in lines if line["event"] == "log"]

@@ -213,7 +213,13 @@ def test_the_record_says_what_a_plan_needs(session: Session) -> None:
     assert device.timer_step_ns is None
 
 
+def affinities() -> dict[int, set[int]]:
+    """Return the processors that each thread of this process may use."""
+    return {int(name): os.sched_getaffinity(int(name)) for name in os.listdir("/proc/self/task")}
+
+
 def test_peaks_are_plausible_and_quick(session: Session) -> None:
+    before = affinities()
     start = time.monotonic()
     device = session.measure_peaks()
     assert time.monotonic() - start < 10
@@ -229,12 +235,12 @@ def test_peaks_are_plausible_and_quick(session: Session) -> None:
     assert device == session.device
     spreads = [device.peak_dram_spread, device.peak_l2_spread, device.peak_fp32_spread]
     assert all(one is not None and 0 <= one < 1 for one in spreads)
-    threads = [int(name) for name in os.listdir("/proc/self/task")]
-    assert {frozenset(os.sched_getaffinity(one)) for one in threads} == {
-        frozenset(os.sched_getaffinity(0))
-    }, "every thread may run anywhere again"
+    after = affinities()
+    kept = {thread: after.get(thread, own) for thread, own in before.items()}
+    assert kept == before, "Intel's runtime pins its threads in some of its starts"
 
 
+@pytest.mark.slow  # these run one after the other: another busy test would halve the peaks, too
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
 def test_a_busy_process_beside_us_does_not_halve_the_peaks(session: Session) -> None:
     """On two cores three of eight starts gave 117 instead of 231 GFLOP/s before."""

@@ -1,4 +1,4 @@
-"""``llmperf kernels``: what it lists and copies, from a checkout and from a wheel that is built here."""
+"""``llmperf kernels``: what it lists and copies, from a checkout and from our wheel."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from llmperf.exits import Exit
-from tests.integration.collecting import KERNELS, REPOSITORY, llmperf_command
+from tests.integration.collecting import KERNELS, llmperf_command
 from tests.integration.in_process import assert_refused, llmperf
 from tests.side_files import read_side_files
-
-_BUILT_FROM = ("llmperf", "llmperf_common", "workers", "cluster", "trainer", "configs", "kernels")
-_FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+from tests.wheel import BUILD_FILES, PACKAGES
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -54,33 +49,13 @@ def test_it_copies_and_never_replaces_a_changed_file(tmp_path: Path) -> None:
     assert llmperf("kernels", "--copy", out, "--json").code == Exit.USAGE
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("setuptools", minversion="77", reason="the build backend, of the dev extra")
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    for name in _BUILT_FROM:
-        shutil.copytree(
-            REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__")
-        )
-    for name in _FILES:
-        shutil.copy(REPOSITORY / name, source)
-    options = ("--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder)
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", ".", *map(str, options)],
-        cwd=source, check=True, capture_output=True, timeout=100,
-    )  # fmt: skip
-    (built,) = folder.glob("*.whl")
-    return built
-
-
 def test_a_wheel_brings_them(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     names = {path.name for path in (tmp_path / "site").iterdir() if path.suffix != ".dist-info"}
-    assert names == set(_BUILT_FROM) - {"kernels"}, "no other top-level name, no tests"
+    assert names == set(PACKAGES), "no other top-level name, no tests"
     assert (tmp_path / "site" / "configs" / "collect" / "demo.toml").is_file()
-    for name in _FILES[:2]:
+    for name in BUILD_FILES:
         assert not (tmp_path / "site" / name).exists()
     done = subprocess.run(
         llmperf_command("kernels", "--copy", "k"),

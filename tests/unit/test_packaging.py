@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 
 from llmperf.cli.doctor import _EXTRAS
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("llmperf", "llmperf_common", "workers", "cluster", "trainer", "configs")
+from tests.wheel import PACKAGES, REPOSITORY
 
 
 def extras() -> dict[str, list[str]]:
@@ -34,32 +32,12 @@ def test_doctor_knows_the_extras() -> None:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a wheel installs, built from a copy: building leaves ``build/`` behind."""
-    folder = tmp_path_factory.mktemp("wheel")
-    copy = folder / "copy"
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for name in listed.stdout.splitlines():
-        if name.split("/")[0] in (*PACKAGES, "pyproject.toml", "README.md", "LICENSE"):
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            (copy / name).write_bytes((REPOSITORY / name).read_bytes())
-    options = ("--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(folder))
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", str(copy), *options],
-        check=True,
-        timeout=100,
-        capture_output=True,
-    )
-    (wheel,) = folder.glob("*.whl")
+def built(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What our wheel installs."""
+    folder = tmp_path_factory.mktemp("installed")
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder / "installed")
-    return folder / "installed"
+        archive.extractall(folder)
+    return folder
 
 
 def test_a_wheel_holds_types_and_data(built: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import queue
 import threading
 import time
 
@@ -101,3 +102,46 @@ def test_busy_threads_have_a_processor_each_and_are_free_again_afterwards() -> N
         thread.join()
         late.join()
     assert os.sched_getaffinity(0) == allowed
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+def test_threads_that_a_runtime_has_pinned_are_placed_apart_and_stay_pinned() -> None:
+    """As DPCPP_CPU_CU_AFFINITY=close pins them: before, all had the caller's one processor afterwards."""
+    allowed = os.sched_getaffinity(0)
+    first, last = min(allowed), max(allowed)
+    ends = threading.Event()
+    ids: queue.Queue[int] = queue.Queue()
+
+    def work() -> None:
+        os.sched_setaffinity(0, {last})
+        ids.put(threading.get_native_id())
+        while not ends.is_set():
+            sum(range(1000))
+
+    def wait() -> None:
+        ids.put(threading.get_native_id())
+        ends.wait()
+
+    before_ns = thread_times_ns()
+    threads = [threading.Thread(target=work), threading.Thread(target=wait)]
+    try:
+        threads[0].start()
+        busy = ids.get()
+        threads[1].start()
+        idle = ids.get()
+        os.sched_setaffinity(0, {first})
+        end_s = time.monotonic() + 0.2
+        while time.monotonic() < end_s:
+            sum(range(1000))
+        with placed_apart(before_ns):
+            main, other = os.sched_getaffinity(0), os.sched_getaffinity(busy)
+            assert len(main) == len(other) == 1
+            assert main != other
+        assert os.sched_getaffinity(0) == {first}
+        assert os.sched_getaffinity(busy) == {last}
+        assert os.sched_getaffinity(idle) == allowed
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join()
+        os.sched_setaffinity(0, allowed)

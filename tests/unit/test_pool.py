@@ -498,7 +498,7 @@ def test_the_last_seat_of_its_class_pauses_for_drift_and_is_tried_again() -> Non
     assert bench.states() == [SeatState.DRAINED, SeatState.DRAINED, SeatState.PAUSED]
     assert bench.said[-1] == (
         "h2:bbbbbb/gpu0: paused: its sentinel kernel takes 40% longer than at first; "
-        "the last seat of its device class, tried again in 10 s"
+        "no other seat of its device class collects, tried again in 10 s"
     )
     assert not bench.pool.is_over
     told = seats_document(bench.pool)
@@ -600,6 +600,49 @@ def test_a_class_of_its_own_has_a_last_seat_of_its_own() -> None:
     )
     bench.step()
     assert bench.states() == [SeatState.DRAINED, SeatState.RUNNING, SeatState.PAUSED]
+
+
+@pytest.mark.parametrize("other", ["waits for Ray", "opens its device", "drains", "is paused"])
+def test_a_seat_that_does_not_collect_is_no_other_of_its_class(other: str) -> None:
+    bench = Bench()
+    bench.cluster.there = NODES[:1]
+    bench.all_open()
+    if other == "drains":
+        bench.actors[1].tell(ActorState.COLLECTING, drained="too hot")
+    else:
+        bench.actors[1].next = ActorGone(why="killed")
+    bench.step()
+    bench.step(2)
+    if other == "opens its device":
+        bench.actors[-1].tell(ActorState.STARTING, device=None)
+    drift(bench, bench.actors[0])
+    assert bench.states()[0] is SeatState.PAUSED
+    assert "no other seat of its device class collects" in bench.said[-1]
+    if other == "is paused":
+        bench.actors[-1].tell(ActorState.OPEN)
+        bench.step()
+        drift(bench, bench.actors[-1])
+        assert bench.states()[:2] == [SeatState.PAUSED, SeatState.PAUSED]
+
+
+def test_a_run_ends_whole_though_the_only_other_seat_waits_for_ray_for_ever() -> None:
+    """Before, the working seat was drained, the other given up, and tasks were left (exit code 4)."""
+    bench = Bench()
+    bench.all_open()
+    bench.actors[2].tell(ActorState.ENDED, reason=StopReason.INTERRUPTED, drained="too hot")
+    bench.actors[1].next = ActorGone(why="killed")
+    bench.step()
+    bench.step(2)
+    drift(bench, bench.actors[0])
+    bench.step(200)
+    assert bench.states() == [SeatState.WAITING, SeatState.WAITING, SeatState.DRAINED]
+    again = bench.actors[-1]
+    again.tell(ActorState.OPEN)
+    bench.step()
+    again.tell(ActorState.ENDED, reason=StopReason.COMPLETE, statuses={"ok": 4})
+    bench.step()
+    assert bench.pool.is_over
+    assert bench.states() == [SeatState.DONE, SeatState.DONE, SeatState.DRAINED]
 
 
 def test_nodes_come_and_go() -> None:

@@ -144,9 +144,8 @@ def _ancestors(pid: int) -> tuple[int, ...]:
             text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             break
-        pid = int(
-            text.rpartition(")")[2].split()[1]
-        )  # the command name may hold spaces and brackets
+        # The command name may hold spaces and brackets.
+        pid = int(text.rpartition(")")[2].split()[1])
     return tuple(found)
 
 

@@ -27,26 +27,39 @@ def thread_times_ns() -> dict[int, int]:
 
 @contextlib.contextmanager
 def placed_apart(before_ns: Mapping[int, int]) -> Iterator[None]:
-    """Keep the busiest threads since ``before_ns`` on a processor each; at the end all may run anywhere again.
+    """Keep the busiest threads since ``before_ns`` on a processor each; at the end all have their affinity back.
 
     Args:
         before_ns: ``thread_times_ns()`` before the work whose threads are meant.
     """
-    processors = os.sched_getaffinity(0)
+    own = _affinities()
+    processors = set[int]().union(*own.values())
     worked_ns = {
         thread: total_ns - before_ns.get(thread, 0)
         for thread, total_ns in thread_times_ns().items()
+        if thread in own
     }
     busiest = sorted(worked_ns, key=worked_ns.__getitem__, reverse=True)
-    for thread, processor in zip(busiest, sorted(processors), strict=False):
+    placed = dict(zip(busiest, sorted(processors), strict=False))
+    for thread, processor in placed.items():
         _allow(thread, {processor})
     try:
         yield
     finally:
-        for (
-            thread
-        ) in thread_times_ns():  # one that was started meanwhile took over a single processor
+        for thread in placed:
+            _allow(thread, own[thread])
+        # A thread that was started meanwhile has inherited a single processor.
+        for thread in thread_times_ns().keys() - own.keys():
             _allow(thread, processors)
+
+
+def _affinities() -> dict[int, set[int]]:
+    """Return the processors that each thread of this process may use; a runtime may have pinned some."""
+    found = {}
+    for task in _TASKS.iterdir():
+        with contextlib.suppress(OSError):  # it has just ended
+            found[int(task.name)] = os.sched_getaffinity(int(task.name))
+    return found
 
 
 def _allow(thread: int, processors: Collection[int]) -> None:
