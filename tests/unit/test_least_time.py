@@ -137,6 +137,13 @@ def test_a_read_that_a_compiler_may_drop_does_not_count(body: str) -> None:
     assert "a" not in {name for name, _, _ in touched(body)}
 
 
+@pytest.mark.parametrize(("name", "buffers"), [("vadd", {0, 1, 2}), ("saxpy", {1, 2})])
+def test_plain_kernels_count_all_their_buffers(name: str, buffers: set[int]) -> None:
+    parsed = parse((REPOSITORY / "kernels" / f"{name}.cl").read_text(encoding="utf-8"))
+    (kernel,) = parsed.kernels
+    assert {one.position for one in dense_accesses(parsed, kernel)} == buffers
+
+
 def test_a_read_takes_the_guards_of_the_store_that_needs_it() -> None:
     found = touched("float x = a[i]; if (i < n) b[i] = x;")
     assert {(name, guards[0]) for name, guards, _ in found} == {("a", ("n",)), ("b", ("n",))}
