@@ -23,8 +23,9 @@ four lines): a kernel that only reads can be faster by this."""
 CACHES_LEFT_OUT = 2
 """Bytes of so many last-level caches count as not moved: warm launches find data there."""
 
-LINE_BYTES = 64
-"""Of a cache line; an element up to this size is moved whole even if one member is used."""
+SECTOR_BYTES = 32
+"""Memory moves no less at once: of a larger element so much where not all of it is surely touched.
+NVIDIA's sector; a CPU's cache line has 64 bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +37,13 @@ class DenseAccess:
         guards: for each dimension the names of the scalar arguments that its ids must stay below.
         pitch: how far rows (dimension 1) are apart: a scalar argument's name or ``global_size_0``;
             empty where that is not known, and then only one row counts.
+        is_whole: all bytes of an element are touched; else maybe one member only.
     """
 
     position: int
     guards: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] = ((), (), ())
     pitch: str = ""
+    is_whole: bool = False
 
     def elements(self, sizes: Mapping[str, int]) -> int:
         """Return how many different elements a launch surely touches.
@@ -85,10 +88,11 @@ def least_time_ns(
         return floor_ns
     touched: dict[int, int] = {}
     for one in accesses:
-        if element_bytes[one.position] <= LINE_BYTES:
-            most = min(one.elements(sizes), elements[one.position])
-            touched[one.position] = max(most, touched.get(one.position, 0))
-    moved = math.fsum(count * element_bytes[at] for at, count in touched.items())
+        at, size = one.position, element_bytes[one.position]
+        num_bytes = size if one.is_whole else min(size, SECTOR_BYTES)
+        most = min(one.elements(sizes), elements[at]) * num_bytes
+        touched[at] = max(most, touched.get(at, 0))
+    moved = math.fsum(touched.values())
     beyond_cache = max(0.0, moved - CACHES_LEFT_OUT * device.last_level_cache_bytes)
     # GB/s are bytes a nanosecond. A measured DRAM peak can be 3.6 times too low on a shared CPU
     # (kernels with wide vectors reached 70 GB/s where the triad had 20), but memory is never faster

@@ -20,10 +20,17 @@ from workers.clang_types import NO_TYPE, TypeReader, as_parameter
 
 _TERSE_OUTPUT = 17
 _VISIT_CONTINUE = 1
-_EVAL_INT = 1
+_EVAL_INT, _EVAL_FLOAT = 1, 2
 _ENUM_CONSTANT_DECL, _FUNCTION_DECL, _VAR_DECL, _PARM_DECL = 7, 8, 9, 10
 _TYPE_REF, _UNEXPOSED_EXPR, _CALL_EXPR, _DECL_REF_EXPR = 43, 100, 103, 101
-_INT_LITERAL, _CHAR_LITERAL, _PAREN_EXPR, _UNARY_EXPR, _BINARY_EXPR = 106, 110, 111, 112, 114
+_INT_LITERAL, _FLOAT_LITERAL, _CHAR_LITERAL, _PAREN_EXPR, _UNARY_EXPR, _BINARY_EXPR = (
+    106,
+    107,
+    110,
+    111,
+    112,
+    114,
+)
 _COMPOUND_ASSIGN_EXPR, _COMPOUND_LITERAL_EXPR, _FOR_STMT, _DECL_STMT = 115, 118, 209, 231
 _FIRST_ATTRIBUTE = 400
 _MAX_DEPTH = 2_000
@@ -32,7 +39,7 @@ _CALLS_A_LEVEL = 4
 the tree cut off), and within a conversion it comes as another error."""
 
 _PLAIN_KINDS = {
-    102: NodeKind.MEMBER, 107: NodeKind.FLOAT_LITERAL, 113: NodeKind.SUBSCRIPT, 116: NodeKind.CONDITIONAL,
+    102: NodeKind.MEMBER, 113: NodeKind.SUBSCRIPT, 116: NodeKind.CONDITIONAL,
     117: NodeKind.CAST, 119: NodeKind.INIT_LIST, 136: NodeKind.SIZEOF, 202: NodeKind.BLOCK,
     203: NodeKind.CASE, 204: NodeKind.CASE, 205: NodeKind.IF, 206: NodeKind.SWITCH,
     207: NodeKind.WHILE, 208: NodeKind.DO, 210: NodeKind.JUMP, 211: NodeKind.JUMP,
@@ -77,6 +84,8 @@ def register_functions() -> None:
     library.clang_EvalResult_getKind.argtypes = [ctypes.c_void_p]
     library.clang_EvalResult_getAsLongLong.argtypes = [ctypes.c_void_p]
     library.clang_EvalResult_getAsLongLong.restype = ctypes.c_longlong
+    library.clang_EvalResult_getAsDouble.argtypes = [ctypes.c_void_p]
+    library.clang_EvalResult_getAsDouble.restype = ctypes.c_double
     library.clang_EvalResult_dispose.argtypes = [ctypes.c_void_p]
 
 
@@ -114,6 +123,7 @@ class CursorReader:
             _DECL_REF_EXPR: self._reference,
             _INT_LITERAL: self._integer,
             _CHAR_LITERAL: self._integer,
+            _FLOAT_LITERAL: self._floating,
             _UNARY_EXPR: self._unary,
             _BINARY_EXPR: self._binary,
             _COMPOUND_ASSIGN_EXPR: self._binary,
@@ -256,6 +266,16 @@ class CursorReader:
                 value = self._library.clang_EvalResult_getAsLongLong(result)
             self._library.clang_EvalResult_dispose(result)
         return Node(NodeKind.INT_LITERAL, self._type(cursor), (), "", "", value)
+
+    def _floating(self, cursor: Any) -> Node:
+        result = self._library.clang_Cursor_Evaluate(cursor)
+        name = ""
+        if result:
+            if self._library.clang_EvalResult_getKind(result) == _EVAL_FLOAT:
+                value = ctypes.c_float(self._library.clang_EvalResult_getAsDouble(result)).value
+                name = {0.0: "0", 1.0: "1"}.get(value, "")
+            self._library.clang_EvalResult_dispose(result)
+        return Node(NodeKind.FLOAT_LITERAL, self._type(cursor), (), name)
 
     def _unary(self, cursor: Any) -> Node:
         name = _UNARY_NAMES[self._library.clang_getCursorUnaryOperatorKind(cursor)]

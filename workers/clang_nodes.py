@@ -109,8 +109,9 @@ FLOAT_SCALARS = frozenset({"half", "float", "double"})
 class Node:
     """One node of a body.
 
-    ``name``: operator (``+``, ``post++``, ``&``), callee, variable or member. ``key``: identity of the
-    declaration a REFERENCE, CALL or VARIABLE is about. ``value``: of an integer literal or an enumerator.
+    ``name``: operator (``+``, ``post++``, ``&``), callee, variable or member; ``0`` or ``1`` for a
+    floating literal that a float holds as that. ``key``: identity of the declaration a REFERENCE, CALL or
+    VARIABLE is about. ``value``: of an integer literal or an enumerator.
 
     Children by kind: SUBSCRIPT (base, index); MEMBER (base,); CALL arguments only; VARIABLE its initialiser
     or nothing; IF (condition, then[, else]); FOR (initialiser, condition, step, body), each possibly EMPTY;

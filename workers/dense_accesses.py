@@ -2,8 +2,8 @@
 
 Owns the proof, for ``llmperf_common/least_time.py``: a bound that is wrong once is of no use, so
 only what runs without a condition counts, apart from guards of the NDRange (``if (i < n)``,
-``if (i >= n) return;``). Loops, helpers, either side of ``?:`` and what follows a possible
-``return`` are left out. Device-free.
+``if (i >= n) return;``): stores, and the reads whose values they need (``live_reads.py``). Loops,
+helpers, either side of ``?:`` and what follows a possible ``return`` are left out. Device-free.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from workers.clang_nodes import (
     TypeClass,
     walk,
 )
+from workers.live_reads import LiveReads, is_store
 
 _AXES = 3
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
@@ -56,21 +57,24 @@ class _Walker:
     helpers: frozenset[str]
     found: list[DenseAccess] = field(default_factory=list)
     _definitions: dict[str, list[Definition]] = field(default_factory=dict)
-    _uses: dict[str, int] = field(default_factory=dict)
     _positions: dict[str, int] = field(default_factory=dict)
+    _live: LiveReads = field(init=False)
 
     def __post_init__(self) -> None:
         body = self.kernel.body
         self._definitions = definitions(body)
         self._positions = {one.key: at for at, one in enumerate(self.kernel.parameters)}
         for node in walk(body):
-            if node.kind is NodeKind.REFERENCE:
-                self._uses[node.key] = self._uses.get(node.key, 0) + 1
+            is_partial = is_store(node) and node.children[0].kind is NodeKind.SUBSCRIPT
+            if is_partial and node.children[0].children[0].type.shape is TypeClass.VECTOR:
+                changed = node.children[0].children[0].key  # one lane
+                self._definitions.setdefault(changed, []).extend(_UNKNOWN_TWICE)
             elif node.kind is NodeKind.UNARY and node.name == "&":
                 # Written through a pointer: of no known value.
                 for inner in walk(node):
                     if inner.kind is NodeKind.REFERENCE:
                         self._definitions.setdefault(inner.key, []).extend(_UNKNOWN_TWICE)
+        self._live = LiveReads(self.kernel, self._definitions, self.helpers)
 
     # -- statements ---------------------------------------------------------------------------
 
@@ -131,11 +135,26 @@ class _Walker:
     # -- expressions --------------------------------------------------------------------------
 
     def _expression(self, node: Node, guards: Guards) -> None:
-        if node.kind is NodeKind.VARIABLE and not self._uses.get(node.key):
-            return  # a compiler drops what is never used
-        for place in self._surely_evaluated(node):
+        for one in self._surely_evaluated(node):
+            if is_store(one) and self._live.changes_nothing(one):
+                continue
+            # A read may be moved to the store that needs it, behind the same guards.
+            for read in self._live.needed_by(one):
+                self._subscript(read, guards, is_whole=False)
+            if is_store(one):
+                self._store(one, guards)
+
+    def _store(self, node: Node, guards: Guards) -> None:
+        target = node.children[0]
+        for place in self._surely_evaluated(target):
             if place.kind is NodeKind.SUBSCRIPT and len(place.children) == 2:
-                self._subscript(place, guards)
+                # Swizzles are left out of the tree; the assignment has their type.
+                is_vector = place.type.shape in {TypeClass.SCALAR, TypeClass.VECTOR}
+                is_same = place is target and place.type.size_bytes == node.type.size_bytes
+                self._subscript(place, guards, is_whole=is_vector and is_same)
+                return
+            if place.kind is not NodeKind.MEMBER:
+                return
 
     def _surely_evaluated(self, node: Node) -> Iterator[Node]:
         """Yield ``node`` and what is evaluated whenever it is; helpers may ignore arguments."""
@@ -154,7 +173,7 @@ class _Walker:
         for child in children:
             yield from self._surely_evaluated(child)
 
-    def _subscript(self, place: Node, guards: Guards) -> None:
+    def _subscript(self, place: Node, guards: Guards, *, is_whole: bool) -> None:
         base, index = place.children
         position = self._positions.get(base.key) if base.kind is NodeKind.REFERENCE else None
         if position is None or self._definitions.get(base.key):
@@ -164,7 +183,9 @@ class _Walker:
             return
         pitch = self._pitch_of(index)
         if pitch is not None:
-            self.found.append(DenseAccess(position=position, guards=guards, pitch=pitch))
+            self.found.append(
+                DenseAccess(position=position, guards=guards, pitch=pitch, is_whole=is_whole)
+            )
 
     def _pitch_of(self, index: Node) -> str | None:
         """Return the pitch where ``index`` is id 0 plus what a row shares; "" if not known."""
