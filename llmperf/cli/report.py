@@ -104,6 +104,11 @@ def write_page(
         _report_corpus(local, out, stamp)
         return
     is_evaluation = local is not None and (local / _PREDICTIONS).is_file()
+    if is_evaluation and evaluation is not None:
+        raise CommandError(
+            Exit.USAGE,
+            f"--evaluation goes with a dataset, and {directory} is an evaluation: name the dataset instead",
+        )
     scored = local if is_evaluation else evaluation
     dataset = None if is_evaluation else _dataset_view(directory)
     if dataset is None:

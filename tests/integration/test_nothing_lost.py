@@ -53,6 +53,14 @@ def test_a_bad_corpus_beside_a_good_one_is_named(tmp_path: Path) -> None:
     assert_refused(done, Exit.BAD_INPUT, str(absent))
 
 
+def test_an_evaluation_beside_an_evaluation_is_a_mistake(trained: Trained, tmp_path: Path) -> None:
+    scored, page = tmp_path / "scored", tmp_path / "page.html"
+    assert llmperf("evaluate", trained.run, "--data", trained.data, "--out", scored).code == 0
+    done = llmperf("report", scored, "--evaluation", scored, "--out", page)
+    assert_refused(done, Exit.USAGE, f"{scored} is an evaluation", "name the dataset")
+    assert not page.exists()
+
+
 # ------------------------------------------------------------------ --out
 
 Command = Callable[[Path], Done]
