@@ -156,7 +156,6 @@ def _report_corpus(path: Path, out: Path, stamp: Stamp) -> None:
     from workers.corpus import read_corpus  # noqa: PLC0415
 
     write_corpus_report(CorpusView(corpus=read_corpus(path), title=path.name), out=out, stamp=stamp)
-    say(f"{out} written")
 
 
 def _dataset_view(directory: str) -> DatasetView:
