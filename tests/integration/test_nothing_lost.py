@@ -165,8 +165,11 @@ def test_a_readme_of_ones_own_is_kept_beside_a_dataset(tmp_path: Path) -> None:
 
 
 def test_merging_one_dataset_is_a_mistake(three_kernels: Collected, tmp_path: Path) -> None:
-    done = llmperf("dataset", "merge", three_kernels.out, "--out", tmp_path / "merged")
-    assert_refused(done, Exit.USAGE, "name two or more datasets to merge")
+    one = three_kernels.out
+    (tmp_path / "link").symlink_to(one)
+    for again in ((), (one,), (f"{one}/",), (tmp_path / "link", one)):
+        done = llmperf("dataset", "merge", one, *again, "--out", tmp_path / "merged")
+        assert_refused(done, Exit.USAGE, f"only {one} was named", "name two or more datasets")
     assert not (tmp_path / "merged").exists()
 
 
