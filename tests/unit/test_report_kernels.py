@@ -171,7 +171,7 @@ def test_the_command_names_kernels(tmp_path: Path) -> None:
     def report(*options: str) -> Exit | None:
         done = CliRunner().invoke(app, ["report", str(data), "--out", str(out), *options])
         if isinstance(done.exception, CommandError):
-            return done.exception.code
+            return done.exception.exit_code
         assert done.exit_code == 0, done.output
         return None
 
