@@ -111,6 +111,12 @@ def write_page(
             f"--evaluation goes with a dataset, and {directory} is an evaluation: name the dataset instead",
         )
     scored = local if is_evaluation else evaluation
+    if scored is not None and out.resolve().is_relative_to(scored.resolve()):
+        raise CommandError(
+            Exit.USAGE,
+            f"--out {out}: lies in the evaluation {scored}, which `llmperf evaluate` replaces as a whole: "
+            "name a file elsewhere",
+        )
     dataset = None if is_evaluation else _dataset_view(directory)
     if dataset is None:
         _no_kernels_here(choice, "an evaluation alone")

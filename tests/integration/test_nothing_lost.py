@@ -61,6 +61,20 @@ def test_an_evaluation_beside_an_evaluation_is_a_mistake(trained: Trained, tmp_p
     assert not page.exists()
 
 
+def test_a_page_does_not_go_into_the_evaluation_that_it_shows(
+    trained: Trained, tmp_path: Path
+) -> None:
+    scored = tmp_path / "scored"
+    evaluate = ("evaluate", trained.run, "--data", trained.data, "--out", scored)
+    assert llmperf(*evaluate).code == 0
+    for words in ((scored,), (trained.data, "--evaluation", scored)):
+        done = llmperf("report", *words, "--out", scored / "x.html")
+        assert_refused(done, Exit.USAGE, f"lies in the evaluation {scored}", "name a file")
+    assert llmperf("report", scored, "--out", tmp_path / "x.html").code == 0
+    done = llmperf(*evaluate)
+    assert done.code == 0, done.err
+
+
 # ------------------------------------------------------------------ --out
 
 Command = Callable[[Path], Done]
