@@ -5,9 +5,9 @@ Owns the wiring of workers and trainer, which do not know each other. Heavy impo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from llmperf.collecting import Overrides, collect, collect_on_cluster, state_folder
 
@@ -123,25 +123,36 @@ def evaluate(
     return evaluate_(loaded, load_data(data), split, Path(out), allow_seen=allow_seen)
 
 
-def report(path: str | Path, out: str | Path, *, evaluation: str | Path | None = None) -> Path:
+def report(
+    path: str | Path,
+    out: str | Path,
+    *,
+    evaluation: str | Path | None = None,
+    kernels: int | Literal["all"] | Sequence[str] | None = None,
+) -> Path:
     """Write one self-contained HTML page about a dataset, an evaluation, both, or a corpus.
 
     Args:
         path: a dataset (a folder or ``s3://BUCKET/PREFIX``), an evaluation's folder or a CORPUS.parquet.
         out: the HTML file to write.
         evaluation: the folder of an evaluation to add to a dataset's report.
+        kernels: kernels of a dataset with a section of their own: at most so many, ``"all"``, or those of
+            these names or ids; None is up to 300, or 4 MB of them.
 
     Returns:
         ``out``.
 
     Raises:
+        OutputTaken: ``out`` holds something that is no report.
         StoreError: The dataset cannot be read.
-        CommandError: The evaluation cannot be read.
+        CommandError: The evaluation cannot be read, a kernel is not in the dataset, or an argument does not go
+            with what ``path`` is.
         CorpusError: The corpus cannot be read.
     """
-    from llmperf.cli.report import write_page  # noqa: PLC0415
+    from llmperf.cli.report import kernel_choice, write_page  # noqa: PLC0415
 
-    write_page(str(path), Path(out), None if evaluation is None else Path(evaluation))
+    scored = None if evaluation is None else Path(evaluation)
+    write_page(str(path), Path(out), scored, kernel_choice(kernels))
     return Path(out)
 
 

@@ -72,7 +72,7 @@ def render() -> dict[str, str]:
     return {
         "api.md": _page("Python API", api_page()),
         "cli.md": _page("Command line", _cli()),
-        "collect-example.toml": _example("collect", CollectConfig),
+        "collect-example.toml": _example("collect", CollectConfig, _example_of_cluster()),
         "config.md": _page("Configuration", _config()),
         "events.md": _page("Event log", _events()),
         "failure-codes.md": _page("Failure codes", _failures()),
@@ -361,13 +361,13 @@ def _keys(node: type[Node], prefix: str = "") -> Iterator[tuple[str, str, str, s
             yield f"`{prefix}{name}`", default, _allowed(field), field.description or ""
 
 
-def _example(command: str, root: type[Node]) -> str:
+def _example(command: str, root: type[Node], more: Iterable[str] = ()) -> str:
     """Return a config file of all keys, each a comment with its default: nothing changes until one is uncommented."""
     lines = [
         f"# All keys of `llmperf {command} --config FILE` with their defaults. Uncomment what you change.",
         "# Written by `make docs` from the code: copy it before you edit it.",
     ]
-    return "\n".join([*lines, *_example_keys(root)]) + "\n"
+    return "\n".join([*lines, *_example_keys(root), *more]) + "\n"
 
 
 def _example_keys(node: type[Node], section: str = "") -> Iterator[str]:
@@ -381,7 +381,16 @@ def _example_keys(node: type[Node], section: str = "") -> Iterator[str]:
         text = f"{field.description or name} Allowed: {_allowed(field)}.".replace("`", "")
         yield from textwrap.wrap(text, 98, initial_indent="# ", subsequent_indent="# ")
         unset = field.default is None
-        yield f"#{name} =   # unset by default" if unset else f"#{name} = {_toml(field.default)}"
+        yield f"# {name}: unset by default" if unset else f"#{name} = {_toml(field.default)}"
+
+
+def _example_of_cluster() -> Iterator[str]:
+    yield from (
+        "",
+        "# Only with `--cluster`; without it [cluster] is refused, so its line is a comment, too.",
+    )
+    yield from ("", "#[cluster]")
+    yield from _example_keys(ClusterConfig)
 
 
 def _toml(value: Any) -> str:

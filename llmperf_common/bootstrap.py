@@ -56,9 +56,11 @@ def _weighted_medians(values: Floats, family: Codes, draws: Floats) -> Floats:
     step = max(1, _CHUNK_ELEMENTS // max(1, len(values)))
     for start in range(0, len(draws), step):
         weights = np.cumsum(draws[start : start + step][:, ordered_family], axis=1)
-        total = weights[:, -1]
-        middle = np.argmax(weights >= total[:, None] / 2, axis=1)
-        result[start : start + step] = np.where(total > 0, ordered[middle], np.nan)
+        half = weights[:, -1:] / 2
+        # Two values where the middle lies between them, as in np.median; else one value twice.
+        below = ordered[np.argmax(weights >= half, axis=1)]
+        above = ordered[np.argmax(weights > half, axis=1)]
+        result[start : start + step] = np.where(half[:, 0] > 0, (below + above) / 2, np.nan)
     return result
 
 

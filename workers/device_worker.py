@@ -20,7 +20,7 @@ from llmperf_common.ledger.attach import LedgerHome, process_name
 from llmperf_common.ledger.holder import boot_clock_s, this_process
 from llmperf_common.ledger.protocol import Holder
 from llmperf_common.records import Device
-from llmperf_common.store.card import write_card
+from llmperf_common.store.card import update_card
 from llmperf_common.store.filesystem import Filesystem
 from llmperf_common.store.manifest import ShardEntry, latest_manifest
 from llmperf_common.store.reader import open_dataset
@@ -314,7 +314,7 @@ def _tidy(fs: Filesystem, loop: CollectLoop) -> None:
                 # Where a lock does not reach other hosts, their leases tell of them: what they have written stays.
                 if loop.finish() and loop.num_leased() == 0:
                     sweep(fs)
-                write_card(fs, open_dataset(fs))
+                update_card(fs)
                 return
         time.sleep(_POLL_S)
 

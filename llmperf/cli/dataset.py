@@ -12,6 +12,7 @@ from llmperf.cli.console import answer, answer_json, answer_table, say
 from llmperf.cli.paths import local_only
 from llmperf.cli.shared_options import Command, Group
 from llmperf.exits import CommandError, Exit
+from llmperf_common.store.location import local_folder
 
 app = typer.Typer(
     cls=Group,
@@ -91,7 +92,7 @@ def merge(
     from llmperf_common.store.merge import merge as merge_  # noqa: PLC0415
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
 
-    if len(directories) < 2:
+    if len({_place(directory) for directory in directories}) < 2:
         raise CommandError(
             Exit.USAGE, f"only {directories[0]} was named: name two or more datasets to merge"
         )
@@ -171,3 +172,9 @@ def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, object]]:
         else:
             rows.append((prefix + str(name), value))
     return rows
+
+
+def _place(location: str) -> str:
+    """Return a text that is equal for two spellings of one dataset's location."""
+    folder = local_folder(location)
+    return location.rstrip("/") if folder is None else str(folder.resolve())

@@ -27,7 +27,10 @@ _EXTRAS = {
 def doctor(
     again: Annotated[
         bool,
-        typer.Option("--again", help="Try CPU runtimes, too, whose verdict is remembered."),
+        typer.Option(
+            "--again",
+            help="Try every CPU runtime again, also those with a remembered verdict.",
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import typer
+
 from llmperf.exits import CommandError, Exit
 
 
-def local_only(path: Path | None) -> Path | None:
-    """Return ``path``; a typer callback.
+def local_only(param: typer.CallbackParam, path: Path | None) -> Path | None:
+    """Return ``path``, the value of the option ``param``; a typer callback.
 
     Raises:
         CommandError: It was an S3 location, which as a path would make a folder named ``s3:`` here, or ``-``.
     """
     if str(path) == "-":
         raise CommandError(
-            Exit.USAGE, "--out -: this is not written to stdout: name a file or folder of its own"
+            Exit.USAGE,
+            f"{param.opts[0]} -: this is not written to stdout: name a file or folder of its own",
         )
     if str(path).startswith("s3:/"):
         raise CommandError(

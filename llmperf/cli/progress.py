@@ -74,7 +74,7 @@ class ProgressDisplay(DeviceProgress):
 
 
 def done_before(num_done: int, num_tasks: int) -> str:
-    """Return what an earlier start of a run has left to do, to be put behind the number of tasks.
+    """Return what earlier starts of a run have done, to be put behind the number of tasks.
 
     >>> [done_before(num, 3) for num in (0, 1, 3)]
     ['', ', 1 done before', ', complete before this start: nothing to do']

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,7 +72,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained HTML page about a dataset, an evaluation, both, or a corpus."""
-    write_page(directory, out, evaluation, _choice(kernel, kernels))
+    write_page(directory, out, evaluation, kernel_choice(_wanted_kernels(kernel, kernels)))
     say(f"{out} written")
 
 
@@ -104,7 +105,18 @@ def write_page(
         _report_corpus(local, out, stamp)
         return
     is_evaluation = local is not None and (local / _PREDICTIONS).is_file()
+    if is_evaluation and evaluation is not None:
+        raise CommandError(
+            Exit.USAGE,
+            f"--evaluation goes with a dataset, and {directory} is an evaluation: name the dataset instead",
+        )
     scored = local if is_evaluation else evaluation
+    if scored is not None and out.resolve().is_relative_to(scored.resolve()):
+        raise CommandError(
+            Exit.USAGE,
+            f"--out {out}: lies in the evaluation {scored}, which `llmperf evaluate` replaces as a whole: "
+            "name a file elsewhere",
+        )
     dataset = None if is_evaluation else _dataset_view(directory)
     if dataset is None:
         _no_kernels_here(choice, "an evaluation alone")
@@ -120,20 +132,36 @@ def write_page(
         raise CommandError(Exit.BAD_INPUT, f"{directory}: {error}") from None
 
 
-def _choice(names: list[str] | None, limit: str | None) -> KernelChoice:
-    from llmperf.html_report import KernelChoice  # noqa: PLC0415
-
+def _wanted_kernels(names: list[str] | None, limit: str | None) -> int | str | list[str] | None:
+    """Return what ``--kernel`` and ``--kernels`` ask for, as ``kernel_choice`` takes it."""
     if names and limit is not None:
         raise CommandError(Exit.USAGE, "--kernel and --kernels exclude each other: give one")
-    if names:
-        return KernelChoice(names=tuple(names))
-    if limit is None:
-        return KernelChoice()
-    if limit == "all":
-        return KernelChoice(limit=None)
+    if limit is None or limit == "all":
+        return names or limit
     if not limit.isascii() or not limit.isdigit() or int(limit) < 1:
         raise CommandError(Exit.USAGE, f"--kernels {limit}: give a number from 1 on, or all")
-    return KernelChoice(limit=int(limit), limit_bytes=None)
+    return int(limit)
+
+
+def kernel_choice(kernels: int | str | Sequence[str] | None) -> KernelChoice:
+    """Return which kernels get a section of their own: so many, ``"all"``, those of these names, or by the rule.
+
+    Raises:
+        CommandError: It is another text, or a number below 1.
+    """
+    from llmperf.html_report import KernelChoice  # noqa: PLC0415
+
+    if kernels is None:
+        return KernelChoice()
+    if kernels == "all":
+        return KernelChoice(limit=None)
+    if isinstance(kernels, int) and kernels >= 1:
+        return KernelChoice(limit=kernels, limit_bytes=None)
+    if isinstance(kernels, int | str):
+        raise CommandError(
+            Exit.USAGE, f'kernels={kernels!r}: give a number from 1 on, "all", or a list of names'
+        )
+    return KernelChoice(names=tuple(kernels))
 
 
 def _no_kernels_here(choice: KernelChoice, what: str) -> None:
@@ -151,7 +179,6 @@ def _report_corpus(path: Path, out: Path, stamp: Stamp) -> None:
     from workers.corpus import read_corpus  # noqa: PLC0415
 
     write_corpus_report(CorpusView(corpus=read_corpus(path), title=path.name), out=out, stamp=stamp)
-    say(f"{out} written")
 
 
 def _dataset_view(directory: str) -> DatasetView:

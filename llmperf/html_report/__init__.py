@@ -7,8 +7,6 @@ nor define metrics. Imported only by the command that needs it, so that ``import
 from llmperf.html_report.kernel_choice import UnknownKernelError
 from llmperf.html_report.views import CorpusView, DatasetView, EvaluationView, KernelChoice, Stamp
 from llmperf.html_report.writer import (
-    build_dataset_report,
-    build_evaluation_report,
     render_corpus_report,
     render_report,
     report_to_write,
@@ -23,8 +21,6 @@ __all__ = [
     "KernelChoice",
     "Stamp",
     "UnknownKernelError",
-    "build_dataset_report",
-    "build_evaluation_report",
     "render_corpus_report",
     "render_report",
     "report_to_write",

@@ -18,6 +18,14 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _GENERATOR = "llmperf"
 _HEAD_BYTES = 1024
 """The line that says who wrote a page is among its first 400 bytes."""
+_FIRST_LINES = (
+    void("meta", charset="utf-8"),
+    void("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+    void("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+    void("meta", name_="color-scheme", content="light dark"),
+)
+_UNNAMED_HEAD = f"<head>{join(_FIRST_LINES)}<title>LLMPerf "
+"""So a page of an earlier release begins, which did not say who wrote it."""
 _SECTION = re.compile(r'<section id="([^"]+)"><h2>(.*?)</h2>')
 
 
@@ -27,10 +35,7 @@ def document(
     """Return the whole page; contents are made from the sections' headings."""
     head = tag(
         "head",
-        void("meta", charset="utf-8"),
-        void("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        void("meta", name_="viewport", content="width=device-width, initial-scale=1"),
-        void("meta", name_="color-scheme", content="light dark"),
+        *_FIRST_LINES,
         # A later `--out` replaces a page only if this line says that it is ours.
         void("meta", name_="generator", content=f"{_GENERATOR} {stamp.version}".strip()),
         tag("title", f"{title} · LLMPerf"),
@@ -42,13 +47,13 @@ def document(
 
 
 def is_report(path: Path) -> bool:
-    """Whether ``path`` is a page that ``document`` made."""
-    marker = f'<meta name="generator" content="{_GENERATOR}'.encode()
+    """Whether ``path`` is a page that ``document`` made, in this release or an earlier one."""
     try:
         with path.open("rb") as stream:
-            return marker in stream.read(_HEAD_BYTES)
+            head = stream.read(_HEAD_BYTES).decode("utf-8", "replace")
     except OSError:
         return False
+    return f'<meta name="generator" content="{_GENERATOR}' in head or _UNNAMED_HEAD in head
 
 
 def _style() -> str:

@@ -164,13 +164,3 @@ def _write(text: str, path: Path) -> int:
         Path(name).unlink(missing_ok=True)
         raise
     return len(page)
-
-
-def build_dataset_report(view: DatasetView, out: Path, *, stamp: Stamp = _NO_STAMP) -> int:
-    """Write the report of a dataset alone; see :func:`write_report`."""
-    return write_report(dataset=view, evaluation=None, out=out, stamp=stamp)
-
-
-def build_evaluation_report(view: EvaluationView, out: Path, *, stamp: Stamp = _NO_STAMP) -> int:
-    """Write the report of an evaluation alone; see :func:`write_report`."""
-    return write_report(dataset=None, evaluation=view, out=out, stamp=stamp)

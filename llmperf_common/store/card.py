@@ -1,7 +1,7 @@
 """The dataset's card: ``README.md`` for people and Hugging Face, and ``croissant.json`` beside it.
 
-Owns the text, whether a card may be replaced, and the YAML that makes ``datasets.load_dataset(DIR, "samples")`` work: the data files are those of
-the manifest, by name. Its code blocks are run by a test.
+Owns the text, whether a card may be replaced, and the YAML that makes ``datasets.load_dataset(DIR, "samples")`` work: the
+data files are those of the manifest, by name. Its code blocks are run by a test.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from llmperf_common.failures import FAILURE_MEANINGS, OK_STATUS, FailureCode
 from llmperf_common.schemas import TABLES
 from llmperf_common.store.croissant import CROISSANT_FILE, croissant_json
 from llmperf_common.store.filesystem import Filesystem
-from llmperf_common.store.reader import Dataset
+from llmperf_common.store.reader import Dataset, open_dataset
 from llmperf_common.store.stats import DatasetStats, dataset_stats
 
 CARD_FILE = "README.md"
 _MARKER = "<!-- Written by llmperf, and again after each run. Remove this line to keep a text of your own. -->"
+_TAG = "- LLMPerf"
+"""In the front matter of each card since there is the marker: tells a card without one from a user's own text."""
 _log = logging.getLogger(__name__)
 _DESCRIPTION = (
     "Timed launches of OpenCL kernels: for each launch config (NDRange and every argument) the readings of "
@@ -45,7 +47,7 @@ def write_card(
 ) -> tuple[str, ...]:
     """Write ``README.md`` and ``croissant.json`` of the dataset's current version.
 
-    A file of that name which llmperf did not write is left as it is, with a warning in the log.
+    A file of that name which llmperf did not write is left as it is.
 
     Args:
         fs: the dataset's folder.
@@ -70,9 +72,19 @@ def write_card(
         if _may_replace(fs, name):
             fs.replace(name, data)
         else:
-            _log.warning("%s was not written by llmperf: left as it is", fs.describe(name))
             left.append(name)
     return tuple(left)
+
+
+def update_card(fs: Filesystem) -> None:
+    """Write the card of the dataset in ``fs`` after a change; what llmperf did not write is left, with a warning.
+
+    Raises:
+        ShardError: A shard is missing or damaged.
+        StoreError: The folder cannot be written.
+    """
+    for name in write_card(fs, open_dataset(fs)):
+        _log.warning("%s was not written by llmperf: left as it is", fs.describe(name))
 
 
 def _may_replace(fs: Filesystem, name: str) -> bool:
@@ -80,7 +92,18 @@ def _may_replace(fs: Filesystem, name: str) -> bool:
         text = fs.read_bytes(name).decode("utf-8", "replace")
     except FileNotFoundError:
         return True
-    return (_MARKER if name == CARD_FILE else json.dumps(_DESCRIPTION)) in text
+    if name == CARD_FILE:
+        return _MARKER in text or _is_unmarked_card(text)
+    return json.dumps(_DESCRIPTION) in text
+
+
+def _is_unmarked_card(text: str) -> bool:
+    """Whether ``text`` is a card from before there was a marker; one whose marker was removed is not."""
+    if not text.startswith("---\npretty_name: "):
+        return False
+    head, _, body = text.partition("\n---\n")
+    lines = head.splitlines()
+    return "size_categories:" in lines and _TAG not in lines and _DESCRIPTION in body
 
 
 def card_text(dataset: Dataset, *, pretty_name: str, license_name: str | None) -> str:
@@ -107,7 +130,7 @@ def _front_matter(
     lines = ["---", f"pretty_name: {_quoted(pretty_name)}"]
     if license_name is not None:
         lines.append(f"license: {_quoted(license_name)}")
-    lines += ["tags:", "- OpenCL", "- GPU", "- performance", "size_categories:", f"- {size}"]
+    lines += ["tags:", "- OpenCL", "- GPU", "- performance", _TAG, "size_categories:", f"- {size}"]
     tables = [table for table in TABLES if dataset.shards(table)]
     if tables:
         lines.append("configs:")

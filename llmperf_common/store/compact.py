@@ -23,7 +23,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from llmperf_common.schemas import KERNELS, SAMPLES
-from llmperf_common.store.card import write_card
+from llmperf_common.store.card import update_card
 from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.location import Location, open_filesystem
 from llmperf_common.store.manifest import Manifest, ShardEntry, manifest_name
@@ -117,7 +117,7 @@ def compact(
         manifest = _publish_compacted(before, target, moment)
         due = _due(fs, manifest, moment)
         manifest = _age(fs, manifest, due)
-        write_card(fs, open_dataset(fs))  # before anything goes that the old card names
+        update_card(fs)  # before anything goes that the old card names
         listed = recently_listed(fs)
         removed = _remove(fs, [name for name in due if name not in listed])
     waiting = [name for name in unlisted_shards(fs, manifest) if name in manifest.replaced_names]

@@ -255,6 +255,16 @@ def test_train_evaluate_report(trained: Trained, tmp_path: Path) -> None:
     page = llmperf.report(trained.data, tmp_path / "r.html", evaluation=tmp_path / "evaluation")
     assert page == tmp_path / "r.html"
     assert page.read_text("utf-8").startswith("<!DOCTYPE html>")
+    names = llmperf.open_dataset(trained.data).kernels(["name"])["name"].to_pylist()
+    for kernels, expected in ((2, 2), ("all", len(names)), (names[:1], 1), ((), len(names))):
+        llmperf.report(trained.data, page, kernels=kernels)
+        assert page.read_text("utf-8").count('<details class="kernel') == expected, kernels
+    for wrong in (0, "some", ["no such kernel"]):
+        with pytest.raises(llmperf.LlmperfError, match=r"kernels=.*list of names|no such kernel"):
+            llmperf.report(trained.data, page, kernels=wrong)
+    (tmp_path / "mine.html").write_text("mine")
+    with pytest.raises(llmperf.LlmperfError, match="is no report of llmperf"):
+        llmperf.report(trained.data, tmp_path / "mine.html")
     again = llmperf.report(tmp_path / "evaluation", tmp_path / "e.html")  # still the function
     assert again.is_file()
     with pytest.raises(llmperf.LlmperfError, match="not a dataset"):

@@ -75,6 +75,13 @@ def assert_whole(location: str) -> None:
     assert ".run.lock" not in fs.folders()
 
 
+def copy_dataset(location: str, copy: str) -> None:
+    source, target = open_filesystem(location), open_filesystem(copy)
+    for folder in ("", *(f"{name}/" for name in source.folders())):
+        for name in source.names(folder.rstrip("/")):
+            target.replace(folder + name, source.read_bytes(folder + name))
+
+
 def test_collect_verify_read_and_report(location: str, tmp_path: Path) -> None:
     command = arguments(tmp_path, location)
     done = llmperf(*command)
@@ -98,13 +105,15 @@ def test_collect_verify_read_and_report(location: str, tmp_path: Path) -> None:
     kept = sorted(path.name for path in (tmp_path / "state" / "llmperf").glob("*/*"))
     assert kept[0] == "events"
     assert kept[1].startswith("ledger-")
-    merged = location + "-merged"
-    done = llmperf("dataset", "merge", location, location, "--out", merged)
+    copy, merged = location + "-copy", location + "-merged"
+    copy_dataset(location, copy)
+    done = llmperf("dataset", "merge", location, copy, "--out", merged)
     assert done.code == 0, done.err
     assert verify(merged).clean
-    assert_refused(
-        llmperf("dataset", "merge", location, location, "--out", merged), 2, "is not empty"
-    )
+    done = llmperf("dataset", "merge", location, copy, "--out", merged)
+    assert_refused(done, 2, "is not empty")
+    done = llmperf("dataset", "merge", location, location + "/", "--out", merged)
+    assert_refused(done, 2, "name two or more datasets")
 
 
 def test_a_store_without_conditional_writes_is_refused(

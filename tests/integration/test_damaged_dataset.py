@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ READERS = (
     "dataset stats {data}",
     "dataset card {data}",
     "dataset export {data} --out {out}",
-    "dataset merge {data} {data} --out {out}",
+    "dataset merge {data} {copy} --out {out}",
     "train --data {data} --out {out}",
     "report {data} --out {out}.html",
 )
@@ -85,9 +86,11 @@ def samples(data: Path) -> dict[str, Any]:
 def test_every_reader_names_the_file_and_writes_nothing(
     copied: Collected, tmp_path: Path, damage: Damage
 ) -> None:
+    copy = shutil.copytree(copied.out, tmp_path / "copy")
     damaged = damage(copied.out)
     for reader in READERS:
-        done = llmperf(*reader.format(data=copied.out, out=tmp_path / "made").split())
+        words = reader.format(data=copied.out, copy=copy, out=tmp_path / "made")
+        done = llmperf(*words.split())
         assert_refused(done, Exit.BAD_INPUT, damaged.name)
         assert any(word in done.err for word in ("restore", "move it away", "upgrade")), done.err
     assert not (tmp_path / "made.html").exists()

@@ -53,6 +53,28 @@ def test_a_bad_corpus_beside_a_good_one_is_named(tmp_path: Path) -> None:
     assert_refused(done, Exit.BAD_INPUT, str(absent))
 
 
+def test_an_evaluation_beside_an_evaluation_is_a_mistake(trained: Trained, tmp_path: Path) -> None:
+    scored, page = tmp_path / "scored", tmp_path / "page.html"
+    assert llmperf("evaluate", trained.run, "--data", trained.data, "--out", scored).code == 0
+    done = llmperf("report", scored, "--evaluation", scored, "--out", page)
+    assert_refused(done, Exit.USAGE, f"{scored} is an evaluation", "name the dataset")
+    assert not page.exists()
+
+
+def test_a_page_does_not_go_into_the_evaluation_that_it_shows(
+    trained: Trained, tmp_path: Path
+) -> None:
+    scored = tmp_path / "scored"
+    evaluate = ("evaluate", trained.run, "--data", trained.data, "--out", scored)
+    assert llmperf(*evaluate).code == 0
+    for words in ((scored,), (trained.data, "--evaluation", scored)):
+        done = llmperf("report", *words, "--out", scored / "x.html")
+        assert_refused(done, Exit.USAGE, f"lies in the evaluation {scored}", "name a file")
+    assert llmperf("report", scored, "--out", tmp_path / "x.html").code == 0
+    done = llmperf(*evaluate)
+    assert done.code == 0, done.err
+
+
 # ------------------------------------------------------------------ --out
 
 Command = Callable[[Path], Done]
@@ -149,6 +171,7 @@ def test_a_readme_of_ones_own_is_kept_beside_a_dataset(tmp_path: Path) -> None:
     assert (made.out / "croissant.json").exists()
     done = llmperf("dataset", "card", made.out)
     assert_refused(done, Exit.USAGE, "README.md not written by llmperf", "move it away")
+    assert done.err.count("written by llmperf") == 1, "said once"
     assert (made.out / "README.md").read_text() == "# mine\n"
     (made.out / "README.md").unlink()
     for _ in range(2):  # its own may be replaced
@@ -156,8 +179,11 @@ def test_a_readme_of_ones_own_is_kept_beside_a_dataset(tmp_path: Path) -> None:
 
 
 def test_merging_one_dataset_is_a_mistake(three_kernels: Collected, tmp_path: Path) -> None:
-    done = llmperf("dataset", "merge", three_kernels.out, "--out", tmp_path / "merged")
-    assert_refused(done, Exit.USAGE, "name two or more datasets to merge")
+    one = three_kernels.out
+    (tmp_path / "link").symlink_to(one)
+    for again in ((), (one,), (f"{one}/",), (tmp_path / "link", one)):
+        done = llmperf("dataset", "merge", one, *again, "--out", tmp_path / "merged")
+        assert_refused(done, Exit.USAGE, f"only {one} was named", "name two or more datasets")
     assert not (tmp_path / "merged").exists()
 
 

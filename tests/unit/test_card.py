@@ -14,7 +14,8 @@ import yaml
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ids import sha256_hex
 from llmperf_common.schemas import TABLES
-from llmperf_common.store.card import write_card
+from llmperf_common.store.card import update_card, write_card
+from llmperf_common.store.compact import CompactionTarget, compact
 from llmperf_common.store.reader import open_dataset
 from llmperf_common.store.sweep import sweep
 from llmperf_common.store.verify import verify
@@ -141,6 +142,46 @@ def test_a_dataset_without_results_has_a_card(tmp_path):
     assert "There are no results yet" in text
     assert "configs" not in front_matter(path)
     assert json.loads((path / "croissant.json").read_text())["recordSet"] == []
+
+
+def card_without_a_marker(path: Path) -> str:
+    """Return the card of ``path`` as it was before there was a marker."""
+    lines = (carded(path) / "README.md").read_text().split("\n")
+    mark = next(i for i, line in enumerate(lines) if line.startswith("<!-- Written by llmperf"))
+    del lines[mark : mark + 2]
+    lines.remove("- LLMPerf")
+    return "\n".join(lines)
+
+
+def test_a_card_of_an_earlier_release_is_brought_up_to_date(tmp_path, caplog):
+    path = make_dataset(tmp_path, kernels=2)
+    old = card_without_a_marker(path)
+    assert "---\n\n# LLMPerf kernel timings\n" in old, "as earlier releases wrote it"
+    card = path / "README.md"
+    card.write_text(old)
+    compact(path, target=CompactionTarget(rows=1000, size_mib=64))
+    assert not caplog.records
+    assert card.read_text() != old
+    listed = [config["data_files"][0]["path"] for config in front_matter(path)["configs"]]
+    dataset = open_dataset(path)
+    assert listed == [[entry.name for entry in dataset.shards(table)] for table in TABLES]
+
+
+@pytest.mark.parametrize("ours", ["marker removed", "other front matter", "no front matter"])
+def test_a_text_of_ones_own_is_kept(tmp_path, caplog, ours):
+    path = carded(make_dataset(tmp_path, kernels=1))
+    card = path / "README.md"
+    text = card.read_text()
+    mine = {
+        "marker removed": re.sub(r"<!-- Written by llmperf.*-->\n+", "", text),
+        "other front matter": "---\ntitle: mine\n---\n\nTimed launches of OpenCL kernels\n",
+        "no front matter": "# mine\n",
+    }[ours]
+    card.write_text(mine)
+    update_card(open_dataset(path).fs)
+    assert card.read_text() == mine
+    (record,) = caplog.records
+    assert "README.md was not written by llmperf: left as it is" in record.getMessage()
 
 
 def test_the_card_disturbs_neither_sweep_nor_verification(path):

@@ -81,7 +81,9 @@ def test_the_commands(corpus: Corpus, tmp_path: Path):
     path, out = tmp_path / "c.parquet", tmp_path / "deep" / "r.html"
     write_corpus(path, corpus)
     runner = CliRunner()
-    assert runner.invoke(app, ["report", str(path), "--out", str(out)]).exit_code == 0
+    done = runner.invoke(app, ["report", str(path), "--out", str(out)])
+    assert done.exit_code == 0
+    assert done.stderr.count("written") == 1
     assert out.read_text("utf-8").startswith("<!DOCTYPE html>")
     found = json.loads(runner.invoke(app, ["corpus", "stats", str(path), "--json"]).stdout)
     assert found["num_kernels"] == len(corpus.kernels)

@@ -154,11 +154,17 @@ def test_bootstrapped_median_equals_a_plain_resampling():
     ape = absolute_percentage_error(measured, predicted)
     generator = np.random.default_rng(0)
     draws = generator.multinomial(3, [1 / 3] * 3, size=2000)
-    medians = [
-        np.quantile(np.repeat(ape, counts[family]), 0.5, method="inverted_cdf") for counts in draws
-    ]
+    medians = [np.median(np.repeat(ape, counts[family])) for counts in draws]
     expected = np.quantile(medians, [0.025, 0.975])
     assert block["ci"]["median_ape_percent"] == pytest.approx(expected.tolist())
+
+
+def test_a_median_between_two_values_lies_in_its_interval():
+    ones, widths = [1.0] * 4, [8.0, 30, 8, 30]
+    rows = scored(ones, ones, family=[0, 0, 1, 1], low=ones, high=widths)
+    block = summarise(rows, replicates=50)
+    assert block["interval_width_ratio"] == 19
+    assert block["ci"]["interval_width_ratio"] == [19, 19]
 
 
 def test_one_family_has_no_interval():

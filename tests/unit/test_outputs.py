@@ -122,3 +122,19 @@ def test_a_report_says_so_in_its_head(tmp_path: Path) -> None:
     assert report_to_write(page) == page
     page.write_text("<!DOCTYPE html><html><head><title>mine</title></head></html>")
     assert not is_report(page)
+
+
+def test_a_report_of_an_earlier_release_may_be_replaced(tmp_path: Path) -> None:
+    old = (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta http-equiv="Content-Security-Policy" '
+        'content="default-src &#x27;none&#x27;; style-src &#x27;unsafe-inline&#x27;">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        "<title>LLMPerf dataset and evaluation report</title><style></style></head></html>"
+    )
+    page = tmp_path / "r.html"
+    page.write_text(old)
+    assert report_to_write(page) == page
+    page.write_text(old.replace("LLMPerf", "My"))
+    assert not is_report(page)

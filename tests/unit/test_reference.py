@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import llmperf
-from cluster.config import ClusterConfig
+from cluster.config import ClusterCollectConfig, ClusterConfig
 from cluster.metrics import METRICS
 from llmperf import reference
 from llmperf.exits import CommandError, Exit
@@ -89,30 +91,31 @@ def test_config_says_a_default_a_range_and_a_meaning_of_each_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "root"), [("collect", CollectConfig), ("train", TrainConfig)], ids=str
+    ("name", "root", "whole"),
+    [("collect", CollectConfig, ClusterCollectConfig), ("train", TrainConfig, TrainConfig)],
+    ids=str,
 )
 def test_an_example_file_is_the_defaults_also_when_all_of_it_is_uncommented(
-    name: str, root: type[Node], tmp_path: Path
+    name: str, root: type[Node], whole: type[Node], tmp_path: Path
 ) -> None:
     text = (FOLDER / f"{name}-example.toml").read_text("utf-8")
-    assert re.findall(r"^#(\w+) =", text, re.MULTILINE) == [
-        key.rpartition(".")[2] for key in key_names(root)
+    assert re.findall(r"^(?:#(\w+) =|# (\w+): unset by default$)", text, re.MULTILINE) == [
+        ("", key) if value is None else (key, "") for key, value in leaves(whole())
     ]
-    unset = re.findall(r"^#\w+ =   # unset by default$", text, re.MULTILINE)
-    default = root()
-    assert len(unset) == sum(
-        value is None for value in default.model_dump().values() for value in flat(value)
-    )
     file = tmp_path / "mine.toml"
     file.write_text(text, "utf-8")
-    assert load_config(root, file=file) == default
-    file.write_text(re.sub(r"^#(?=\w+ = \S)", "", text, flags=re.MULTILINE), "utf-8")
-    assert load_config(root, file=file) == default
-    assert tomllib.loads(file.read_text("utf-8")).keys() <= root.model_fields.keys()
+    assert load_config(root, file=file) == root(), "no key of [cluster] without --cluster"
+    assert load_config(whole, file=file) == whole()
+    file.write_text(re.sub(r"^#(?! )", "", text, flags=re.MULTILINE), "utf-8")
+    assert load_config(whole, file=file) == whole()
+    assert tomllib.loads(file.read_text("utf-8")).keys() == whole.model_fields.keys()
 
 
-def flat(value: object) -> list[object]:
-    return list(value.values()) if isinstance(value, dict) else [value]
+def leaves(node: Node) -> Iterator[tuple[str, object]]:
+    """The last part of each key of a tree, with its value."""
+    for key in key_names(type(node)):
+        *parents, name = key.split(".")
+        yield name, getattr(functools.reduce(getattr, parents, node), name)
 
 
 def test_failures_lists_every_code_once() -> None:

@@ -16,8 +16,6 @@ from llmperf.html_report import (
     DatasetView,
     EvaluationView,
     Stamp,
-    build_dataset_report,
-    build_evaluation_report,
     quantities,
     render_report,
     write_report,
@@ -114,7 +112,7 @@ def test_empty_dataset_says_why_nothing_is_shown(tmp_path: Path) -> None:
     view = dataset_of(
         schemas.SAMPLES.empty_table(), schemas.KERNELS.empty_table(), schemas.DEVICES.empty_table()
     )
-    build_dataset_report(view, tmp_path / "deep" / "report.html")
+    write_report(dataset=view, evaluation=None, out=tmp_path / "deep" / "report.html")
     page = (tmp_path / "deep" / "report.html").read_text("utf-8")
     found = sections_of(page)
     assert set(found) == DATASET_IDS
@@ -235,7 +233,7 @@ def test_evaluation_alone(tmp_path: Path) -> None:
     view = EvaluationView(
         predictions=make_predictions(make_samples(500, 12)), metrics=make_metrics()
     )
-    build_evaluation_report(view, tmp_path / "e.html")
+    write_report(dataset=None, evaluation=view, out=tmp_path / "e.html")
     page = (tmp_path / "e.html").read_text("utf-8")
     check_page(page)
     check_complete(page, EVALUATION_IDS)
