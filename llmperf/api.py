@@ -182,7 +182,7 @@ def predict(
 ) -> Prediction:
     """Predict the time of one launch of a kernel, from its source; for many, ``load_model`` once.
 
-    No GPU is needed. A new kernel with arguments left out is probed on a CPU OpenCL device where there is one.
+    No GPU is needed. A new kernel with buffers is probed once on a CPU OpenCL device where there is one.
 
     Args:
         source: an OpenCL C file, or its text.

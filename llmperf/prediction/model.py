@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from llmperf.prediction.analysing import Analyst, Known
 from llmperf.prediction.analysis_cache import AnalysisCache
-from llmperf.prediction.filling import needs_analysis, planned_filler
+from llmperf.prediction.filling import planned_filler
 from llmperf.prediction.record import Prediction
 from llmperf.prediction.sources import SourceReader
 from trainer.arguments import Value, read_arguments
@@ -192,10 +192,9 @@ class Model:
         local_size = _sizes("local_size", launch.local_size)
         check_sizes(kernel.name, kernel.signature, global_size, local_size, record)
         given = read_arguments(kernel.signature, launch.args)
-        if needs_analysis(kernel.signature, given, global_size, local_size):
-            known = self._analyst.find_out(kernel)
-        else:
-            known = self._analyst.knows(kernel) or Known(analysis=None, said="")
+        # Also where every buffer is given: one may be smaller than what the launch accesses.
+        has_buffers = any(one.kind.is_buffer for one in kernel.signature.arguments)
+        known = self._analyst.find_out(kernel) if has_buffers else Known(analysis=None, said="")
         return PredictRequest(
             kernel=kernel.name,
             signature=kernel.signature,

@@ -23,6 +23,12 @@ from workers.launch_plan import plan_configs
 SIZES = {"global_size": 65536, "local_size": 64}
 OPTIONS = ("--global-size", 65536, "--local-size", 64)
 FILL = "__kernel void fill(__global float *a) { a[get_global_id(1) * get_global_size(0) + get_global_id(0)] = 1; }\n"
+ROWS = """__kernel void rows(__global float *c, int w)
+{ int x = get_global_id(0), y = get_global_id(1); c[y * w + x] = 1; }
+"""
+TILE = """__kernel void tile(__global float *c, __local float *t)
+{ int i = get_local_id(0); t[i] = 1; barrier(1); c[get_global_id(0)] = t[i]; }
+"""
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +104,27 @@ def test_a_buffer_that_the_launch_overruns_is_warned_about(
     assert "buffer 'a' has 5 elements, the launch accesses 4096" in done.err
     done = llmperf(*asked, *sizes, "--arg", "a=4096")
     assert "accesses" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("source", "sizes", "args", "warning"),
+    [
+        (ROWS, ((64, 64), (8, 8)), {"w": 1024, "c": 4096}, "'c' has 4096 elements, the launch"),
+        (TILE, (4096, 64), {"c": 4096, "t": 16}, "'t' has 16 elements, the launch accesses 64"),
+    ],
+)
+def test_an_overrun_is_warned_about_at_the_first_question(
+    cpu: DeviceRef,
+    trained: Trained,
+    source: str,
+    sizes: tuple[int | tuple[int, ...], int | tuple[int, ...]],
+    args: dict[str, int],
+    warning: str,
+) -> None:
+    """Buffers as large as the NDRange, or in local memory: nothing else asks for a probe here."""
+    model = api.load_model(trained.run)
+    found = model.predict(source, global_size=sizes[0], local_size=sizes[1], args=args)
+    assert any(warning in one for one in found.warnings), found.warnings
 
 
 def test_without_a_device_the_simple_rule_stands_in_and_that_is_said(
