@@ -16,6 +16,7 @@ from llmperf.prediction.record import Prediction
 from llmperf_common.analysis import Analysis, Extent, Polynomial, Term
 from tests.unit.synthetic_dataset import trained
 from trainer.errors import BadInput
+from workers.device.interface import DeviceRef
 from workers.one_source import file_of_text, read
 
 VADD = """__kernel void vadd(__global const float *a, __global const float *b, __global float *c, int n)
@@ -113,6 +114,19 @@ def test_a_kernel_with_buffers_is_probed_once(model, monkeypatch: pytest.MonkeyP
         found = probing.predict(fresh, global_size=4096, local_size=64)
     assert asked == ["nothing_has_this_name"]
     assert any("not known: no device" in text for text in found["warnings"])
+
+
+@pytest.mark.parametrize("icd", ["/nonexistent.icd", ""])
+def test_a_device_that_cannot_be_opened_is_said_in_a_line(model, caplog, icd: str):
+    """A remembered verdict can name a device that is gone."""
+    (source,) = read(Path("x"), (file_of_text(VADD.replace("vadd", "unheard"), "x"),))
+    gone = {"OCL_ICD_VENDORS": icd} if icd else {}
+    analyst = Analyst(model._run.kernels)
+    analyst._device = DeviceRef(selector="cpu", platform="gone", name="gone", environment=gone)
+    known = analyst.find_out(source.kernel)
+    assert known.analysis is None
+    assert known.said == "the CPU OpenCL device cannot be opened: see `llmperf doctor --again`"
+    assert caplog.records == []
 
 
 def test_analyses_are_kept_for_later_processes(tmp_path: Path):
