@@ -21,6 +21,9 @@ from workers.device.interface import DeviceRef
 ANALYSIS_TIMEOUT_S = 60.0
 """For one kernel, as ``limits.analysis_timeout_s`` of ``collect``: both find out the same."""
 
+_KEEP_DEATH_S = 86_400.0
+"""Seconds that a timeout or a death is remembered: a day, because a busy machine can cause either."""
+
 _MOST_CHARACTERS = 240
 """Of a reason in a warning."""
 
@@ -100,8 +103,9 @@ class Analyst:
             self._device = "the CPU OpenCL device cannot be opened: see `llmperf doctor --again`"
             return Known(analysis=None, said=self._device)
         analysis = found_out.analysis
-        if self.cache is not None and not analysis.failure:
-            self.cache.write(kernel.kernel_id, analysis)
+        if self.cache is not None:
+            keep_s = None if found_out.ended_itself else _KEEP_DEATH_S
+            self.cache.write(kernel.kernel_id, analysis, keep_s=keep_s)
         return _known(analysis, f"a memory analysis made now on {self._device.name}")
 
 

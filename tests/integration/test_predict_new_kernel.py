@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -143,6 +144,27 @@ def test_a_probe_that_does_not_end_is_killed(
     found = api.load_model(trained.run).predict(csr, **SIZES)
     assert any("the analysis was killed after 0.05 s" in one for one in found["warnings"])
     assert taken(found["warnings"])["vals"] == 65536
+    # A later process does not wait for it again, until a day has gone.
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_STATE_HOME", str(csr.parent / "state"))
+    again = api.load_model(trained.run).predict(csr, **SIZES)
+    assert again["warnings"] == found["warnings"]
+    (kept,) = (csr.parent / "state" / "llmperf" / "analyses").glob("*.json")
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "until_s": 1.0}), encoding="utf-8")
+    late = api.load_model(trained.run).predict(csr, **SIZES)
+    assert any("a memory analysis made now on" in one for one in late["warnings"])
+
+
+def test_an_analysis_that_fails_is_not_made_again(cpu: DeviceRef, trained: Trained) -> None:
+    source = "__kernel void odd(__global int *a) { a[get_global_id(0)] = __made_up(1); }"
+    lines: list[str] = []
+    first, again = (
+        api.load_model(trained.run, progress=lines.append).predict(source, **SIZES)
+        for _ in range(2)
+    )
+    assert any("its memory analysis failed" in one for one in first.warnings), first.warnings
+    assert again.warnings == first.warnings
+    assert [one for one in lines if "probing" in one] == lines[1:]
 
 
 @pytest.mark.parametrize(
