@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -169,8 +170,6 @@ def test_a_time_below_what_the_bytes_take_is_raised(model):
         def predict_log2_ns(self, rows):
             return np.full(len(rows), 12.0)
 
-    from dataclasses import replace  # noqa: PLC0415
-
     hopeful = Model(replace(model._run, model=Optimist()), model._analyst)
     found = hopeful.predict(VADD, global_size=2**28, local_size=64, sweep=True)
     least_ns = (3 * 4 * 2**28 - 2 * 2**22) / 1600
@@ -180,6 +179,21 @@ def test_a_time_below_what_the_bytes_take_is_raised(model):
     small = hopeful.predict(VADD, global_size=4096, local_size=64, args={"n": 4096})
     assert small["time_ns"] == 4096.0
     assert not any("raised" in text for text in small["warnings"])
+
+
+def test_times_raised_to_the_same_bound_are_a_tie_that_the_asked_size_wins(model):
+    class Optimist:
+        name = "optimist"
+
+        def predict_log2_ns(self, rows):
+            return 12.0 - 0.1 * np.arange(len(rows))  # the asked size, the first, is the slowest
+
+    hopeful = Model(replace(model._run, model=Optimist()), model._analyst)
+    found = hopeful.predict(VADD, global_size=2**28, local_size=64, sweep=True)
+    assert len({row["time_ns"] for row in found["sweep"]}) == 1
+    assert found.local_size_best == (64,)
+    assert found["sweep"][0]["local_size"] == [64]
+    assert not any("predicted to be the fastest" in text for text in found.warnings)
 
 
 def test_there_is_no_interval_where_the_launch_is_unlike_the_training_data(model):
@@ -195,8 +209,9 @@ def test_a_faster_local_size_that_training_never_had_is_named(model):
     for size in (2**18, 2**20, 2**22):
         found = model.predict(VADD, global_size=size, local_size=64, sweep=True)
         fastest = found["sweep"][0]["local_size"]
+        times = {tuple(row["local_size"]): row["time_ns"] for row in found["sweep"]}
         said = [text for text in found["warnings"] if "predicted to be the fastest" in text]
-        assert bool(said) == (fastest != found["local_size_best"])
+        assert bool(said) == (found["sweep"][0]["time_ns"] < times[found.local_size_best])
         if said:
             assert f"local size {fastest[0]} is" in said[0]
-            assert f"names {found['local_size_best'][0]}" in said[0]
+            assert f"local_size_best is {found['local_size_best'][0]}" in said[0]
