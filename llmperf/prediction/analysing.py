@@ -48,7 +48,7 @@ class Analyst:
     stored: pa.Table
     may_probe: bool = True
     cache: AnalysisCache | None = None
-    progress: Callable[[str], None] = lambda _line: None
+    progress: Callable[[str], object] = lambda _line: None
     _known: dict[str, Known] = field(default_factory=dict)
     _device: DeviceRef | str | None = None
     """The device to probe on, or why there is none; None before it was looked for."""

@@ -84,7 +84,7 @@ class Model:
         *,
         analyse: bool = True,
         cache: AnalysisCache | None = None,
-        progress: Callable[[str], None] = lambda _line: None,
+        progress: Callable[[str], object] = lambda _line: None,
     ) -> Self:
         """Load a run by its folder or name; None takes the only one in ``runs/``.
 

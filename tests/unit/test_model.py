@@ -14,6 +14,7 @@ from llmperf.prediction.analysing import Analyst, Known
 from llmperf.prediction.analysis_cache import AnalysisCache
 from llmperf.prediction.model import Launch, Model
 from llmperf.prediction.record import Prediction
+from llmperf.progress import cluster_observer, observers
 from llmperf_common.analysis import Analysis, Extent, Polynomial, Term
 from tests.unit.synthetic_dataset import trained
 from trainer.errors import BadInput
@@ -115,6 +116,25 @@ def test_a_kernel_with_buffers_is_probed_once(model, monkeypatch: pytest.MonkeyP
         found = probing.predict(fresh, global_size=4096, local_size=64)
     assert asked == ["nothing_has_this_name"]
     assert any("not known: no device" in text for text in found["warnings"])
+
+
+@pytest.mark.parametrize("progress", [True, False, None, lambda line: None])
+def test_progress_is_told_as_by_collect_and_train(progress, capsys):
+    model = llmperf.load_model(trained()[2].folder, progress=progress)
+    model._analyst.progress("a step begins")
+    assert capsys.readouterr().err == ("a step begins\n" if progress is True else "")
+
+
+def test_a_progress_that_is_none_is_refused(tmp_path: Path):
+    with pytest.raises(llmperf.LlmperfError, match="progress='yes': give True, None or a function"):
+        llmperf.load_model(trained()[2].folder, progress="yes")
+    with (
+        pytest.raises(llmperf.LlmperfError, match="progress=1: give"),
+        observers(1),
+    ):
+        pass
+    with pytest.raises(llmperf.LlmperfError, match="progress=1: give"):
+        cluster_observer(1)
 
 
 @pytest.mark.parametrize("icd", ["/nonexistent.icd", ""])
