@@ -77,6 +77,37 @@ def test_many_launches_are_answered_like_each_alone(model):
         model.predict_many(VADD, [{"global_size": 4096, "size": 64}])
 
 
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"a": None}, "--arg a=None: a buffer's value is its number of elements"),
+        ({"a": [1]}, r"--arg a=\[1\]: a buffer's value"),
+        ({"n": [1]}, r"--arg n=\[1\]: 'int' takes a whole number"),
+        ({3: 1}, "--arg 3: the kernel's arguments are a, b, c, n"),
+        ([("n", 3)], "give a mapping of names to values"),
+        (5, "args=5: give a mapping"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(model, args, message: str):
+    with pytest.raises(BadInput, match=message):
+        model.predict(VADD, global_size=4096, local_size=64, args=args)
+
+
+def test_a_floating_argument_that_is_no_number_is_refused(model):
+    source = "__kernel void f(float x, __global float *a) { a[get_global_id(0)] = x; }"
+    for value in (None, [1], "one"):
+        with pytest.raises(BadInput, match=r"--arg x=.*takes a number"):
+            model.predict(source, global_size=4096, local_size=64, args={"x": value})
+
+
+def test_launches_that_cannot_be_are_refused(model):
+    sizes = {"global_size": 4096, "local_size": 64}
+    assert model.predict_many(VADD, [{**sizes, "args": None}]) == model.predict_many(VADD, [sizes])
+    for launch in (5, None, [1, 2], "text"):
+        with pytest.raises(BadInput, match="a launch has global_size, local_size and"):
+            model.predict_many(VADD, [launch])
+
+
 def test_the_record_is_the_json_document_and_a_table_for_notebooks(model):
     found = model.predict(VADD, global_size=2**18, local_size=64, sweep=True)
     assert isinstance(found, Prediction)
