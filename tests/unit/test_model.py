@@ -116,7 +116,7 @@ def test_the_record_is_the_json_document_and_a_table_for_notebooks(model):
     assert found.local_size_best == tuple(found["local_size_best"])
     page = found._repr_html_()
     assert page.startswith("<table><caption>vadd on synth</caption>")
-    assert page.count("<tr>") == 4 + len(found["warnings"]) + len(found["sweep"])
+    assert page.count("<tr>") == 6 + len(found["warnings"]) + len(found["sweep"])
     assert "&lt;b&gt;" in Prediction({**found, "kernel": "<b>"})._repr_html_()
 
 
