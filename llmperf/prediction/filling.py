@@ -67,7 +67,7 @@ class PlannedFiller:
 
     def _source_text(self) -> str:
         if self._is_analysed:
-            return f"what was not given is what collect plans, by {self.known.said}"
+            return f"missing arguments are filled as `collect` plans them, from {self.known.said}"
         why = f": {self.known.said}" if self.known.said else ""
         return (
             "buffers that were not given are as large as the NDRange, for the kernel's memory is not "
