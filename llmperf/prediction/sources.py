@@ -67,7 +67,7 @@ class SourceReader:
             files: tuple[SourceFile, ...] = (
                 (file_of_text(str(source), _TEXT_NAME),)
                 if is_text(source)
-                else files_of_path(_checked(Path(source)))
+                else files_of_path(_checked(source))
             )
             if files not in self._known:
                 found = read(Path(where), files)
@@ -81,9 +81,13 @@ class SourceReader:
         return self._known[files]
 
 
-def _checked(path: Path) -> Path:
+def _checked(source: str | Path) -> Path:
+    if not str(source).strip():
+        raise BadInput("the source is empty: give OpenCL C, or the path of a file of it")
+    path = Path(source)
     if not path.is_file():
-        what = "Is a directory" if path.is_dir() else "No such file"
+        there = "is not a regular file" if path.exists() else "No such file"
+        what = "Is a directory" if path.is_dir() else there
         raise BadInput(f"{path}: {what}: name a readable OpenCL source file")
     return path
 

@@ -1,5 +1,6 @@
 """Which kernel ``predict`` is asked about: the same one that a corpus has of the file."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,16 @@ def test_a_file_that_cannot_be_is_told(tmp_path: Path, content: bytes, message: 
         SourceReader().kernel(path, None)
     with pytest.raises(BadInput, match=r"Is a directory.*name a readable OpenCL source file"):
         SourceReader().kernel(tmp_path, None)
+
+
+def test_what_is_no_regular_file_is_said(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe.cl")
+    for path, what in (("pipe.cl", "is not a regular file"), ("none.cl", "No such file")):
+        with pytest.raises(BadInput, match=f"{path}: {what}: name a readable OpenCL source file"):
+            SourceReader().kernel(tmp_path / path, None)
+    for empty in ("", " "):
+        with pytest.raises(BadInput, match="the source is empty"):
+            SourceReader().kernel(empty, None)
 
 
 GOOD = "__kernel void k(__global float *x) {{ int i = get_global_id(0); {} }}\n"
