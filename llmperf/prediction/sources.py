@@ -93,12 +93,13 @@ def _checked(source: str | Path) -> Path:
 
 
 def _refusal(where: str, chosen: SourceKernel) -> str:
-    first, *others = chosen.errors
-    line, _, what = first.partition(": ")
-    text = f"{where}:{line}: error: {what}"
-    for other in others[: _MOST_ERRORS - 1]:
-        line, _, what = other.partition(": ")
-        text += f"\n{where}:{line}: error: {what}"
-    if len(others) >= _MOST_ERRORS:
-        text += f"\n(and {len(others) - _MOST_ERRORS + 1} more)"
+    text = "\n".join(_located(where, error) for error in chosen.errors[:_MOST_ERRORS])
+    if len(chosen.errors) > _MOST_ERRORS:
+        text += f"\n(and {len(chosen.errors) - _MOST_ERRORS} more)"
     return f"{text}\nkernel {chosen.kernel.name} does not compile: mend the source"
+
+
+def _located(where: str, error: str) -> str:
+    line, _, what = error.partition(": ")
+    place = f"{where}:{line}" if line.isdigit() else f"{where}: line {line}"
+    return f"{place}: error: {what}"

@@ -85,6 +85,33 @@ def test_a_source_that_does_not_compile_is_refused(text: str, message: str):
 
 
 @pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (
+            '#include "t.h"\n\n__kernel void k(__global T *x)\n{ x[0] = missing; }\n',
+            r"k\.cl:4: error",
+        ),
+        (
+            'float f(float v)\n{ return v + missing; }\n#include "t.h"\n'
+            "__kernel void k(__global T *x) { x[0] = f(1); }\n",
+            r"k\.cl:2: error",
+        ),
+        (
+            '#include "t.h"\nT f(T v) { return v + missing; }\n#include "u.h"\n'
+            "__kernel void k(__global T *x) { x[0] = f(1); }\n",
+            r"k\.cl: line 4 of the text with its headers put in: error",
+        ),
+    ],
+)
+def test_an_error_has_the_line_of_the_file_itself(tmp_path: Path, text: str, place: str):
+    (tmp_path / "t.h").write_text("// one\n// two\ntypedef float T;")
+    (tmp_path / "u.h").write_text("// one\n// two\n")
+    (tmp_path / "k.cl").write_text(text)
+    with pytest.raises(BadInput, match=place):
+        SourceReader().kernel(tmp_path / "k.cl", None)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         GOOD.format("x[i] = SCALE * (REAL)i;"),  # macros of the host program
