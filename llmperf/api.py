@@ -5,7 +5,7 @@ Owns the wiring of workers and trainer, which do not know each other. Heavy impo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +14,7 @@ from llmperf.collecting import Overrides, collect, collect_on_cluster, state_fol
 if TYPE_CHECKING:
     from llmperf.prediction.model import Model, Size
     from llmperf.prediction.record import Prediction
+    from llmperf.progress import LineProgress
     from llmperf_common.store.reader import Dataset
     from llmperf_common.store.verify import VerifyReport
     from trainer.evaluate import EvaluationSummary
@@ -66,7 +67,7 @@ def train(
     preset: str = "gbdt",
     config: str | Path | None = None,
     overrides: Overrides = (),
-    progress: bool | Callable[[str], object] | None = None,
+    progress: LineProgress = None,
 ) -> RunSummary:
     """Train a predictor on a dataset and write the run folder ``out``.
 
@@ -84,13 +85,14 @@ def train(
         MissingExtra: ``gbdt`` without LightGBM.
     """
     from llmperf.cli.console import say  # noqa: PLC0415
+    from llmperf.progress import show_of  # noqa: PLC0415
     from trainer.config import load_train_config  # noqa: PLC0415
     from trainer.data import load_data  # noqa: PLC0415
     from trainer.train import train as train_  # noqa: PLC0415
 
     file = None if config is None else Path(config)
     settings = load_train_config(preset, file=file, overrides=overrides)
-    told = say if progress is True else progress or (lambda _line: None)
+    told = show_of(progress, say)
     return train_(load_data(data), settings, Path(out), told)
 
 
@@ -160,24 +162,27 @@ def load_model(
     model: str | Path | None = None,
     *,
     analyse: bool = True,
-    progress: Callable[[str], None] | None = None,
+    progress: LineProgress = None,
 ) -> Model:
     """Load a trained run, to ask it for many predictions: ``.predict(...)`` and ``.predict_many(...)``.
 
     Args:
         model: a run's folder or name; may be left out where ``runs/`` holds one.
         analyse: probe new kernels on a CPU OpenCL device, where there is one, to see what they touch.
-        progress: receives one line before each step that takes seconds.
+        progress: None is silent, True writes a line to stderr before each step that takes seconds, and a
+            function is called with each.
 
     Raises:
         BadInput: There is no such run, or it is damaged.
+        ConfigError: ``progress`` is none of these.
     """
+    from llmperf.cli.console import say  # noqa: PLC0415
     from llmperf.prediction.analysis_cache import AnalysisCache  # noqa: PLC0415
     from llmperf.prediction.model import Model as Model_  # noqa: PLC0415
+    from llmperf.progress import show_of  # noqa: PLC0415
 
     cache = AnalysisCache(state_folder() / "analyses")
-    quiet: Callable[[str], None] = lambda _line: None  # noqa: E731
-    return Model_.load(model, analyse=analyse, cache=cache, progress=progress or quiet)
+    return Model_.load(model, analyse=analyse, cache=cache, progress=show_of(progress, say))
 
 
 def predict(
@@ -193,7 +198,7 @@ def predict(
 ) -> Prediction:
     """Predict the time of one launch of a kernel, from its source; for many, ``load_model`` once.
 
-    No GPU is needed. A new kernel with arguments left out is probed on a CPU OpenCL device where there is one.
+    No GPU is needed. A new kernel with buffers is probed once on a CPU OpenCL device where there is one.
 
     Args:
         source: an OpenCL C file, or its text.

@@ -56,12 +56,12 @@ def collect(
         device: ``auto``, ``pocl``, ``cpu``, ``cuda[:N]`` or ``replay:FILE``.
         preset: name of a preset (``default``, ``demo``, ``400k``).
         samples_per_kernel: launch configs of each kernel; 68 unless the preset says otherwise.
-        strategies: input strategies that share them: ``memory_analysis``, ``decoupled``, ``simple``.
+        strategies: input strategy, or several that share them: ``memory_analysis``, ``decoupled``, ``simple``.
         seed: of configs and inputs.
         max_time: seconds, or a text as ``"20m"``, after which no new task is begun.
         max_failures: stop after more failed rows than this.
         config: a TOML file over the preset.
-        overrides: values over all of these, by key: ``{"timing.cold_readings": 0}``; or texts ``key=value``.
+        overrides: values over all of these, by key: ``{"timing.cold_readings": 0}``; or a text ``key=value``, or several.
         progress: None is silent, True shows what the command shows on stderr, and a function is called with a
             ``CollectProgress`` at the start and whenever a task begins or ends.
         ledger: ``sqlite``, or the URL of a Redis server that several hosts share.
@@ -264,7 +264,7 @@ def _values(
 ) -> dict[str, Any]:
     return {
         "plan.samples_per_kernel": samples_per_kernel,
-        "plan.strategies": strategies,
+        "plan.strategies": [strategies] if isinstance(strategies, str) else strategies,
         "plan.seed": seed,
         "limits.max_time_s": parse_duration_s(max_time) if isinstance(max_time, str) else max_time,
         "limits.max_failures": max_failures,

@@ -10,9 +10,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cluster.observing import SilentClusterObserver
+from llmperf_common.config import ConfigError
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.records import Device, TaskResult
 from workers.observers import SilentObserver, statuses_of
@@ -66,6 +67,32 @@ class CollectProgress:
 
 ProgressOption = bool | Callable[[CollectProgress], object] | None
 """Silent, as the command shows it, or a function to call."""
+
+LineProgress = bool | Callable[[str], object] | None
+"""The same for what is told in lines: training, and the steps before a prediction."""
+
+_ShownT = TypeVar("_ShownT")
+
+
+def show_of(
+    progress: bool | Callable[[_ShownT], object] | None, as_command: Callable[[_ShownT], object]
+) -> Callable[[_ShownT], object]:
+    """Return the function that ``progress`` means: ``as_command`` for True, silence for None and False.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    if progress is True:
+        return as_command
+    if not progress:
+        return _silent
+    if not callable(progress):
+        raise ConfigError(f"progress={progress!r}: give True, None or a function")
+    return progress
+
+
+def _silent(_shown: object) -> None:
+    """Show nothing."""
 
 
 class _Counts:
@@ -153,6 +180,7 @@ def observers(
     progress: ProgressOption,
 ) -> Iterator[Callable[[RunStart], LoopObserver]]:
     """Give what makes the observer of a loop; a display is taken down at the end."""
+    show = show_of(progress, _silent)  # True has an observer of its own
     with contextlib.ExitStack() as stack:
 
         def observe(start: RunStart) -> LoopObserver:
@@ -160,7 +188,7 @@ def observers(
                 from llmperf.cli.progress import ProgressDisplay  # noqa: PLC0415
 
                 return stack.enter_context(contextlib.closing(ProgressDisplay(start)))
-            return DeviceProgress(start, progress) if progress else SilentObserver()
+            return DeviceProgress(start, show) if progress else SilentObserver()
 
         yield observe
 
@@ -173,4 +201,4 @@ def cluster_observer(
         from llmperf.cli.cluster_progress import ClusterProgress  # noqa: PLC0415
 
         return ClusterProgress()
-    return PoolProgress(progress) if progress else SilentClusterObserver()
+    return PoolProgress(show_of(progress, _silent)) if progress else SilentClusterObserver()

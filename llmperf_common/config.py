@@ -88,8 +88,8 @@ def load_config(
         preset: name of a TOML file.
         preset_folder: the folder of ``configs/`` it is in.
         file: a user's TOML file.
-        overrides: values by dotted key; or texts ``key=value``, the value in TOML syntax (bare words are taken
-            as text).
+        overrides: values by dotted key; or a text ``key=value`` or several, the value in TOML syntax (bare
+            words are taken as text).
         values: dotted keys set by command-line options; None values are left out.
 
     Raises:
@@ -107,8 +107,7 @@ def load_config(
     for key, value in (values or {}).items():
         if value is not None:
             _set_dotted(tree, key, value)
-    pairs = overrides.items() if isinstance(overrides, Mapping) else map(_parse_pair, overrides)
-    for key, value in pairs:
+    for key, value in _pairs(overrides):
         _check_key(root, key)
         _set_dotted(tree, key, value)
     found = root.from_mapping(tree)
@@ -138,6 +137,19 @@ def _parse_toml(text: str, where: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where}: not valid TOML: {error}") from None
+
+
+def _pairs(overrides: Mapping[str, Any] | Sequence[str]) -> list[tuple[str, Any]]:
+    texts = [overrides] if isinstance(overrides, str) else overrides
+    try:
+        pairs = list(texts.items() if isinstance(texts, Mapping) else map(_parse_pair, texts))
+        if all(isinstance(key, str) for key, _ in pairs):
+            return pairs
+    except (TypeError, AttributeError):  # no sequence, or not of texts
+        pass
+    raise ConfigError(
+        f"overrides={overrides!r}: give values by key, as {{'plan.seed': 7}}, or texts key=value"
+    )
 
 
 def _parse_pair(text: str) -> tuple[str, Any]:

@@ -39,7 +39,7 @@ def read_arguments(signature: Signature, given: Mapping[str, Value]) -> dict[int
     """Return position to checked value of the arguments that were given.
 
     Raises:
-        BadInput: A name the kernel does not have, a value of the wrong type or out of its range, or
+        BadInput: ``given`` is no mapping, a name the kernel does not have, a value of the wrong type or out of its range, or
             an argument that this release cannot fill (image, sampler, pipe, struct).
     """
     by_name = {argument.name: argument for argument in signature.arguments}
@@ -49,10 +49,12 @@ def read_arguments(signature: Signature, given: Mapping[str, Value]) -> dict[int
                 f"argument {argument.name!r} is of type {argument.type_name!r} ({argument.kind.value}): "
                 "such kernels are not supported yet"
             )
+    if not isinstance(given, Mapping):
+        raise BadInput(f"args={given!r}: give a mapping of names to values, as {{'n': 1024}}")
     values = {}
     for name, value in given.items():
         if name not in by_name:
-            near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(str(name), by_name, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise BadInput(
                 f"--arg {name}: the kernel's arguments are {', '.join(by_name) or 'none'}{hint}"
@@ -74,7 +76,7 @@ def _checked(argument: Argument, value: Value) -> int | float:
     if not is_integer_scalar(kind):
         try:
             number = float(value)
-        except ValueError:
+        except (ValueError, TypeError):
             raise BadInput(f"{where}: {argument.type_name!r} takes a number") from None
         if not math.isfinite(number):
             raise BadInput(f"{where}: {argument.type_name!r} takes a finite number")
@@ -89,7 +91,7 @@ def _checked(argument: Argument, value: Value) -> int | float:
 def _integer(value: Value, problem: str) -> int:
     try:
         number = int(value, 0) if isinstance(value, str) else int(value)
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, TypeError):
         raise BadInput(problem) from None
     if not isinstance(value, str) and number != value:
         raise BadInput(problem)

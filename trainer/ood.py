@@ -147,11 +147,7 @@ def unlike_training(rows: Floats, known: TrainingRange) -> npt.NDArray[np.bool_]
     """
     if len(known.kernels) and _distances(rows[0], known).min() > known.far:
         return np.ones(len(rows), dtype=bool)
-    checked = np.array([name.startswith(_CHECKED_PREFIXES) for name in known.names])
-    with np.errstate(invalid="ignore"):  # what is not known is NaN, and outside of nothing
-        slack = np.maximum(_SLACK_SHARE * (known.high - known.low), _SLACK_LOG2)
-        excess = np.maximum(known.low - rows, rows - known.high)
-        return np.asarray(((excess > slack) & checked).any(axis=1))
+    return np.asarray(_outside(rows, known).any(axis=1))
 
 
 def out_of_distribution(row: Floats, known: TrainingRange) -> list[str]:
@@ -165,7 +161,8 @@ def out_of_distribution(row: Floats, known: TrainingRange) -> list[str]:
         At most three warnings about single features, in the vector's order (sizes the user chose come first,
         what is derived from them after), and one about the kernel as a whole.
     """
-    warnings = _outside(row, known)[:3]
+    columns = np.flatnonzero(_outside(row[None], known)[0])[:3]
+    warnings = [_range_warning(row, int(column), known) for column in columns]
     if len(known.kernels):
         distance = _distances(row, known)
         nearest = int(np.argmin(distance))
@@ -189,18 +186,20 @@ def _distances(row: Floats, known: TrainingRange) -> Floats:
     return np.asarray(np.sqrt((_offsets(row, known) ** 2).sum(axis=1)))
 
 
-def _outside(row: Floats, known: TrainingRange) -> list[str]:
-    meanings = feature_meanings()
-    found = []
-    for position, name in enumerate(known.names):
-        low, high, value = known.low[position], known.high[position], row[position]
-        if not name.startswith(_CHECKED_PREFIXES) or not (np.isfinite(low) and np.isfinite(value)):
-            continue
-        slack = max(_SLACK_SHARE * (high - low), _SLACK_LOG2)
-        excess = max(low - value, value - high)
-        if excess > slack:
-            found.append(
-                f"out of distribution: {name} ({meanings.get(name, name)}) is {value:.4g}, "
-                f"trained on {low:.4g} to {high:.4g}"
-            )
-    return found
+def _outside(rows: Floats, known: TrainingRange) -> npt.NDArray[np.bool_]:
+    """Which features of n rows are outside of their training range, shape (n, f).
+
+    What is not known is outside of nothing: values that are not finite, in rows and in ranges.
+    """
+    checked = np.array([name.startswith(_CHECKED_PREFIXES) for name in known.names])
+    slack = np.maximum(_SLACK_SHARE * (known.high - known.low), _SLACK_LOG2)
+    excess = np.maximum(known.low - rows, rows - known.high)
+    return np.asarray((excess > slack) & np.isfinite(rows) & checked)
+
+
+def _range_warning(row: Floats, column: int, known: TrainingRange) -> str:
+    name = known.names[column]
+    return (
+        f"out of distribution: {name} ({feature_meanings().get(name, name)}) is {row[column]:.4g}, "
+        f"trained on {known.low[column]:.4g} to {known.high[column]:.4g}"
+    )

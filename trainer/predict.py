@@ -93,11 +93,11 @@ def _record(
     asked = rows.start
     launches = dict(zip(rows, one.launches, strict=True))
     # By time, then the asked one, then the larger group: a tie must not change what the user has.
+    # Times raised to the same bound are a tie, whatever the model says below it.
     order = sorted(
         rows,
         key=lambda row: (
             times.time_ns[row],
-            times.model_ns[row],
             row != asked,
             -float(np.prod(launches[row].local_size)),
         ),
@@ -120,7 +120,7 @@ def _record(
             *_dimension_warning(one.request),
             *_array_warning(one.request),
             *_least_warning(times, asked),
-            *_best_warning(launches, best, order[0]),
+            *_best_warning(launches, times, best, order[0]),
             *(
                 _interval_warning(run)
                 if is_known
@@ -165,13 +165,15 @@ def _least_warning(times: Times, row: int) -> list[str]:
     ]
 
 
-def _best_warning(launches: dict[int, LaunchConfig], best: int, fastest: int) -> list[str]:
-    if best == fastest:
+def _best_warning(
+    launches: dict[int, LaunchConfig], times: Times, best: int, fastest: int
+) -> list[str]:
+    if times.time_ns[best] <= times.time_ns[fastest]:
         return []
     names = [",".join(map(str, launches[row].local_size)) for row in (fastest, best)]
     return [
-        f"local size {names[0]} is predicted to be the fastest, but training had no work-groups of its size: "
-        f"local_size_best names {names[1]}, the fastest of those it had"
+        f"local size {names[0]} is predicted to be the fastest, but no training launch used that work-group "
+        f"size; local_size_best is {names[1]}, the fastest size that training used"
     ]
 
 

@@ -1,7 +1,7 @@
 """Memory analysis of a whole corpus before anything is timed: ``llmperf corpus build --analyse``.
 
 Owns the loop over a few killable children. What an analysis is, and what a hang or a death leaves behind, is the
-same as in a task (``analysing.py``).
+same as in a task (``analysing.py``). ``analyse_one`` is the same for a single kernel.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from llmperf_common.analysis import Analysis
@@ -37,6 +37,8 @@ _POLL_S = 1.0
 class _Item:
     kernel: Kernel
     analysis: Analysis | None = None
+    no_device: bool = False
+    ended_itself: bool = False
     num_attempts: int = 0
     was_killed: bool = False
 
@@ -63,6 +65,8 @@ class _AheadWork:
     def take(self, item: _Item, answer: FromChild) -> bool:
         assert isinstance(answer, Analysed), answer
         item.analysis = answer.analysis
+        item.no_device = answer.no_device
+        item.ended_itself = True
         return True
 
     def timed_out(self, item: _Item, after_s: float) -> None:
@@ -104,31 +108,69 @@ def analyse_corpus(
     wanted = [one for one in corpus.kernels if one.failure is None and one.analysis is None]
     children = min(num_children or os.cpu_count() or 1, max(1, len(wanted)))
     found: dict[str, Analysis | None] = {}
-    with scratch_folder(this_process()) as scratch:
-        starter = ChildStarter(scratch)
-        pool: ChildPool[_Item] = ChildPool(
-            start_child=lambda name: starter.start("workers.analysis_child", name, ref),
-            name="analyse",
-            work=_AheadWork(timeout_s),
-            num_children=children,
-        )
-        for kernel in wanted:
-            pool.submit(_Item(kernel=kernel))
-        try:
-            while len(found) < len(wanted):
-                _step(pool)
-                for item in pool.take_finished():
-                    found[item.kernel.kernel_id] = item.analysis
-                    progress(len(found), len(wanted))
-                check_space(scratch)
-        finally:
-            pool.close()
+    for item in _analysed(wanted, ref, children, timeout_s):
+        found[item.kernel.kernel_id] = item.analysis
+        progress(len(found), len(wanted))
     return replace(
         corpus,
         kernels=tuple(
             replace(one, analysis=found.get(one.kernel_id, one.analysis)) for one in corpus.kernels
         ),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneAnalysis:
+    """The analysis of one kernel, and how it ended.
+
+    Attributes:
+        analysis: what was found out; its ``failure`` says why nothing was.
+        no_device: the device could not be opened.
+        ended_itself: neither killed after its time nor dead: once more would end in the same way.
+    """
+
+    analysis: Analysis
+    no_device: bool
+    ended_itself: bool
+
+
+def analyse_one(kernel: Kernel, ref: DeviceRef, *, timeout_s: float) -> OneAnalysis:
+    """Return what one kernel that can run touches; the arguments are those of ``analyse_corpus``.
+
+    Raises:
+        StoreError: The scratch folder is full.
+    """
+    (item,) = _analysed([kernel], ref, 1, timeout_s)
+    assert item.analysis is not None, "a finished item has an analysis"
+    return OneAnalysis(
+        analysis=item.analysis, no_device=item.no_device, ended_itself=item.ended_itself
+    )
+
+
+def _analysed(
+    kernels: Sequence[Kernel], ref: DeviceRef, num_children: int, timeout_s: float
+) -> Iterator[_Item]:
+    """Yield the item of each kernel when it is finished."""
+    num_left = len(kernels)
+    with scratch_folder(this_process()) as scratch:
+        starter = ChildStarter(scratch)
+        pool: ChildPool[_Item] = ChildPool(
+            start_child=lambda name: starter.start("workers.analysis_child", name, ref),
+            name="analyse",
+            work=_AheadWork(timeout_s),
+            num_children=num_children,
+        )
+        for kernel in kernels:
+            pool.submit(_Item(kernel=kernel))
+        try:
+            while num_left:
+                _step(pool)
+                finished = pool.take_finished()
+                num_left -= len(finished)
+                yield from finished
+                check_space(scratch)
+        finally:
+            pool.close()
 
 
 def _step(pool: ChildPool[_Item]) -> None:

@@ -49,6 +49,8 @@ class AnalysisWork:
     def take(self, state: TaskState, answer: FromChild) -> bool:
         """Plan the task by what was found out."""
         assert isinstance(answer, Analysed), answer
+        if answer.no_device:
+            _logger.warning("an analysis failed: %s", answer.analysis.failure)
         state.plan_by(answer.analysis)
         return True
 

@@ -19,7 +19,11 @@ _KERNELS_PER_CHILD = 100
 
 def main(channel: Channel, argument: str) -> None:
     """Serve ``AnalyseJob``s and ``ReachJob``s on ``channel`` until it closes or enough were served; ``argument`` is the DeviceRef as JSON."""
-    analyse, reach = _open(DeviceRef(**json.loads(argument)))
+    try:
+        analyse, reach = _open(DeviceRef(**json.loads(argument)))
+    except LookupError as error:
+        _tell_no_device(channel, error)
+        return
     channel.send(CompilerReady())
     for _ in range(_KERNELS_PER_CHILD):
         job = channel.receive()
@@ -35,6 +39,16 @@ def main(channel: Channel, argument: str) -> None:
             channel.send(Analysed(analysis=storable(analysis)))
         if is_lost:
             return
+
+
+def _tell_no_device(channel: Channel, error: LookupError) -> None:
+    """Answer the first job with why the device cannot be opened."""
+    channel.send(CompilerReady())
+    job = channel.receive()
+    if not isinstance(job, AnalyseJob):
+        raise error
+    analysis = unknown_analysis(job.kernel, f"the device cannot be opened: {error}")
+    channel.send(Analysed(analysis=storable(analysis), no_device=True))
 
 
 def _tell_reaches(channel: Channel, found: Iterator[ProbeRecord | None]) -> bool:

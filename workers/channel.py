@@ -49,9 +49,13 @@ class AnalyseJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysed:
-    """From an analysis child: what was found out, or why nothing was."""
+    """From an analysis child: what was found out, or why nothing was.
+
+    ``no_device``: the child could not open its device; it ends.
+    """
 
     analysis: Analysis
+    no_device: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

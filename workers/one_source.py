@@ -33,9 +33,9 @@ class SourceKernel:
 
     Attributes:
         kernel: as a corpus has it.
-        errors: what a compiler would refuse, as ``line: text``; lines of the text with its headers
-            put in.
-        unknown: complaints about names that a vendor's compiler may know.
+        errors: what a compiler would refuse, as ``line: text``; where the line is not certain to be
+            one of the file itself, ``N of the text with its headers put in: text``.
+        unknown: complaints about names that a vendor's compiler may know, likewise.
         dense: what it surely touches.
     """
 
@@ -61,7 +61,11 @@ def file_of_text(text: str, name: str) -> SourceFile:
 
 
 def read(path: Path, files: tuple[SourceFile, ...]) -> tuple[SourceKernel, ...]:
-    """Read the kernels of some files, in a child; ``path`` names them in messages.
+    """Read the kernels of some files, in a child.
+
+    Args:
+        path: names the files in messages; where it is the one file, its lines are those of errors.
+        files: with their headers put in.
 
     Raises:
         CorpusError: There is no kernel.
@@ -69,6 +73,7 @@ def read(path: Path, files: tuple[SourceFile, ...]) -> tuple[SourceKernel, ...]:
     readable = [file for file in files if file.text is not None]
     found: list[SourceKernel] = []
     skipped: list[tuple[str, str]] = [(one.path, one.problem) for one in files if one.text is None]
+    own_text = _own_text(path) if len(readable) == 1 else None
     answers = parse_sources([file.text or "" for file in readable])
     for file, parsed in zip(readable, answers, strict=True):
         kernels = kernels_of(file, parsed, "")
@@ -77,15 +82,50 @@ def read(path: Path, files: tuple[SourceFile, ...]) -> tuple[SourceKernel, ...]:
         elif not parsed:
             skipped.append((file.path, why_no_kernel(file)))
         else:
-            found += [
-                SourceKernel(
-                    kernel=kernel,
-                    errors=tuple(error for error in one.errors if not _VENDOR_NAME.search(error)),
-                    unknown=tuple(error for error in one.errors if _VENDOR_NAME.search(error)),
-                    dense=one.dense,
+            for kernel, one in zip(kernels, parsed, strict=True):
+                errors = [_with_own_line(error, file.text or "", own_text) for error in one.errors]
+                found.append(
+                    SourceKernel(
+                        kernel=kernel,
+                        errors=tuple(error for error in errors if not _VENDOR_NAME.search(error)),
+                        unknown=tuple(error for error in errors if _VENDOR_NAME.search(error)),
+                        dense=one.dense,
+                    )
                 )
-                for kernel, one in zip(kernels, parsed, strict=True)
-            ]
     if not found:
         raise CorpusError(no_kernel([path], skipped))
     return tuple(found)
+
+
+def _own_text(path: Path) -> str | None:
+    """Return a file's text before headers are put in; None where ``path`` is no text file."""
+    try:
+        return path.read_bytes().decode("utf-8-sig") if path.is_file() else None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _with_own_line(error: str, text: str, own_text: str | None) -> str:
+    """Return an error about ``text`` with its line in the file, if headers were put in.
+
+    Lines before the first header and after the last one are certain: the texts are equal there.
+    """
+    if own_text is None or own_text == text:
+        return error
+    number, _, what = error.partition(": ")
+    lines, own_lines = text.split("\n"), own_text.split("\n")
+    line = int(number)
+    if line <= _num_equal(lines, own_lines):
+        return error
+    if len(lines) - line < _num_equal(lines[::-1], own_lines[::-1]):
+        return f"{line - len(lines) + len(own_lines)}: {what}"
+    return f"{line} of the text with its headers put in: {what}"
+
+
+def _num_equal(some: list[str], others: list[str]) -> int:
+    """Return how many lines from the first on are equal."""
+    pairs = zip(some, others, strict=False)
+    return next(
+        (num for num, (one, other) in enumerate(pairs) if one != other),
+        min(len(some), len(others)),
+    )

@@ -206,7 +206,7 @@ def _arguments(texts: list[str]) -> dict[str, str]:
 
 
 def _tell(prediction: Prediction) -> None:
-    from llmperf.prediction.record import sweep_rows, time_text  # noqa: PLC0415
+    from llmperf.prediction.record import SWEEP_HEAD, sweep_rows, time_text  # noqa: PLC0415
 
     answer(
         f"{prediction['kernel']} on {prediction['device']}: {time_text(prediction.time_ns)}   "
@@ -219,5 +219,4 @@ def _tell(prediction: Prediction) -> None:
     for warning in prediction.warnings:
         say(f"warning: {warning}")
     if "sweep" in prediction:
-        header = ("local size", "time", "low", "high")
-        answer_table("local sizes, fastest first", header, sweep_rows(prediction))
+        answer_table("local sizes, fastest first", SWEEP_HEAD, sweep_rows(prediction))

@@ -21,6 +21,9 @@ from workers.device.interface import DeviceRef
 ANALYSIS_TIMEOUT_S = 60.0
 """For one kernel, as ``limits.analysis_timeout_s`` of ``collect``: both find out the same."""
 
+_KEEP_DEATH_S = 86_400.0
+"""Seconds that a timeout or a death is remembered: a day, because a busy machine can cause either."""
+
 _MOST_CHARACTERS = 240
 """Of a reason in a warning."""
 
@@ -45,7 +48,7 @@ class Analyst:
     stored: pa.Table
     may_probe: bool = True
     cache: AnalysisCache | None = None
-    progress: Callable[[str], None] = lambda _line: None
+    progress: Callable[[str], object] = lambda _line: None
     _known: dict[str, Known] = field(default_factory=dict)
     _device: DeviceRef | str | None = None
     """The device to probe on, or why there is none; None before it was looked for."""
@@ -81,8 +84,7 @@ class Analyst:
     def _probed(self, kernel: Kernel) -> Known:
         if not self.may_probe:
             return Known(analysis=None, said="probing was switched off")
-        from workers.analyse_ahead import analyse_corpus  # noqa: PLC0415  (needed by few)
-        from workers.corpus_parquet import Corpus  # noqa: PLC0415
+        from workers.analyse_ahead import analyse_one  # noqa: PLC0415  (needed by few)
         from workers.device.find import NoDevice, choose  # noqa: PLC0415
 
         if self._device is None:
@@ -93,17 +95,17 @@ class Analyst:
         if isinstance(self._device, str):
             return Known(analysis=None, said=self._device)
         self.progress(f"probing kernel {kernel.name!r} on {self._device.name}")
-        corpus = Corpus(kernels=(kernel,), sha256="")
         try:
-            done = analyse_corpus(
-                corpus, self._device, num_children=1, timeout_s=ANALYSIS_TIMEOUT_S
-            )
+            found_out = analyse_one(kernel, self._device, timeout_s=ANALYSIS_TIMEOUT_S)
         except (StoreError, OSError) as error:
             return Known(analysis=None, said=f"the kernel could not be probed: {error}")
-        analysis = done.kernels[0].analysis
-        assert analysis is not None, "every kernel that can run comes back with an analysis"
-        if self.cache is not None and not analysis.failure:
-            self.cache.write(kernel.kernel_id, analysis)
+        if found_out.no_device:  # its remembered verdict is out of date
+            self._device = "the CPU OpenCL device cannot be opened: see `llmperf doctor --again`"
+            return Known(analysis=None, said=self._device)
+        analysis = found_out.analysis
+        if self.cache is not None:
+            keep_s = None if found_out.ended_itself else _KEEP_DEATH_S
+            self.cache.write(kernel.kernel_id, analysis, keep_s=keep_s)
         return _known(analysis, f"a memory analysis made now on {self._device.name}")
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,21 +26,32 @@ class AnalysisCache:
     folder: Path
 
     def read(self, kernel_id: str) -> Analysis | None:
-        """Return the analysis of one kernel; None where there is none."""
+        """Return the analysis of one kernel; None where there is none that still holds."""
         try:
             row = json.loads(self._path(kernel_id).read_text(encoding="utf-8"))
+            if time.time() > row.get("until_s", math.inf):
+                return None
             return analysis_from_row(row)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
-    def write(self, kernel_id: str, analysis: Analysis) -> None:
-        """Keep the analysis of one kernel; a folder that cannot be written keeps nothing."""
+    def write(self, kernel_id: str, analysis: Analysis, *, keep_s: float | None = None) -> None:
+        """Keep the analysis of one kernel; a folder that cannot be written keeps nothing.
+
+        Args:
+            kernel_id: its content hash.
+            analysis: what was found out, or why nothing was.
+            keep_s: seconds for which it holds; None: for good.
+        """
+        row = analysis_columns(analysis)
+        if keep_s is not None:
+            row["until_s"] = time.time() + keep_s
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(dir=self.folder, prefix=".new-")
             try:
                 with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    json.dump(analysis_columns(analysis), file)
+                    json.dump(row, file)
                 os.replace(name, self._path(kernel_id))
             except OSError:
                 Path(name).unlink(missing_ok=True)

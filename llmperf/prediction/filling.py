@@ -21,7 +21,7 @@ from llmperf_common.records import (
 from trainer.arguments import MOST_ELEMENTS, Filled
 from workers.config import PlanConfig
 from workers.device_class import device_class_of
-from workers.strategies.buffers import extent_elements, simple_elements
+from workers.strategies.buffers import extent_elements
 from workers.strategies.rules import InputRule, completing_rule
 from workers.strategies.scalars import MOST_LANES, guarded_axis, is_row_length
 
@@ -67,7 +67,7 @@ class PlannedFiller:
 
     def _source_text(self) -> str:
         if self._is_analysed:
-            return f"what was not given is what collect plans, by {self.known.said}"
+            return f"missing arguments are filled as `collect` plans them, from {self.known.said}"
         why = f": {self.known.said}" if self.known.said else ""
         return (
             "buffers that were not given are as large as the NDRange, for the kernel's memory is not "
@@ -150,18 +150,6 @@ def planned_filler(
         given=given,
         known=known,
         rule=completing_rule(kernel, device_class_of(device), _PLAN, known.analysis, given),
-    )
-
-
-def needs_analysis(
-    signature: Signature, given: Mapping[int, int | float], global_size: Sizes, local_size: Sizes
-) -> bool:
-    """Whether an analysis matters: a buffer is missing, or smaller than the NDRange."""
-    return any(
-        one.position not in given
-        or given[one.position] < simple_elements(one, global_size, local_size)
-        for one in signature.arguments
-        if one.kind.is_buffer
     )
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from llmperf.prediction.analysing import Analyst, Known
 from llmperf.prediction.analysis_cache import AnalysisCache
-from llmperf.prediction.filling import needs_analysis, planned_filler
+from llmperf.prediction.filling import planned_filler
 from llmperf.prediction.record import Prediction
 from llmperf.prediction.sources import SourceReader
 from trainer.arguments import Value, read_arguments
@@ -42,7 +42,7 @@ class Launch:
 
     global_size: Size
     local_size: Size
-    args: Mapping[str, Value] = field(default_factory=dict)
+    args: Mapping[str, Value] | None = None
     sweep: bool = False
 
     @classmethod
@@ -57,9 +57,9 @@ class Launch:
         try:
             return cls(**values)
         except TypeError:
-            keys = ", ".join(map(str, values))
+            found = ", ".join(map(str, values)) if isinstance(values, Mapping) else repr(values)
             raise BadInput(
-                f"a launch has global_size, local_size and, if wanted, args and sweep; found {keys}"
+                f"a launch has global_size, local_size and, if wanted, args and sweep; found {found}"
             ) from None
 
 
@@ -84,7 +84,7 @@ class Model:
         *,
         analyse: bool = True,
         cache: AnalysisCache | None = None,
-        progress: Callable[[str], None] = lambda _line: None,
+        progress: Callable[[str], object] = lambda _line: None,
     ) -> Self:
         """Load a run by its folder or name; None takes the only one in ``runs/``.
 
@@ -149,9 +149,7 @@ class Model:
             BadInput: What is wrong, where, and what to do.
             ConfigError: No device is named and the model knows several.
         """
-        launch = Launch(
-            global_size=global_size, local_size=local_size, args=args or {}, sweep=sweep
-        )
+        launch = Launch(global_size=global_size, local_size=local_size, args=args, sweep=sweep)
         return self.predict_many(source, [launch], kernel=kernel, device=device)[0]
 
     def predict_many(
@@ -191,11 +189,10 @@ class Model:
         global_size = _sizes("global_size", launch.global_size)
         local_size = _sizes("local_size", launch.local_size)
         check_sizes(kernel.name, kernel.signature, global_size, local_size, record)
-        given = read_arguments(kernel.signature, launch.args)
-        if needs_analysis(kernel.signature, given, global_size, local_size):
-            known = self._analyst.find_out(kernel)
-        else:
-            known = self._analyst.knows(kernel) or Known(analysis=None, said="")
+        given = read_arguments(kernel.signature, {} if launch.args is None else launch.args)
+        # Also where every buffer is given: one may be smaller than what the launch accesses.
+        has_buffers = any(one.kind.is_buffer for one in kernel.signature.arguments)
+        known = self._analyst.find_out(kernel) if has_buffers else Known(analysis=None, said="")
         return PredictRequest(
             kernel=kernel.name,
             signature=kernel.signature,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from typing import Any
+
+from llmperf_common.notebook import html_table
+
+SWEEP_HEAD = ("local size", "time", "low", "high")
+"""The columns of ``sweep_rows``."""
 
 
 class Prediction(dict[str, Any]):
@@ -60,17 +64,11 @@ class Prediction(dict[str, Any]):
             ("bound", self["bound"]),
             *(("warning", text) for text in self["warnings"]),
         ]
-        title = html.escape(f"{self['kernel']} on {self['device']}")
-        parts = [
-            f"<table><caption>{title}</caption>",
-            *(_row("th", row) for row in rows),
-            "</table>",
-        ]
+        title = f"{self['kernel']} on {self['device']}"
+        page = html_table(title, ("what", "value"), rows)
         if "sweep" in self:
-            parts.append("<table><caption>local sizes, fastest first</caption>")
-            parts += [_row("td", cells) for cells in sweep_rows(self)]
-            parts.append("</table>")
-        return "".join(parts)
+            page += html_table("local sizes, fastest first", SWEEP_HEAD, sweep_rows(self))
+        return page
 
 
 def sweep_rows(document: dict[str, Any]) -> list[tuple[str, str, str, str]]:
@@ -89,15 +87,11 @@ def sweep_rows(document: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 def time_text(nanoseconds: float) -> str:
     """Return a time in the unit that suits it.
 
-    >>> time_text(950), time_text(2.5e6)
-    ('950 ns', '2.5 ms')
+    >>> time_text(950), time_text(999.6), time_text(2.5e6)
+    ('950 ns', '1 µs', '2.5 ms')
     """
+    nanoseconds = float(f"{nanoseconds:.3g}")  # first: what rounds to 1000 is 1 of the next unit
     for limit, factor, unit in ((1e3, 1, "ns"), (1e6, 1e3, "µs"), (1e9, 1e6, "ms")):
         if nanoseconds < limit:
             return f"{nanoseconds / factor:.3g} {unit}"
     return f"{nanoseconds / 1e9:.3g} s"
-
-
-def _row(tag: str, cells: tuple[str, ...]) -> str:
-    first, *rest = (html.escape(cell) for cell in cells)
-    return f"<tr><{tag}>{first}</{tag}>" + "".join(f"<td>{cell}</td>" for cell in rest) + "</tr>"

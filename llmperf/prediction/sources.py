@@ -67,7 +67,7 @@ class SourceReader:
             files: tuple[SourceFile, ...] = (
                 (file_of_text(str(source), _TEXT_NAME),)
                 if is_text(source)
-                else files_of_path(_checked(Path(source)))
+                else files_of_path(_checked(source))
             )
             if files not in self._known:
                 found = read(Path(where), files)
@@ -81,20 +81,25 @@ class SourceReader:
         return self._known[files]
 
 
-def _checked(path: Path) -> Path:
+def _checked(source: str | Path) -> Path:
+    if not str(source).strip():
+        raise BadInput("the source is empty: give OpenCL C, or the path of a file of it")
+    path = Path(source)
     if not path.is_file():
-        what = "Is a directory" if path.is_dir() else "No such file"
+        there = "is not a regular file" if path.exists() else "No such file"
+        what = "Is a directory" if path.is_dir() else there
         raise BadInput(f"{path}: {what}: name a readable OpenCL source file")
     return path
 
 
 def _refusal(where: str, chosen: SourceKernel) -> str:
-    first, *others = chosen.errors
-    line, _, what = first.partition(": ")
-    text = f"{where}:{line}: error: {what}"
-    for other in others[: _MOST_ERRORS - 1]:
-        line, _, what = other.partition(": ")
-        text += f"\n{where}:{line}: error: {what}"
-    if len(others) >= _MOST_ERRORS:
-        text += f"\n(and {len(others) - _MOST_ERRORS + 1} more)"
+    text = "\n".join(_located(where, error) for error in chosen.errors[:_MOST_ERRORS])
+    if len(chosen.errors) > _MOST_ERRORS:
+        text += f"\n(and {len(chosen.errors) - _MOST_ERRORS} more)"
     return f"{text}\nkernel {chosen.kernel.name} does not compile: mend the source"
+
+
+def _located(where: str, error: str) -> str:
+    line, _, what = error.partition(": ")
+    place = f"{where}:{line}" if line.isdigit() else f"{where}: line {line}"
+    return f"{place}: error: {what}"

@@ -97,6 +97,20 @@ def test_several_sources_are_all_kept(tmp_path: Path, device: str) -> None:
     assert sorted(names) == ["k0", "k1", "saxpy"]
 
 
+def test_a_single_text_is_a_strategy_and_an_override(tmp_path: Path, device: str) -> None:
+    corpus = write_kernels(tmp_path / "k", ["k0"])
+    llmperf.collect(
+        corpus,
+        tmp_path / "data",
+        device=device,
+        strategies="simple",
+        overrides="plan.samples_per_kernel=3",
+    )
+    samples = llmperf.open_dataset(tmp_path / "data").samples()
+    assert samples.num_rows == 3
+    assert set(samples.column("input_strategy").to_pylist()) == {"simple"}
+
+
 def test_a_config_file_and_overrides(tmp_path: Path, device: str) -> None:
     (tmp_path / "c.toml").write_text("[plan]\nsamples_per_kernel = 5\nseed = 3\n")
     corpus = write_kernels(tmp_path / "k", ["k0"])
@@ -118,6 +132,9 @@ def test_a_config_file_and_overrides(tmp_path: Path, device: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "exit_code", "words"),
     [
+        ({"overrides": {3: None}}, 2, "overrides={3: None}: give values by key"),
+        ({"overrides": [3]}, 2, "overrides=[3]: give values by key"),
+        ({"overrides": 3}, 2, "overrides=3: give values by key"),
         ({"overrides": {"plan.sede": 1}}, 2, "'plan.sede' is unknown; did you mean 'plan.seed'"),
         ({"samples_per_kernel": 0}, 2, "plan.samples_per_kernel"),
         ({"max_time": -1}, 2, "limits.max_time_s"),

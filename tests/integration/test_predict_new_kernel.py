@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -23,6 +24,12 @@ from workers.launch_plan import plan_configs
 SIZES = {"global_size": 65536, "local_size": 64}
 OPTIONS = ("--global-size", 65536, "--local-size", 64)
 FILL = "__kernel void fill(__global float *a) { a[get_global_id(1) * get_global_size(0) + get_global_id(0)] = 1; }\n"
+ROWS = """__kernel void rows(__global float *c, int w)
+{ int x = get_global_id(0), y = get_global_id(1); c[y * w + x] = 1; }
+"""
+TILE = """__kernel void tile(__global float *c, __local float *t)
+{ int i = get_local_id(0); t[i] = 1; barrier(1); c[get_global_id(0)] = t[i]; }
+"""
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +78,10 @@ def test_missing_arguments_are_those_that_collect_plans(
             name: arg.elements if arg.elements is not None else arg.value
             for name, arg in zip(names, one.args, strict=True)
         }
-    assert any("a memory analysis made now on" in text for text in found["warnings"])
+    filled = (
+        "missing arguments are filled as `collect` plans them, from a memory analysis made now on"
+    )
+    assert any(text.startswith(filled) for text in found["warnings"])
     # A second process knows what the first one found out.
     again = api.load_model(trained.run).predict(csr, **SIZES)
     assert any("made by an earlier prediction" in text for text in again["warnings"])
@@ -100,6 +110,27 @@ def test_a_buffer_that_the_launch_overruns_is_warned_about(
     assert "accesses" not in done.err
 
 
+@pytest.mark.parametrize(
+    ("source", "sizes", "args", "warning"),
+    [
+        (ROWS, ((64, 64), (8, 8)), {"w": 1024, "c": 4096}, "'c' has 4096 elements, the launch"),
+        (TILE, (4096, 64), {"c": 4096, "t": 16}, "'t' has 16 elements, the launch accesses 64"),
+    ],
+)
+def test_an_overrun_is_warned_about_at_the_first_question(
+    cpu: DeviceRef,
+    trained: Trained,
+    source: str,
+    sizes: tuple[int | tuple[int, ...], int | tuple[int, ...]],
+    args: dict[str, int],
+    warning: str,
+) -> None:
+    """Buffers as large as the NDRange, or in local memory: nothing else asks for a probe here."""
+    model = api.load_model(trained.run)
+    found = model.predict(source, global_size=sizes[0], local_size=sizes[1], args=args)
+    assert any(warning in one for one in found.warnings), found.warnings
+
+
 def test_without_a_device_the_simple_rule_stands_in_and_that_is_said(
     trained: Trained, csr: Path
 ) -> None:
@@ -116,6 +147,27 @@ def test_a_probe_that_does_not_end_is_killed(
     found = api.load_model(trained.run).predict(csr, **SIZES)
     assert any("the analysis was killed after 0.05 s" in one for one in found["warnings"])
     assert taken(found["warnings"])["vals"] == 65536
+    # A later process does not wait for it again, until a day has gone.
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_STATE_HOME", str(csr.parent / "state"))
+    again = api.load_model(trained.run).predict(csr, **SIZES)
+    assert again["warnings"] == found["warnings"]
+    (kept,) = (csr.parent / "state" / "llmperf" / "analyses").glob("*.json")
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "until_s": 1.0}), encoding="utf-8")
+    late = api.load_model(trained.run).predict(csr, **SIZES)
+    assert any("a memory analysis made now on" in one for one in late["warnings"])
+
+
+def test_an_analysis_that_fails_is_not_made_again(cpu: DeviceRef, trained: Trained) -> None:
+    source = "__kernel void odd(__global int *a) { a[get_global_id(0)] = __made_up(1); }"
+    lines: list[str] = []
+    first, again = (
+        api.load_model(trained.run, progress=lines.append).predict(source, **SIZES)
+        for _ in range(2)
+    )
+    assert any("its memory analysis failed" in one for one in first.warnings), first.warnings
+    assert again.warnings == first.warnings
+    assert [one for one in lines if "probing" in one] == lines[1:]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ from llmperf.prediction.analysing import Analyst, Known
 from llmperf.prediction.analysis_cache import AnalysisCache
 from llmperf.prediction.model import Launch, Model
 from llmperf.prediction.record import Prediction
+from llmperf.progress import cluster_observer, observers
 from llmperf_common.analysis import Analysis, Extent, Polynomial, Term
 from tests.unit.synthetic_dataset import trained
 from trainer.errors import BadInput
+from workers.device.interface import DeviceRef
 from workers.one_source import file_of_text, read
 
 VADD = """__kernel void vadd(__global const float *a, __global const float *b, __global float *c, int n)
@@ -74,6 +77,37 @@ def test_many_launches_are_answered_like_each_alone(model):
         model.predict_many(VADD, [{"global_size": 4096, "size": 64}])
 
 
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"a": None}, "--arg a=None: a buffer's value is its number of elements"),
+        ({"a": [1]}, r"--arg a=\[1\]: a buffer's value"),
+        ({"n": [1]}, r"--arg n=\[1\]: 'int' takes a whole number"),
+        ({3: 1}, "--arg 3: the kernel's arguments are a, b, c, n"),
+        ([("n", 3)], "give a mapping of names to values"),
+        (5, "args=5: give a mapping"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(model, args, message: str):
+    with pytest.raises(BadInput, match=message):
+        model.predict(VADD, global_size=4096, local_size=64, args=args)
+
+
+def test_a_floating_argument_that_is_no_number_is_refused(model):
+    source = "__kernel void f(float x, __global float *a) { a[get_global_id(0)] = x; }"
+    for value in (None, [1], "one"):
+        with pytest.raises(BadInput, match=r"--arg x=.*takes a number"):
+            model.predict(source, global_size=4096, local_size=64, args={"x": value})
+
+
+def test_launches_that_cannot_be_are_refused(model):
+    sizes = {"global_size": 4096, "local_size": 64}
+    assert model.predict_many(VADD, [{**sizes, "args": None}]) == model.predict_many(VADD, [sizes])
+    for launch in (5, None, [1, 2], "text"):
+        with pytest.raises(BadInput, match="a launch has global_size, local_size and"):
+            model.predict_many(VADD, [launch])
+
+
 def test_the_record_is_the_json_document_and_a_table_for_notebooks(model):
     found = model.predict(VADD, global_size=2**18, local_size=64, sweep=True)
     assert isinstance(found, Prediction)
@@ -82,7 +116,7 @@ def test_the_record_is_the_json_document_and_a_table_for_notebooks(model):
     assert found.local_size_best == tuple(found["local_size_best"])
     page = found._repr_html_()
     assert page.startswith("<table><caption>vadd on synth</caption>")
-    assert page.count("<tr>") == 4 + len(found["warnings"]) + len(found["sweep"])
+    assert page.count("<tr>") == 6 + len(found["warnings"]) + len(found["sweep"])
     assert "&lt;b&gt;" in Prediction({**found, "kernel": "<b>"})._repr_html_()
 
 
@@ -94,8 +128,8 @@ def test_an_edited_file_is_read_again(model, tmp_path: Path):
     assert model.predict(path, global_size=64, local_size=64)["kernel"] == "other"
 
 
-def test_nothing_is_probed_without_need(model, monkeypatch: pytest.MonkeyPatch):
-    """A device is looked for where a buffer is missing or smaller than the NDRange, and only once."""
+def test_a_kernel_with_buffers_is_probed_once(model, monkeypatch: pytest.MonkeyPatch):
+    """Also where all is given: whether a buffer is overrun must not depend on earlier questions."""
     asked = []
 
     def noted(self: Analyst, kernel) -> Known:
@@ -104,14 +138,47 @@ def test_nothing_is_probed_without_need(model, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(Analyst, "_probed", noted)
     probing = llmperf.load_model(trained()[2].folder)
-    fresh = VADD.replace("vadd", "nothing_has_this_name")
-    probing.predict(fresh, global_size=4096, local_size=64, args=VADD_ARGS)
+    scalars_only = "__kernel void nothing(int n) {}\n"
+    probing.predict(scalars_only, global_size=4096, local_size=64, args={"n": 1})
     assert asked == []
+    fresh = VADD.replace("vadd", "nothing_has_this_name")
     for _ in range(2):
-        found = probing.predict(fresh, global_size=4096, local_size=64, args={**VADD_ARGS, "a": 5})
+        probing.predict(fresh, global_size=4096, local_size=64, args=VADD_ARGS)
         found = probing.predict(fresh, global_size=4096, local_size=64)
-    assert len(asked) == 1
+    assert asked == ["nothing_has_this_name"]
     assert any("not known: no device" in text for text in found["warnings"])
+
+
+@pytest.mark.parametrize("progress", [True, False, None, lambda line: None])
+def test_progress_is_told_as_by_collect_and_train(progress, capsys):
+    model = llmperf.load_model(trained()[2].folder, progress=progress)
+    model._analyst.progress("a step begins")
+    assert capsys.readouterr().err == ("a step begins\n" if progress is True else "")
+
+
+def test_a_progress_that_is_none_is_refused(tmp_path: Path):
+    with pytest.raises(llmperf.LlmperfError, match="progress='yes': give True, None or a function"):
+        llmperf.load_model(trained()[2].folder, progress="yes")
+    with (
+        pytest.raises(llmperf.LlmperfError, match="progress=1: give"),
+        observers(1),
+    ):
+        pass
+    with pytest.raises(llmperf.LlmperfError, match="progress=1: give"):
+        cluster_observer(1)
+
+
+@pytest.mark.parametrize("icd", ["/nonexistent.icd", ""])
+def test_a_device_that_cannot_be_opened_is_said_in_a_line(model, caplog, icd: str):
+    """A remembered verdict can name a device that is gone."""
+    (source,) = read(Path("x"), (file_of_text(VADD.replace("vadd", "unheard"), "x"),))
+    gone = {"OCL_ICD_VENDORS": icd} if icd else {}
+    analyst = Analyst(model._run.kernels)
+    analyst._device = DeviceRef(selector="cpu", platform="gone", name="gone", environment=gone)
+    known = analyst.find_out(source.kernel)
+    assert known.analysis is None
+    assert known.said == "the CPU OpenCL device cannot be opened: see `llmperf doctor --again`"
+    assert caplog.records == []
 
 
 def test_analyses_are_kept_for_later_processes(tmp_path: Path):
@@ -154,8 +221,6 @@ def test_a_time_below_what_the_bytes_take_is_raised(model):
         def predict_log2_ns(self, rows):
             return np.full(len(rows), 12.0)
 
-    from dataclasses import replace  # noqa: PLC0415
-
     hopeful = Model(replace(model._run, model=Optimist()), model._analyst)
     found = hopeful.predict(VADD, global_size=2**28, local_size=64, sweep=True)
     least_ns = (3 * 4 * 2**28 - 2 * 2**22) / 1600
@@ -165,6 +230,21 @@ def test_a_time_below_what_the_bytes_take_is_raised(model):
     small = hopeful.predict(VADD, global_size=4096, local_size=64, args={"n": 4096})
     assert small["time_ns"] == 4096.0
     assert not any("raised" in text for text in small["warnings"])
+
+
+def test_times_raised_to_the_same_bound_are_a_tie_that_the_asked_size_wins(model):
+    class Optimist:
+        name = "optimist"
+
+        def predict_log2_ns(self, rows):
+            return 12.0 - 0.1 * np.arange(len(rows))  # the asked size, the first, is the slowest
+
+    hopeful = Model(replace(model._run, model=Optimist()), model._analyst)
+    found = hopeful.predict(VADD, global_size=2**28, local_size=64, sweep=True)
+    assert len({row["time_ns"] for row in found["sweep"]}) == 1
+    assert found.local_size_best == (64,)
+    assert found["sweep"][0]["local_size"] == [64]
+    assert not any("predicted to be the fastest" in text for text in found.warnings)
 
 
 def test_there_is_no_interval_where_the_launch_is_unlike_the_training_data(model):
@@ -180,8 +260,9 @@ def test_a_faster_local_size_that_training_never_had_is_named(model):
     for size in (2**18, 2**20, 2**22):
         found = model.predict(VADD, global_size=size, local_size=64, sweep=True)
         fastest = found["sweep"][0]["local_size"]
+        times = {tuple(row["local_size"]): row["time_ns"] for row in found["sweep"]}
         said = [text for text in found["warnings"] if "predicted to be the fastest" in text]
-        assert bool(said) == (fastest != found["local_size_best"])
+        assert bool(said) == (found["sweep"][0]["time_ns"] < times[found.local_size_best])
         if said:
             assert f"local size {fastest[0]} is" in said[0]
-            assert f"names {found['local_size_best'][0]}" in said[0]
+            assert f"local_size_best is {found['local_size_best'][0]}" in said[0]

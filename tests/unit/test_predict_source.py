@@ -1,5 +1,6 @@
 """Which kernel ``predict`` is asked about: the same one that a corpus has of the file."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,16 @@ def test_a_file_that_cannot_be_is_told(tmp_path: Path, content: bytes, message: 
         SourceReader().kernel(tmp_path, None)
 
 
+def test_what_is_no_regular_file_is_said(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe.cl")
+    for path, what in (("pipe.cl", "is not a regular file"), ("none.cl", "No such file")):
+        with pytest.raises(BadInput, match=f"{path}: {what}: name a readable OpenCL source file"):
+            SourceReader().kernel(tmp_path / path, None)
+    for empty in ("", " "):
+        with pytest.raises(BadInput, match="the source is empty"):
+            SourceReader().kernel(empty, None)
+
+
 GOOD = "__kernel void k(__global float *x) {{ int i = get_global_id(0); {} }}\n"
 
 
@@ -71,6 +82,33 @@ def test_a_source_that_does_not_compile_is_refused(text: str, message: str):
     assert str(caught.value).endswith("kernel k does not compile: mend the source") or (
         "could not make sense" in str(caught.value)
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (
+            '#include "t.h"\n\n__kernel void k(__global T *x)\n{ x[0] = missing; }\n',
+            r"k\.cl:4: error",
+        ),
+        (
+            'float f(float v)\n{ return v + missing; }\n#include "t.h"\n'
+            "__kernel void k(__global T *x) { x[0] = f(1); }\n",
+            r"k\.cl:2: error",
+        ),
+        (
+            '#include "t.h"\nT f(T v) { return v + missing; }\n#include "u.h"\n'
+            "__kernel void k(__global T *x) { x[0] = f(1); }\n",
+            r"k\.cl: line 4 of the text with its headers put in: error",
+        ),
+    ],
+)
+def test_an_error_has_the_line_of_the_file_itself(tmp_path: Path, text: str, place: str):
+    (tmp_path / "t.h").write_text("// one\n// two\ntypedef float T;")
+    (tmp_path / "u.h").write_text("// one\n// two\n")
+    (tmp_path / "k.cl").write_text(text)
+    with pytest.raises(BadInput, match=place):
+        SourceReader().kernel(tmp_path / "k.cl", None)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from tests.unit.synthetic_dataset import (
 )
 from trainer.arguments import Filled, read_arguments
 from trainer.launch import divisors, legal_local_sizes
+from trainer.ood import out_of_distribution, training_range, unlike_training
 from trainer.predict import BadInput, PredictRequest, predict
 from trainer.run_folder import LoadedRun, load_run
 from workers.strategies.rules import SimpleRule
@@ -347,6 +348,15 @@ def test_far_sizes_are_out_of_distribution_and_named(run):
     assert far["ood"] is True
     assert any("log2_work_items" in text and "30" in text for text in far["warnings"])
     assert predict(run, request(global_size=(2**20,)))["ood"] is False
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e9, -1e9, 3.0])
+def test_the_flag_and_the_warnings_of_a_range_agree(value):
+    known = training_range(np.array([[1.0], [5.0]]), ["log2_work_items"], np.array([0, 0]))
+    row = np.array([value])
+    is_outside = bool(unlike_training(row[None], known)[0])
+    assert is_outside == bool(out_of_distribution(row, known))
+    assert is_outside == (abs(value) == 1e9), "what is not finite is not known"
 
 
 def test_an_unlike_kernel_is_out_of_distribution_and_named(run):

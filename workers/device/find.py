@@ -149,7 +149,7 @@ def open_prober(ref: DeviceRef) -> Prober:
     """Open the device that ``ref`` names for probe launches, in this process.
 
     Raises:
-        LookupError: The device is not there, or (replay) nothing can be launched on it.
+        LookupError: The device is not there or cannot be opened, or (replay) nothing can be launched on it.
     """
     if ref.selector.startswith(SELECTOR_PREFIX):
         raise LookupError("a replay device cannot probe")

@@ -37,7 +37,7 @@ def find_cl_device(ref: DeviceRef) -> cl.Device:
         LookupError: No such device here; the message lists what there is.
     """
     seen: list[str] = []
-    for platform in cl.get_platforms():
+    for platform in _platforms():
         devices = _devices_of(platform)
         seen += [f"{platform.name.strip()}: {device.name.strip()}" for device in devices]
         if platform.name.strip() != ref.platform:
@@ -53,6 +53,13 @@ def find_cl_device(ref: DeviceRef) -> cl.Device:
         f"no device {ref.name!r} of platform {ref.platform!r} ({ref.selector}); "
         f"there is: {', '.join(seen) or 'none'}"
     )
+
+
+def _platforms() -> list[cl.Platform]:
+    try:
+        return list(cl.get_platforms())
+    except cl.Error:  # the loader's answer where no driver is installed
+        return []
 
 
 def _devices_of(platform: cl.Platform) -> list[cl.Device]:

@@ -36,12 +36,15 @@ _LAUNCHES_PER_WAIT = 16
 
 
 class OpenclProber:
-    """A context for probes on the device that ``ref`` names (LookupError if it is not there)."""
+    """A context for probes on the device that ``ref`` names (LookupError if it cannot be opened)."""
 
     def __init__(self, ref: DeviceRef) -> None:
         self._cl_device = find_cl_device(ref)
-        self._context = cl.Context([self._cl_device])
-        self._queue = cl.CommandQueue(self._context)
+        try:
+            self._context = cl.Context([self._cl_device])
+            self._queue = cl.CommandQueue(self._context)
+        except cl.Error as error:
+            raise LookupError(f"{ref.name!r} cannot be opened: {error}") from error
         self._device = describe(self._cl_device)
         self._current: tuple[tuple[str, str], _LoadedProbe] | None = None
 
