@@ -201,7 +201,9 @@ def test_buffers_take_the_fitted_extent():
     assert [item.elements for item in filled.args] == [49, 100, None]
     assert "analysis" in filled.warnings[0]
     assert "global size" in filled.warnings[1]
-    assert "by a memory analysis" in filled.warnings[2]
+    assert filled.warnings[2].startswith(
+        "missing arguments are filled as `collect` plans them, from"
+    )
     assert filled.args[2].value == 7
 
 
