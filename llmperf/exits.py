@@ -6,13 +6,16 @@ state saved. Anything else that is thrown is a bug and keeps its traceback.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 from llmperf_common.errors import Exit, LlmperfError
 
-__all__ = ["CommandError", "Exit", "exit_code_of", "run_guarded"]
+__all__ = ["CommandError", "Exit", "exit_code_of", "leave", "run_guarded"]
 
 
 class CommandError(LlmperfError):
@@ -65,3 +68,15 @@ def run_guarded(command: Callable[[], None]) -> None:
             raise
         sys.stderr.write(f"llmperf: {text}\n")
         sys.exit(code)
+
+
+def leave(code: str | int | None) -> NoReturn:
+    """End the process with ``code``, now.
+
+    A library's thread has aborted the interpreter on its way out (exit code 134) after a command had ended with its
+    message: nothing of ours is left to clean up by then.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))

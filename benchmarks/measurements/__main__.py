@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks.measurements.comparing import differences
 from benchmarks.measurements.exporting import export_tables
 from benchmarks.measurements.rebuilding import rebuild
+from llmperf.exits import leave
 from llmperf_common.store.filesystem import StoreError
 from llmperf_common.store.reader import open_dataset
 from workers.corpus import CorpusError
@@ -69,4 +70,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 from typing import NoReturn
 
 import typer
 
 from llmperf.cli import collect, corpus, dataset, doctor, kernels, model, report, status
 from llmperf.cli.shared_options import Command, Group
-from llmperf.exits import run_guarded
+from llmperf.exits import leave, run_guarded
 
 app = typer.Typer(
     name="llmperf",
@@ -49,16 +46,4 @@ def run() -> None:
     try:
         run_guarded(app)
     except SystemExit as end:
-        _leave(end.code)
-
-
-def _leave(code: str | int | None) -> NoReturn:
-    """End the process with ``code``, now.
-
-    Once a library's thread aborted the interpreter on its way out (exit code 134) after a command had ended with
-    its message: nothing of ours is left to clean up by then.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
+        leave(end.code)

@@ -40,7 +40,7 @@ def ref(selector: str) -> DeviceRef:
 def test_kernels_of_a_gpu_are_analysed_on_a_cpu_where_one_is_usable(
     monkeypatch: pytest.MonkeyPatch, selector: str, how: str, found: object, wanted: str
 ) -> None:
-    monkeypatch.setattr(analysing, "choose", lambda _selector: found)
+    monkeypatch.setattr(analysing, "choose", lambda _selector, *, tell: found)
     assert analysis_device(ref(selector), how).selector == wanted
 
 
