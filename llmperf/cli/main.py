@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 import typer
 
 from llmperf.cli import collect, corpus, dataset, doctor, kernels, model, report, status
