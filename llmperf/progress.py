@@ -69,7 +69,7 @@ ProgressOption = bool | Callable[[CollectProgress], object] | None
 """Silent, as the command shows it, or a function to call."""
 
 LineProgress = bool | Callable[[str], object] | None
-"""The same for what is told in lines: training, and the steps before a prediction."""
+"""Silent, lines on stderr, or a function that is called with each line: of training, and before a prediction."""
 
 _ShownT = TypeVar("_ShownT")
 
