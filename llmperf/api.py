@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from llmperf.progress import LineProgress
     from llmperf_common.store.reader import Dataset
     from llmperf_common.store.verify import VerifyReport
-    from trainer.evaluate import EvaluationSummary
-    from trainer.train import RunSummary
+    from trainer.evaluation.evaluate import EvaluationSummary
+    from trainer.life.train import RunSummary
 
 __all__ = [
     "collect",
@@ -87,8 +87,8 @@ def train(
     from llmperf.cli.console import say  # noqa: PLC0415
     from llmperf.progress import show_of  # noqa: PLC0415
     from trainer.config import load_train_config  # noqa: PLC0415
-    from trainer.data import load_data  # noqa: PLC0415
-    from trainer.train import train as train_  # noqa: PLC0415
+    from trainer.data.dataset import load_data  # noqa: PLC0415
+    from trainer.life.train import train as train_  # noqa: PLC0415
 
     file = None if config is None else Path(config)
     settings = load_train_config(preset, file=file, overrides=overrides)
@@ -117,9 +117,10 @@ def evaluate(
         BadInput: The run or the part cannot be used (``SeenRows``: it was trained on).
         ConfigError: ``split`` is not a part's name, or ``out`` holds something else.
     """
-    from trainer.data import load_data  # noqa: PLC0415
-    from trainer.evaluate import evaluate as evaluate_  # noqa: PLC0415
-    from trainer.run_folder import load_run, resolve_run  # noqa: PLC0415
+    from trainer.data.dataset import load_data  # noqa: PLC0415
+    from trainer.evaluation.evaluate import evaluate as evaluate_  # noqa: PLC0415
+    from trainer.run.folder import resolve_run  # noqa: PLC0415
+    from trainer.run.loaded import load_run  # noqa: PLC0415
 
     loaded = load_run(resolve_run(run))
     return evaluate_(loaded, load_data(data), split, Path(out), allow_seen=allow_seen)

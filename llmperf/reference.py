@@ -35,7 +35,7 @@ from llmperf_common.records import Access, ArgumentKind, Regime, StopReason, Str
 from llmperf_common.schemas import SCHEMA_VERSION, TABLES
 from llmperf_common.static_feature_names import STATIC_FEATURES
 from trainer.config import TrainConfig
-from trainer.scoring import PREDICTIONS
+from trainer.evaluation.scoring import PREDICTIONS
 from workers.config import CollectConfig
 from workers.events import EVENT_KINDS, ON_EVERY_LINE
 

@@ -22,8 +22,8 @@ from llmperf_common.store.problems import Problem
 from llmperf_common.store.reader import Dataset
 from llmperf_common.store.stats import DatasetStats
 from llmperf_common.store.verify import VerifyCounts, VerifyReport
-from trainer.evaluate import EvaluationSummary
-from trainer.train import RunSummary
+from trainer.evaluation.evaluate import EvaluationSummary
+from trainer.life.train import RunSummary
 from workers.summary import CollectSummary
 
 RESULTS: tuple[type, ...] = (

@@ -1,7 +1,7 @@
 """Split-conformal intervals: how far off predictions were on rows nobody fitted, turned into a range.
 
 Owns the quantile rule and its record (``conformal.json``). Does not own which rows calibrate: those must be
-untouched by fitting and choosing (``trainer/train.py`` takes the calibration part).
+untouched by fitting and choosing (``trainer/evaluation/calibration.py`` takes the calibration part).
 
 The score of a row is |log2(measured / predicted)|, so an interval is a factor: time / f ... time * f.
 Configs of one kernel are alike, so rows are not exchangeable, families are: with ``groups`` each family has

@@ -1,7 +1,7 @@
 """How good predictions are: errors, rankings, choices, intervals, each with a bootstrap over families.
 
 Owns the definitions below, pooled over rows and macro-averaged over kernels. Does not own which rows are
-scored (``trainer/evaluate.py``) nor how they are shown. All arrays have shape (n,), one entry a row.
+scored (``trainer/evaluation/evaluate.py``) nor how they are shown. All arrays have shape (n,), one entry a row.
 
 ==========================  ===========================================================================
 key                         meaning

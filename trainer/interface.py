@@ -1,7 +1,7 @@
 """What every model of ours can do: predict log2(ns) for rows, and live in a folder.
 
 Owns the protocol that the tree and linear baselines share with the language-model regressor, and the rows
-they are given. How a model is fitted is its own business (``trainer/models.py`` knows all of them).
+they are given. How a model is fitted is its own business (``trainer/life/fitting.py`` knows all of them).
 """
 
 from __future__ import annotations
@@ -73,14 +73,35 @@ class FitData:
     validation_log2_ns: Floats | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """What a model says about n launches.
+
+    Attributes:
+        log2_ns: log2 of the predicted times in ns, shape (n,), all finite.
+        spread: how far off the model expects to be, shape (n,), positive: the mean of
+            abs(log2(measured / predicted)); None from a model that expects the same of every launch.
+    """
+
+    log2_ns: Floats
+    spread: Floats | None = None
+
+
 @runtime_checkable
 class Predictor(Protocol):
-    """A fitted model. ``load`` of what ``save`` wrote predicts the same, bit by bit."""
+    """A fitted model. ``load`` of what ``save`` wrote predicts the same, bit by bit.
+
+    Attributes:
+        name: of the model.
+        refits: whether it is fitted again on a part of the families within seconds, so that
+            out-of-fold errors can be had. A language model is not.
+    """
 
     name: str
+    refits: bool
 
-    def predict_log2_ns(self, rows: Rows) -> Floats:
-        """Return log2 of the predicted time in ns, shape (n,), all finite."""
+    def predict(self, rows: Rows) -> Predicted:
+        """Return what the model says about the rows."""
         ...
 
     def save(self, folder: Path) -> None:

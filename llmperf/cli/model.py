@@ -56,7 +56,7 @@ def train(
 ) -> None:
     """Train a predictor on a dataset."""
     from llmperf import api  # noqa: PLC0415
-    from trainer.scoring import markdown_table  # noqa: PLC0415
+    from trainer.evaluation.scoring import markdown_table  # noqa: PLC0415
 
     if init is not None or cluster or workers is not None:
         raise CommandError(

@@ -18,7 +18,7 @@ from llmperf_common.records import (
     SizeRole,
     Strategy,
 )
-from trainer.arguments import MOST_ELEMENTS, Filled
+from trainer.prediction.arguments import MOST_ELEMENTS, Filled
 from workers.config import PlanConfig
 from workers.device_class import device_class_of
 from workers.strategies.buffers import extent_elements

@@ -17,11 +17,12 @@ from llmperf.prediction.analysis_cache import AnalysisCache
 from llmperf.prediction.filling import planned_filler
 from llmperf.prediction.record import Prediction
 from llmperf.prediction.sources import SourceReader
-from trainer.arguments import Value, read_arguments
 from trainer.errors import BadInput
-from trainer.launch import PredictRequest, check_sizes
-from trainer.predict import device_of, predict_many
-from trainer.run_folder import LoadedRun, known_runs, load_run, resolve_run
+from trainer.prediction.arguments import Value, read_arguments
+from trainer.prediction.predict import device_of, predict_many
+from trainer.prediction.request import PredictRequest, check_sizes
+from trainer.run.folder import known_runs, resolve_run
+from trainer.run.loaded import LoadedRun, load_run
 from workers.one_source import SourceKernel
 
 Size = int | Sequence[int]

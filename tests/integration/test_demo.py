@@ -12,7 +12,7 @@ import pytest
 from llmperf_common.store.reader import open_dataset
 from llmperf_common.store.verify import verify
 from tests.integration.collecting import REPOSITORY
-from trainer.scoring import meets_slice_bar
+from trainer.evaluation.scoring import meets_slice_bar
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

@@ -21,7 +21,7 @@ from llmperf_common.store.merge import merge
 from llmperf_common.store.reader import Dataset, open_dataset
 from llmperf_common.store.verify import verify
 from tests.integration.collecting import Collect, replay_file, write_kernels
-from trainer.data import load_data
+from trainer.data.dataset import load_data
 
 OPTIONS = ("--samples-per-kernel", "6", "--set", "timing.spin_up_ms=0", "--seed", "0")
 BEHAVIOURS = [

@@ -41,8 +41,8 @@ from llmperf_common.regimes import regime_of
 from llmperf_common.static_feature_names import STATIC_FEATURES
 from llmperf_common.store.rows import devices_table, kernels_table, samples_table
 from trainer.config import load_train_config
-from trainer.data import TrainingData, data_from_tables
-from trainer.train import RunSummary, train
+from trainer.data.dataset import TrainingData, data_from_tables
+from trainer.life.train import RunSummary, train
 
 FLOOR_NS = 4000.0
 BANDWIDTH_BYTES_PER_NS = 400.0

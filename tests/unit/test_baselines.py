@@ -15,13 +15,14 @@ from llmperf_common.config import ConfigError, key_names
 from llmperf_common.extras import MissingExtra, require
 from llmperf_common.features import feature_names
 from tests.unit.synthetic_dataset import FLOOR_NS, QUICK, make_dataset
-from trainer.baselines import GlobalMedian, LaunchFloorLogLinear, weighted_median
+from trainer.baselines.gbdt import Gbdt, family_folds, fit_gbdt
+from trainer.baselines.simple import GlobalMedian, LaunchFloorLogLinear, weighted_median
 from trainer.config import TrainConfig, load_train_config
-from trainer.data import row_weights
+from trainer.data.dataset import row_weights
 from trainer.errors import BadInput
-from trainer.gbdt import Gbdt, family_folds, fit_gbdt
 from trainer.interface import FitData, Predictor, Rows
-from trainer.models import COMPARISONS, fit_model, load_model, out_of_fold_errors
+from trainer.life.fitting import COMPARISONS, fit_model, out_of_fold_errors
+from trainer.registry import load_model
 
 CONFIG = load_train_config("gbdt", overrides=QUICK)
 
@@ -58,15 +59,15 @@ def test_fits_alike_saves_and_loads_bit_by_bit(name, fit, tmp_path):
     assert model.name == name
     model.save(tmp_path)
     loaded = load_model(name, tmp_path)
-    predicted = model.predict_log2_ns(fit.rows)
+    predicted = model.predict(fit.rows).log2_ns
     assert predicted.shape == (len(fit.rows),)
     assert np.all(np.isfinite(predicted))
-    np.testing.assert_array_equal(loaded.predict_log2_ns(fit.rows), predicted)
+    np.testing.assert_array_equal(loaded.predict(fit.rows).log2_ns, predicted)
     again = fit_model(name, fit, CONFIG, silent)
-    np.testing.assert_array_equal(again.predict_log2_ns(fit.rows), predicted)
+    np.testing.assert_array_equal(again.predict(fit.rows).log2_ns, predicted)
     # One row alone predicts as it does among others: a sweep must not change a time.
     one = fit.rows.take(np.array([7]))
-    np.testing.assert_array_equal(model.predict_log2_ns(one), predicted[7:8])
+    np.testing.assert_array_equal(model.predict(one).log2_ns, predicted[7:8])
     assert all(path.suffix in {".json", ".txt"} for path in tmp_path.iterdir())
 
 
@@ -108,7 +109,7 @@ def test_log_linear_recovers_floor_plus_power_law():
         weight=np.ones(600),
     )
     model = LaunchFloorLogLinear.fit(fit, ridge=0.1)
-    error = model.predict_log2_ns(fit.rows) - truth
+    error = model.predict(fit.rows).log2_ns - truth
     assert np.sqrt(np.mean(error**2)) < 0.05
 
 
@@ -117,7 +118,7 @@ def test_log_linear_stays_finite_far_outside_and_with_unknowns(fit):
     far = np.full((2, len(feature_names())), 1e6)
     far[0, feature_names().index("log2_launch_floor_ns")] = 12.0
     far[1] = np.nan
-    predicted = model.predict_log2_ns(rows_of(far))
+    predicted = model.predict(rows_of(far)).log2_ns
     assert np.all(np.isfinite(predicted))
 
 
@@ -130,7 +131,7 @@ def test_global_median_is_the_weighted_median(fit):
 def test_trees_beat_the_line_and_the_line_the_median(fit):
     def rmse(name: str) -> float:
         model = fit_model(name, fit, CONFIG, silent)
-        return float(np.sqrt(np.mean((model.predict_log2_ns(fit.rows) - fit.log2_ns) ** 2)))
+        return float(np.sqrt(np.mean((model.predict(fit.rows).log2_ns - fit.log2_ns) ** 2)))
 
     gbdt, line, median = (rmse(name) for name in ("gbdt", *reversed(COMPARISONS)))
     assert gbdt < line < median
@@ -176,7 +177,7 @@ def test_out_of_fold_errors_are_larger_than_fitted_ones(fit):
     assert found is not None
     errors, rows = found
     assert sorted(rows.tolist()) == list(range(len(fit.rows)))
-    fitted = fit.log2_ns - model.predict_log2_ns(fit.rows)
+    fitted = fit.log2_ns - model.predict(fit.rows).log2_ns
     assert np.std(errors) > 1.5 * np.std(fitted)
     single = FitData(
         rows=fit.rows, log2_ns=fit.log2_ns, family=np.zeros(len(fit.rows), int), weight=fit.weight
@@ -242,7 +243,7 @@ def test_the_key_list_is_frozen():
 
 def test_importing_the_trainer_loads_no_heavy_library():
     code = (
-        "import sys, trainer, trainer.train, trainer.evaluate, trainer.predict\n"
+        "import sys, trainer, trainer.life.train, trainer.evaluation.evaluate, trainer.prediction.predict\n"
         "heavy = {'lightgbm', 'sklearn', 'scipy', 'torch', 'pandas'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

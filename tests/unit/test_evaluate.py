@@ -13,11 +13,11 @@ from llmperf_common.config import ConfigError
 from llmperf_common.outputs import OutputTaken
 from tests.unit.synthetic_dataset import make_dataset, trained
 from trainer.config import load_train_config
-from trainer.data import data_from_tables
+from trainer.data.dataset import data_from_tables
 from trainer.errors import BadInput, SeenRows
-from trainer.evaluate import evaluate, evaluation_parts
-from trainer.run_folder import LoadedRun, load_run
-from trainer.train import train
+from trainer.evaluation.evaluate import evaluate, evaluation_parts
+from trainer.life.train import train
+from trainer.run.loaded import LoadedRun, load_run
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from llmperf.progress import cluster_observer, observers
 from llmperf_common.analysis import Analysis, Extent, Polynomial, Term
 from tests.unit.synthetic_dataset import trained
 from trainer.errors import BadInput
+from trainer.interface import Predicted
 from workers.device.interface import DeviceRef
 from workers.one_source import file_of_text, read
 
@@ -217,8 +218,8 @@ def test_a_time_below_what_the_bytes_take_is_raised(model):
     class Optimist:
         name = "optimist"
 
-        def predict_log2_ns(self, rows):
-            return np.full(len(rows), 12.0)
+        def predict(self, rows):
+            return Predicted(log2_ns=np.full(len(rows), 12.0))
 
     hopeful = Model(replace(model._run, model=Optimist()), model._analyst)
     found = hopeful.predict(VADD, global_size=2**28, local_size=64, sweep=True)
@@ -235,8 +236,9 @@ def test_times_raised_to_the_same_bound_are_a_tie_that_the_asked_size_wins(model
     class Optimist:
         name = "optimist"
 
-        def predict_log2_ns(self, rows):
-            return 12.0 - 0.1 * np.arange(len(rows))  # the asked size, the first, is the slowest
+        def predict(self, rows):
+            # The asked size, the first, is the slowest.
+            return Predicted(log2_ns=12.0 - 0.1 * np.arange(len(rows)))
 
     hopeful = Model(replace(model._run, model=Optimist()), model._analyst)
     found = hopeful.predict(VADD, global_size=2**28, local_size=64, sweep=True)

@@ -22,11 +22,12 @@ from tests.unit.synthetic_dataset import (
     scalar_argument,
     trained,
 )
-from trainer.arguments import Filled, read_arguments
-from trainer.launch import divisors, legal_local_sizes
-from trainer.ood import out_of_distribution, training_range, unlike_training
-from trainer.predict import BadInput, PredictRequest, predict
-from trainer.run_folder import LoadedRun, load_run
+from trainer.data.training_range import out_of_distribution, training_range, unlike_training
+from trainer.interface import Predicted
+from trainer.prediction.arguments import Filled, read_arguments
+from trainer.prediction.predict import BadInput, PredictRequest, predict
+from trainer.prediction.request import divisors, legal_local_sizes
+from trainer.run.loaded import LoadedRun, load_run
 from workers.strategies.rules import SimpleRule
 
 NOTHING_KNOWN = Known(analysis=None, said="")
@@ -146,7 +147,7 @@ def test_a_prediction_equals_the_dataset_row_s(run):
     """The same launch, asked with all arguments, gives the time written in predictions.parquet."""
     dataset, data, _ = trained()
     row = int(np.flatnonzero(data.texts("kernel_id") == dataset.kernels[5].kernel.kernel_id)[0])
-    expected = float(np.exp2(run.model.predict_log2_ns(data.rows.take(np.array([row]))))[0])
+    expected = float(np.exp2(run.model.predict(data.rows.take(np.array([row]))).log2_ns)[0])
     sample = data.rows.samples.slice(row, 1).to_pylist()[0]
     items = sample["global_size"][0]
     record = predict(
@@ -318,8 +319,8 @@ def test_ties_keep_what_the_user_has(run):
     class Constant:
         name = "constant"
 
-        def predict_log2_ns(self, rows):
-            return np.full(len(rows), 12.0)
+        def predict(self, rows):
+            return Predicted(log2_ns=np.full(len(rows), 12.0))
 
     flat = dataclasses.replace(run, model=Constant())
     assert predict(flat, request(local_size=(128,)))["local_size_best"] == [128]

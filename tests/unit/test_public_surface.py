@@ -23,7 +23,7 @@ from llmperf_common.config import key_names, preset_names
 from llmperf_common.failures import FailureCode
 from llmperf_common.schemas import SCHEMA_VERSION, TABLES
 from trainer.config import TrainConfig
-from trainer.scoring import PREDICTIONS
+from trainer.evaluation.scoring import PREDICTIONS
 from workers.config import CollectConfig
 from workers.events import EVENT_KINDS
 

@@ -18,12 +18,13 @@ from llmperf_common.store.filesystem import StoreError
 from tests.unit import dataset_factory
 from tests.unit.synthetic_dataset import QUICK, make_dataset, trained
 from trainer.config import load_train_config
-from trainer.data import TrainingData, data_from_tables, load_data
+from trainer.data.dataset import TrainingData, data_from_tables, load_data
+from trainer.data.parts import make_split, row_parts
 from trainer.errors import BadInput, RunExists
-from trainer.parts import make_split, row_parts
-from trainer.run_folder import known_runs, load_run, resolve_run
-from trainer.scoring import Prediction, context, meets_slice_bar, score_parts
-from trainer.train import fit_data, run_identity, train
+from trainer.evaluation.scoring import Prediction, context, meets_slice_bar, score_parts
+from trainer.life.train import fit_data, run_identity, train
+from trainer.run.folder import known_runs, resolve_run
+from trainer.run.loaded import load_run
 
 FILES = {
     "config.json",
@@ -134,7 +135,7 @@ def test_intervals_cover_fresh_kernels():
     _, _, summary = trained()
     run = load_run(summary.folder)
     fresh = make_dataset(num_kernels=40, num_configs=24, seed=77, first=1000).data()
-    predicted = run.model.predict_log2_ns(fresh.rows)
+    predicted = run.model.predict(fresh.rows).log2_ns
     low, high = run.conformal.interval_ns(predicted, fresh.texts("regime"))
     measured = np.exp2(fresh.log2_ns)
     coverage = np.mean((low <= measured) & (measured <= high))
@@ -188,7 +189,7 @@ def test_the_run_folder_is_complete_and_reads_back():
     own = stored.filter(pa.compute.equal(stored.column("model"), "gbdt"))
     index = {name: row for row, name in enumerate(data.texts("sample_id").tolist())}
     rows = np.array([index[name] for name in own.column("sample_id").to_pylist()])
-    again = np.exp2(run.model.predict_log2_ns(data.rows.take(rows)))
+    again = np.exp2(run.model.predict(data.rows.take(rows)).log2_ns)
     np.testing.assert_array_equal(own.column("predicted_ns").to_numpy(), again)
     assert own.column("low_ns").null_count == 0
     card = (summary.folder / "model_card.md").read_text()

@@ -1,30 +1,22 @@
-"""The models we know by name: how each is fitted and which class reads it back.
+"""How each model is fitted, by name.
 
-A new model joins here: a name in ``TrainConfig.model``, a branch in ``fit_model``, a class in ``_CLASSES``.
+A new model joins here with a branch in ``fit_model``, in ``TrainConfig.model`` with its name, and in
+``trainer/registry.py`` with its class.
 """
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from trainer.baselines import GlobalMedian, LaunchFloorLogLinear
+from trainer.baselines.gbdt import Gbdt, family_folds, fit_gbdt, subset
+from trainer.baselines.simple import GlobalMedian, LaunchFloorLogLinear
 from trainer.config import TrainConfig
-from trainer.errors import BadInput
-from trainer.gbdt import Gbdt, family_folds, fit_gbdt, subset
 from trainer.interface import Codes, FitData, Floats, Predictor, Progress
 
 COMPARISONS: Final = ("global-median", "log-linear")
 """Fitted and reported beside whatever is trained."""
-
-_CLASSES: Final[dict[str, tuple[str, str]]] = {
-    "gbdt": ("trainer.gbdt", "Gbdt"),
-    "log-linear": ("trainer.baselines", "LaunchFloorLogLinear"),
-    "global-median": ("trainer.baselines", "GlobalMedian"),
-}
 
 
 def fit_model(
@@ -55,27 +47,7 @@ def fit_model(
         return LaunchFloorLogLinear.fit(data, ridge=config.log_linear.ridge)
     if name == "global-median":
         return GlobalMedian.fit(data)
-    raise ValueError(f"model {name!r} is not one of {', '.join(sorted(_CLASSES))}")
-
-
-def load_model(name: str, folder: Path) -> Predictor:
-    """Read the model ``name`` from the folder it was saved in.
-
-    Raises:
-        BadInput: The name is not known to this release, or the folder is not as it was saved.
-        MissingExtra: The model's library is not installed.
-    """
-    if name not in _CLASSES:
-        raise BadInput(
-            f"{folder}: model {name!r} is not one of {', '.join(sorted(_CLASSES))}: made by another release?"
-        )
-    module, attribute = _CLASSES[name]
-    kind = getattr(importlib.import_module(module), attribute)
-    try:
-        model: Predictor = kind.load(folder)
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"model {name!r} in {folder} cannot be read: {error}") from None
-    return model
+    raise ValueError(f"model {name!r} is not one that train knows")
 
 
 def out_of_fold_errors(
@@ -92,7 +64,7 @@ def out_of_fold_errors(
     for held_out in family_folds(data.family, config.conformal.cross_folds, config.train.seed):
         inner, outer = np.flatnonzero(~held_out), np.flatnonzero(held_out)
         model = fit_model(name, subset(data, inner), config, _silent, like=fitted)
-        errors.append(data.log2_ns[outer] - model.predict_log2_ns(data.rows.take(outer)))
+        errors.append(data.log2_ns[outer] - model.predict(data.rows.take(outer)).log2_ns)
         rows.append(outer.astype(np.int64))
     progress(f"{name}: out-of-fold errors over {len(errors)} folds of families")
     return np.concatenate(errors), np.concatenate(rows)

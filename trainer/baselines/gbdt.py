@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from llmperf_common.extras import require
 from llmperf_common.features import feature_names
-from trainer.baselines import read_model_json, write_model_json
+from trainer.baselines.simple import read_model_json, write_model_json
 from trainer.config import FitConfig, GbdtConfig
-from trainer.interface import Codes, FitData, Floats, Progress, Rows
+from trainer.interface import Codes, FitData, Floats, Predicted, Progress, Rows
 
 TREES_FILE = "trees.txt"
 
@@ -43,14 +43,15 @@ class Gbdt:
     names: tuple[str, ...]
     chosen: dict[str, Any]
     name: str = "gbdt"
+    refits: bool = True
 
-    def predict_log2_ns(self, rows: Rows) -> Floats:
-        """Return log2 of the predicted time in ns, shape (n,)."""
+    def predict(self, rows: Rows) -> Predicted:
+        """Return the trees' sum."""
         if len(rows) == 0:
-            return np.zeros(0)
+            return Predicted(log2_ns=np.zeros(0))
         # One thread: predictions are milliseconds, and a sum must not depend on the machine's cores.
         predicted = self.booster.predict(rows.features, num_threads=1)
-        return np.asarray(predicted, dtype=np.float64)
+        return Predicted(log2_ns=np.asarray(predicted, dtype=np.float64))
 
     def save(self, folder: Path) -> None:
         """Write ``trees.txt`` (LightGBM's text format) and ``model.json``."""

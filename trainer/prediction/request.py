@@ -21,8 +21,8 @@ from llmperf_common.records import (
     launch_argument_json,
 )
 from llmperf_common.regimes import regime_of
-from trainer.arguments import Filled, Filler
 from trainer.errors import BadInput
+from trainer.prediction.arguments import Filled, Filler
 
 _MOST_DIVISORS = 12
 """In 2-D and 3-D a dimension with more divisors is swept over its powers of two only."""

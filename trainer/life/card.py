@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from llmperf_common.splits import Split
 from trainer.config import TrainConfig
-from trainer.scoring import markdown_table
+from trainer.evaluation.scoring import markdown_table
 
 if TYPE_CHECKING:
-    from trainer.train import RunSummary
+    from trainer.life.train import RunSummary
 
 _INTENDED = """\
 Predicts the time of one OpenCL kernel launch (warm median of device event times) from the kernel's source

@@ -14,12 +14,12 @@ import numpy as np
 
 from llmperf_common.config import ConfigError
 from llmperf_common.records import Device, LaunchConfig
-from trainer.arguments import Filled, local_memory_bytes
+from trainer.data.training_range import out_of_distribution
 from trainer.errors import BadInput
-from trainer.launch import PredictRequest, check_sizes, launch_config, legal_local_sizes
-from trainer.ood import out_of_distribution
-from trainer.predicted_times import Times, predict_times
-from trainer.run_folder import LoadedRun
+from trainer.prediction.arguments import Filled, local_memory_bytes
+from trainer.prediction.predicted_times import Times, predict_times
+from trainer.prediction.request import PredictRequest, check_sizes, launch_config, legal_local_sizes
+from trainer.run.loaded import LoadedRun
 
 __all__ = ["BadInput", "PredictRequest", "device_of", "predict", "predict_many"]
 

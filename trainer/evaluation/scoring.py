@@ -24,8 +24,8 @@ from llmperf_common.metrics import (
 )
 from llmperf_common.notebook import html_table
 from trainer.config import JudgeConfig
-from trainer.data import Texts, TrainingData
-from trainer.interface import Floats
+from trainer.data.dataset import Texts, TrainingData
+from trainer.interface import Floats, Predictor
 
 Index = npt.NDArray[np.intp]
 
@@ -90,6 +90,21 @@ def with_interval(prediction: Prediction, conformal: Conformal, data: TrainingDa
         low_ns=low,
         high_ns=high,
     )
+
+
+def predict_rows(
+    data: TrainingData,
+    index: Index,
+    models: Mapping[str, Predictor],
+    conformal: Conformal,
+) -> list[Prediction]:
+    """Let each model predict the rows at ``index``; the first gets the intervals, they are its own."""
+    rows = data.rows.take(index)
+    found = [
+        Prediction(model=name, index=index, log2_ns=model.predict(rows).log2_ns)
+        for name, model in models.items()
+    ]
+    return [with_interval(found[0], conformal, data), *found[1:]]
 
 
 def predictions_table(

@@ -16,7 +16,7 @@ from llmperf_common.splits import (
     split_by_kernel,
 )
 from trainer.config import SplitConfig
-from trainer.data import Texts, TrainingData
+from trainer.data.dataset import Texts, TrainingData
 
 
 def make_split(data: TrainingData, config: SplitConfig) -> Split:

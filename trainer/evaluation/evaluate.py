@@ -19,24 +19,24 @@ import pyarrow.parquet as pq
 from llmperf_common.config import ConfigError
 from llmperf_common.outputs import folder_to_write, holds_json
 from llmperf_common.splits import Part, SplitKind, assign_parts
-from trainer.data import Texts, TrainingData
+from trainer.data.dataset import Texts, TrainingData
 from trainer.errors import BadInput, SeenRows
-from trainer.run_folder import (
-    METRICS_FILE,
-    PREDICTIONS_FILE,
-    LoadedRun,
-    new_folder,
-    write_json,
-)
-from trainer.scoring import (
+from trainer.evaluation.scoring import (
     context,
     markdown_table,
     meets_slice_bar,
     notebook_table,
+    predict_rows,
     predictions_table,
     score_parts,
 )
-from trainer.train import predict_rows
+from trainer.run.folder import (
+    METRICS_FILE,
+    PREDICTIONS_FILE,
+    new_folder,
+    write_json,
+)
+from trainer.run.loaded import LoadedRun
 
 TABLE_FILE = "table.md"
 ALL = "all"

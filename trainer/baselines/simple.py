@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from llmperf_common.features import feature_names
-from trainer.interface import FitData, Floats, Rows
+from trainer.interface import FitData, Floats, Predicted, Rows
 
 MODEL_FILE = "model.json"
 
@@ -59,15 +59,16 @@ class GlobalMedian:
 
     log2_ns: float
     name: str = "global-median"
+    refits: bool = True
 
     @classmethod
     def fit(cls, data: FitData) -> Self:
         """Take the weighted median of the targets."""
         return cls(log2_ns=weighted_median(data.log2_ns, data.weight))
 
-    def predict_log2_ns(self, rows: Rows) -> Floats:
+    def predict(self, rows: Rows) -> Predicted:
         """Return the one number n times."""
-        return np.full(len(rows), self.log2_ns)
+        return Predicted(log2_ns=np.full(len(rows), self.log2_ns))
 
     def save(self, folder: Path) -> None:
         """Write ``model.json``."""
@@ -94,6 +95,7 @@ class LaunchFloorLogLinear:
     intercept: float
     fallback_floor_ns: float
     name: str = "log-linear"
+    refits: bool = True
 
     @classmethod
     def fit(cls, data: FitData, *, ridge: float) -> Self:
@@ -125,13 +127,14 @@ class LaunchFloorLogLinear:
             fallback_floor_ns=fallback,
         )
 
-    def predict_log2_ns(self, rows: Rows) -> Floats:
+    def predict(self, rows: Rows) -> Predicted:
         """Return log2(floor + work)."""
         # Term by term and not as a matrix product: the sum must not depend on how many rows there are.
         z = _standardised(rows.features, self.mean, self.scale)
         work = np.sum(z * self.coefficients, axis=1) + self.intercept
         floor = _floor_ns(rows.features, self.names, self.fallback_floor_ns)
-        return np.asarray(np.log2(floor + np.exp2(work)), dtype=np.float64)
+        log2_ns = np.asarray(np.log2(floor + np.exp2(work)), dtype=np.float64)
+        return Predicted(log2_ns=log2_ns)
 
     def save(self, folder: Path) -> None:
         """Write ``model.json``: one object a feature."""

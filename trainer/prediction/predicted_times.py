@@ -18,10 +18,10 @@ from llmperf_common.records import ArgumentKind, Device, LaunchConfig
 from llmperf_common.roofline import Bound, bound_of
 from llmperf_common.schemas import KERNELS, SAMPLES
 from llmperf_common.static_feature_names import STATIC_FEATURES
+from trainer.data.training_range import unlike_training
 from trainer.interface import Floats, Rows
-from trainer.launch import PredictRequest
-from trainer.ood import unlike_training
-from trainer.run_folder import LoadedRun
+from trainer.prediction.request import PredictRequest
+from trainer.run.loaded import LoadedRun
 
 _SAMPLE_TEXT = pa.schema([SAMPLES.field(name) for name in ("global_size", "local_size", "args")])
 _KERNEL_TEXT = pa.schema([KERNELS.field(name) for name in ("name", "source", "args")])
@@ -58,7 +58,7 @@ def predict_times(
         kernels=pa.Table.from_pylist([_kernel_row(request)], schema=_KERNEL_TEXT),
         kernel_row=np.zeros(len(launches), dtype=np.int64),
     )
-    predicted = run.model.predict_log2_ns(rows)
+    predicted = run.model.predict(rows).log2_ns
     regimes = [item.regime.value if item.regime else "" for item in launches]
     low, high = run.conformal.interval_ns(predicted, regimes)
     model_ns = np.exp2(predicted)

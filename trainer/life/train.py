@@ -25,16 +25,24 @@ from llmperf_common.ids import content_id
 from llmperf_common.launch_columns import device_from_mapping
 from llmperf_common.metrics import encode
 from llmperf_common.splits import Part, Split
-from trainer.calibration import intervals
-from trainer.card import model_card
 from trainer.config import TrainConfig
-from trainer.data import Texts, TrainingData, row_weights
+from trainer.data.dataset import Texts, TrainingData, row_weights
+from trainer.data.parts import make_split, part_sizes, row_parts, split_notes
+from trainer.data.training_range import training_range
 from trainer.errors import BadInput
+from trainer.evaluation.calibration import intervals
+from trainer.evaluation.scoring import (
+    context,
+    meets_slice_bar,
+    notebook_table,
+    predict_rows,
+    predictions_table,
+    score_parts,
+)
 from trainer.interface import FitData, Predictor, Progress
-from trainer.models import COMPARISONS, fit_model
-from trainer.ood import training_range
-from trainer.parts import make_split, part_sizes, row_parts, split_notes
-from trainer.run_folder import (
+from trainer.life.card import model_card
+from trainer.life.fitting import COMPARISONS, fit_model, out_of_fold_errors
+from trainer.run.folder import (
     BASELINES_FOLDER,
     CARD_FILE,
     CONFIG_FILE,
@@ -50,16 +58,6 @@ from trainer.run_folder import (
     fitted_kernels,
     new_folder,
     write_json,
-)
-from trainer.scoring import (
-    Index,
-    Prediction,
-    context,
-    meets_slice_bar,
-    notebook_table,
-    predictions_table,
-    score_parts,
-    with_interval,
 )
 
 
@@ -119,7 +117,14 @@ def train(data: TrainingData, config: TrainConfig, out: Path, progress: Progress
     baselines = {
         name: fit_model(name, fit, config, progress) for name in COMPARISONS if name != config.model
     }
-    conformal, notes = intervals(data, parts, split, fit, model, config, progress)
+    conformal, notes = intervals(
+        data,
+        parts,
+        split,
+        model,
+        config.conformal,
+        lambda: out_of_fold_errors(config.model, fit, config, model, progress),
+    )
     unseen = np.flatnonzero(parts != Part.TRAIN)
     predictions = predict_rows(data, unseen, {config.model: model, **baselines}, conformal)
     progress("scoring the rows that were not fitted")
@@ -185,21 +190,6 @@ def fit_data(data: TrainingData, parts: Texts, config: TrainConfig) -> FitData:
         validation=data.rows.take(chosen) if len(chosen) else None,
         validation_log2_ns=data.log2_ns[chosen] if len(chosen) else None,
     )
-
-
-def predict_rows(
-    data: TrainingData,
-    index: Index,
-    models: Mapping[str, Predictor],
-    conformal: Conformal,
-) -> list[Prediction]:
-    """Let each model predict the rows at ``index``; the first gets the intervals, they are its own."""
-    rows = data.rows.take(index)
-    found = [
-        Prediction(model=name, index=index, log2_ns=model.predict_log2_ns(rows))
-        for name, model in models.items()
-    ]
-    return [with_interval(found[0], conformal, data), *found[1:]]
 
 
 def _write_models(folder: Path, model: Predictor, baselines: Mapping[str, Predictor]) -> None:

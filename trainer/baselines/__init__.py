@@ -1,0 +1,1 @@
+"""Predictors over the launch features: what a language model must beat."""

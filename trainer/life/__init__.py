@@ -1,0 +1,1 @@
+"""A run's life: prepare, fit, publish."""

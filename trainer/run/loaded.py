@@ -1,0 +1,102 @@
+"""A finished run read back from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from llmperf_common.config import ConfigError
+from llmperf_common.conformal import Conformal
+from llmperf_common.features import feature_names
+from llmperf_common.launch_columns import device_from_mapping
+from llmperf_common.records import Device
+from llmperf_common.splits import Split
+from trainer.config import TrainConfig
+from trainer.data.training_range import TrainingRange
+from trainer.errors import BadInput
+from trainer.interface import Predictor
+from trainer.registry import load_model
+from trainer.run.folder import (
+    BASELINES_FOLDER,
+    CONFIG_FILE,
+    CONFORMAL_FILE,
+    DEVICE_FILE,
+    KERNELS_FILE,
+    MODEL_FOLDER,
+    RANGE_FILE,
+    SPLIT_FILE,
+    read_json,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedRun:
+    """A run read back.
+
+    Attributes:
+        folder: where it lies.
+        name: the model's name.
+        model: the model.
+        baselines: name to the models fitted beside it.
+        config: the tree it was trained with.
+        split: its split.
+        conformal: its intervals.
+        known: the ranges of its fit rows.
+        devices: device class to one of its devices.
+        kernels: the kernels that were fitted (``KERNEL_COLUMNS``).
+    """
+
+    folder: Path
+    name: str
+    model: Predictor
+    baselines: Mapping[str, Predictor]
+    config: TrainConfig
+    split: Split
+    conformal: Conformal
+    known: TrainingRange
+    devices: Mapping[str, Device]
+    kernels: pa.Table
+
+
+def load_run(folder: Path) -> LoadedRun:
+    """Read a run back.
+
+    Raises:
+        BadInput: A file is missing or damaged, or the run was made with other features.
+        MissingExtra: Its model needs a library that is not installed.
+    """
+    content = read_json(folder / CONFIG_FILE)
+    if tuple(content.get("features", ())) != feature_names():
+        raise BadInput(
+            f"{folder}: trained with other features than this release computes; train it again"
+        )
+    try:
+        name = str(content["model"])
+        config = TrainConfig.from_mapping(content["config"])
+        split = Split.from_json(read_json(folder / SPLIT_FILE))
+        conformal = Conformal.from_json(read_json(folder / CONFORMAL_FILE))
+        known = TrainingRange.from_json(read_json(folder / RANGE_FILE))
+        records = [device_from_mapping(item) for item in read_json(folder / DEVICE_FILE)["devices"]]
+        kernels = pq.read_table(folder / KERNELS_FILE)
+    except (ConfigError, KeyError, OSError, pa.ArrowException, TypeError, ValueError) as error:
+        raise BadInput(f"{folder}: not a readable run: {error}") from None
+    devices: dict[str, Device] = {}
+    for record in records:
+        devices.setdefault(record.device_class, record)
+    baselines = folder / BASELINES_FOLDER
+    return LoadedRun(
+        folder=folder,
+        name=name,
+        model=load_model(name, folder / MODEL_FOLDER),
+        baselines={item.name: load_model(item.name, item) for item in sorted(baselines.glob("*"))},
+        config=config,
+        split=split,
+        conformal=conformal,
+        known=known,
+        devices=devices,
+        kernels=kernels,
+    )
