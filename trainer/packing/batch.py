@@ -1,0 +1,36 @@
+"""Packs as arrays: what a forward pass reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Int32s = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackBatch:
+    """b packs of t tokens with at most m launches each.
+
+    A token may attend to another of its pack at an earlier or the same place, of the same kernel, that is
+    prefix or of its own suffix. Padding tokens have kernel -1 and attend to themselves only.
+
+    Attributes:
+        ids: token ids (``trainer.data.tokens``), shape (b, t); 0 in padding.
+        values: numbers of numeric tokens, shape (b, t).
+        position: position ids, shape (b, t): a suffix starts at its prefix's length.
+        kernel: which kernel of the pack a token belongs to, shape (b, t); -1 in padding.
+        suffix: 0 in a prefix, else the suffix's number within the pack from 1, shape (b, t).
+        query: index of each launch's last token, shape (b, m); 0 where there is none.
+        row: the launch (row of ``Tokens``), shape (b, m); -1 where there is none.
+    """
+
+    ids: Int32s
+    values: npt.NDArray[np.float64]
+    position: Int32s
+    kernel: Int32s
+    suffix: Int32s
+    query: Int32s
+    row: npt.NDArray[np.int64]

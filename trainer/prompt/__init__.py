@@ -1,0 +1,1 @@
+"""Launches as tokens: prompt forms, tokenizers, truncation. The door to ``tokenizers``."""

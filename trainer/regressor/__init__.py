@@ -1,0 +1,1 @@
+"""The language-model regressor: backbones, head, weights. A door to ``torch`` and ``transformers``."""

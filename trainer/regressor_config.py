@@ -1,0 +1,137 @@
+"""The config tree of the language-model regressor: prompt, packing, model, fitting, checkpoints, logs."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from llmperf_common.config import Node
+
+
+class PromptConfig(Node):
+    """How a launch becomes tokens."""
+
+    form: Literal["paper", "compact", "numeric"] = Field(
+        default="numeric",
+        description="paper: the published template; compact: sizes last, digits apart; numeric: a token a number.",
+    )
+    max_tokens: int = Field(
+        default=1024, ge=32, le=65_536, description="Longest prefix with its suffix, in tokens."
+    )
+    too_long: Literal["truncate", "drop"] = Field(
+        default="truncate", description="What is done with longer ones."
+    )
+    vocabulary: int = Field(
+        default=4096, ge=300, le=65_536, description="Tokens of a tokenizer that is trained here."
+    )
+
+
+class PackingConfig(Node):
+    """How launches share sequences."""
+
+    lengths: tuple[int, ...] = Field(
+        default=(1024, 2048),
+        min_length=1,
+        max_length=4,
+        description="Lengths of packs in tokens, ascending; each is compiled once.",
+    )
+    configs_per_kernel: int = Field(
+        default=16, ge=1, le=1024, description="Most launch configs of a kernel in a pack."
+    )
+    tokens_per_step: int = Field(
+        default=16_384, ge=32, le=2**24, description="Tokens of a step over all processes."
+    )
+    tokens_per_pass: int = Field(
+        default=16_384, ge=32, le=2**24, description="Most tokens of one forward pass of a process."
+    )
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if list(self.lengths) != sorted(set(self.lengths)) or self.lengths[0] < 32:
+            raise ValueError("packing.lengths: give ascending lengths of at least 32")
+        return self
+
+
+class RegressorConfig(Node):
+    """Backbone and head."""
+
+    backbone: Literal["small", "codegen", "auto"] = Field(
+        default="small",
+        description="small: ours, from scratch; codegen: ours, Hugging Face weights; auto: any AutoModel.",
+    )
+    reads: Literal["packed", "query"] = Field(
+        default="packed",
+        description="packed: suffixes share a prefix in one sequence; query: launches query the encoded kernel.",
+    )
+    width: int = Field(default=256, ge=16, le=8192, description="Width of backbone small.")
+    depth: int = Field(default=4, ge=1, le=96, description="Blocks of backbone small.")
+    heads: int = Field(default=4, ge=1, le=128, description="Attention heads of backbone small.")
+    lora_rank: int = Field(
+        default=0, ge=0, le=1024, description="Rank of low-rank adapters; 0 fits all weights."
+    )
+    activation_checkpointing: bool = Field(
+        default=False, description="Compute activations again in the backward pass: less memory."
+    )
+    features: bool = Field(
+        default=True, description="Join the launch features to the model's state before the head."
+    )
+    head: Literal["linear", "softplus"] = Field(
+        default="linear", description="softplus, on log2(us), is the paper's."
+    )
+    head_width: int = Field(default=256, ge=8, le=8192, description="Hidden width of the head.")
+    offset: Literal["none", "roofline", "gbdt"] = Field(
+        default="none", description="What the model predicts a correction to."
+    )
+
+
+class OptimiserConfig(Node):
+    """How the weights are fitted."""
+
+    loss: Literal["l1", "l2", "relative"] = Field(
+        default="l1", description="Of the log2 error, or the relative error of the time."
+    )
+    learning_rate: float = Field(default=3e-4, gt=0, le=1, description="Highest learning rate.")
+    backbone_learning_rate: float = Field(
+        default=0.0, ge=0, le=1, description="Of the backbone; 0 takes learning_rate."
+    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="cosine", description="How the rate falls after warm-up, to final_share."
+    )
+    final_share: float = Field(
+        default=0.02, ge=0, le=1, description="Share of the highest rate at the end."
+    )
+    warmup_steps: int = Field(default=50, ge=0, le=10**7, description="Steps of linear warm-up.")
+    max_steps: int = Field(default=1000, ge=1, le=10**9, description="Steps to fit.")
+    weight_decay: float = Field(default=0.05, ge=0, le=10, description="AdamW's, of matrices.")
+    beta_2: float = Field(default=0.95, gt=0, lt=1, description="AdamW's second decay.")
+    clip_norm: float = Field(default=1.0, ge=0, le=1e6, description="Gradient norm; 0 clips none.")
+    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="Of the backbone.")
+    zero_stage: Literal[1, 2, 3] = Field(default=1, description="DeepSpeed ZeRO stage.")
+    evaluate_every_steps: int = Field(
+        default=100, ge=1, le=10**7, description="Steps between looks at the validation loss."
+    )
+    patience: int = Field(
+        default=0,
+        ge=0,
+        le=10**6,
+        description="Stop after so many looks without a better one; 0 never.",
+    )
+
+
+class CheckpointConfig(Node):
+    """When progress is kept."""
+
+    every_steps: int = Field(default=500, ge=1, le=10**7, description="Steps between checkpoints.")
+    keep: int = Field(
+        default=2, ge=2, le=100, description="Newest checkpoints kept, beside the best."
+    )
+
+
+class LogConfig(Node):
+    """What is written while fitting."""
+
+    every_steps: int = Field(default=10, ge=1, le=10**6, description="Steps between log lines.")
+    tensorboard: bool = Field(
+        default=True, description="Write TensorBoard events, where installed."
+    )
