@@ -201,7 +201,9 @@ def test_ctrl_c_keeps_what_is_committed_and_the_same_process_goes_on(tmp_path: P
         children = descendants(run.pid)
         run.send_signal(signal.SIGINT)
         assert run.stdout is not None
-        done, clean = run.stdout.readline().split()
+        line = run.stdout.readline()
+        assert line, f"it ended without Ctrl-C being seen: {run.communicate(timeout=30)[1]}"
+        done, clean = line.split()
         assert 0 < int(done) < len(names)
         assert clean == "True"
         assert not [pid for pid in children if is_running(pid)]

@@ -1,13 +1,17 @@
-"""A trained run on disk: what is in the folder, written all at once or not at all, read back whole.
+"""A run on disk: what is in its folder, which stage of its life it is in, how a name finds it.
 
 ::
 
     RUN/
-      config.json            what made it: model, config tree and hash, dataset, features, versions, counts
+      config.json            written first: model, config tree, dataset, features, identity
+      split.json             which families (kernels, launch configs) are in which part
+      prepared/              language models only: tokenizer, tokens of the fit rows, the model to build
+      checkpoints/  log/     language models only: progress, loss and speed by step
       model/                 the model's own files          baselines/NAME/   those reported beside it
-      split.json  conformal.json  training_range.json  device.json  metrics.json
+      conformal.json  training_range.json  device.json  metrics.json  model_card.md
       kernels.parquet        the kernels fitted: ids, arguments, analysis
-      predictions.parquet    every row that was not fitted          model_card.md
+      predictions.parquet    every row that was not fitted
+      published.json         written last: every file of the finished run with its size and hash
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +44,29 @@ PREDICTIONS_FILE = "predictions.parquet"
 CARD_FILE = "model_card.md"
 MODEL_FOLDER = "model"
 BASELINES_FOLDER = "baselines"
-_NAMES = frozenset(
+PREPARED_FOLDER = "prepared"
+CHECKPOINTS_FOLDER = "checkpoints"
+LOG_FOLDER = "log"
+PUBLISHED_FILE = "published.json"
+PUBLISHING_FOLDER = ".publishing"
+NAMES = frozenset(
     {
         CONFIG_FILE, SPLIT_FILE, CONFORMAL_FILE, RANGE_FILE, DEVICE_FILE, METRICS_FILE, KERNELS_FILE,
-        PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER,
+        PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER, PREPARED_FOLDER, CHECKPOINTS_FOLDER,
+        LOG_FOLDER, PUBLISHED_FILE, PUBLISHING_FOLDER,
     }
 )  # fmt: skip
-"""All that a run's folder holds."""
+"""All that a run's folder can hold."""
+
+
+class Stage(StrEnum):
+    """How far a run's life has come."""
+
+    EMPTY = "empty"
+    STARTED = "started"
+    """``config.json`` names the run; it can be resumed."""
+    PUBLISHED = "published"
+
 
 RUNS_FOLDERS = (Path("runs"),)
 """Where a run's name is looked for, relative to the working directory."""
@@ -64,8 +85,14 @@ KERNEL_COLUMNS = (
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write one JSON document; NaN is refused rather than written."""
-    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    """Write one JSON document, whole or not at all; NaN is refused rather than written."""
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -106,36 +133,49 @@ def new_folder(out: Path) -> Iterator[Path]:
             shutil.rmtree(temporary)
 
 
+def stage_of(folder: Path) -> Stage:
+    """Return how far the run in ``folder`` has come."""
+    if not ((folder / CONFIG_FILE).is_file() and (folder / SPLIT_FILE).is_file()):
+        return Stage.EMPTY
+    return Stage.PUBLISHED if (folder / PUBLISHED_FILE).is_file() else Stage.STARTED
+
+
 def check_free(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Path:
     """Return the folder to write, symbolic links followed, once it is certain that ``out`` may be written.
 
     Args:
         out: the folder wanted.
         identity: ``config_hash`` and ``dataset_id`` of the run to come: a folder that holds a run with the
-            same is the same command's and may be replaced.
+            same is the same command's, to resume or to show.
         overwrite: replace another run as well (never a folder that is no run).
 
     Raises:
         OutputTaken: It holds something that is no run (``RunExists``: another run).
     """
-    target = folder_to_write(out, names=_NAMES, is_ours=_is_run, what="run")
-    if not (target / CONFIG_FILE).exists():
-        return target  # new or empty
+    target = folder_to_write(
+        out, names=NAMES, is_ours=lambda folder: stage_of(folder) is not Stage.EMPTY, what="run"
+    )
+    if overwrite or stage_of(target) is Stage.EMPTY or has_identity(target, identity):
+        return target
     try:
         found = read_json(target / CONFIG_FILE)
     except BadInput:
         found = {}
-    same = all(found.get(key) == value for key, value in identity.items())
-    if not same and not overwrite:
-        raise RunExists(
-            f"--out {out}: holds another run (other data or config); name a new folder, "
-            "or replace it with --set train.overwrite=true"
-        )
-    return target
+    same_config = found.get("config_hash") == identity["config_hash"]
+    what = "the same config on other data" if same_config else "another config or other data"
+    raise RunExists(
+        f"--out {out}: holds another run ({what}; a dataset that has grown is other data): name a new "
+        "folder, or replace that run with --set train.overwrite=true"
+    )
 
 
-def _is_run(folder: Path) -> bool:
-    return (folder / CONFIG_FILE).is_file() and (folder / SPLIT_FILE).is_file()
+def has_identity(folder: Path, identity: Mapping[str, Any]) -> bool:
+    """Whether the run in ``folder`` has this identity."""
+    try:
+        found = read_json(folder / CONFIG_FILE)
+    except BadInput:
+        return False
+    return all(found.get(key) == value for key, value in identity.items())
 
 
 def known_runs(search: tuple[Path, ...] = RUNS_FOLDERS) -> list[Path]:
@@ -145,7 +185,7 @@ def known_runs(search: tuple[Path, ...] = RUNS_FOLDERS) -> list[Path]:
         for root in search
         for pattern in (f"*/{CONFIG_FILE}", f"*/model/{CONFIG_FILE}")
         for path in root.glob(pattern)
-        if _is_run(path.parent)
+        if stage_of(path.parent) is Stage.PUBLISHED
     )
 
 
@@ -164,9 +204,16 @@ def resolve_run(name: str | Path, search: tuple[Path, ...] = RUNS_FOLDERS) -> Pa
         *(root / name for root in search),
         *(root / name / "model" for root in search),
     ]
-    for candidate in candidates:
-        if _is_run(candidate):
+    stages = {candidate: stage_of(candidate) for candidate in candidates}
+    for candidate, stage in stages.items():
+        if stage is Stage.PUBLISHED:
             return candidate
+    for candidate, stage in stages.items():
+        if stage is Stage.STARTED:
+            raise BadInput(
+                f"--model {name}: the training of {candidate} is not finished; run the same "
+                "`llmperf train` again, it goes on where it stopped"
+            )
     known = ", ".join(map(str, known_runs(search)))
     there = f"runs here: {known}" if known else "none is here"
     there += "; `llmperf train` makes one"
