@@ -10,6 +10,14 @@ from pydantic import Field
 
 from llmperf_common.config import Node, load_config
 from llmperf_common.splits import DEFAULT_HELD_OUT_SHARE, DEFAULT_PUBLIC_SUITES, SplitKind
+from trainer.regressor_config import (
+    CheckpointConfig,
+    LogConfig,
+    OptimiserConfig,
+    PackingConfig,
+    PromptConfig,
+    RegressorConfig,
+)
 
 PRESET_FOLDER = "train"
 
@@ -30,7 +38,13 @@ class FitConfig(Node):
         default="none",
         description="Weight rows equally, each kernel equally, or by 1/sqrt(rows in their decade of time).",
     )
-    overwrite: bool = Field(default=False, description="Replace another run in the output folder.")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto",
+        description="Where the regressor is fitted; auto takes a GPU if there is one.",
+    )
+    overwrite: bool = Field(
+        default=False, description="Replace a finished or another run in the output folder."
+    )
 
 
 class SplitConfig(Node):
@@ -137,7 +151,7 @@ class JudgeConfig(Node):
 class TrainConfig(Node):
     """The whole tree of ``llmperf train``."""
 
-    model: Literal["gbdt", "log-linear", "global-median"] = Field(
+    model: Literal["gbdt", "log-linear", "global-median", "regressor"] = Field(
         default="gbdt", description="Which predictor is trained."
     )
     train: FitConfig = FitConfig()
@@ -146,6 +160,12 @@ class TrainConfig(Node):
     log_linear: LogLinearConfig = LogLinearConfig()
     conformal: ConformalConfig = ConformalConfig()
     judge: JudgeConfig = JudgeConfig()
+    prompt: PromptConfig = PromptConfig()
+    packing: PackingConfig = PackingConfig()
+    regressor: RegressorConfig = RegressorConfig()
+    optimiser: OptimiserConfig = OptimiserConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    log: LogConfig = LogConfig()
 
 
 def load_train_config(

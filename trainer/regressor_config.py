@@ -126,6 +126,9 @@ class CheckpointConfig(Node):
     keep: int = Field(
         default=2, ge=2, le=100, description="Newest checkpoints kept, beside the best."
     )
+    keep_after: bool = Field(
+        default=False, description="Keep checkpoints and token cache of a published run."
+    )
 
 
 class LogConfig(Node):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +26,9 @@ from trainer.data.dataset import TrainingData, data_from_tables, load_data
 from trainer.data.parts import make_split, row_parts
 from trainer.errors import BadInput, RunExists
 from trainer.evaluation.scoring import Prediction, context, meets_slice_bar, score_parts
-from trainer.life.train import fit_data, run_identity, train
+from trainer.life.identity import run_identity
+from trainer.life.opening import opened
+from trainer.life.train import fit_data, train
 from trainer.run.folder import known_runs, resolve_run
 from trainer.run.loaded import load_run
 
@@ -38,6 +44,7 @@ FILES = {
     "model_card.md",
     "model",
     "baselines",
+    "published.json",
 }
 
 
@@ -221,25 +228,105 @@ def test_the_same_seed_gives_the_same_run(small, tmp_path):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
-def test_an_existing_run_is_only_replaced_by_the_same_command(small, tmp_path):
+def test_another_run_is_only_replaced_on_request(small, tmp_path):
     out = tmp_path / "run"
     out.mkdir()
     train(small, LINE, out, silent)  # an empty folder will do
-    train(small, LINE, out, silent)  # so will its own run
     other = load_train_config("log-linear", overrides=["log_linear.ridge=3.0"])
     before = (out / "config.json").read_bytes()
     with pytest.raises(RunExists, match=r"train\.overwrite=true") as caught:
         train(small, other, out, silent)
     assert isinstance(caught.value, ConfigError)
     assert (out / "config.json").read_bytes() == before
-    train(
-        small,
-        other.model_copy(update={"train": other.train.model_copy(update={"overwrite": True})}),
-        out,
-        silent,
-    )
+    train(small, overwriting(other), out, silent)
     assert (out / "config.json").read_bytes() != before
+    assert {path.name for path in out.iterdir()} == FILES
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def overwriting(config):
+    return config.model_copy(update={"train": config.train.model_copy(update={"overwrite": True})})
+
+
+def test_a_finished_run_is_shown_and_not_trained_again(small, tmp_path):
+    out = tmp_path / "run"
+    first = train(small, LINE, out, silent)
+    marker = (out / "published.json").read_bytes()
+    lines: list[str] = []
+    threads = load_train_config("log-linear", overrides=[
+        "judge.bootstrap_replicates=0", "train.num_threads=1", "optimiser.zero_stage=2",
+    ])  # fmt: skip
+    again = train(small, threads, out, lines.append)  # neither is a part of what the run is
+    assert again == dataclasses.replace(first, notes=tuple(first.notes))
+    assert (out / "published.json").read_bytes() == marker
+    assert any("is finished" in line for line in lines)
+    train(small, overwriting(LINE), out, silent)
+    assert (out / "published.json").read_bytes() != marker
+
+
+def test_a_dataset_that_has_grown_is_another_run(small, tmp_path):
+    grown = make_dataset(num_kernels=9, num_configs=16, seed=1).data()
+    out = tmp_path / "run"
+    train(small, LINE, out, silent)
+    with pytest.raises(RunExists, match="has grown"):
+        train(grown, LINE, out, silent)
+    shuffled = data_from_tables(
+        small.rows.samples.take(pa.array(np.random.default_rng(0).permutation(len(small)))),
+        small.rows.kernels,
+        small.devices,
+        identity={},
+    )
+    assert run_identity(shuffled, LINE) == run_identity(small, LINE)
+
+
+def test_one_training_at_a_time_works_in_a_folder(small, tmp_path):
+    out = tmp_path / "run"
+    identity = run_identity(small, LINE)
+    with (
+        opened(out, identity, overwrite=False),
+        pytest.raises(RunExists, match="another `llmperf train` works"),
+    ):
+        train(small, LINE, out, silent)
+    train(small, LINE, out, silent)
+
+
+_KILLED_TRAINING = """
+import os, signal, sys
+from pathlib import Path
+from tests.unit.test_train import LINE, make_dataset
+from trainer.life import train
+step, out = sys.argv[1], Path(sys.argv[2])
+moves = 0
+def die(*_args, **_kwargs):
+    os.kill(os.getpid(), signal.SIGKILL)
+def replace(source, target):
+    global moves
+    moves += Path(source).parent.name == ".publishing"
+    die() if moves == 4 else os.rename(source, target)
+if step == "before the files":
+    train.model_card = die
+elif step == "among the files":
+    os.replace = replace
+else:
+    train.mark_published = die
+train.train(make_dataset(num_kernels=8, num_configs=16, seed=1).data(), LINE, out, lambda line: None)
+"""
+
+
+@pytest.mark.parametrize("step", ["before the files", "among the files", "before the marker"])
+def test_a_training_killed_while_it_publishes_is_published_by_the_next(small, tmp_path, step):
+    out = tmp_path / "run"
+    reference = train(small, LINE, tmp_path / "reference", silent)
+    killed = subprocess.run([sys.executable, "-c", _KILLED_TRAINING, step, str(out)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert known_runs((tmp_path,)) == [tmp_path / "reference"]
+    with pytest.raises(BadInput, match="not finished"):
+        load_run(out)
+    with pytest.raises(BadInput, match="not finished"):
+        resolve_run(out)
+    again = train(small, LINE, out, silent)
+    assert again.metrics == reference.metrics
+    assert {path.name for path in out.iterdir()} == FILES
 
 
 def test_a_folder_that_is_no_run_is_never_replaced(small, tmp_path):
@@ -298,6 +385,11 @@ def test_damaged_runs_are_bad_input(small, tmp_path):
         (out / name).write_bytes(kept)
     content = json.loads((out / "config.json").read_text())
     (out / "config.json").write_text(json.dumps({**content, "features": ["another"]}))
+    with pytest.raises(BadInput, match=r"config\.json has .* of .* bytes"):
+        load_run(out)
+    published = json.loads((out / "published.json").read_text())
+    published["files"]["config.json"]["bytes"] = (out / "config.json").stat().st_size
+    (out / "published.json").write_text(json.dumps(published))
     with pytest.raises(BadInput, match="train it again"):
         load_run(out)
     shutil.rmtree(out)

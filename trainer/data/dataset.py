@@ -6,6 +6,7 @@ NDRange are fitted; those that average several launches in a reading are never s
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -77,6 +78,14 @@ class TrainingData:
 
     def __len__(self) -> int:
         return len(self.log2_ns)
+
+    def content_id(self) -> str:
+        """Return 20 hex digits that change with any row or time, not with the order of rows."""
+        ids = self.texts("sample_id")
+        order = np.argsort(ids, kind="stable")
+        digest = hashlib.sha256("\n".join(ids[order].tolist()).encode())
+        digest.update(self.log2_ns[order].tobytes())
+        return digest.hexdigest()[:20]
 
     def texts(self, column: str) -> Texts:
         """Return a text column of the samples, null as "unknown", shape (n,)."""

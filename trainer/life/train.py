@@ -1,4 +1,4 @@
-"""Train a model on a dataset: split, fit, calibrate, judge, write the run.
+"""Train a model on a dataset: prepare, fit, calibrate, judge, publish.
 
 Owns the order of these steps and which part is used for what: fit on train, choose on validation, calibrate on
 calibration, report test; and, inside the train kernels, report the launch configs held out of fitting
@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 
 from llmperf_common.conformal import Conformal
 from llmperf_common.features import feature_names
-from llmperf_common.ids import content_id
 from llmperf_common.launch_columns import device_from_mapping
 from llmperf_common.metrics import encode
 from llmperf_common.splits import Part, Split
@@ -41,7 +40,11 @@ from trainer.evaluation.scoring import (
 )
 from trainer.interface import FitData, Predictor, Progress
 from trainer.life.card import model_card
+from trainer.life.conductor import ALONE, Conductor
 from trainer.life.fitting import COMPARISONS, fit_model, out_of_fold_errors
+from trainer.life.identity import LANGUAGE_MODEL, Init, run_identity
+from trainer.life.opening import opened
+from trainer.life.publishing import mark_published, publishing
 from trainer.run.folder import (
     BASELINES_FOLDER,
     CARD_FILE,
@@ -52,11 +55,14 @@ from trainer.run.folder import (
     METRICS_FILE,
     MODEL_FOLDER,
     PREDICTIONS_FILE,
+    PUBLISHED_FILE,
     RANGE_FILE,
     SPLIT_FILE,
+    Stage,
     check_free,
     fitted_kernels,
-    new_folder,
+    read_json,
+    stage_of,
     write_json,
 )
 
@@ -89,45 +95,98 @@ class RunSummary:
         return notebook_table(title, self.metrics["parts"]) + f"<ul>{notes}</ul>"
 
 
-def train(data: TrainingData, config: TrainConfig, out: Path, progress: Progress) -> RunSummary:
-    """Train ``config.model`` on ``data`` and write the run to ``out``, whole or not at all.
+def train(
+    data: TrainingData,
+    config: TrainConfig,
+    out: Path,
+    progress: Progress,
+    *,
+    init: Init | None = None,
+    conductor: Conductor = ALONE,
+) -> RunSummary:
+    """Train ``config.model`` on ``data`` in the folder ``out``: prepare, fit, publish.
+
+    The same command goes on with a run that was interrupted, and shows one that is published.
 
     Args:
         data: the dataset's usable rows.
         config: the resolved tree.
         out: the run's folder; must be new, empty, or hold a run of the same data and config.
         progress: told one line a step.
+        init: where a pretrained backbone comes from; None starts from random weights.
+        conductor: the other processes of this training.
 
     Raises:
-        OutputTaken: ``out`` holds something else (``RunExists``: another run).
+        OutputTaken: ``out`` holds something else (``RunExists``: another run, or a training works in it).
         SplitError: Too few families (or kernels) for the split asked for.
         BadInput: A part that is needed has no row.
         MissingExtra: The model needs a library that is not installed.
     """
     started = time.monotonic()
-    identity = run_identity(data, config)
+    identity = run_identity(data, config, init)
     check_free(out, identity, overwrite=config.train.overwrite)
     split = make_split(data, config.split)
     parts = row_parts(data, split)
-    progress(
-        f"split by {split.kind}: " + ", ".join(f"{k} {v}" for k, v in part_sizes(parts).items())
-    )
     fit = fit_data(data, parts, config)
-    model = fit_model(config.model, fit, config, progress)
-    baselines = {
-        name: fit_model(name, fit, config, progress) for name in COMPARISONS if name != config.model
-    }
+    with opened(out, identity, overwrite=config.train.overwrite) as folder:
+        if stage_of(folder) is Stage.PUBLISHED:
+            progress(
+                f"{out} is finished: nothing to do (--set train.overwrite=true trains it anew)"
+            )
+            return published_summary(folder)
+        write_json(folder / CONFIG_FILE, _config_record(config, identity, data.identity, init))
+        write_json(folder / SPLIT_FILE, split.to_json())
+        sizes = ", ".join(f"{part} {rows}" for part, rows in part_sizes(parts).items())
+        progress(f"split by {split.kind}: {sizes}")
+        if config.model == LANGUAGE_MODEL:
+            from trainer.life.language import fit_language_model  # noqa: PLC0415  (torch)
+
+            model: Predictor = fit_language_model(
+                folder, data, parts, fit, config, init, conductor, progress
+            )
+        else:
+            model = fit_model(config.model, fit, config, progress)
+        baselines = {
+            name: fit_model(name, fit, config, progress)
+            for name in COMPARISONS
+            if name != config.model
+        }
+        return _publish(
+            folder, _Fitted(data, parts, split, fit, model, baselines), config, started, progress
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    data: TrainingData
+    parts: Texts
+    split: Split
+    fit: FitData
+    model: Predictor
+    baselines: Mapping[str, Predictor]
+
+
+def _publish(
+    folder: Path, fitted: _Fitted, config: TrainConfig, started: float, progress: Progress
+) -> RunSummary:
+    """Calibrate, score and write everything that a finished run holds."""
+    data, parts, model = fitted.data, fitted.parts, fitted.model
     conformal, notes = intervals(
         data,
         parts,
-        split,
+        fitted.split,
         model,
         config.conformal,
-        lambda: out_of_fold_errors(config.model, fit, config, model, progress),
+        lambda: (
+            out_of_fold_errors(config.model, fitted.fit, config, model, progress)
+            if model.refits
+            else None
+        ),
     )
     unseen = np.flatnonzero(parts != Part.TRAIN)
-    predictions = predict_rows(data, unseen, {config.model: model, **baselines}, conformal)
-    progress("scoring the rows that were not fitted")
+    models = {config.model: model, **fitted.baselines}
+    progress(f"predicting the {len(unseen):,} rows that were not fitted")
+    predictions = predict_rows(data, unseen, models, conformal)
     metrics = {
         "schema": 1,
         "model": config.model,
@@ -135,38 +194,56 @@ def train(data: TrainingData, config: TrainConfig, out: Path, progress: Progress
         **context(data),
     }
     metrics["meets_slice_bar"] = meets_slice_bar(metrics, config.model)
-    notes += split_notes(data, split, parts)
     summary = RunSummary(
-        folder=out,
+        folder=folder,
         model=config.model,
         num_rows=part_sizes(parts),
         num_families=part_sizes(parts, data.family_id),
         metrics=metrics,
-        notes=notes,
+        notes=[*notes, *split_notes(data, fitted.split, parts)],
         seconds=time.monotonic() - started,
     )
-    # Checked once more: something may have been put there while the model was fitted.
-    target = check_free(out, identity, overwrite=config.train.overwrite)
-    with new_folder(target) as folder:
-        _write_models(folder, model, baselines)
-        _write_records(folder, data, parts, split, conformal, fit)
-        pq.write_table(predictions_table(data, parts, predictions), folder / PREDICTIONS_FILE)
-        write_json(folder / METRICS_FILE, metrics)
-        write_json(folder / CONFIG_FILE, _config_record(config, identity, data.identity, summary))
-        (folder / CARD_FILE).write_text(model_card(summary, config, split), encoding="utf-8")
+    with publishing(folder) as staged:
+        _write_models(staged, model, fitted.baselines)
+        _write_records(staged, data, parts, conformal, fitted.fit)
+        pq.write_table(predictions_table(data, parts, predictions), staged / PREDICTIONS_FILE)
+        write_json(staged / METRICS_FILE, metrics)
+        (staged / CARD_FILE).write_text(model_card(summary, config, fitted.split), encoding="utf-8")
+    mark_published(folder, _facts(summary), keep_fit=config.checkpoint.keep_after)
     return summary
 
 
-def run_identity(data: TrainingData, config: TrainConfig) -> dict[str, Any]:
-    """Return what tells this run from another: the hash of its config and of what the dataset planned.
+def published_summary(folder: Path) -> RunSummary:
+    """Return what the training of a published run gave.
 
-    How many threads fit, whether a run may be replaced, and how far the dataset has grown since do not
-    make it another run: the same command on a resumed dataset replaces its run.
+    Raises:
+        BadInput: A file is missing or damaged.
     """
-    neutral = config.train.model_copy(update={"overwrite": False, "num_threads": 0})
+    facts, metrics = read_json(folder / PUBLISHED_FILE), read_json(folder / METRICS_FILE)
+    try:
+        return RunSummary(
+            folder=folder,
+            model=str(facts["model"]),
+            num_rows=dict(facts["num_rows"]),
+            num_families=dict(facts["num_families"]),
+            metrics=metrics,
+            notes=tuple(facts["notes"]),
+            seconds=float(facts["train_seconds"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"{folder / PUBLISHED_FILE}: {error!r}; train it again") from None
+
+
+def _facts(summary: RunSummary) -> dict[str, Any]:
     return {
-        "config_hash": config.model_copy(update={"train": neutral}).content_hash(),
-        "dataset_id": content_id("dataset", data.identity["plan_hashes"]),
+        "model": summary.model,
+        "num_rows": dict(summary.num_rows),
+        "num_families": dict(summary.num_families),
+        "notes": list(summary.notes),
+        "train_seconds": summary.seconds,
+        "versions": {
+            name: _version(name) for name in ("llmperf", "lightgbm", "torch", "deepspeed")
+        },
     }
 
 
@@ -204,7 +281,6 @@ def _write_records(
     folder: Path,
     data: TrainingData,
     parts: Texts,
-    split: Split,
     conformal: Conformal,
     fit: FitData,
 ) -> None:
@@ -216,7 +292,6 @@ def _write_records(
         for row in data.devices.to_pylist()
         if row["device_id"] in used
     ]
-    write_json(folder / SPLIT_FILE, split.to_json())
     write_json(folder / CONFORMAL_FILE, conformal.to_json())
     write_json(folder / RANGE_FILE, ranges.to_json())
     write_json(folder / DEVICE_FILE, {"schema": 1, "devices": devices})
@@ -228,21 +303,17 @@ def _config_record(
     config: TrainConfig,
     identity: Mapping[str, Any],
     dataset: Mapping[str, object],
-    summary: RunSummary,
+    init: Init | None,
 ) -> dict[str, Any]:
     return {
-        "schema": 1,
+        "schema": 2,
         "model": config.model,
         **identity,
         "dataset": dict(dataset),
+        "init": None if init is None else init.to_json(),
         "config": config.model_dump(mode="json"),
         "features": list(feature_names()),
-        "num_rows": dict(summary.num_rows),
-        "num_families": dict(summary.num_families),
-        "notes": list(summary.notes),
-        "train_seconds": summary.seconds,
         "llmperf_version": _version("llmperf"),
-        "lightgbm_version": _version("lightgbm") if config.model == "gbdt" else None,
     }
 
 

@@ -27,9 +27,12 @@ from trainer.run.folder import (
     DEVICE_FILE,
     KERNELS_FILE,
     MODEL_FOLDER,
+    PUBLISHED_FILE,
     RANGE_FILE,
     SPLIT_FILE,
+    Stage,
     read_json,
+    stage_of,
 )
 
 
@@ -70,6 +73,7 @@ def load_run(folder: Path) -> LoadedRun:
         MissingExtra: Its model needs a library that is not installed.
     """
     content = read_json(folder / CONFIG_FILE)
+    _check_whole(folder)
     if tuple(content.get("features", ())) != feature_names():
         raise BadInput(
             f"{folder}: trained with other features than this release computes; train it again"
@@ -100,3 +104,23 @@ def load_run(folder: Path) -> LoadedRun:
         devices=devices,
         kernels=kernels,
     )
+
+
+def _check_whole(folder: Path) -> None:
+    """Assert that every file of the run is there with its size; hashes are for copies over a network."""
+    if stage_of(folder) is not Stage.PUBLISHED:
+        raise BadInput(
+            f"{folder}: its training is not finished; run the same `llmperf train` again, it goes on "
+            "where it stopped"
+        )
+    files = read_json(folder / PUBLISHED_FILE).get("files")
+    if not isinstance(files, dict):
+        raise BadInput(f"{folder / PUBLISHED_FILE}: lists no files; train the run again")
+    for name, facts in files.items():
+        path = folder / name
+        size = path.stat().st_size if path.is_file() else None
+        if size != facts["bytes"]:
+            found = "is missing" if size is None else f"has {size:,} of {facts['bytes']:,} bytes"
+            raise BadInput(
+                f"{folder}: damaged run: {name} {found}; copy it again, or train it anew"
+            )

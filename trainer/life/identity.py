@@ -1,0 +1,80 @@
+"""What tells one run from another: its data, its config, the weights it starts from.
+
+How many processes fit, how much each takes at once, when progress is kept and what is logged do not: the same
+command on another machine goes on with the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from llmperf_common.ids import content_id
+from trainer.config import TrainConfig
+from trainer.data.dataset import TrainingData
+from trainer.errors import BadInput
+
+LANGUAGE_MODEL: Final = "regressor"
+"""Name of the model that is fitted by ``trainer/fit``."""
+
+_NEUTRAL: Final[Mapping[str, tuple[str, ...]]] = {
+    "train": ("overwrite", "num_threads", "device"),
+    "packing": ("tokens_per_pass",),
+    "regressor": ("activation_checkpointing",),
+    "optimiser": ("zero_stage",),
+    "checkpoint": ("every_steps", "keep", "keep_after"),
+    "log": ("every_steps", "tensorboard"),
+}
+"""Keys that do not make another run."""
+
+_HEAD_BYTES = 2**20
+"""Of each weights file: with its size, enough to tell checkpoints apart without reading gigabytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Init:
+    """A folder with pretrained weights and what identifies them."""
+
+    folder: Path
+    digest: str
+
+    def to_json(self) -> dict[str, str]:
+        """Return the record that a run keeps of it: the folder's name, not its place."""
+        return {"name": self.folder.resolve().name, "digest": self.digest}
+
+
+def init_of(folder: Path) -> Init:
+    """Identify a checkpoint folder by its config and the sizes and heads of its weights.
+
+    Raises:
+        BadInput: There is no such folder, or it holds no ``config.json``.
+    """
+    if not (folder / "config.json").is_file():
+        what = "no such folder" if not folder.is_dir() else "it holds no config.json"
+        raise BadInput(
+            f"--init {folder}: {what}: give a Hugging Face checkpoint folder, or `random`"
+        )
+    digest = hashlib.sha256()
+    weights = sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin"))
+    for path in (folder / "config.json", *weights):
+        digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(_HEAD_BYTES))
+    return Init(folder=folder, digest=digest.hexdigest()[:20])
+
+
+def run_identity(
+    data: TrainingData, config: TrainConfig, init: Init | None = None
+) -> dict[str, str]:
+    """Return what tells this run from another: hashes of its config and of the dataset's usable rows."""
+    tree = config.model_dump(mode="json")
+    for node, keys in _NEUTRAL.items():
+        for key in keys:
+            del tree[node][key]
+    return {
+        "config_hash": content_id("train", [tree, None if init is None else init.digest]),
+        "dataset_id": data.content_id(),
+    }

@@ -1,0 +1,79 @@
+"""The end of a run's life: its files are put in place, and a marker says that they are whole.
+
+Owns ``published.json``. A process that is killed here leaves a run that is not published; the same command
+publishes it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trainer.run.folder import (
+    CHECKPOINTS_FOLDER,
+    PREPARED_FOLDER,
+    PUBLISHED_FILE,
+    PUBLISHING_FOLDER,
+    write_json,
+)
+
+_LEFT_OUT = frozenset({CHECKPOINTS_FOLDER, PREPARED_FOLDER})
+"""Folders of the fit that a published run no longer needs."""
+
+
+@contextmanager
+def publishing(folder: Path) -> Iterator[Path]:
+    """Give a folder to write a run's files into; they are moved into ``folder`` when the block ends well."""
+    staged = folder / PUBLISHING_FOLDER
+    if staged.exists():
+        shutil.rmtree(staged)
+    staged.mkdir()
+    try:
+        yield staged
+        for path in sorted(staged.iterdir()):
+            target = folder / path.name
+            if target.is_dir():  # of a process that was killed while it published
+                shutil.rmtree(target)
+            os.replace(path, target)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def mark_published(folder: Path, facts: Mapping[str, Any], *, keep_fit: bool) -> None:
+    """Write ``published.json``: ``facts``, and each file's bytes and SHA-256; then drop what only the fit needed.
+
+    Args:
+        folder: the run.
+        facts: JSON values about the training.
+        keep_fit: leave checkpoints and prepared tokens where they are.
+    """
+    files = {
+        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.relative_to(folder).parts[0] not in _LEFT_OUT
+    }
+    for name in files:
+        _sync(folder / name)
+    write_json(folder / PUBLISHED_FILE, {"schema": 1, **facts, "files": files})
+    _sync(folder)
+    if not keep_fit:
+        for name in sorted(_LEFT_OUT):
+            shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
