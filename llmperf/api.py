@@ -5,6 +5,7 @@ Owns the wiring of workers and trainer, which do not know each other. Heavy impo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from llmperf_common.store.reader import Dataset
     from llmperf_common.store.verify import VerifyReport
     from trainer.evaluation.evaluate import EvaluationSummary
+    from trainer.launch.job import TrainJob
     from trainer.life.train import RunSummary
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "predict",
     "report",
     "train",
+    "train_on_cluster",
     "verify",
 ]
 
@@ -67,33 +70,96 @@ def train(
     preset: str = "gbdt",
     config: str | Path | None = None,
     overrides: Overrides = (),
+    init: str | Path | None = None,
     progress: LineProgress = None,
 ) -> RunSummary:
-    """Train a predictor on a dataset and write the run folder ``out``.
+    """Train a predictor on a dataset and write the run folder ``out``. The same call again resumes.
+
+    Started by ``torchrun`` the processes share the work; all of them return the summary.
 
     Args:
         data: a dataset: its folder, or ``s3://BUCKET/PREFIX``.
-        out: the folder to write: new or empty.
-        preset: ``gbdt`` or ``log-linear``.
+        out: the folder to write: new, empty, or of the same training.
+        preset: a preset of ``configs/train/``: ``gbdt``, ``tiny``, ``codegen-2b`` …
         config: a TOML file over the preset.
         overrides: values over both, by key: ``{"train.seed": 1}``; or texts ``key=value``.
+        init: pretrained weights: a Hugging Face checkpoint folder, or ``random``.
         progress: None is silent, True writes lines to stderr, and a function is called with each.
 
     Raises:
         ConfigError: A key or value of the config is wrong, or ``out`` holds another run.
-        BadInput: The dataset has too little to train on.
-        MissingExtra: ``gbdt`` without LightGBM.
+        BadInput: The dataset has too little to train on, or ``init`` is no usable checkpoint.
+        MissingExtra: The model's library is not installed.
     """
+    from trainer.launch.here import train_here  # noqa: PLC0415
+
     from llmperf.cli.console import say  # noqa: PLC0415
     from llmperf.progress import show_of  # noqa: PLC0415
+
+    job = _train_job(data, out, preset, config, overrides, init)
+    return train_here(job, show_of(progress, say))
+
+
+def train_on_cluster(
+    data: str | Path,
+    out: str | Path,
+    *,
+    preset: str = "codegen-2b",
+    config: str | Path | None = None,
+    overrides: Overrides = (),
+    init: str | Path | None = None,
+    num_workers: int = 1,
+    progress: LineProgress = None,
+) -> RunSummary:
+    """Train a language model over the nodes of a Ray cluster. The same call again resumes.
+
+    The cluster is this Ray job's, or that of ``RAY_ADDRESS``; without either a local one is started.
+
+    Args:
+        data: a dataset that all nodes see under this name, or ``s3://BUCKET/PREFIX``.
+        out: the folder to write, on a file system that all nodes mount.
+        preset: as for ``train``.
+        config: as for ``train``.
+        overrides: as for ``train``.
+        init: as for ``train``.
+        num_workers: processes, one a GPU where the cluster has GPUs.
+        progress: as for ``train``.
+
+    Raises:
+        ConfigError: As ``train``; or the model is none that several processes fit.
+        BadInput: As ``train``.
+        MissingExtra: Ray or the model's library is not installed.
+    """
+    from trainer.launch.ray import train_on_ray  # noqa: PLC0415
+
+    from llmperf.cli.console import say  # noqa: PLC0415
+    from llmperf.progress import show_of  # noqa: PLC0415
+
+    job = _train_job(data, out, preset, config, overrides, init)
+    return train_on_ray(job, num_workers, show_of(progress, say))
+
+
+def is_first_process() -> bool:
+    """Whether this process is the first that ``torchrun`` started, or was started without it."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _train_job(
+    data: str | Path,
+    out: str | Path,
+    preset: str,
+    config: str | Path | None,
+    overrides: Overrides,
+    init: str | Path | None,
+) -> TrainJob:
     from trainer.config import load_train_config  # noqa: PLC0415
-    from trainer.data.dataset import load_data  # noqa: PLC0415
-    from trainer.life.train import train as train_  # noqa: PLC0415
+    from trainer.launch.job import TrainJob  # noqa: PLC0415
 
     file = None if config is None else Path(config)
     settings = load_train_config(preset, file=file, overrides=overrides)
-    told = show_of(progress, say)
-    return train_(load_data(data), settings, Path(out), told)
+    return TrainJob(
+        data=str(data), out=Path(out), config=settings, init=None if init is None else str(init)
+    )
 
 
 def evaluate(

@@ -29,21 +29,31 @@ def train(
     preset: Annotated[
         str,
         typer.Option(
-            "--preset", metavar="NAME", help="A preset of configs/train/: gbdt, log-linear."
+            "--preset",
+            metavar="NAME",
+            help="A preset of configs/train/: gbdt, log-linear, tiny, small, codegen-350m, codegen-2b, "
+            "paper-350m, paper-2b.",
         ),
     ] = "gbdt",
     init: Annotated[
         str | None,
         typer.Option(
-            "--init", metavar="FOLDER", help="For the codegen presets: not in this release."
+            "--init",
+            metavar="FOLDER",
+            help="Pretrained weights: a Hugging Face checkpoint folder, or `random`. The codegen and paper "
+            "presets need it.",
         ),
     ] = None,
     cluster: Annotated[
-        bool, typer.Option("--cluster", help="Train over a Ray cluster: not in this release.")
+        bool, typer.Option("--cluster", help="Train over the nodes of a Ray cluster.")
     ] = False,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", metavar="N", help="GPUs of the cluster: not in this release."),
+        typer.Option(
+            "--workers",
+            metavar="N",
+            help="With --cluster: processes, one a GPU where there are GPUs.",
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="A TOML file over the preset.")
@@ -58,20 +68,34 @@ def train(
     from llmperf import api  # noqa: PLC0415
     from trainer.evaluation.scoring import markdown_table  # noqa: PLC0415
 
-    if init is not None or cluster or workers is not None:
+    if workers is not None and not cluster:
         raise CommandError(
             Exit.USAGE,
-            "--init, --cluster and --workers belong to the codegen-* presets, which are not in this release: "
-            "use --preset gbdt or log-linear",
+            "--workers goes with --cluster; on one host start several processes by torchrun",
         )
-    summary = api.train(
-        data=data,
-        out=out,
-        preset=preset,
-        config=config,
-        overrides=set_ or (),
-        progress=True,
-    )
+    if cluster:
+        summary = api.train_on_cluster(
+            data=data,
+            out=out,
+            preset=preset,
+            config=config,
+            overrides=set_ or (),
+            init=init,
+            num_workers=workers or 1,
+            progress=True,
+        )
+    else:
+        summary = api.train(
+            data=data,
+            out=out,
+            preset=preset,
+            config=config,
+            overrides=set_ or (),
+            init=init,
+            progress=True,
+        )
+    if not api.is_first_process():
+        return  # under torchrun one process speaks
     if as_json:
         answer_json(
             {

@@ -40,7 +40,7 @@ from trainer.evaluation.scoring import (
 )
 from trainer.interface import FitData, Predictor, Progress
 from trainer.life.card import model_card
-from trainer.life.conductor import ALONE, Conductor
+from trainer.life.conductor import Conductor
 from trainer.life.fitting import COMPARISONS, fit_model, out_of_fold_errors
 from trainer.life.identity import LANGUAGE_MODEL, Init, run_identity
 from trainer.life.opening import opened
@@ -102,7 +102,7 @@ def train(
     progress: Progress,
     *,
     init: Init | None = None,
-    conductor: Conductor = ALONE,
+    conductor: Conductor | None = None,
 ) -> RunSummary:
     """Train ``config.model`` on ``data`` in the folder ``out``: prepare, fit, publish.
 
@@ -114,7 +114,7 @@ def train(
         out: the run's folder; must be new, empty, or hold a run of the same data and config.
         progress: told one line a step.
         init: where a pretrained backbone comes from; None starts from random weights.
-        conductor: the other processes of this training.
+        conductor: reaches the processes that fit; a language model needs it.
 
     Raises:
         OutputTaken: ``out`` holds something else (``RunExists``: another run, or a training works in it).
@@ -139,6 +139,7 @@ def train(
         sizes = ", ".join(f"{part} {rows}" for part, rows in part_sizes(parts).items())
         progress(f"split by {split.kind}: {sizes}")
         if config.model == LANGUAGE_MODEL:
+            assert conductor is not None, "trainer/launch passes one"
             from trainer.life.language import fit_language_model  # noqa: PLC0415  (torch)
 
             model: Predictor = fit_language_model(

@@ -1,0 +1,6 @@
+"""``python -m llmperf``: the command line, for launchers that start modules (``torchrun -m llmperf``)."""
+
+from llmperf.cli.main import run
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,49 @@
+"""One training as a value: what every process of it must know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmperf_common.config import ConfigError
+from trainer.config import TrainConfig
+from trainer.life.identity import LANGUAGE_MODEL, Init, init_of
+
+RANDOM = "random"
+"""What ``--init`` says for random weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainJob:
+    """A training to run in one or several processes.
+
+    Attributes:
+        data: the dataset: its folder, or ``s3://BUCKET/PREFIX``.
+        out: the run's folder; all processes see it under this name.
+        config: the resolved tree.
+        init: a Hugging Face checkpoint folder, ``random``, or None where nothing was said.
+    """
+
+    data: str
+    out: Path
+    config: TrainConfig
+    init: str | None = None
+
+    def pretrained(self) -> Init | None:
+        """Return the weights to start from; None for random ones.
+
+        Raises:
+            ConfigError: ``init`` is missing where the backbone needs it, or given to a model without one.
+            BadInput: The folder is no checkpoint.
+        """
+        backbone = self.config.regressor.backbone if self.config.model == LANGUAGE_MODEL else ""
+        if backbone in ("codegen", "auto"):
+            if self.init is None:
+                raise ConfigError(
+                    f"--init is missing: regressor.backbone={backbone} starts from a Hugging Face "
+                    "checkpoint; give its folder, or say --init random to train from scratch"
+                )
+        elif self.init not in (None, RANDOM):
+            what = f"backbone {backbone!r}" if backbone else f"model {self.config.model!r}"
+            raise ConfigError(f"--init {self.init}: {what} takes no pretrained weights")
+        return None if self.init in (None, RANDOM) else init_of(Path(self.init))
