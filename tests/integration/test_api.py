@@ -173,7 +173,8 @@ def test_an_error_of_progress_ends_the_run_and_it_goes_on(tmp_path: Path, device
 
 
 _SCRIPT = """
-import sys, llmperf
+import signal, sys, llmperf
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
 corpus, out, device = sys.argv[1:]
 def collect():
     llmperf.collect(corpus, out, device=device, samples_per_kernel=4,
