@@ -114,6 +114,35 @@ def feature_names(static_names: Mapping[str, str] = STATIC_FEATURES) -> tuple[st
     return tuple(feature_meanings(static_names))
 
 
+def unknown_features(names: Iterable[str]) -> list[str]:
+    """Return those of ``names`` that this release does not compute, in their order."""
+    computed = set(feature_names())
+    return [name for name in names if name not in computed]
+
+
+def named_features(features: Floats, names: Sequence[str]) -> Floats:
+    """Return the columns ``names`` of a feature matrix: a model made with fewer features reads its own.
+
+    Args:
+        features: shape (n, f), in the order of ``feature_names()``.
+        names: g features, each of this release.
+
+    Returns:
+        Shape (n, g), in the order of ``names``.
+
+    Raises:
+        ValueError: This release does not compute one of them.
+    """
+    computed = feature_names()
+    if tuple(names) == computed:
+        return features
+    column = {name: position for position, name in enumerate(computed)}
+    try:
+        return features[:, [column[name] for name in names]]
+    except KeyError as error:
+        raise ValueError(f"feature {error} is not computed by this release") from None
+
+
 def features_from_records(
     signature: Signature,
     launches: Sequence[LaunchConfig],

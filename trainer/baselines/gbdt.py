@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmperf_common.extras import require
-from llmperf_common.features import feature_names
+from llmperf_common.features import feature_names, named_features
 from trainer.baselines.simple import read_model_json, write_model_json
 from trainer.config import FitConfig, GbdtConfig
 from trainer.interface import Codes, FitData, Floats, Predicted, Progress, Rows
@@ -50,7 +50,8 @@ class Gbdt:
         if len(rows) == 0:
             return Predicted(log2_ns=np.zeros(0))
         # One thread: predictions are milliseconds, and a sum must not depend on the machine's cores.
-        predicted = self.booster.predict(rows.features, num_threads=1)
+        features = named_features(rows.features, self.names)
+        predicted = self.booster.predict(features, num_threads=1)
         return Predicted(log2_ns=np.asarray(predicted, dtype=np.float64))
 
     def save(self, folder: Path) -> None:

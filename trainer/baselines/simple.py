@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from llmperf_common.features import feature_names
+from llmperf_common.features import feature_names, named_features
 from trainer.interface import FitData, Floats, Predicted, Rows
 
 MODEL_FILE = "model.json"
@@ -130,9 +130,10 @@ class LaunchFloorLogLinear:
     def predict(self, rows: Rows) -> Predicted:
         """Return log2(floor + work)."""
         # Term by term and not as a matrix product: the sum must not depend on how many rows there are.
-        z = _standardised(rows.features, self.mean, self.scale)
+        features = named_features(rows.features, self.names)
+        z = _standardised(features, self.mean, self.scale)
         work = np.sum(z * self.coefficients, axis=1) + self.intercept
-        floor = _floor_ns(rows.features, self.names, self.fallback_floor_ns)
+        floor = _floor_ns(features, self.names, self.fallback_floor_ns)
         log2_ns = np.asarray(np.log2(floor + np.exp2(work)), dtype=np.float64)
         return Predicted(log2_ns=log2_ns)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from llmperf_common.analysis import launch_sizes
-from llmperf_common.features import combine
+from llmperf_common.features import combine, named_features
 from llmperf_common.launch_columns import columns_from_records, is_integer_scalar
 from llmperf_common.least_time import least_time_ns
 from llmperf_common.records import ArgumentKind, Device, LaunchConfig
@@ -33,7 +33,7 @@ class Times:
 
     ``model_ns`` is what the model says; ``time_ns``, ``low_ns`` and ``high_ns`` are at least
     ``least_ns``. ``unlike``: the launch is unlike the training data, and the interval is not
-    calibrated there. ``bound``: what limits each.
+    calibrated there. ``bound``: what limits each. ``features``: those of ``run.known.names``.
     """
 
     model_ns: Floats
@@ -59,6 +59,7 @@ def predict_times(
         kernel_row=np.zeros(len(launches), dtype=np.int64),
     )
     predicted = run.model.predict(rows).log2_ns
+    checked = named_features(features, run.known.names)
     regimes = [item.regime.value if item.regime else "" for item in launches]
     low, high = run.conformal.interval_ns(predicted, regimes)
     model_ns = np.exp2(predicted)
@@ -69,8 +70,8 @@ def predict_times(
         time_ns=np.maximum(model_ns, least_ns),
         low_ns=np.maximum(low, least_ns),
         high_ns=np.maximum(high, least_ns),
-        unlike=unlike_training(features, run.known),
-        features=features,
+        unlike=unlike_training(checked, run.known),
+        features=checked,
         bound=tuple(bound_of(columns)),
     )
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from llmperf_common.config import ConfigError
 from llmperf_common.conformal import Conformal
-from llmperf_common.features import feature_names
+from llmperf_common.features import unknown_features
 from llmperf_common.launch_columns import device_from_mapping
 from llmperf_common.records import Device
 from llmperf_common.splits import Split
@@ -69,14 +69,17 @@ def load_run(folder: Path) -> LoadedRun:
     """Read a run back.
 
     Raises:
-        BadInput: A file is missing or damaged, or the run was made with other features.
+        BadInput: A file is missing or damaged, or the run needs features that this release does not
+            compute. Features that were added since do no harm: models take theirs by name.
         MissingExtra: Its model needs a library that is not installed.
     """
     content = read_json(folder / CONFIG_FILE)
     _check_whole(folder)
-    if tuple(content.get("features", ())) != feature_names():
+    lost = unknown_features(map(str, content.get("features", ())))
+    if lost:
         raise BadInput(
-            f"{folder}: trained with other features than this release computes; train it again"
+            f"{folder}: trained with features that this release does not compute "
+            f"({', '.join(lost[:3])}); train it again"
         )
     try:
         name = str(content["model"])
