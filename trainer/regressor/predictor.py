@@ -1,0 +1,140 @@
+"""A fitted regressor as a ``Predictor``: rows in, log2(ns) and spread out.
+
+Owns the way from rows to batches in prediction: prompt, packs, offset. Launches of one kernel share its prefix, so
+that a thousand configs cost little more than one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from llmperf_common.features import named_features
+from trainer.data.tokens import Tokens
+from trainer.errors import BadInput
+from trainer.interface import Predicted, Predictor, Rows
+from trainer.packing.batch import PackBatch, QueryBatch
+from trainer.packing.layout import pack_batch
+from trainer.packing.packs import Packs
+from trainer.packing.plan import packs_for
+from trainer.packing.queries import query_batch, query_packs_for
+from trainer.prompt.encode import Encoder
+from trainer.regressor.batch import AnyBatch, to_torch, to_torch_query
+from trainer.regressor.inference import predict as predict_batches
+from trainer.regressor.model import Regressor
+from trainer.regressor.weights import load_regressor, save_regressor
+from trainer.regressor_config import PackingConfig
+from trainer.registry import load_model
+
+Rows64 = npt.NDArray[np.int64]
+
+NAME = "regressor"
+PROMPT_FOLDER = "prompt"
+OFFSET_FOLDER = "offset"
+FACTS_FILE = "predictor.json"
+
+
+@dataclass(slots=True)
+class RegressorPredictor:
+    """The fitted language model with what it needs to read a launch.
+
+    Attributes:
+        model: on the device that predicts.
+        encoder: makes the tokens.
+        packing: lengths of packs, and tokens of a forward pass.
+            offset: predicts what the model corrects; None where it predicts the whole time.
+    """
+
+    model: Regressor
+    encoder: Encoder
+    packing: PackingConfig
+    offset: Predictor | None = None
+    name: str = NAME
+    refits: bool = False
+
+    def predict(self, rows: Rows) -> Predicted:
+        """Return the time and spread of each row; a prompt that is too long is cut.
+
+        Raises:
+            BadInput: A kernel comes without its source.
+        """
+        if len(rows) == 0:
+            return Predicted(log2_ns=np.zeros(0), spread=np.zeros(0))
+        tokens = self.encoder.encode(rows).tokens
+        offset = np.zeros(len(rows)) if self.offset is None else self.offset.predict(rows).log2_ns
+        features = named_features(rows.features, self.model.spec.feature_names).astype(np.float32)
+        order: list[Rows64] = []
+
+        def batches() -> Iterator[AnyBatch]:
+            device = next(self.model.parameters()).device
+            for batch in self._batches(tokens):
+                order.append(batch.row[batch.row >= 0])
+                move = to_torch if isinstance(batch, PackBatch) else to_torch_query
+                yield move(batch, features, offset.astype(np.float32), device)
+
+        log2_ns, spread = predict_batches(self.model, batches())
+        place = np.concatenate(order)
+        found = np.empty((2, len(rows)))
+        found[0, place], found[1, place] = log2_ns, spread
+        return Predicted(log2_ns=found[0], spread=found[1])
+
+    def _batches(self, tokens: Tokens) -> Iterator[PackBatch | QueryBatch]:
+        """Give the forward passes over all launches: packs of one length, as many as a pass has room for."""
+        rows = np.arange(len(tokens))
+        if self.model.spec.config.reads == "query":
+            packs, shape = query_packs_for(tokens, rows, self.packing)
+            for some in self._by_length(packs, lambda length: shape.kernels_per_pass(length, self.packing)):
+                yield query_batch(some, tokens, shape)
+            return
+        packs = packs_for(tokens, rows, self.packing)
+        for some in self._by_length(packs, lambda length: self.packing.tokens_per_pass // length):
+            yield pack_batch(some, tokens)
+
+    @staticmethod
+    def _by_length(packs: Packs, per_pass: Callable[[int], int]) -> Iterator[Packs]:
+        for length in np.unique(packs.length).tolist():
+            index = np.flatnonzero(packs.length == length)
+            width = max(1, per_pass(length))
+            for first in range(0, len(index), width):
+                yield packs.take(index[first : first + width])
+
+    def save(self, folder: Path) -> None:
+        """Write a Hugging Face folder with our head, the prompt and the offset's model beside it."""
+        save_regressor(self.model, folder)
+        (folder / PROMPT_FOLDER).mkdir(exist_ok=True)
+        self.encoder.save(folder / PROMPT_FOLDER)
+        self.encoder.tokenizer.save(folder)  # where transformers looks for it
+        offset = None if self.offset is None else self.offset.name
+        if self.offset is not None:
+            (folder / OFFSET_FOLDER).mkdir(exist_ok=True)
+            self.offset.save(folder / OFFSET_FOLDER)
+        facts = {"schema": 1, "packing": self.packing.model_dump(mode="json"), "offset": offset}
+        (folder / FACTS_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read what ``save`` wrote, onto a GPU where there is one.
+
+        Raises:
+            BadInput: A file is missing or damaged.
+        """
+        try:
+            facts = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
+            packing = PackingConfig.from_mapping(facts["packing"])
+            offset = facts["offset"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"{folder / FACTS_FILE}: {error}") from None
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return cls(
+            model=load_regressor(folder, device, "fp32" if device.type == "cpu" else "bf16"),
+            encoder=Encoder.load(folder / PROMPT_FOLDER),
+            packing=packing,
+            offset=None if offset is None else load_model(offset, folder / OFFSET_FOLDER),
+        )
