@@ -50,6 +50,9 @@ class PackingConfig(Node):
     def _ascending(self) -> Self:
         if list(self.lengths) != sorted(set(self.lengths)) or self.lengths[0] < 32:
             raise ValueError("packing.lengths: give ascending lengths of at least 32")
+        for key in ("tokens_per_step", "tokens_per_pass"):
+            if getattr(self, key) < self.lengths[-1]:
+                raise ValueError(f"packing.{key}: give at least the longest of packing.lengths")
         return self
 
 

@@ -34,3 +34,27 @@ class PackBatch:
     suffix: Int32s
     query: Int32s
     row: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryBatch:
+    """g kernels of at most t tokens, each with at most k launches of at most s tokens.
+
+    The kernel is encoded once; each launch reads it and its own suffix, and no other launch. A kernel without
+    tokens and launches fills up the batch.
+
+    Attributes:
+        prefix_ids: token ids of the kernels, shape (g, t); 0 from ``prefix_length`` on.
+        prefix_length: tokens of each kernel, shape (g,); 0 where there is none.
+        suffix_ids: token ids of the launches, shape (g, k, s); 0 from ``suffix_length`` on.
+        suffix_values: numbers of numeric tokens, shape (g, k, s).
+        suffix_length: tokens of each launch, shape (g, k); 0 where there is none.
+        row: the launch (row of ``Tokens``), shape (g, k); -1 where there is none.
+    """
+
+    prefix_ids: Int32s
+    prefix_length: Int32s
+    suffix_ids: Int32s
+    suffix_values: npt.NDArray[np.float64]
+    suffix_length: Int32s
+    row: npt.NDArray[np.int64]

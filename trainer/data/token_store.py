@@ -1,0 +1,286 @@
+"""The token cache: what a training reads of its dataset, as memory-mapped arrays in a folder.
+
+One process writes it before the first step; every process opens it read-only, so that the processes of a host
+share its pages. The folder appears whole, under a temporary name until then.
+
+::
+
+    STORE/
+      store.json         schema, counts, bytes and sha256 of each file, what the caller noted
+      prefix_ids.npy …   one NumPy array a file, the names of ``ARRAYS``
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.data.tokens import Tokens
+from trainer.errors import BadInput
+
+SCHEMA = 1
+FACTS_FILE = "store.json"
+ARRAYS: Mapping[str, type[np.generic]] = {
+    "prefix_ids": np.int32,
+    "prefix_start": np.int64,
+    "suffix_ids": np.int32,
+    "suffix_values": np.float64,
+    "suffix_start": np.int64,
+    "group": np.int64,
+    "features": np.float32,
+    "log2_ns": np.float32,
+    "offset_log2_ns": np.float32,
+    "weight": np.float32,
+    "is_validation": np.bool_,
+    "family": np.int32,
+}
+"""Name and type of each array."""
+
+_CHUNK_BYTES = 2**24
+"""Bytes converted, written or hashed at once: features as float64 must not be in memory twice."""
+
+_TOKEN_FIELDS = tuple(field.name for field in fields(Tokens))
+_TARGET_FIELDS = tuple(name for name in ARRAYS if name not in _TOKEN_FIELDS)
+_ONE_A_LAUNCH = ("group", *_TARGET_FIELDS)
+
+Float32s = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """What is known of n launches beside their tokens; converted to the types of ``ARRAYS`` when written.
+
+    Attributes:
+        features: the launch features, shape (n, f).
+        log2_ns: log2 of the measured medians in ns, shape (n,), as are all below.
+        offset_log2_ns: what the model predicts a correction to; 0 without an offset.
+        weight: of each launch in the loss, at least 0.
+        is_validation: whether the launch is chosen on, not fitted.
+        family: code of each launch's family.
+    """
+
+    features: npt.NDArray[Any]
+    log2_ns: npt.NDArray[Any]
+    offset_log2_ns: npt.NDArray[Any]
+    weight: npt.NDArray[Any]
+    is_validation: npt.NDArray[Any]
+    family: npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenStore:
+    """An opened token cache: all arrays are read-only and mapped, of the types of ``ARRAYS``.
+
+    Attributes:
+        tokens: the n launches as token ids.
+        targets: what is to be predicted of them, and from what beside the text.
+        facts: what ``store.json`` says; ``facts["about"]`` is what the writer noted.
+    """
+
+    tokens: Tokens
+    targets: Targets
+    facts: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def train_rows(self) -> npt.NDArray[np.int64]:
+        """Rows of the launches that are fitted."""
+        return np.flatnonzero(~self.targets.is_validation)
+
+    @property
+    def validation_rows(self) -> npt.NDArray[np.int64]:
+        """Rows of the launches that are chosen on."""
+        return np.flatnonzero(self.targets.is_validation)
+
+
+def write_token_store(
+    folder: Path, *, tokens: Tokens, targets: Targets, about: Mapping[str, Any] | None = None
+) -> None:
+    """Write a token cache; it appears at ``folder`` whole or not at all.
+
+    Args:
+        folder: new, or an older token cache, which is replaced.
+        tokens: n launches.
+        targets: of the same n launches.
+        about: small facts for JSON: what the cache was made from.
+
+    Raises:
+        ValueError: Tokens and targets disagree on n, or an array has not the shape it should.
+        BadInput: There is something at ``folder`` that is no token cache.
+    """
+    arrays = {name: getattr(tokens, name) for name in _TOKEN_FIELDS}
+    arrays |= {name: getattr(targets, name) for name in _TARGET_FIELDS}
+    _check_shapes(arrays)
+    if folder.exists() and not (folder / FACTS_FILE).is_file():
+        raise BadInput(
+            f"{folder}: is there and is no token cache; remove it or name another folder"
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
+    try:
+        files = {name: _write_array(temporary, name, array) for name, array in arrays.items()}
+        facts = {
+            "schema": SCHEMA,
+            "num_launches": len(tokens),
+            "num_kernels": tokens.num_groups,
+            "num_validation": int(np.count_nonzero(arrays["is_validation"])),
+            "files": files,
+            "about": dict(about or {}),
+        }
+        _write_facts(temporary / FACTS_FILE, facts)
+        temporary.chmod(0o755)
+        _sync_folder(temporary)
+        _replace(temporary, folder)
+    finally:
+        if temporary.exists():
+            shutil.rmtree(temporary)
+
+
+def open_token_store(folder: Path, *, check_content: bool = False) -> TokenStore:
+    """Open a token cache read-only.
+
+    Args:
+        folder: what ``write_token_store`` wrote.
+        check_content: compare the sha256 of each file, too: about a second for 500 MB.
+
+    Raises:
+        BadInput: It is none, of another schema, or a file is missing, truncated or changed.
+    """
+    facts = _read_facts(folder)
+    arrays = {
+        name: _open_array(folder, name, facts["files"].get(name), check_content=check_content)
+        for name in ARRAYS
+    }
+    try:
+        _check_shapes(arrays)
+    except ValueError as error:
+        raise _damaged(folder, str(error)) from None
+    return TokenStore(
+        tokens=Tokens(**{name: arrays[name] for name in _TOKEN_FIELDS}),
+        targets=Targets(**{name: arrays[name] for name in _TARGET_FIELDS}),
+        facts=facts,
+    )
+
+
+def _check_shapes(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    num_launches = len(arrays["group"])
+    for name, array in arrays.items():
+        dimensions = 2 if name == "features" else 1
+        if array.ndim != dimensions:
+            raise ValueError(f"{name} has {array.ndim} dimensions, not {dimensions}")
+        if name in _ONE_A_LAUNCH and len(array) != num_launches:
+            raise ValueError(f"{name} has {len(array)} rows, group has {num_launches}")
+    if len(arrays["suffix_start"]) != num_launches + 1:
+        raise ValueError("suffix_start has not one place more than there are launches")
+    for start, ids in (("prefix_start", "prefix_ids"), ("suffix_start", "suffix_ids")):
+        if len(arrays[start]) == 0 or arrays[start][-1] != len(arrays[ids]):
+            raise ValueError(f"{start} does not end with {ids}")
+    if len(arrays["suffix_values"]) != len(arrays["suffix_ids"]):
+        raise ValueError("suffix_values has another length than suffix_ids")
+
+
+def _write_array(folder: Path, name: str, array: npt.NDArray[Any]) -> dict[str, Any]:
+    """Write one array in chunks of its rows; return its bytes and sha256."""
+    path = folder / f"{name}.npy"
+    kind = np.dtype(ARRAYS[name])
+    rows = max(1, _CHUNK_BYTES // max(1, array[:1].nbytes))
+    with path.open("wb") as file:
+        header = {"descr": kind.str, "fortran_order": False, "shape": array.shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for begin in range(0, len(array), rows):
+            file.write(np.ascontiguousarray(array[begin : begin + rows], dtype=kind).data)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+
+
+def _open_array(
+    folder: Path, name: str, file: Mapping[str, Any] | None, *, check_content: bool
+) -> npt.NDArray[Any]:
+    path = folder / f"{name}.npy"
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise _damaged(folder, f"{path.name}: {error.strerror}") from None
+    if file is None or size != file.get("bytes"):
+        raise _damaged(folder, f"{path.name} has {size:,} bytes, not those that were written")
+    if check_content and _sha256(path) != file.get("sha256"):
+        raise _damaged(folder, f"{path.name} has another sha256 than was written")
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, f"{path.name}: {error}") from None
+    if array.dtype != ARRAYS[name]:
+        raise _damaged(folder, f"{path.name} holds {array.dtype}")
+    return np.asarray(array)  # a plain view of the mapping: np.memmap itself is slower to index
+
+
+def _read_facts(folder: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"{folder}: no {FACTS_FILE}; this is no token cache") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise _damaged(folder, f"{FACTS_FILE}: {error}") from None
+    schema = facts.get("schema") if isinstance(facts, dict) else None
+    if schema != SCHEMA:
+        raise BadInput(
+            f"{folder}: a token cache of schema {schema}; this release reads schema {SCHEMA}: "
+            "delete the folder, and training writes it anew"
+        )
+    if not isinstance(facts.get("files"), dict):
+        raise _damaged(folder, f"{FACTS_FILE} lists no files")
+    return dict(facts)
+
+
+def _damaged(folder: Path, what: str) -> BadInput:
+    return BadInput(
+        f"{folder}: the token cache is damaged ({what}): delete the folder, and training writes it anew"
+    )
+
+
+def _write_facts(path: Path, facts: Mapping[str, Any]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(facts, indent=1, allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _replace(temporary: Path, folder: Path) -> None:
+    """Move the new folder to its name; an older one is moved aside first and deleted after."""
+    old = None
+    if folder.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old-", dir=folder.parent))
+        os.rename(folder, old / folder.name)
+    os.rename(temporary, folder)
+    _sync_folder(folder.parent)
+    if old is not None:
+        shutil.rmtree(old)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

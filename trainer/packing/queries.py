@@ -1,0 +1,221 @@
+"""Kernels that are encoded once and queried with several launches: plan and arrays.
+
+For an encoder that reads a kernel alone, while its launches read the encoded kernel by cross-attention. A
+*pack* here is one kernel with its launches, and its length is that of its prefix, padded. Kernels of a step
+are sorted into at most four lengths, so that padding stays small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.data.tokens import Tokens
+from trainer.packing.batch import QueryBatch
+from trainer.packing.groups import Groups, Launches, fixed_groups, launches_of, shuffled_groups
+from trainer.packing.layout import NO_LAUNCH
+from trainer.packing.packs import Indices, Packs, members, starts_of
+from trainer.packing.plan import EpochPlan
+from trainer.regressor_config import PackingConfig
+
+MAX_BUCKETS = 4
+"""Lengths of padded prefixes; each is compiled once."""
+
+_PREFIX_MULTIPLE = 32
+_SUFFIX_MULTIPLE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryShape:
+    """What the batches of a run have in common.
+
+    Attributes:
+        prefix_lengths: tokens of padded prefixes, ascending, at most ``MAX_BUCKETS``.
+        launches: launches of a kernel in a batch.
+        suffix: tokens of padded suffixes.
+    """
+
+    prefix_lengths: tuple[int, ...]
+    launches: int
+    suffix: int
+
+    def kernels_per_pass(self, length: int, config: PackingConfig) -> int:
+        """Return how many kernels with prefixes of ``length`` a forward pass has at most."""
+        return max(1, config.tokens_per_pass // (length + self.launches * self.suffix))
+
+
+def query_shape(launches: Launches, config: PackingConfig) -> QueryShape:
+    """Choose the shapes for the launches of a run (train and validation) or of a prediction.
+
+    The lengths are those that pad the groups' prefixes least.
+    """
+    groups = _fixed(launches, config)
+    longest_suffix = int(np.max(launches.suffix, initial=1))
+    return QueryShape(
+        prefix_lengths=_best_lengths(launches.prefix[groups.kernel]),
+        launches=int(np.max(groups.stop - groups.start, initial=1)),
+        suffix=-(-longest_suffix // _SUFFIX_MULTIPLE) * _SUFFIX_MULTIPLE,
+    )
+
+
+def plan_query_epoch(
+    launches: Launches, shape: QueryShape, config: PackingConfig, *, seed: int, epoch: int
+) -> EpochPlan:
+    """Lay the launches of one epoch into steps of ``tokens_per_step`` real tokens, prefixes counted.
+
+    Args:
+        launches: of the train part; each comes once.
+        shape: of the run.
+        config: sizes.
+        seed: of the run.
+        epoch: from 0.
+    """
+    groups = shuffled_groups(
+        launches,
+        most=config.configs_per_kernel,
+        longest=_unlimited(launches, config),
+        seed=seed,
+        epoch=epoch,
+    )
+    packs = _as_packs(groups, launches, shape)
+    suffix = starts_of(launches.suffix[groups.launch])
+    tokens = starts_of(launches.prefix[groups.kernel] + suffix[groups.stop] - suffix[groups.start])
+    num_steps = min(len(packs), -(-int(tokens[-1]) // config.tokens_per_step))
+    # A group belongs to the step in which its middle lies: steps are equal but for half a group.
+    middle = (tokens[1:] + tokens[:-1]) / 2
+    step = np.minimum((middle * num_steps / max(1, tokens[-1])).astype(np.int64), num_steps - 1)
+    counts = np.bincount(step, minlength=num_steps)
+    return EpochPlan(packs=packs, step_start=starts_of(counts[counts > 0]))
+
+
+def query_packs(launches: Launches, shape: QueryShape, config: PackingConfig) -> Packs:
+    """Lay launches into packs in the order of kernels and rows."""
+    return _as_packs(_fixed(launches, config), launches, shape)
+
+
+def query_packs_for(
+    tokens: Tokens, rows: Indices, config: PackingConfig
+) -> tuple[Packs, QueryShape]:
+    """Lay any launches into packs, for prediction: each kernel is encoded as seldom as a pass allows.
+
+    Args:
+        tokens: all launches.
+        rows: which of them to predict, each once.
+        config: a kernel gets as many launches as ``tokens_per_pass`` has room for.
+
+    Raises:
+        BadInput: A prefix with one of its suffixes has more tokens than a pass.
+    """
+    launches = launches_of(tokens, rows, config.tokens_per_pass)
+    longest = int(np.max(launches.suffix, initial=1))
+    room = max(1, (config.tokens_per_pass - int(np.max(launches.prefix, initial=0))) // longest)
+    wide = config.model_copy(update={"configs_per_kernel": room})
+    shape = query_shape(launches, wide)
+    return query_packs(launches, shape, wide), shape
+
+
+def query_batch(packs: Packs, tokens: Tokens, shape: QueryShape) -> QueryBatch:
+    """Lay packs of one length out as a batch; a pack without kernel is padding throughout.
+
+    Args:
+        packs: g packs of one kernel or none each, at least one, of one length t.
+        tokens: the launches that they are of.
+        shape: room for k launches of s tokens.
+
+    Raises:
+        ValueError: The packs differ in length, there is none, or something does not fit.
+    """
+    if len(packs) == 0 or np.any(packs.length != packs.length[0]):
+        raise ValueError("a batch has packs of one length, at least one")
+    length, room, width = int(packs.length[0]), shape.launches, shape.suffix
+    prefix_begin = tokens.prefix_start[packs.kernel]
+    prefix_count = tokens.prefix_start[packs.kernel + 1] - prefix_begin
+    suffix_begin = tokens.suffix_start[packs.launch]
+    suffix_count = tokens.suffix_start[packs.launch + 1] - suffix_begin
+    if (
+        np.any(np.diff(packs.part_start) > 1)
+        or np.any(packs.num_launches > room)
+        or np.any(prefix_count > length)
+        or np.any(suffix_count > width)
+    ):
+        raise ValueError(
+            f"a pack has more than a kernel of {length} tokens and {room} launches of {width}"
+        )
+    pack, part = packs.pack_of_part, packs.part_of_launch
+    slot = pack[part] * room + np.arange(len(part)) - packs.launch_start[part]
+    prefix_ids = np.zeros(len(packs) * length, dtype=np.int32)
+    prefix_length = np.zeros(len(packs), dtype=np.int32)
+    prefix_ids[members(pack * length, prefix_count)] = tokens.prefix_ids[
+        members(prefix_begin, prefix_count)
+    ]
+    prefix_length[pack] = prefix_count
+    num_slots = len(packs) * room
+    suffix_ids = np.zeros(num_slots * width, dtype=np.int32)
+    suffix_values = np.zeros(num_slots * width, dtype=np.float64)
+    suffix_length = np.zeros(num_slots, dtype=np.int32)
+    row = np.full(num_slots, NO_LAUNCH, dtype=np.int64)
+    target = members(slot * width, suffix_count)
+    source = members(suffix_begin, suffix_count)
+    suffix_ids[target] = tokens.suffix_ids[source]
+    suffix_values[target] = tokens.suffix_values[source]
+    suffix_length[slot] = suffix_count
+    row[slot] = packs.launch
+    by_launch = (len(packs), room)
+    return QueryBatch(
+        prefix_ids=prefix_ids.reshape(len(packs), length),
+        prefix_length=prefix_length,
+        suffix_ids=suffix_ids.reshape(*by_launch, width),
+        suffix_values=suffix_values.reshape(*by_launch, width),
+        suffix_length=suffix_length.reshape(by_launch),
+        row=row.reshape(by_launch),
+    )
+
+
+def _fixed(launches: Launches, config: PackingConfig) -> Groups:
+    most = config.configs_per_kernel
+    return fixed_groups(launches, most=most, longest=_unlimited(launches, config))
+
+
+def _unlimited(launches: Launches, config: PackingConfig) -> int:
+    """Return a length that limits no group: here launches share no sequence."""
+    longest_suffix = int(np.max(launches.suffix, initial=1))
+    return int(np.max(launches.prefix, initial=0)) + config.configs_per_kernel * longest_suffix
+
+
+def _as_packs(groups: Groups, launches: Launches, shape: QueryShape) -> Packs:
+    ladder = np.array(shape.prefix_lengths, dtype=np.int64)
+    count = groups.stop - groups.start
+    return Packs(
+        length=ladder[np.searchsorted(ladder, launches.prefix[groups.kernel])],
+        part_start=np.arange(len(groups.kernel) + 1),
+        kernel=groups.kernel,
+        launch_start=starts_of(count),
+        launch=launches.row[groups.launch[members(groups.start, count)]],
+    )
+
+
+def _best_lengths(prefixes: Indices) -> tuple[int, ...]:
+    """Return the lengths, at most ``MAX_BUCKETS``, to which the prefixes are padded with fewest tokens."""
+    rounded = np.maximum(1, -(-prefixes // _PREFIX_MULTIPLE)) * _PREFIX_MULTIPLE
+    length, count = np.unique(rounded, return_counts=True)
+    if len(length) == 0:
+        return (_PREFIX_MULTIPLE,)
+    before = starts_of(count)
+    # padded[j]: tokens of all prefixes up to the j-th length, with one bucket more in each turn.
+    padded = np.concatenate([[0.0], np.full(len(length), np.inf)])
+    came_from = []
+    for _ in range(min(MAX_BUCKETS, len(length))):
+        # Row i, column j: the last bucket holds the lengths i to j, padded to the j-th.
+        last = (before[None, 1:] - before[:-1, None]) * length[None, :]
+        total = np.where(np.tri(len(length), dtype=bool).T, padded[:-1, None] + last, np.inf)
+        came_from.append(np.argmin(total, axis=0))
+        padded = np.concatenate([[0.0], np.min(total, axis=0)])
+    end = len(length)
+    chosen = []
+    for best in reversed(came_from):
+        chosen.append(int(length[end - 1]))
+        end = int(best[end - 1])
+        if end == 0:
+            break
+    return tuple(reversed(chosen))
