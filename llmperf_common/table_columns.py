@@ -46,8 +46,8 @@ def columns_from_tables(
     """
     kernel_row = kernel_rows(samples, kernels)
     device_row = device_rows(samples, devices)
-    dims, global_size = _sizes(samples.column("global_size"))
-    _, local_size = _sizes(samples.column("local_size"))
+    dims, global_size = ndrange_sizes(samples.column("global_size"))
+    _, local_size = ndrange_sizes(samples.column("local_size"))
     return assemble(
         _arguments_from_tables(samples, kernels, kernel_row),
         dims=dims,
@@ -85,8 +85,8 @@ def _rows_of(samples: pa.Table, table: pa.Table, key: str, name: str) -> Codes:
     return np.asarray(found.to_numpy(), dtype=np.int64)
 
 
-def _flat(column: pa.ChunkedArray) -> tuple[Codes, pa.Array]:
-    """Return the row of each list item, shape (a,), and the items."""
+def flat_lists(column: pa.ChunkedArray) -> tuple[Codes, pa.Array]:
+    """Return the row of each item of a list column, shape (a,), and the items; null lists are empty."""
     lists = column.combine_chunks()
     if isinstance(lists, pa.ChunkedArray):  # pyarrow keeps a table without rows chunked
         lists = pa.concat_arrays(lists.chunks) if lists.num_chunks else pa.array([], column.type)
@@ -94,8 +94,13 @@ def _flat(column: pa.ChunkedArray) -> tuple[Codes, pa.Array]:
     return np.repeat(np.arange(len(lists)), lengths).astype(np.int64), lists.flatten()
 
 
-def _sizes(column: pa.ChunkedArray) -> tuple[Floats, Floats]:
-    row, items = _flat(column)
+def ndrange_sizes(column: pa.ChunkedArray) -> tuple[Floats, Floats]:
+    """Return each NDRange's dimensions, shape (n,), and its sizes with 1 beyond them, shape (n, 3).
+
+    Raises:
+        ValueError: A row has no or more than 3 dimensions.
+    """
+    row, items = flat_lists(column)
     dims = np.bincount(row, minlength=len(column))
     if len(dims) and not (dims.min() >= 1 and dims.max() <= MAX_DIMS):
         odd = int(np.flatnonzero((dims < 1) | (dims > MAX_DIMS))[0])
@@ -124,9 +129,9 @@ def _numbers(values: pa.Array) -> Floats:
 def _arguments_from_tables(
     samples: pa.Table, kernels: pa.Table, kernel_row: Codes
 ) -> ArgumentColumns:
-    owner, declared = _flat(kernels.column("args"))
+    owner, declared = flat_lists(kernels.column("args"))
     declared_position = _numbers(_member(declared, "position")).astype(np.int64)
-    launch, items = _flat(samples.column("args"))
+    launch, items = flat_lists(samples.column("args"))
     position = _numbers(_member(items, "position")).astype(np.int64)
     width = 1 + max(declared_position.max(initial=0), position.max(initial=0))
     # Where an argument of a launch is declared: kernel row x position -> row of `declared`, or none.

@@ -29,8 +29,9 @@ class Rows:
     Attributes:
         features: shape (n, f), the columns of ``llmperf_common.features.feature_names()``.
         samples: n rows with at least ``global_size, local_size, args`` (schema ``SAMPLES``).
-        kernels: kernels rows with at least ``name, source, args`` (schema ``KERNELS``); models that read
-            text take the source from here, and must say so where it is null.
+        kernels: kernels rows with at least ``name, source, args, build, device_class`` (schema
+            ``KERNELS``); models that read text take the source from here, and must say so where it is
+            null. ``build.options`` holds the macros that the source alone does not say.
         kernel_row: for each sample the row of its kernel in ``kernels``, shape (n,).
     """
 

@@ -204,6 +204,7 @@ class Model:
             sweep=launch.sweep,
             kernel_id=kernel.kernel_id,
             source=kernel.source,
+            build_options=kernel.build_options,
             dense=chosen.dense,
         )
 

@@ -24,7 +24,9 @@ from trainer.prediction.request import PredictRequest
 from trainer.run.loaded import LoadedRun
 
 _SAMPLE_TEXT = pa.schema([SAMPLES.field(name) for name in ("global_size", "local_size", "args")])
-_KERNEL_TEXT = pa.schema([KERNELS.field(name) for name in ("name", "source", "args")])
+_KERNEL_TEXT = pa.schema(
+    [KERNELS.field(name) for name in ("name", "source", "args", "build", "device_class")]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +54,7 @@ def predict_times(
     """Return the times and intervals of some launches of ``request``'s kernel, in one batch."""
     columns = columns_from_records(request.signature, launches, device, tuple(STATIC_FEATURES))
     features = combine(columns)
-    rows = Rows(
-        features=features,
-        samples=pa.Table.from_pylist([_sample_row(item) for item in launches], schema=_SAMPLE_TEXT),
-        kernels=pa.Table.from_pylist([_kernel_row(request)], schema=_KERNEL_TEXT),
-        kernel_row=np.zeros(len(launches), dtype=np.int64),
-    )
+    rows = launch_rows(request, launches, device.device_class, features)
     predicted = run.model.predict(rows).log2_ns
     checked = named_features(features, run.known.names)
     regimes = [item.regime.value if item.regime else "" for item in launches]
@@ -73,6 +70,21 @@ def predict_times(
         unlike=unlike_training(checked, run.known),
         features=checked,
         bound=tuple(bound_of(columns)),
+    )
+
+
+def launch_rows(
+    request: PredictRequest,
+    launches: Sequence[LaunchConfig],
+    device_class: str,
+    features: Floats,
+) -> Rows:
+    """Return launches of ``request``'s kernel as a model takes them; ``features``: shape (n, f)."""
+    return Rows(
+        features=features,
+        samples=pa.Table.from_pylist([_sample_row(item) for item in launches], schema=_SAMPLE_TEXT),
+        kernels=pa.Table.from_pylist([_kernel_row(request, device_class)], schema=_KERNEL_TEXT),
+        kernel_row=np.zeros(len(launches), dtype=np.int64),
     )
 
 
@@ -103,13 +115,15 @@ def _sample_row(launch: LaunchConfig) -> dict[str, Any]:
                 "kind": item.kind.value,
                 "elements": item.elements,
                 "value": item.value,
+                "contents": item.contents.rule.value if item.contents else None,
+                "contents_limit": item.contents.limit if item.contents else None,
             }
             for item in launch.args
         ],
     }
 
 
-def _kernel_row(request: PredictRequest) -> dict[str, Any]:
+def _kernel_row(request: PredictRequest, device_class: str) -> dict[str, Any]:
     arguments = [
         {
             "position": item.position,
@@ -123,4 +137,10 @@ def _kernel_row(request: PredictRequest) -> dict[str, Any]:
         }
         for item in request.signature.arguments
     ]
-    return {"name": request.kernel, "source": request.source, "args": arguments}
+    return {
+        "name": request.kernel,
+        "source": request.source,
+        "args": arguments,
+        "build": {"options": request.build_options},
+        "device_class": device_class,
+    }

@@ -44,6 +44,7 @@ class PredictRequest:
         sweep: also return every legal local size.
         kernel_id: part of the launches' ids.
         source: for models that read text.
+        build_options: what its compiler is given beside it: the macros that the source alone does not say.
         dense: what the kernel surely touches: a prediction is not below the time that takes.
     """
 
@@ -56,6 +57,7 @@ class PredictRequest:
     sweep: bool = False
     kernel_id: str | None = None
     source: str | None = None
+    build_options: str = ""
     dense: tuple[DenseAccess, ...] = ()
 
 

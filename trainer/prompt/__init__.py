@@ -1,1 +1,1 @@
-"""Launches as tokens: prompt forms, tokenizers, truncation. The door to ``tokenizers``."""
+"""How a launch becomes tokens: kernel first (prefix), everything that differs between launches last (suffix)."""

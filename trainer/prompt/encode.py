@@ -1,0 +1,213 @@
+"""Rows to tokens: the prompt's one door for the rest of the trainer.
+
+Owns which launches become tokens and in which groups. Forms: ``paper.py``, ``compact.py``, ``numeric.py``; what is cut
+when a prompt is too long: ``truncation.py``. Whether and where a kernel is cut follows from the kernel alone, never
+from the launches asked for: a prediction sees the tokens that training saw.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ValidationError
+
+from trainer.data.tokens import Ids, Tokens
+from trainer.errors import BadInput
+from trainer.interface import Codes, Rows
+from trainer.prompt import compact, numeric, paper
+from trainer.prompt.kernel_text import KernelText, kernel_texts
+from trainer.prompt.launch_numbers import LaunchNumbers, launch_numbers, widest_launches
+from trainer.prompt.source_pieces import plain_source
+from trainer.prompt.suffixes import Suffixes, joined, starts, text_suffixes
+from trainer.prompt.tokenizer import TextTokenizer, load_tokenizer, train_tokenizer
+from trainer.prompt.truncation import cut_source, is_hopeless
+from trainer.regressor_config import PromptConfig
+
+FILE = "prompt.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """n launches as tokens, k of them kept.
+
+    Attributes:
+        tokens: of the k launches; a group is a kernel on a device class that has one.
+        kept: which rows they are, ascending, shape (k,).
+        num_truncated: groups whose source was cut.
+        num_dropped: n - k: launches longer than the context.
+    """
+
+    tokens: Tokens
+    kept: npt.NDArray[np.intp]
+    num_truncated: int
+    num_dropped: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoder:
+    """How the launches of one model become tokens.
+
+    Attributes:
+        config: form, context, what is done with what is longer.
+        tokenizer: of the model.
+        slots: the model's table of numeric tokens.
+    """
+
+    config: PromptConfig
+    tokenizer: TextTokenizer
+    slots: tuple[str, ...] = numeric.SLOTS
+
+    def encode(self, rows: Rows) -> Encoded:
+        """Return the tokens of the rows that fit.
+
+        Raises:
+            BadInput: A kernel comes without its source.
+        """
+        kernels, kernel = distinct_kernels(rows)
+        prefixes = self._prefixes(kernels)
+        suffix = self._suffixes(kernels, kernel, launch_numbers(rows.samples))
+        prefix_length = np.array([len(ids) for ids, _ in prefixes], dtype=np.int64)
+        whole = prefix_length[kernel] + np.diff(suffix.start)
+        fits = (prefix_length[kernel] > 0) & (whole <= self.config.max_tokens)
+        kept = np.flatnonzero(fits)
+        used, group = np.unique(kernel[kept], return_inverse=True)
+        left = suffix.take(kept)
+        return Encoded(
+            tokens=Tokens(
+                prefix_ids=joined([prefixes[number][0] for number in used]),
+                prefix_start=starts(prefix_length[used]),
+                suffix_ids=left.ids,
+                suffix_values=left.values,
+                suffix_start=left.start,
+                group=group.astype(np.int64),
+            ),
+            kept=kept,
+            num_truncated=sum(prefixes[number][1] for number in used),
+            num_dropped=len(rows) - len(kept),
+        )
+
+    def _prefixes(self, kernels: Sequence[KernelText]) -> list[tuple[Ids, bool]]:
+        """Return each kernel's prefix and whether it was cut; an empty one where it cannot fit."""
+        parts = [_prefix_parts(kernel, self.config) for kernel in kernels]
+        room = self.config.max_tokens - self._longest_suffixes(kernels)
+        texts = ["".join(part) for part in parts]
+        tokenized = iter(
+            self.tokenizer.ids(
+                [text for text in texts if not is_hopeless(text, self.config.max_tokens)]
+            )
+        )
+        prefixes = []
+        for kernel, part, text, most in zip(kernels, parts, texts, room.tolist(), strict=True):
+            ids = None if is_hopeless(text, self.config.max_tokens) else next(tokenized)
+            if ids is not None and (len(ids) <= most or self.config.too_long == "drop"):
+                prefixes.append((ids, False))
+            elif self.config.too_long == "drop":
+                prefixes.append((joined([]), False))
+            else:
+                prefixes.append((self._cut(kernel.name, part, most), True))
+        return prefixes
+
+    def _cut(self, kernel: str, part: tuple[str, str, str], most: int) -> Ids:
+        before, after = self.tokenizer.ids([part[0], part[2]])
+        left = most - len(before) - len(after)
+        source = cut_source(part[1], kernel, left, self.tokenizer.ids) if left > 0 else None
+        return joined([] if source is None else [before, source, after])
+
+    def _longest_suffixes(self, kernels: Sequence[KernelText]) -> Codes:
+        """Return the room to keep for each kernel's suffixes, in tokens: a 3-D launch of wide numbers."""
+        if self.config.form == "numeric":
+            lengths = [numeric.most_tokens(len(kernel.arguments)) for kernel in kernels]
+            return np.array(lengths, dtype=np.int64)
+        wide = self._suffixes(kernels, np.arange(len(kernels)), widest_launches(kernels))
+        return np.diff(wide.start)
+
+    def _suffixes(
+        self, kernels: Sequence[KernelText], kernel: Codes, numbers: LaunchNumbers
+    ) -> Suffixes:
+        if self.config.form == "numeric":
+            return numeric.numeric_suffixes(numbers, self.slots)
+        return text_suffixes(
+            self.tokenizer.ids(_suffix_texts(kernels, kernel, numbers, self.config))
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write ``prompt.json`` and ``tokenizer.json`` into ``folder``."""
+        content = {"config": self.config.model_dump(mode="json"), "slots": list(self.slots)}
+        (folder / FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        self.tokenizer.save(folder)
+
+    @classmethod
+    def load(cls, folder: Path) -> Encoder:
+        """Read what ``save`` wrote.
+
+        Raises:
+            BadInput: A file is missing or not as ``save`` writes it, or a later release wrote it.
+        """
+        file = folder / FILE
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            config = PromptConfig.model_validate(content["config"])
+            slots = tuple(map(str, content["slots"]))
+        except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
+            raise BadInput(f"{file} cannot be read: {error}") from None
+        unknown = sorted(set(slots) - set(numeric.SLOTS))
+        if unknown:
+            raise BadInput(
+                f"{file}: this release does not know {', '.join(unknown)}: a later one wrote it; upgrade"
+            )
+        return cls(config=config, tokenizer=load_tokenizer(folder), slots=slots)
+
+
+def new_encoder(rows: Rows, config: PromptConfig, pretrained: Path | None = None) -> Encoder:
+    """Return an encoder with the tokenizer of a folder, or with one trained on the kernels of ``rows``.
+
+    Args:
+        rows: of the train part only.
+        config: form, context and the vocabulary of a tokenizer trained here.
+        pretrained: folder of a Hugging Face model.
+
+    Raises:
+        BadInput: A kernel comes without its source, or the folder has no tokenizer.
+        MissingExtra: ``tokenizers`` is not installed.
+    """
+    if pretrained is not None:
+        return Encoder(config=config, tokenizer=load_tokenizer(pretrained))
+    kernels, _ = distinct_kernels(rows)
+    texts = ["".join(_prefix_parts(kernel, config)) for kernel in kernels]
+    if config.form != "numeric":
+        texts += _suffix_texts(kernels, np.arange(len(kernels)), widest_launches(kernels), config)
+    return Encoder(config=config, tokenizer=train_tokenizer(texts, config.vocabulary))
+
+
+def distinct_kernels(rows: Rows) -> tuple[tuple[KernelText, ...], Codes]:
+    """Return the kernels on device classes that occur, and which of them each row is of, shape (n,).
+
+    A kernel measured in two tasks on one device class is one.
+
+    Raises:
+        BadInput: A kernel comes without its source.
+    """
+    used, index = np.unique(rows.kernel_row, return_inverse=True)
+    numbers: dict[KernelText, int] = {}
+    texts = kernel_texts(rows.kernels.take(used))
+    number = np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
+    return tuple(numbers), number[index]
+
+
+def _prefix_parts(kernel: KernelText, config: PromptConfig) -> tuple[str, str, str]:
+    """Return what stands before the source, the source, and what stands after it."""
+    if config.form == "paper":
+        return paper.BEFORE_CODE, kernel.source, paper.AFTER_CODE
+    return compact.before_code(kernel), plain_source(kernel.source), ""
+
+
+def _suffix_texts(
+    kernels: Sequence[KernelText], kernel: Codes, numbers: LaunchNumbers, config: PromptConfig
+) -> list[str]:
+    suffixes = paper.suffixes if config.form == "paper" else compact.suffixes
+    return suffixes(kernels, kernel, numbers)

@@ -1,0 +1,83 @@
+r"""The published template, word for word (LLMPerf, arXiv 2503.11244, and its released code).
+
+The text is cut between the two line ends before ``Given input:``. There the prefix and the suffix tokenised apart
+equal the text tokenised whole for GPT-2's way of splitting text, which CodeGen shares: of white space before a word its
+pattern leaves the last character to a piece of its own (``\s+(?!\S)|\s+``), so a piece ends between the two line
+ends. Tokenizers that join line ends (Qwen2's) give one more token there.
+
+What the paper does not print is filled in here: a buffer's qualifier is its address space, types are written as declared,
+the sizes of an NDRange of several dimensions are separated by a comma and a blank, as in C++.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from trainer.interface import Codes
+from trainer.prompt.kernel_text import ArgumentText, KernelText
+from trainer.prompt.launch_numbers import LaunchNumbers
+
+BEFORE_CODE = "Predict time for the following OpenCL kernel:\n```"
+AFTER_CODE = "```\n"
+_SUFFIX = (
+    "\nGiven input:\n{inputs}\n\nGiven kernel are executed with global size equals "
+    "`cl::NDRange({gsize})`, local work-group size equals `cl::NDRange({lsize})`\n\n"
+)
+_BUFFER = (
+    "Argument at position {at} is `{name}`, which is {qualifier} buffer of type `{type}` "
+    "with size `"
+)
+_SCALAR = "Argument at position {at} is `{name}`, which is scalar of type `{type}` with value `"
+
+
+def suffixes(kernels: Sequence[KernelText], kernel_row: Codes, numbers: LaunchNumbers) -> list[str]:
+    """Return the suffix of each launch.
+
+    Args:
+        kernels: that occur.
+        kernel_row: each launch's kernel, shape (n,).
+        numbers: of the n launches.
+    """
+    lines = [_lines(kernel) for kernel in kernels]
+    starts, amounts = numbers.argument_start.tolist(), numbers.amount.tolist()
+    positions, dims = numbers.position.tolist(), numbers.dims.tolist()
+    totals = numbers.global_size.astype(np.int64).tolist()
+    groups = numbers.local_size.astype(np.int64).tolist()
+    texts = []
+    for row, kernel in enumerate(kernel_row.tolist()):
+        declared = lines[kernel]
+        inputs = [
+            declared[positions[at]](amounts[at]) for at in range(starts[row], starts[row + 1])
+        ]
+        texts.append(
+            _SUFFIX.format(
+                inputs="\n".join(inputs),
+                gsize=", ".join(map(str, totals[row][: dims[row]])),
+                lsize=", ".join(map(str, groups[row][: dims[row]])),
+            )
+        )
+    return texts
+
+
+def _lines(kernel: KernelText) -> dict[int, Callable[[float], str]]:
+    """Return position to what makes the argument's line of its number."""
+    return {
+        one.position: partial(_line, _line_start(one), one.is_whole) for one in kernel.arguments
+    }
+
+
+def _line(start: str, is_whole: bool, amount: float) -> str:
+    return f"{start}{int(amount) if is_whole else amount!r}`"
+
+
+def _line_start(argument: ArgumentText) -> str:
+    form = _BUFFER if argument.is_buffer else _SCALAR
+    return form.format(
+        at=argument.position,
+        name=argument.name,
+        qualifier=argument.qualifier,
+        type=argument.type_name,
+    )

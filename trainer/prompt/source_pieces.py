@@ -1,0 +1,157 @@
+"""A source as pieces: functions, declarations and preprocessor lines, and which of them a kernel reaches.
+
+Owns the lexical view of a source that prompts are cut by. It has no parser (the trainer knows no compiler) and is
+therefore tolerant: a name in a text counts as a use, and a text whose braces do not match gives one long piece.
+What it gets wrong costs context, never correctness: the prompt is read by a model only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmperf_common.tokens import is_builtin, without_comments
+
+_STRUCTURE = re.compile(
+    r"""\"(?:\\.|[^\"\\\n])*+\"?|'(?:\\.|[^'\\\n])*+'?|^[ \t]*\#(?:[^\n]*\\\n)*+[^\n]*\n?|[{};]""",
+    re.MULTILINE,
+)
+_DEFINE = re.compile(r"\s*#\s*define\s+(\w+)")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_INNERMOST = re.compile(r"\([^()]*\)")
+_CALL = re.compile(r"(\w+)\s*\0")
+_BRACES = re.compile(r"\{.*\}", re.DOTALL)
+_UNDERSCORED = re.compile(
+    r"\b__(kernel|global|local|constant|private|generic|read_only|write_only|read_write)\b"
+)
+_BLANKS = re.compile(r"[ \t\f\v\r]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A part of a source at its outermost level, with its line end.
+
+    Attributes:
+        text: as in the source.
+        names: what it defines or declares.
+        header: of a function, up to and with its opening brace; empty for all else.
+    """
+
+    text: str
+    names: frozenset[str]
+    header: str = ""
+
+
+def plain_source(source: str) -> str:
+    r"""Return a source without comments, blank lines and the white space that means nothing.
+
+    ``__kernel`` becomes ``kernel`` and so on: both spellings occur, and a model need not learn both.
+
+    >>> plain_source("// adds\n__kernel void f(__global int *a) {\n\n  a[0]  += 1; /* one */\n}")
+    'kernel void f(global int *a) {\na[0] += 1;\n}\n'
+    """
+    lines = (_BLANKS.sub(" ", line).strip() for line in without_comments(source).split("\n"))
+    text = "\n".join(line for line in lines if line)
+    return _UNDERSCORED.sub(r"\1", text) + "\n" if text else ""
+
+
+def split_source(source: str) -> tuple[Piece, ...]:
+    """Return the pieces of a source without comments; together they are the source.
+
+    White space at its end belongs to the last one.
+    """
+    pieces: list[Piece] = []
+    start, depth, brace = 0, 0, -1
+    is_function = False
+    for match in _STRUCTURE.finditer(source):
+        sign = match[0]
+        if sign == "{":
+            if depth == 0:
+                is_function = _ends_with_call(source, start, match.start())
+                brace = match.end()
+            depth += 1
+        elif sign == "}":
+            depth = max(0, depth - 1)
+        ends_here = (sign == "}" and is_function) or sign == ";"
+        is_directive = sign.lstrip()[:1] == "#" and not source[start : match.start()].strip()
+        if depth == 0 and (ends_here or is_directive):
+            end = _line_end(source, match.end())
+            pieces.append(_piece(source[start:end], brace - start if is_function else 0))
+            start, is_function = end, False
+    rest = source[start:]
+    if rest.strip() or not pieces:
+        return (*pieces, _piece(rest, max(0, brace - start) if is_function else 0))
+    last = pieces[-1]
+    return (*pieces[:-1], Piece(text=last.text + rest, names=last.names, header=last.header))
+
+
+def _ends_with_call(source: str, start: int, end: int) -> bool:
+    return source[start:end].rstrip().endswith(")")
+
+
+def _line_end(source: str, at: int) -> int:
+    """Return where the line ends if only blanks are left of it, else ``at``."""
+    end = source.find("\n", at)
+    end = len(source) if end < 0 else end + 1
+    return at if source[at:end].strip() else end
+
+
+def _piece(text: str, header_length: int) -> Piece:
+    header = text[:header_length]
+    define = _DEFINE.match(text)
+    if define:
+        names = {define[1]}
+    elif text.lstrip().startswith("#"):
+        names = set()
+    elif header:
+        names = _function_names(header)
+    else:
+        names = words(_BRACES.sub(" ", text).split("=")[0])
+    return Piece(text=text, names=frozenset(names), header=header)
+
+
+def _function_names(header: str) -> set[str]:
+    """Return the name that a header declares: the last one called that is no attribute."""
+    text, changed = header, 1
+    while changed:
+        text, changed = _INNERMOST.subn("\0", text)
+    called = [name for name in _CALL.findall(text) if not name.startswith("__attribute")]
+    return set(called[-1:])
+
+
+def words(text: str) -> set[str]:
+    """Return the names of a text that mean nothing by themselves in OpenCL C."""
+    return {word for word in _WORD.findall(text) if not is_builtin(word)}
+
+
+def kernel_piece(pieces: Sequence[Piece], name: str) -> int | None:
+    """Return which piece holds the kernel's definition; None where no text looks like it."""
+    called = re.compile(rf"\bkernel\b[^;{{}}]*\b{re.escape(name)}\s*\(")
+    holding = [
+        index
+        for index, piece in enumerate(pieces)
+        if (name in piece.names and piece.header)
+        or called.search(_UNDERSCORED.sub(r"\1", piece.text))
+    ]
+    # A prototype looks like a definition; the definition has the body.
+    with_body = [index for index in holding if "{" in pieces[index].text]
+    return next(iter(with_body or holding), None)
+
+
+def reached(pieces: Sequence[Piece], first: int) -> list[int]:
+    """Return the pieces that the piece ``first`` needs, nearest first, in the source's order among equals.
+
+    ``first`` leads. A piece is needed if it defines a name that a needed piece mentions.
+    """
+    order, level, seen = [first], [first], {first}
+    while level:
+        mentioned = set().union(*(words(pieces[index].text) for index in level))
+        level = [
+            index
+            for index, piece in enumerate(pieces)
+            if index not in seen and not piece.names.isdisjoint(mentioned)
+        ]
+        seen.update(level)
+        order += level
+    return order

@@ -1,0 +1,147 @@
+"""Text to token ids: our own byte-level BPE, or the tokenizer of a Hugging Face folder.
+
+The only door to ``tokenizers`` in this package. Reads files only: no network, no code from a folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmperf_common.extras import require
+from trainer.data.tokens import Ids
+from trainer.errors import BadInput
+
+EXTRA = "deepspeed"
+FILE = "tokenizer.json"
+PADDING = "<pad>"
+"""Token 0 of a tokenizer trained here."""
+
+MIN_VOCABULARY = 257
+"""Padding and all bytes."""
+
+LONGEST_TRAINING_TEXT = 32_768
+"""Characters of one text that a tokenizer is trained on: of 6,292 collected sources 2 % are longer, unrolled by a
+program, up to 1.2 million; they would decide what is merged, and prompts are cut far below."""
+
+_PATTERN = r" ?[\p{L}_]+| ?\p{N}| ?[^\s\p{L}\p{N}_]+\n?|\s+(?!\S)|\s+"
+"""GPT-2's pattern for code: names keep their underscores, digits stand alone, a line end joins the signs before it."""
+
+_BATCH = 4096
+"""Texts in one call: bounds the memory of what the library returns, some KB a text."""
+
+
+class TextTokenizer:
+    """A tokenizer as loaded; ids start at 0."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        """Take a ``tokenizers.Tokenizer``; cuts and padding that it asks for are turned off."""
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+
+    @property
+    def num_tokens(self) -> int:
+        """One more than the largest id: rows that an embedding needs."""
+        return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    @property
+    def padding_id(self) -> int | None:
+        """The id of our padding token; None for a tokenizer that was not trained here."""
+        found: int | None = self._tokenizer.token_to_id(PADDING)
+        return found
+
+    def ids(self, texts: Sequence[str]) -> list[Ids]:
+        """Return the token ids of each text; no token is added before or after."""
+        found: list[Ids] = []
+        for start in range(0, len(texts), _BATCH):
+            batch = list(texts[start : start + _BATCH])
+            encoded = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            found += [np.array(one.ids, dtype=np.int32) for one in encoded]
+        return found
+
+    def text(self, ids: Iterable[int]) -> str:
+        """Return the text of some ids."""
+        text: str = self._tokenizer.decode([int(one) for one in ids], skip_special_tokens=False)
+        return text
+
+    def to_json(self) -> str:
+        """Return the text of ``tokenizer.json``."""
+        text: str = self._tokenizer.to_str(pretty=True)
+        return text
+
+    def save(self, folder: Path) -> None:
+        """Write ``tokenizer.json`` into ``folder``."""
+        (folder / FILE).write_text(self.to_json(), encoding="utf-8")
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> TextTokenizer:
+    """Train a byte-level BPE on texts: the same set of texts gives the same tokenizer, byte by byte.
+
+    Args:
+        texts: of the training kernels; repeated ones count once.
+        vocabulary: most tokens, at least ``MIN_VOCABULARY``; few texts give fewer.
+
+    Raises:
+        MissingExtra: ``tokenizers`` is not installed.
+    """
+    library = require("tokenizers", EXTRA)
+    tokenizer = library.Tokenizer(library.models.BPE())
+    split = library.pre_tokenizers.Split(library.Regex(_PATTERN), "isolated")
+    to_bytes = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([split, to_bytes])
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[PADDING],
+        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    digits = " 0 1 2 3 4 5 6 7 8 9\n" * 8  # sizes are written so: each gets a token with its blank
+    distinct = sorted({text[:LONGEST_TRAINING_TEXT] for text in texts})
+    tokenizer.train_from_iterator([*distinct, digits], trainer=trainer)
+    return TextTokenizer(tokenizer)
+
+
+def load_tokenizer(folder: Path) -> TextTokenizer:
+    """Read the tokenizer of a folder: ours, or that of a Hugging Face model.
+
+    ``tokenizer.json`` is taken as it is; else ``vocab.json`` and ``merges.txt`` make a byte-level BPE as GPT-2 and
+    CodeGen have it, with the tokens of ``added_tokens.json`` if there.
+
+    Raises:
+        BadInput: The files are missing or cannot be read.
+        MissingExtra: ``tokenizers`` is not installed.
+    """
+    library = require("tokenizers", EXTRA)
+    whole = folder / FILE
+    vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
+    if not whole.is_file() and not (vocabulary.is_file() and merges.is_file()):
+        raise BadInput(
+            f"{folder}: no tokenizer: neither {FILE} nor vocab.json with merges.txt is there"
+        )
+    try:
+        if whole.is_file():
+            return TextTokenizer(library.Tokenizer.from_file(str(whole)))
+        return TextTokenizer(_from_merges(library, vocabulary, merges))
+    except Exception as error:  # noqa: BLE001  (the library raises nothing narrower)
+        name = whole.name if whole.is_file() else "vocab.json, merges.txt or added_tokens.json"
+        raise BadInput(f"{folder}: {name} cannot be read: {error}") from None
+
+
+def _from_merges(library: Any, vocabulary: Path, merges: Path) -> Any:
+    tokenizer = library.Tokenizer(library.models.BPE.from_file(str(vocabulary), str(merges)))
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    added = vocabulary.with_name("added_tokens.json")
+    if added.is_file():
+        wanted = json.loads(added.read_text(encoding="utf-8"))
+        for token, number in sorted(wanted.items(), key=lambda item: item[1]):
+            tokenizer.add_tokens([library.AddedToken(token, normalized=False)])
+            if tokenizer.token_to_id(token) != number:
+                raise ValueError(f"added token {token!r} cannot get its id {number}")
+    return tokenizer
