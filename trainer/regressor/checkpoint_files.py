@@ -18,7 +18,7 @@ from torch import nn
 
 from llmperf_common.extras import require
 from trainer.errors import BadInput
-from trainer.regressor.lora import ADAPTER_NAMES
+from trainer.regressor.backbones.lora import ADAPTER_NAMES
 
 CONFIG_FILE = "config.json"
 SAFETENSORS_FILE = "model.safetensors"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import torch
 
-from trainer.regressor.codegen import NUM_PARTITIONS
+from trainer.regressor.backbones.codegen import NUM_PARTITIONS
 
 _TO_OURS = (
     (re.compile(r"^wte\.weight$"), "embedding.weight"),

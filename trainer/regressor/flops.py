@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.packing.batch import PackBatch
-from trainer.regressor.codegen import CodeGenShape
-from trainer.regressor.small import MLP_RATIO
+from trainer.regressor.backbones.codegen import CodeGenShape
+from trainer.regressor.backbones.small import MLP_RATIO
 from trainer.regressor.spec import RegressorSpec
 
 TRAINING_PASSES = 3

@@ -14,15 +14,15 @@ from torch import nn
 
 from trainer.errors import BadInput
 from trainer.regressor.attention import pack_mask
-from trainer.regressor.backbone import Backbone
+from trainer.regressor.backbones.base import Backbone
+from trainer.regressor.backbones.codegen import CodeGenBackbone, CodeGenShape
+from trainer.regressor.backbones.hf_auto import AutoBackbone
+from trainer.regressor.backbones.lora import adapt
+from trainer.regressor.backbones.query_reader import QueryReader
+from trainer.regressor.backbones.small import SmallBackbone
 from trainer.regressor.batch import AnyBatch, Numbers, TorchBatch, TorchQueryBatch
-from trainer.regressor.codegen import CodeGenBackbone, CodeGenShape
 from trainer.regressor.head import Head, SoftplusHead
-from trainer.regressor.hf_auto import AutoBackbone
-from trainer.regressor.lora import adapt
 from trainer.regressor.numeric import NumericEmbedding
-from trainer.regressor.query_reader import QueryReader
-from trainer.regressor.small import SmallBackbone
 from trainer.regressor.spec import RegressorSpec
 
 AttentionForm = Literal["auto", "dense"]

@@ -29,7 +29,7 @@ def full_precision(tensor: torch.Tensor) -> Any:
 class PreciseLinear(nn.Linear):
     """A linear layer that computes in float32 or wider."""
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the layer's output in the weights' widened type."""
         weight = widen(self.weight)
         bias = None if self.bias is None else widen(self.bias)
@@ -39,7 +39,7 @@ class PreciseLinear(nn.Linear):
 class PreciseLayerNorm(nn.LayerNorm):
     """A layer norm that computes in float32 or wider."""
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the normed input in the weights' widened type."""
         weight, bias = widen(self.weight), widen(self.bias)
         return functional.layer_norm(

@@ -22,6 +22,9 @@ from typing import Any
 import torch
 
 from trainer.errors import BadInput
+from trainer.regressor.backbones.codegen import CodeGenBackbone, CodeGenShape
+from trainer.regressor.backbones.hf_auto import AutoBackbone, check_reads_packs
+from trainer.regressor.backbones.lora import merged
 from trainer.regressor.batch import Device
 from trainer.regressor.checkpoint_files import (
     CONFIG_FILE,
@@ -33,11 +36,8 @@ from trainer.regressor.checkpoint_files import (
     tensors_of,
     write_tensors,
 )
-from trainer.regressor.codegen import CodeGenBackbone, CodeGenShape
 from trainer.regressor.codegen_weights import our_name, to_our_layout, to_their_layout
-from trainer.regressor.hf_auto import AutoBackbone, check_reads_packs
 from trainer.regressor.inference import Precision, set_precision
-from trainer.regressor.lora import merged
 from trainer.regressor.model import Regressor, build_regressor, without_adapters
 from trainer.regressor.spec import RegressorSpec
 from trainer.regressor_config import RegressorConfig

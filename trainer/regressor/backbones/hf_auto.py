@@ -17,7 +17,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from llmperf_common.extras import require
 from trainer.errors import BadInput
 from trainer.regressor.attention import Mask, dense_mask
-from trainer.regressor.backbone import Backbone, states_at
+from trainer.regressor.backbones.base import Backbone, states_at
 from trainer.regressor.precise import widen
 
 _TOLERANCE = 1e-3
@@ -94,7 +94,7 @@ def check_reads_packs(backbone: Backbone) -> None:
     Raises:
         BadInput: It ignores the mask or the position ids, or cannot take them.
     """
-    name = getattr(getattr(backbone, "model", backbone), "__class__", type(backbone)).__name__
+    name = type(getattr(backbone, "model", backbone)).__name__
     training = backbone.training
     backbone.eval()
     try:
@@ -117,7 +117,8 @@ def _trial(backbone: Backbone) -> float:
     """Return the largest difference of packed and unpacked states, over the states' scale."""
     device = next(backbone.parameters()).device
     ids = torch.arange(1, 1 + _TRIAL_PREFIX + 2 * _TRIAL_SUFFIX, device=device)[None]
-    prefix, first, second = ids.split((_TRIAL_PREFIX, _TRIAL_SUFFIX, _TRIAL_SUFFIX), dim=1)
+    sizes = (_TRIAL_PREFIX, _TRIAL_SUFFIX, _TRIAL_SUFFIX)
+    prefix, first, second = torch.split(ids, sizes, dim=1)  # type: ignore[no-untyped-call]
     suffix = torch.tensor([0] * _TRIAL_PREFIX + [1] * _TRIAL_SUFFIX + [2] * _TRIAL_SUFFIX)
     suffix = suffix.to(device)[None]
     length = _TRIAL_PREFIX + _TRIAL_SUFFIX

@@ -37,7 +37,7 @@ class LoraLinear(nn.Linear):
         self.lora_b = nn.Parameter(torch.zeros(self.out_features, rank, dtype=layer.weight.dtype))
         nn.init.normal_(self.lora_a, std=self.in_features**-0.5)
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the layer's output with the adapter's."""
         added = functional.linear(functional.linear(input, self.lora_a), self.lora_b)
         return functional.linear(input, self.weight, self.bias) + added

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from trainer.errors import BadInput
 from trainer.regressor.attention import Mask, attend
-from trainer.regressor.backbone import Backbone, run_block, states_at
+from trainer.regressor.backbones.base import Backbone, run_block, states_at
+from trainer.regressor.backbones.rotary import angles, rotate
 from trainer.regressor.precise import PreciseLayerNorm
-from trainer.regressor.rotary import angles, rotate
 
 MLP_RATIO = 4
 """Width of a block's hidden layer over the model's width."""

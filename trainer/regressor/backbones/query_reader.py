@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from trainer.regressor.attention import attend
-from trainer.regressor.backbone import run_block
+from trainer.regressor.backbones.base import run_block
+from trainer.regressor.backbones.rotary import angles
+from trainer.regressor.backbones.small import Block, Mlp, check_heads, initialise
 from trainer.regressor.precise import PreciseLayerNorm
-from trainer.regressor.rotary import angles
-from trainer.regressor.small import Block, Mlp, check_heads, initialise
 
 _WAVELENGTH = 10_000.0
 """Longest wave of the place embedding, in tokens (arXiv 1706.03762)."""

@@ -18,9 +18,9 @@ from torch.nn import functional
 
 from trainer.errors import BadInput
 from trainer.regressor.attention import Mask, attend
-from trainer.regressor.backbone import Backbone, run_block, states_at
+from trainer.regressor.backbones.base import Backbone, run_block, states_at
+from trainer.regressor.backbones.rotary import angles, rotate
 from trainer.regressor.precise import PreciseLayerNorm
-from trainer.regressor.rotary import angles, rotate
 
 NUM_PARTITIONS = 4
 """The published layout splits the heads into this many groups; their number is a multiple of it."""
