@@ -49,7 +49,10 @@ class KernelTokens:
 
 
 def make_spec(
-    backbone: str = "small", own: Mapping[str, Any] | None = None, slots: int = SLOTS, **changes: Any
+    backbone: str = "small",
+    own: Mapping[str, Any] | None = None,
+    slots: int = SLOTS,
+    **changes: Any,
 ) -> RegressorSpec:
     known = {"small": {}, "codegen": CODEGEN, "auto": QWEN2}
     values = {"width": 16, "depth": 2, "heads": 2, "head_width": 8, "backbone": backbone, **changes}
@@ -76,7 +79,9 @@ def make_model(spec: RegressorSpec, *, sharp: float = 1.0) -> Regressor:
     return model
 
 
-def make_kernels(shapes: Sequence[tuple[int, Sequence[int]]], slots: int = SLOTS) -> list[KernelTokens]:
+def make_kernels(
+    shapes: Sequence[tuple[int, Sequence[int]]], slots: int = SLOTS
+) -> list[KernelTokens]:
     """Kernels of the prefix and suffix lengths asked for; rows count through all of them."""
     rng = np.random.default_rng(5)
     kernels, row = [], 0

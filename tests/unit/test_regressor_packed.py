@@ -152,6 +152,26 @@ def test_block_mask_follows_the_same_rule():
     assert torch.equal(blocks.mask_mod(b, torch.zeros_like(b), q, k), dense[:, 0])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("backbone", ["small", "codegen"])
+def test_compiled_blocks_with_a_block_mask_equal_eager_ones_with_a_dense_mask(backbone: str):
+    model = make_model(make_spec(backbone)).eval()
+    kernels = make_kernels([(60, (9,) * 6), (40, (8,) * 5)])
+    tensors = as_batch(make_packs([kernels, kernels[:1]], 256))
+    masks = (
+        dense_mask(tensors.kernel, tensors.suffix),
+        block_mask(tensors.kernel, tensors.suffix, compiled=False),
+    )
+    torch._dynamo.reset()
+    with torch.no_grad():
+        embeddings = model._embed(tensors.ids, tensors.numbers)
+        dense = model.backbone(embeddings, tensors.position, masks[0], tensors.query)
+        model.compile_blocks()
+        compiled = model.backbone(embeddings, tensors.position, masks[1], tensors.query)
+    torch._dynamo.reset()
+    assert (dense - compiled)[tensors.present].abs().max() <= 1e-5
+
+
 def test_dense_mask_is_the_rule_in_words():
     _, batch = two_packs(make_spec())
     tensors = as_batch(batch)

@@ -87,16 +87,22 @@ def tensors_in(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
                 for name in sorted(file.keys()):
                     yield name, file.get_tensor(name)
         else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-            yield from sorted(
-                (name, value) for name, value in state.items() if isinstance(value, torch.Tensor)
-            )
+            yield from _tensors_in_pickle(path)
+    except BadInput:
+        raise
     except (safetensors.SafetensorError, OSError, EOFError, RuntimeError, ValueError) as error:
         raise BadInput(f"{path}: damaged or truncated: {str(error)[:200]}") from None
     except (pickle.UnpicklingError, AttributeError) as error:
         raise BadInput(
             f"{path}: not plain tensors, and no other pickle is read: {str(error)[:200]}"
         ) from None
+
+
+def _tensors_in_pickle(path: Path) -> list[tuple[str, torch.Tensor]]:
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(state, dict):
+        raise BadInput(f"{path}: holds {type(state).__name__}, not tensors by name")
+    return sorted((name, value) for name, value in state.items() if isinstance(value, torch.Tensor))
 
 
 def load_into(
