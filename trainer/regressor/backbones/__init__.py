@@ -1,0 +1,1 @@
+"""Language models that read packs or queries, behind one interface."""

@@ -1,0 +1,215 @@
+"""CodeGen's blocks, fast: attention and MLP side by side on one norm, plain qkv, any of our masks.
+
+Owns the module and its shape. The odd layout of the published checkpoints is undone in
+``codegen_weights.py``; here a head's query, key and value are rows in order.
+
+Source: CodeGen, arXiv 2203.13474; GPT-J's block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from trainer.errors import BadInput
+from trainer.regressor.attention import Mask, attend
+from trainer.regressor.backbones.base import Backbone, run_block, states_at
+from trainer.regressor.backbones.rotary import angles, rotate
+from trainer.regressor.precise import PreciseLayerNorm
+
+NUM_PARTITIONS = 4
+"""The published layout splits the heads into this many groups; their number is a multiple of it."""
+
+_INIT_STD = 0.02
+
+_GELU = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "none"}
+"""From the checkpoint's name of the activation to torch's name of the approximation."""
+
+
+def codegen_config(
+    *, width: int, depth: int, heads: int, rotary_dims: int, vocabulary: int = 51_200
+) -> dict[str, Any]:
+    """Return a ``config.json`` as ``transformers`` reads it, for random weights.
+
+    Args:
+        width: size of the hidden states.
+        depth: how many blocks.
+        heads: attention heads of a block.
+        rotary_dims: dimensions of a head that are rotated.
+        vocabulary: rows of the embedding; the published models have 51,200.
+    """
+    return {
+        "model_type": "codegen",
+        "architectures": ["CodeGenModel"],
+        "vocab_size": vocabulary,
+        "n_positions": 2048,
+        "n_ctx": 2048,
+        "n_embd": width,
+        "n_layer": depth,
+        "n_head": heads,
+        "rotary_dim": rotary_dims,
+        "n_inner": None,
+        "activation_function": "gelu_new",
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "layer_norm_epsilon": 1e-5,
+        "initializer_range": _INIT_STD,
+        "tie_word_embeddings": False,
+    }
+
+
+CODEGEN_350M = codegen_config(width=1024, depth=20, heads=16, rotary_dims=32)
+"""The shape of the published 350M models."""
+
+CODEGEN_2B = codegen_config(width=2560, depth=32, heads=32, rotary_dims=64)
+"""The shape of the published 2B models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeGenShape:
+    """What a CodeGen checkpoint's ``config.json`` says, in our words.
+
+    Attributes:
+        vocabulary: rows of the embedding.
+        context: longest sequence in tokens that it was trained on.
+        width: size of the hidden states.
+        depth: how many blocks.
+        heads: attention heads of a block.
+        rotary_dims: dimensions of a head that are rotated.
+        mlp_width: size of the MLP's hidden layer.
+        approximation: of the GELU, as torch names it.
+        epsilon: of the layer norms.
+    """
+
+    vocabulary: int
+    context: int
+    width: int
+    depth: int
+    heads: int
+    rotary_dims: int
+    mlp_width: int
+    approximation: str
+    epsilon: float
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> CodeGenShape:
+        """Read the shape from a ``config.json``.
+
+        Raises:
+            BadInput: It is another architecture's, or a number is missing or impossible.
+        """
+        kind = config.get("model_type")
+        if kind != "codegen":
+            raise BadInput(
+                f"model_type is {kind!r}, but backbone codegen takes a checkpoint of CodeGen; "
+                f"set regressor.backbone = 'auto' for another architecture"
+            )
+        try:
+            width, heads = int(config["n_embd"]), int(config["n_head"])
+            shape = cls(
+                vocabulary=int(config["vocab_size"]),
+                context=int(config["n_positions"]),
+                width=width,
+                depth=int(config["n_layer"]),
+                heads=heads,
+                rotary_dims=int(config["rotary_dim"]),
+                mlp_width=int(config.get("n_inner") or 4 * width),
+                approximation=_GELU[config.get("activation_function", "gelu_new")],
+                epsilon=float(config.get("layer_norm_epsilon", 1e-5)),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"CodeGen's config: {type(error).__name__}: {error}") from None
+        shape._check()
+        return shape
+
+    def _check(self) -> None:
+        if self.heads < 1 or self.heads % NUM_PARTITIONS or self.width % self.heads:
+            raise BadInput(
+                f"CodeGen's config: n_head = {self.heads} must be a multiple of {NUM_PARTITIONS} "
+                f"that divides n_embd = {self.width}"
+            )
+        if self.rotary_dims % 2 or not 0 < self.rotary_dims <= self.width // self.heads:
+            raise BadInput(
+                f"CodeGen's config: rotary_dim = {self.rotary_dims} must be even and at most "
+                f"n_embd / n_head = {self.width // self.heads}"
+            )
+
+
+class CodeGenBlock(nn.Module):
+    """Attention and MLP read the same normed states and are added at once."""
+
+    def __init__(self, shape: CodeGenShape) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.approximation = shape.approximation
+        self.norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
+        self.out = nn.Linear(shape.width, shape.width, bias=False)
+        self.up = nn.Linear(shape.width, shape.mlp_width)
+        self.down = nn.Linear(shape.mlp_width, shape.width)
+
+    def forward(
+        self, states: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, mask: Mask
+    ) -> torch.Tensor:
+        """Return the states after the block, shape (b, t, width)."""
+        num_packs, length, width = states.shape
+        normed = self.norm(states)
+        qkv = self.qkv(normed).view(num_packs, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        query, key = rotate(qkv[0], cosine, sine), rotate(qkv[1], cosine, sine)
+        mixed = attend(query, key, qkv[2], mask).transpose(1, 2).reshape(num_packs, length, width)
+        hidden = functional.gelu(self.up(normed), approximate=self.approximation)
+        updated: torch.Tensor = states + self.out(mixed) + self.down(hidden)
+        return updated
+
+
+class CodeGenBackbone(Backbone):
+    """CodeGen without its language-model head.
+
+    Args:
+        shape: from the checkpoint's config.
+        checkpointing: compute activations again in the backward pass.
+    """
+
+    def __init__(self, shape: CodeGenShape, *, checkpointing: bool = False) -> None:
+        super().__init__()
+        self.shape = shape
+        self.width = shape.width
+        self.checkpointing = checkpointing
+        self.embedding = nn.Embedding(shape.vocabulary, shape.width)
+        self.blocks = nn.ModuleList(CodeGenBlock(shape) for _ in range(shape.depth))
+        self.norm = PreciseLayerNorm(shape.width, eps=shape.epsilon)
+        for name, weight in self.named_parameters():
+            if weight.ndim == 2:
+                nn.init.normal_(weight, std=_INIT_STD)
+            elif name.endswith("bias"):
+                nn.init.zeros_(weight)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the embeddings of text tokens, shape (b, t, width)."""
+        embeddings: torch.Tensor = self.embedding(ids)
+        return embeddings
+
+    def forward(
+        self,
+        embeddings: torch.Tensor,
+        position: torch.Tensor,
+        mask: Mask,
+        at: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return hidden states after the final norm; see ``Backbone.forward``."""
+        states = embeddings
+        cosine, sine = angles(position, self.shape.rotary_dims)
+        for block in self.blocks:
+            states = run_block(block, states, cosine, sine, mask, again=self.checkpointing)
+        normed: torch.Tensor = self.norm(states_at(states, at))
+        return normed
+
+    def layers(self) -> Iterable[nn.Module]:
+        """Return the blocks, first to last."""
+        return self.blocks

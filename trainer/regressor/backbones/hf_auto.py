@@ -1,0 +1,158 @@
+"""Any decoder that ``transformers`` knows, as a backbone: slower than our own, and general.
+
+The door to ``transformers``' models. An architecture serves if it takes embeddings, position ids and a
+four-dimensional mask, and honours both; one that does not is refused by a trial when it is built, because
+its packed predictions would silently differ from unpacked ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn.attention.flex_attention import BlockMask
+
+from llmperf_common.extras import require
+from trainer.errors import BadInput
+from trainer.regressor.attention import Mask, dense_mask
+from trainer.regressor.backbones.base import Backbone, states_at
+from trainer.regressor.precise import widen
+
+_TOLERANCE = 1e-3
+"""Largest difference of packed and unpacked states over the states' scale, in float32: 1e-6 was seen
+where the mask is honoured, 1e-1 where it is not."""
+
+_TRIAL_PREFIX, _TRIAL_SUFFIX = 5, 3
+"""Tokens of the trial's prefix and of each of its two suffixes."""
+
+
+class AutoBackbone(Backbone):
+    """A model of ``transformers`` without its language-model head, with random weights.
+
+    Args:
+        config: the model's ``config.json``.
+        checkpointing: compute activations again in the backward pass.
+
+    Raises:
+        BadInput: ``transformers`` does not know the architecture, or it cannot read packs.
+        MissingExtra: ``transformers`` is not installed.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, checkpointing: bool = False) -> None:
+        super().__init__()
+        self.model = _from_config(config)
+        self.width = int(self.model.config.hidden_size)
+        self.takes_blocks = bool(getattr(self.model, "_supports_flex_attn", False))
+        if checkpointing:
+            self.model.gradient_checkpointing_enable(
+                gradient_checkpointing_kwargs={"use_reentrant": False}
+            )
+        check_reads_packs(self)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the embeddings of text tokens, shape (b, t, width)."""
+        embeddings: torch.Tensor = self.model.get_input_embeddings()(ids)
+        return embeddings
+
+    def forward(
+        self,
+        embeddings: torch.Tensor,
+        position: torch.Tensor,
+        mask: Mask,
+        at: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return hidden states after the final norm; see ``Backbone.forward``."""
+        if isinstance(mask, BlockMask):
+            self._attend_by("flex_attention")
+            given: Any = mask
+        else:
+            self._attend_by("sdpa" if getattr(self.model, "_supports_sdpa", False) else "eager")
+            # Added to the scores, as both of transformers' ways take it.
+            least = torch.finfo(embeddings.dtype).min
+            zero = torch.zeros((), dtype=embeddings.dtype, device=embeddings.device)
+            given = zero.masked_fill(~mask, least)
+        output = self.model(
+            inputs_embeds=embeddings, position_ids=position, attention_mask=given, use_cache=False
+        )
+        return widen(states_at(output.last_hidden_state, at))
+
+    def layers(self) -> Iterable[nn.Module]:
+        """Return the longest list of modules in the model: its blocks."""
+        lists = [module for module in self.model.modules() if isinstance(module, nn.ModuleList)]
+        return max(lists, key=len, default=nn.ModuleList())
+
+    def _attend_by(self, implementation: str) -> None:
+        if self.model.config._attn_implementation != implementation:
+            self.model.set_attn_implementation(implementation)
+
+
+def check_reads_packs(backbone: Backbone) -> None:
+    """Refuse a model whose packed states differ from unpacked ones.
+
+    Raises:
+        BadInput: It ignores the mask or the position ids, or cannot take them.
+    """
+    name = type(getattr(backbone, "model", backbone)).__name__
+    training = backbone.training
+    backbone.eval()
+    try:
+        with torch.no_grad():
+            difference = _trial(backbone)
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise BadInput(
+            f"{name} cannot read packs: {type(error).__name__}: {str(error)[:200]}"
+        ) from error
+    finally:
+        backbone.train(training)
+    if not difference <= _TOLERANCE:
+        raise BadInput(
+            f"{name} ignores the attention mask or the position ids: packed and unpacked states "
+            f"differ by {difference:.1e} of their scale; choose another architecture"
+        )
+
+
+def _trial(backbone: Backbone) -> float:
+    """Return the largest difference of packed and unpacked states, over the states' scale."""
+    device = next(backbone.parameters()).device
+    ids = torch.arange(1, 1 + _TRIAL_PREFIX + 2 * _TRIAL_SUFFIX, device=device)[None]
+    sizes = (_TRIAL_PREFIX, _TRIAL_SUFFIX, _TRIAL_SUFFIX)
+    prefix, first, second = torch.split(ids, sizes, dim=1)  # type: ignore[no-untyped-call]
+    suffix = torch.tensor([0] * _TRIAL_PREFIX + [1] * _TRIAL_SUFFIX + [2] * _TRIAL_SUFFIX)
+    suffix = suffix.to(device)[None]
+    length = _TRIAL_PREFIX + _TRIAL_SUFFIX
+    position = torch.arange(length, device=device)
+    packed_position = torch.cat((position, position[_TRIAL_PREFIX:]))[None]
+    embeddings = backbone.embed(ids)
+    packed = backbone(embeddings, packed_position, dense_mask(torch.zeros_like(suffix), suffix))
+    causal = torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
+    differences = []
+    for own, start in ((first, _TRIAL_PREFIX), (second, _TRIAL_PREFIX + _TRIAL_SUFFIX)):
+        alone = backbone(backbone.embed(torch.cat((prefix, own), dim=1)), position[None], causal)
+        apart = packed[:, start : start + _TRIAL_SUFFIX] - alone[:, _TRIAL_PREFIX:]
+        differences.append(apart.abs().max() / alone.abs().max())
+    return float(torch.stack(differences).max())
+
+
+def _from_config(config: Mapping[str, Any]) -> Any:
+    transformers = require("transformers", "deepspeed")
+    values = dict(config)
+    kind = values.pop("model_type", None)
+    values.pop("auto_map", None)  # names code inside the checkpoint's folder: never run
+    # No dropout: packed training equals unpacked, and resumed training equals uninterrupted.
+    values = {
+        key: 0.0 if "drop" in key and type(value) in (float, int) else value
+        for key, value in values.items()
+    }
+    try:
+        parsed = transformers.AutoConfig.for_model(kind, **values)
+        parsed.use_cache = False
+        model = transformers.AutoModel.from_config(
+            parsed, dtype=torch.float32, trust_remote_code=False
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
+        raise BadInput(
+            f"transformers cannot build model_type {kind!r}: {str(error)[:300]}"
+        ) from None
+    return cast("Any", model)

@@ -1,0 +1,212 @@
+"""Packs and queries as tensors: what the model reads.
+
+Owns the way from numpy batches (``trainer.packing.batch``) to a device, and the three views of a number that
+the numeric tokens embed. Numbers are split here, in float64, because a GPU's float32 loses the low bits of a
+size above 2**24.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from trainer.packing.batch import PackBatch
+
+Floats = npt.NDArray[np.floating[Any]]
+Device = torch.device | str
+
+NOT_AN_INTEGER = -1
+"""The remainder of a number that has none."""
+
+
+class QueryArrays(Protocol):
+    """The numpy batch of ``reads = "query"``: g kernels of t tokens, k launches each of s suffix tokens.
+
+    Attributes:
+        ids: token ids of the prefixes, shape (g, t).
+        present: which of them are no padding, shape (g, t).
+        suffix_ids: token ids of the launches' suffixes, shape (g, k, s).
+        suffix_values: numbers of numeric tokens, shape (g, k, s).
+        suffix_present: which suffix tokens are no padding, shape (g, k, s).
+        row: the launch (row of ``Tokens``), shape (g, k); -1 where there is none.
+    """
+
+    @property
+    def ids(self) -> npt.NDArray[np.int32]: ...  # noqa: D102
+    @property
+    def present(self) -> npt.NDArray[np.bool_]: ...  # noqa: D102
+    @property
+    def suffix_ids(self) -> npt.NDArray[np.int32]: ...  # noqa: D102
+    @property
+    def suffix_values(self) -> npt.NDArray[np.float64]: ...  # noqa: D102
+    @property
+    def suffix_present(self) -> npt.NDArray[np.bool_]: ...  # noqa: D102
+    @property
+    def row(self) -> npt.NDArray[np.int64]: ...  # noqa: D102
+
+
+class _Movable:
+    """A frozen dataclass of tensors that can go to a device as a whole."""
+
+    __slots__ = ()
+
+    def to(self, device: Device) -> Self:
+        """Return the same on ``device``."""
+        moved = {
+            field.name: getattr(self, field.name).to(device)
+            for field in fields(self)  # type: ignore[arg-type]
+        }
+        return type(self)(**moved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers(_Movable):
+    """The views of numbers v that the numeric embedding reads; all of one shape.
+
+    Attributes:
+        log2: log2(1 + abs(v)), float32.
+        sign: 0 for zero, 1 for positive, 2 for negative numbers.
+        remainder_32: v modulo 32, in [0, 32); ``NOT_AN_INTEGER`` where v is none.
+        remainder_128: v modulo 128, in [0, 128); ``NOT_AN_INTEGER`` where v is none.
+    """
+
+    log2: torch.Tensor
+    sign: torch.Tensor
+    remainder_32: torch.Tensor
+    remainder_128: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchBatch(_Movable):
+    """``PackBatch`` on a device: b packs of t tokens with at most m launches of f features each.
+
+    Attributes:
+        ids: token ids, shape (b, t), int64; negative ids are numeric tokens.
+        numbers: the numbers of numeric tokens, shape (b, t).
+        position: position ids, shape (b, t), int64.
+        kernel: kernel of each token, shape (b, t), int64; -1 in padding.
+        suffix: 0 in a prefix, else the suffix's number within its pack, shape (b, t), int64.
+        query: place of each launch's last token, shape (b, m), int64.
+        present: where there is a launch, shape (b, m), bool.
+        features: launch features, shape (b, m, f), float32; NaN where unknown, 0 where no launch is.
+        offset: log2(ns) that the model corrects, shape (b, m), float32; 0 where no launch is.
+    """
+
+    ids: torch.Tensor
+    numbers: Numbers
+    position: torch.Tensor
+    kernel: torch.Tensor
+    suffix: torch.Tensor
+    query: torch.Tensor
+    present: torch.Tensor
+    features: torch.Tensor
+    offset: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchQueryBatch(_Movable):
+    """``QueryArrays`` on a device, with f features a launch.
+
+    Attributes:
+        ids: token ids of the prefixes, shape (g, t), int64.
+        prefix_present: which of them are no padding, shape (g, t), bool.
+        suffix_ids: token ids of the suffixes, shape (g, k, s), int64.
+        suffix_numbers: the numbers of numeric tokens, shape (g, k, s).
+        suffix_present: which suffix tokens are no padding, shape (g, k, s), bool.
+        present: where there is a launch, shape (g, k), bool.
+        features: as in ``TorchBatch``, shape (g, k, f).
+        offset: as in ``TorchBatch``, shape (g, k).
+    """
+
+    ids: torch.Tensor
+    prefix_present: torch.Tensor
+    suffix_ids: torch.Tensor
+    suffix_numbers: Numbers
+    suffix_present: torch.Tensor
+    present: torch.Tensor
+    features: torch.Tensor
+    offset: torch.Tensor
+
+
+AnyBatch = TorchBatch | TorchQueryBatch
+
+
+def split_numbers(values: npt.NDArray[np.float64]) -> Numbers:
+    """Return the views of numbers that the numeric embedding reads.
+
+    Remainders are exact for every integer that a float64 holds. NaN counts as 0, an infinity as the largest
+    float64.
+
+    >>> numbers = split_numbers(np.array([2.0**40 + 1, 0.5]))
+    >>> numbers.remainder_128.tolist(), numbers.sign.tolist()
+    ([1, -1], [1, 1])
+    """
+    finite = np.nan_to_num(values)
+    whole = finite == np.trunc(finite)
+
+    def remainder(divisor: int) -> torch.Tensor:
+        rest = np.where(whole, np.mod(finite, divisor), NOT_AN_INTEGER)
+        return torch.from_numpy(rest.astype(np.int64))
+
+    sign = np.where(finite > 0, 1, np.where(finite < 0, 2, 0))
+    return Numbers(
+        log2=torch.from_numpy((np.log1p(np.abs(finite)) / np.log(2)).astype(np.float32)),
+        sign=torch.from_numpy(sign.astype(np.int64)),
+        remainder_32=remainder(32),
+        remainder_128=remainder(128),
+    )
+
+
+def to_torch(batch: PackBatch, features: Floats, offset: Floats, device: Device) -> TorchBatch:
+    """Return packs as tensors on ``device``.
+
+    Args:
+        batch: b packs whose ``row`` points into the next two.
+        features: launch features of all rows, shape (n, f).
+        offset: offsets of all rows in log2(ns), shape (n,).
+        device: where the tensors go.
+    """
+    present = batch.row >= 0
+    return TorchBatch(
+        ids=_whole(batch.ids),
+        numbers=split_numbers(batch.values),
+        position=_whole(batch.position),
+        kernel=_whole(batch.kernel),
+        suffix=_whole(batch.suffix),
+        query=_whole(batch.query),
+        present=torch.from_numpy(present),
+        features=_rows(features, batch.row),
+        offset=_rows(offset, batch.row),
+    ).to(device)
+
+
+def to_torch_query(
+    batch: QueryArrays, features: Floats, offset: Floats, device: Device
+) -> TorchQueryBatch:
+    """Return kernels and their launches as tensors on ``device``; arguments as of ``to_torch``."""
+    return TorchQueryBatch(
+        ids=_whole(batch.ids),
+        prefix_present=torch.from_numpy(batch.present.astype(np.bool_)),
+        suffix_ids=_whole(batch.suffix_ids),
+        suffix_numbers=split_numbers(batch.suffix_values),
+        suffix_present=torch.from_numpy(batch.suffix_present.astype(np.bool_)),
+        present=torch.from_numpy(batch.row >= 0),
+        features=_rows(features, batch.row),
+        offset=_rows(offset, batch.row),
+    ).to(device)
+
+
+def _whole(array: npt.NDArray[np.integer[Any]]) -> torch.Tensor:
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def _rows(values: Floats, row: npt.NDArray[np.int64]) -> torch.Tensor:
+    """Return ``values[row]``, shape (*row, ...), float32; zeros where the row is negative."""
+    taken = np.zeros((*row.shape, *values.shape[1:]), dtype=np.float32)
+    present = row >= 0
+    taken[present] = values[row[present]]
+    return torch.from_numpy(taken)

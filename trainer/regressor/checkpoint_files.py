@@ -1,0 +1,174 @@
+"""Tensors out of a Hugging Face folder, and why they cannot be read.
+
+Reads ``model.safetensors`` or its shards, else ``pytorch_model.bin`` or its shards, the latter only with
+``weights_only=True``: a pickle may run code, and a checkpoint is somebody else's file. Does not know any
+architecture. No network.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from llmperf_common.extras import require
+from trainer.errors import BadInput
+from trainer.regressor.backbones.lora import ADAPTER_NAMES
+
+CONFIG_FILE = "config.json"
+SAFETENSORS_FILE = "model.safetensors"
+BIN_FILE = "pytorch_model.bin"
+
+_MOST_NAMED = 5
+"""Missing tensors that a message names."""
+
+Rename = Callable[[str], str | None]
+"""From a checkpoint's tensor name to ours; None for one that is not needed."""
+
+Convert = Callable[[str, torch.Tensor], torch.Tensor]
+"""From our name and a checkpoint's tensor to ours, of the same shape."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Raises:
+        BadInput: The file is missing, unreadable, or holds no object.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"{path.parent}: no {path.name}; not a model's folder") from None
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: {error}") from None
+    if not isinstance(values, dict):
+        raise BadInput(f"{path}: holds {type(values).__name__}, not an object")
+    return values
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the ``config.json`` of a Hugging Face folder.
+
+    Raises:
+        BadInput: There is no such folder, or it has no readable ``config.json``.
+    """
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: no such folder; give one with {CONFIG_FILE} and weights")
+    return read_json(folder / CONFIG_FILE)
+
+
+def tensors_of(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and tensor of everything in a folder's weights, a file at a time.
+
+    Raises:
+        BadInput: There are no weights, a shard is missing, or a file is damaged.
+    """
+    for path in _weight_files(folder):
+        yield from tensors_in(path)
+
+
+def tensors_in(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and tensor of everything in one file, sorted by name.
+
+    Raises:
+        BadInput: The file is missing or damaged.
+    """
+    safetensors = require("safetensors", "deepspeed")
+    if not path.is_file():
+        raise BadInput(f"{path}: no such file; the checkpoint is not whole")
+    try:
+        if path.suffix == ".safetensors":
+            with safetensors.safe_open(path, framework="pt") as file:
+                for name in sorted(file.keys()):
+                    yield name, file.get_tensor(name)
+        else:
+            yield from _tensors_in_pickle(path)
+    except BadInput:
+        raise
+    except (safetensors.SafetensorError, OSError, EOFError, RuntimeError, ValueError) as error:
+        raise BadInput(f"{path}: damaged or truncated: {str(error)[:200]}") from None
+    except (pickle.UnpicklingError, AttributeError) as error:
+        raise BadInput(
+            f"{path}: not plain tensors, and no other pickle is read: {str(error)[:200]}"
+        ) from None
+
+
+def _tensors_in_pickle(path: Path) -> list[tuple[str, torch.Tensor]]:
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(state, dict):
+        raise BadInput(f"{path}: holds {type(state).__name__}, not tensors by name")
+    return sorted((name, value) for name, value in state.items() if isinstance(value, torch.Tensor))
+
+
+def load_into(
+    module: nn.Module,
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    *,
+    where: Path,
+    rename: Rename = lambda name: name,
+    convert: Convert = lambda _name, tensor: tensor,
+) -> None:
+    """Copy a checkpoint's tensors into a module, in the module's types.
+
+    Args:
+        module: whose weights and buffers are overwritten; its adapters, if any, are left.
+        tensors: the checkpoint's.
+        where: the checkpoint, for messages.
+        rename: the checkpoint's names to the module's.
+        convert: its layout to the module's.
+
+    Raises:
+        BadInput: A tensor is missing, unknown, or of another shape.
+    """
+    targets = {
+        name: tensor
+        for name, tensor in module.state_dict().items()
+        if name.rpartition(".")[2] not in ADAPTER_NAMES
+    }
+    found = set()
+    for name, tensor in tensors:
+        own = rename(name)
+        if own is None:
+            continue
+        if own not in targets:
+            raise BadInput(f"{where}: tensor {name} has no place in the model of its config")
+        if tensor.shape != targets[own].shape:
+            raise BadInput(
+                f"{where}: tensor {name} has shape {tuple(tensor.shape)}, "
+                f"but its config says {tuple(targets[own].shape)}"
+            )
+        with torch.no_grad():
+            targets[own].copy_(convert(own, tensor))
+        found.add(own)
+    missing = sorted(targets.keys() - found)
+    if missing:
+        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        raise BadInput(f"{where}: lacks {', '.join(missing[:_MOST_NAMED])}{more}")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write tensors, sorted by name, in safetensors' format as ``transformers`` reads it."""
+    save_file = require("safetensors.torch", "deepspeed").save_file
+    whole = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
+    save_file(whole, path, metadata={"format": "pt"})
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    for name in (SAFETENSORS_FILE, BIN_FILE):
+        if (folder / name).is_file():
+            return [folder / name]
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            shards = read_json(index).get("weight_map", {})
+            if not isinstance(shards, dict) or not shards:
+                raise BadInput(f"{index}: has no weight_map")
+            # The name alone: an index that points elsewhere is not followed.
+            return [folder / Path(str(shard)).name for shard in sorted(set(shards.values()))]
+    raise BadInput(
+        f"{folder}: no {SAFETENSORS_FILE} and no {BIN_FILE}, nor an index of their shards"
+    )

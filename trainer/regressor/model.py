@@ -1,0 +1,191 @@
+"""The regressor: tokens and features of launches in, log2(ns) and a spread out.
+
+Owns the composition of backbone, numeric tokens and head, and how it is built from a spec. Does not own
+weights on disk (``weights.py``) or the optimiser (``trainer.fit``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, assert_never
+
+import torch
+from torch import nn
+
+from trainer.errors import BadInput
+from trainer.regressor.attention import pack_mask
+from trainer.regressor.backbones.base import Backbone
+from trainer.regressor.backbones.codegen import CodeGenBackbone, CodeGenShape
+from trainer.regressor.backbones.hf_auto import AutoBackbone
+from trainer.regressor.backbones.lora import adapt
+from trainer.regressor.backbones.query_reader import QueryReader
+from trainer.regressor.backbones.small import SmallBackbone
+from trainer.regressor.batch import AnyBatch, Numbers, TorchBatch, TorchQueryBatch
+from trainer.regressor.head import Head, SoftplusHead
+from trainer.regressor.numeric import NumericEmbedding
+from trainer.regressor.spec import RegressorSpec
+
+AttentionForm = Literal["auto", "dense"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What the model says about each launch of a batch; padding launches hold finite numbers, too.
+
+    Attributes:
+        log2_ns: shape (b, m), float32.
+        spread: expected abs(log2(measured / predicted)), shape (b, m), float32, positive.
+    """
+
+    log2_ns: torch.Tensor
+    spread: torch.Tensor
+
+
+class Regressor(nn.Module):
+    """Backbone, numeric tokens and head. Use ``build_regressor``.
+
+    Attributes:
+        spec: what it was built from.
+        attention: ``dense`` takes the dense mask on a GPU, too.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: RegressorSpec,
+        backbone: Backbone | QueryReader,
+        numeric: NumericEmbedding | None,
+        head: Head | SoftplusHead,
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.attention: AttentionForm = "auto"
+        self.backbone = backbone
+        self.numeric = numeric
+        self.head = head
+
+    def forward(self, batch: AnyBatch) -> Output:
+        """Return log2(ns) and spread of each launch of the batch.
+
+        Args:
+            batch: ``TorchBatch`` for ``reads = "packed"``, ``TorchQueryBatch`` for ``"query"``.
+
+        Raises:
+            TypeError: The batch is of the other reading.
+        """
+        if isinstance(batch, TorchBatch) and isinstance(self.backbone, Backbone):
+            states = self._read_packs(self.backbone, batch)
+        elif isinstance(batch, TorchQueryBatch) and isinstance(self.backbone, QueryReader):
+            states = self.backbone(
+                self._embed(batch.ids, None),
+                batch.prefix_present,
+                self._embed(batch.suffix_ids, batch.suffix_numbers),
+                batch.suffix_present,
+            )
+        else:
+            raise TypeError(f"{type(self.backbone).__name__} does not read {type(batch).__name__}")
+        log2_ns, spread = self.head(states, batch.features, batch.offset)
+        return Output(log2_ns=log2_ns, spread=spread)
+
+    def compile_blocks(self) -> None:
+        """Compile the backbone's blocks for a GPU; see ``Backbone.compile_blocks``."""
+        if isinstance(self.backbone, Backbone):
+            self.backbone.compile_blocks()
+
+    def _read_packs(self, backbone: Backbone, batch: TorchBatch) -> torch.Tensor:
+        embeddings = self._embed(batch.ids, batch.numbers)
+        mask = pack_mask(
+            batch.kernel,
+            batch.suffix,
+            dtype=embeddings.dtype,
+            dense=self.attention == "dense" or not backbone.takes_blocks,
+        )
+        states: torch.Tensor = backbone(embeddings, batch.position, mask, batch.query)
+        return states
+
+    def _embed(self, ids: torch.Tensor, numbers: Numbers | None) -> torch.Tensor:
+        """Return the embeddings of text and numeric tokens, shape (*ids.shape, width)."""
+        text = self.backbone.embed(ids.clamp_min(0))
+        if self.numeric is None or numbers is None:
+            return text
+        number = self.numeric((-1 - ids).clamp_min(0), numbers).to(text.dtype)
+        return torch.where((ids < 0)[..., None], number, text)
+
+
+def build_regressor(spec: RegressorSpec, *, seed: int = 0) -> Regressor:
+    """Build a regressor with random weights, in float32 on the CPU.
+
+    Args:
+        spec: what to build.
+        seed: of the weights; torch's own generator is left as it is.
+
+    Raises:
+        BadInput: The backbone's config cannot be used, or does not fit vocabulary or context.
+        MissingExtra: Backbone auto needs ``transformers``, and it is not installed.
+    """
+    config = spec.config
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        backbone = _build_backbone(spec)
+        if config.lora_rank:
+            adapt(backbone, config.lora_rank)
+        numeric = NumericEmbedding(spec.num_slots, backbone.width) if spec.num_slots else None
+        head: Head | SoftplusHead
+        match config.head:
+            case "softplus":
+                head = SoftplusHead(width=backbone.width)
+            case "linear":
+                num_features = len(spec.feature_names) if config.features else 0
+                head = Head(
+                    width=backbone.width, num_features=num_features, hidden=config.head_width
+                )
+            case _:
+                assert_never(config.head)
+    return Regressor(spec=spec, backbone=backbone, numeric=numeric, head=head)
+
+
+def without_adapters(spec: RegressorSpec) -> RegressorSpec:
+    """Return the spec of the regressor that merging its adapters makes."""
+    return replace(spec, config=spec.config.model_copy(update={"lora_rank": 0}))
+
+
+def _build_backbone(spec: RegressorSpec) -> Backbone | QueryReader:
+    config = spec.config
+    if config.reads == "query" and config.backbone != "small":
+        raise BadInput(
+            f"regressor.reads = 'query' needs an encoder of our own: set regressor.backbone = 'small', "
+            f"not {config.backbone!r}"
+        )
+    match config.backbone:
+        case "small":
+            build = QueryReader if config.reads == "query" else SmallBackbone
+            return build(
+                vocabulary=spec.vocabulary,
+                width=config.width,
+                depth=config.depth,
+                heads=config.heads,
+                checkpointing=config.activation_checkpointing,
+            )
+        case "codegen":
+            shape = CodeGenShape.from_config(spec.backbone)
+            _check_fits(spec, shape.vocabulary, shape.context)
+            return CodeGenBackbone(shape, checkpointing=config.activation_checkpointing)
+        case "auto":
+            auto = AutoBackbone(spec.backbone, checkpointing=config.activation_checkpointing)
+            rows = auto.model.get_input_embeddings().weight.shape[0]
+            _check_fits(spec, rows, getattr(auto.model.config, "max_position_embeddings", None))
+            return auto
+        case _:
+            assert_never(config.backbone)
+
+
+def _check_fits(spec: RegressorSpec, vocabulary: int, context: int | None) -> None:
+    if spec.vocabulary > vocabulary:
+        raise BadInput(
+            f"the tokenizer produces {spec.vocabulary} tokens, but the checkpoint's embedding has "
+            f"{vocabulary} rows: take the checkpoint's own tokenizer"
+        )
+    if context is not None and spec.context > context:
+        raise BadInput(
+            f"prompt.max_tokens = {spec.context}: the checkpoint reads at most {context} tokens"
+        )

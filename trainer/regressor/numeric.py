@@ -1,0 +1,69 @@
+"""Numbers as tokens: what a slot holds, how large it is, and how it divides.
+
+A size's logarithm decides most of a time; its remainders by the warp's and the tile's width decide the rest.
+Text needs several tokens to say the first and cannot say the second.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from trainer.regressor.batch import Numbers
+from trainer.regressor.precise import PreciseLinear, full_precision, widen
+
+PERIODS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+"""Periods of the waves over log2(1 + abs(v)): from half a doubling to the whole range of 64-bit integers."""
+
+_LINEAR_SCALE = 16.0
+"""log2 is divided by this, the middle of what sizes are, so that it starts at the waves' scale."""
+
+_STD = 0.1
+"""Of the first weights, as of the small model's text embedding."""
+
+
+class NumericEmbedding(nn.Module):
+    """Embeds numeric tokens: the sum of slot, smooth log2, sign and two remainders.
+
+    Args:
+        num_slots: how many slots the prompt has.
+        width: size of the embedding.
+    """
+
+    def __init__(self, num_slots: int, width: int) -> None:
+        super().__init__()
+        self.slot = nn.Embedding(num_slots, width)
+        self.sign = nn.Embedding(3, width)
+        # Index 0 is "not an integer"; remainder r is index r + 1.
+        self.remainder_32 = nn.Embedding(33, width)
+        self.remainder_128 = nn.Embedding(129, width)
+        self.log2 = PreciseLinear(2 * len(PERIODS) + 1, width)
+        for layer in (self.slot, self.sign, self.remainder_32, self.remainder_128):
+            nn.init.normal_(layer.weight, std=_STD)
+        nn.init.normal_(self.log2.weight, std=_STD)
+        nn.init.zeros_(self.log2.bias)
+
+    def forward(self, slot: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+        """Return embeddings in float32 (float64 for a float64 model), shape (*slot.shape, width).
+
+        Args:
+            slot: slot of each token, from 0, any shape.
+            numbers: the tokens' numbers, of that shape.
+        """
+        with full_precision(slot):
+            embedded: torch.Tensor = self.log2(waves(numbers.log2))
+            for table, index in (
+                (self.slot, slot),
+                (self.sign, numbers.sign),
+                (self.remainder_32, numbers.remainder_32 + 1),
+                (self.remainder_128, numbers.remainder_128 + 1),
+            ):
+                embedded = embedded + widen(table(index))
+        return embedded
+
+
+def waves(log2: torch.Tensor) -> torch.Tensor:
+    """Return smooth features of log2 values, shape (*log2.shape, 2 len(PERIODS) + 1)."""
+    period = torch.tensor(PERIODS, dtype=log2.dtype, device=log2.device)
+    angle = 2 * torch.pi * log2[..., None] / period
+    return torch.cat((angle.sin(), angle.cos(), log2[..., None] / _LINEAR_SCALE), dim=-1)

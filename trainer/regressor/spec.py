@@ -1,0 +1,70 @@
+"""All that it takes to build a regressor again: what is written beside its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmperf_common.config import ConfigError
+from trainer.errors import BadInput
+from trainer.regressor_config import RegressorConfig
+
+FORMAT = 1
+"""Of the JSON; raised when an older reader would misread it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegressorSpec:
+    """What a regressor is made of.
+
+    Attributes:
+        config: the run's ``regressor`` node.
+        vocabulary: text tokens that the tokenizer can produce.
+        num_slots: slots of numeric tokens; 0 where the prompt has none.
+        feature_names: launch features in the order of the batch's columns; read where ``config.features``.
+        context: longest sequence in tokens.
+        backbone: the backbone's own ``config.json``; empty for backbone small.
+    """
+
+    config: RegressorConfig
+    vocabulary: int
+    num_slots: int
+    feature_names: tuple[str, ...]
+    context: int
+    backbone: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as JSON's types; ``from_json`` takes it back."""
+        return {
+            "format": FORMAT,
+            "config": self.config.model_dump(mode="json"),
+            "vocabulary": self.vocabulary,
+            "num_slots": self.num_slots,
+            "feature_names": list(self.feature_names),
+            "context": self.context,
+            "backbone": dict(self.backbone),
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RegressorSpec:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            BadInput: A key is missing or wrong, or a newer version wrote it.
+        """
+        if values.get("format") != FORMAT:
+            raise BadInput(
+                f"regressor of format {values.get('format')!r}, this version reads {FORMAT}"
+            )
+        try:
+            return cls(
+                config=RegressorConfig.from_mapping(values["config"]),
+                vocabulary=int(values["vocabulary"]),
+                num_slots=int(values["num_slots"]),
+                feature_names=tuple(values["feature_names"]),
+                context=int(values["context"]),
+                backbone=dict(values["backbone"]),
+            )
+        except (KeyError, TypeError, ValueError, ConfigError) as error:
+            raise BadInput(f"regressor's spec: {type(error).__name__}: {error}") from None

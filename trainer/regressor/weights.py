@@ -1,0 +1,172 @@
+"""A regressor's folder: a Hugging Face folder with our head and spec beside it.
+
+::
+
+    FOLDER/
+      config.json  model.safetensors    the backbone, as transformers loads it (codegen, auto);
+                                        backbone small has model.safetensors alone
+      head.safetensors                  head and numeric tokens, with what standardises them
+      regressor.json                    the spec
+
+Low-rank adapters are merged when it is written. A caller that must survive a crash writes to a temporary
+name and renames.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.errors import BadInput
+from trainer.regressor.backbones.codegen import CodeGenBackbone, CodeGenShape
+from trainer.regressor.backbones.hf_auto import AutoBackbone, check_reads_packs
+from trainer.regressor.backbones.lora import merged
+from trainer.regressor.batch import Device
+from trainer.regressor.checkpoint_files import (
+    CONFIG_FILE,
+    SAFETENSORS_FILE,
+    load_into,
+    read_config,
+    read_json,
+    tensors_in,
+    tensors_of,
+    write_tensors,
+)
+from trainer.regressor.codegen_weights import our_name, to_our_layout, to_their_layout
+from trainer.regressor.inference import Precision, set_precision
+from trainer.regressor.model import Regressor, build_regressor, without_adapters
+from trainer.regressor.spec import RegressorSpec
+from trainer.regressor_config import RegressorConfig
+
+SPEC_FILE = "regressor.json"
+HEAD_FILE = "head.safetensors"
+
+_BACKBONE = "backbone."
+
+
+def read_backbone_config(folder: Path, config: RegressorConfig) -> dict[str, Any]:
+    """Return a checkpoint's ``config.json`` for ``RegressorSpec.backbone``.
+
+    Args:
+        folder: a local Hugging Face folder.
+        config: says which backbone it is for.
+
+    Raises:
+        BadInput: There is no such folder or config, it is of another architecture, or backbone small,
+            which has no published checkpoint, was asked for.
+    """
+    if config.backbone == "small":
+        raise BadInput("backbone small starts from scratch: it takes no checkpoint")
+    values = read_config(folder)
+    if config.backbone == "codegen":
+        try:
+            CodeGenShape.from_config(values)
+        except BadInput as error:
+            raise BadInput(f"{folder}: {error}") from None
+    elif not values.get("model_type"):
+        raise BadInput(f"{folder}: its {CONFIG_FILE} names no model_type")
+    return values
+
+
+def load_backbone(model: Regressor, folder: Path) -> None:
+    """Copy a Hugging Face folder's weights into the backbone; head and adapters are left.
+
+    Raises:
+        BadInput: A file is missing, damaged or truncated; a tensor is missing, unknown or of another shape
+            than the spec's config says; an auto backbone with these weights does not honour the mask.
+    """
+    backbone = model.backbone
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: no such folder")
+    if isinstance(backbone, CodeGenBackbone):
+        load_into(
+            backbone, tensors_of(folder), where=folder, rename=our_name, convert=to_our_layout
+        )
+    elif isinstance(backbone, AutoBackbone):
+        _load_auto(backbone, folder)
+    else:
+        load_into(backbone, tensors_of(folder), where=folder)
+
+
+def save_regressor(
+    model: Regressor, folder: Path, state: Mapping[str, torch.Tensor] | None = None
+) -> None:
+    """Write a regressor; ``load_regressor`` reads it.
+
+    Args:
+        model: what is written.
+        folder: made if it is not there; files of the same names are replaced.
+        state: the model's whole state dict; None takes ``model.state_dict()``. A sharded model (ZeRO-3)
+            must be gathered by the caller.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = merged(model.state_dict() if state is None else state)
+    backbone = {
+        name.removeprefix(_BACKBONE): tensor
+        for name, tensor in whole.items()
+        if name.startswith(_BACKBONE)
+    }
+    if isinstance(model.backbone, CodeGenBackbone):
+        backbone = to_their_layout(backbone)
+        _write_json(folder / CONFIG_FILE, _codegen_json(model.spec, backbone))
+    elif isinstance(model.backbone, AutoBackbone):
+        backbone = {name.removeprefix("model."): tensor for name, tensor in backbone.items()}
+        model.backbone.model.config.architectures = [type(model.backbone.model).__name__]
+        model.backbone.model.config.save_pretrained(folder)
+    write_tensors(folder / SAFETENSORS_FILE, backbone)
+    rest = {name: tensor for name, tensor in whole.items() if not name.startswith(_BACKBONE)}
+    write_tensors(folder / HEAD_FILE, rest)
+    _write_json(folder / SPEC_FILE, without_adapters(model.spec).to_json())
+
+
+def load_regressor(
+    folder: Path, device: Device = "cpu", precision: Precision = "fp32"
+) -> Regressor:
+    """Read what ``save_regressor`` wrote, ready to predict.
+
+    Args:
+        folder: the regressor's.
+        device: where it goes.
+        precision: of the backbone's weights; the rest is float32.
+
+    Raises:
+        BadInput: There is no such folder, or a file is missing, damaged or of another shape.
+    """
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: no such folder")
+    model = build_regressor(RegressorSpec.from_json(read_json(folder / SPEC_FILE)))
+    load_backbone(model, folder)
+    rest = torch.nn.ModuleDict({"head": model.head})
+    if model.numeric is not None:
+        rest["numeric"] = model.numeric
+    load_into(rest, tensors_in(folder / HEAD_FILE), where=folder / HEAD_FILE)
+    set_precision(model, precision)
+    return model.to(device).eval()
+
+
+def _load_auto(backbone: AutoBackbone, folder: Path) -> None:
+    """Load weights under the base model's names, or under those of a model with a head on it."""
+    inner = backbone.model
+    wanted = set(inner.state_dict())
+    prefix = f"{inner.base_model_prefix}."
+
+    def rename(name: str) -> str | None:
+        plain = name if name in wanted else name.removeprefix(prefix)
+        # What is left over belongs to a head that is not used here.
+        return plain if plain in wanted else None
+
+    load_into(inner, tensors_of(folder), where=folder, rename=rename)
+    check_reads_packs(backbone)
+
+
+def _codegen_json(spec: RegressorSpec, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    dtype = str(tensors["wte.weight"].dtype).removeprefix("torch.")
+    return {**spec.backbone, "architectures": ["CodeGenModel"], "torch_dtype": dtype}
+
+
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
