@@ -7,12 +7,14 @@
     |   +-- OutputTaken            (llmperf_common.outputs) the output folder holds what this command did not write
     |       +-- RunExists          the output folder holds another run
     +-- BadInput                   a kernel, argument, size, device, run or dataset that cannot be used (exit 3)
-        +-- SeenRows               rows of families trained on, without leave to score them
+    |   +-- SeenRows               rows of families trained on, without leave to score them
+    |   +-- FitFailed              a fit that cannot go on: a loss that is no number, a full disk, a dead process
+    +-- Interrupted                a fit that was asked to end, its state saved (exit 130)
 """
 
 from __future__ import annotations
 
-from llmperf_common.errors import LlmperfError
+from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.outputs import OutputTaken
 
 
@@ -26,3 +28,13 @@ class BadInput(LlmperfError, ValueError):  # noqa: N818  (named for what is wron
 
 class SeenRows(BadInput):
     """Rows of families that the model was trained on were asked for without ``allow_seen``."""
+
+
+class FitFailed(BadInput):
+    """A fit cannot go on. Its last whole checkpoint stays; the message says what to change."""
+
+
+class Interrupted(LlmperfError):  # noqa: N818  (it names a state, as the house's other errors do)
+    """A signal ended the fit between two steps; the same command goes on from the checkpoint it saved."""
+
+    exit_code = Exit.INTERRUPTED

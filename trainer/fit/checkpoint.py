@@ -1,0 +1,309 @@
+"""What a fit must remember to go on exactly: master weights, AdamW's moments, and a few numbers.
+
+Owns the content of a checkpoint and how the ranks write and read it together. The format knows neither world
+size nor ZeRO stage: parameters lie in it by name, whole, in float32, so that a fit resumes at any of them.
+Frozen parameters and buffers do not change in a fit and are not kept.
+
+Safetensors files hold up to ``_SHARD_ELEMENTS`` elements each; the plan depends on the shapes alone. Rank r
+writes the shards r, r + world_size, ...
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from trainer.errors import BadInput, FitFailed, RunExists
+from trainer.fit.checkpoint_folder import (
+    STATE_FILE,
+    Checkpoint,
+    CrashPoint,
+    begin,
+    drop,
+    newest_whole,
+    prune,
+    publish,
+    read_whole,
+    set_aside,
+    steps_in,
+    write_file,
+)
+from trainer.fit.checkpoint_folder import name_of as name_of_step
+from trainer.fit.engine import Engine, ParameterState
+from trainer.fit.ranks import Ranks
+from trainer.fit.stopping import Stopping
+
+_FORMAT = 1
+_SHARD_ELEMENTS = 2**28
+"""1 GiB of weights and 2 GiB of moments: what a rank holds in memory at a time."""
+_FIRST_MOMENT = ".exp_avg"
+_SECOND_MOMENT = ".exp_avg_sq"
+_SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitState:
+    """Where a fit is, beside its weights.
+
+    Attributes:
+        step: optimiser steps done, each of which was one update of AdamW.
+        identity: of the run: what must not differ where a fit goes on.
+        stopping: what the validation loss has said.
+        seconds: spent fitting, over all starts.
+    """
+
+    step: int
+    identity: str
+    stopping: Stopping
+    seconds: float
+
+
+def save(
+    folder: Path,
+    engine: Engine,
+    state: FitState,
+    ranks: Ranks,
+    *,
+    keep: int,
+    at_point: CrashPoint,
+) -> Path:
+    """Write a checkpoint, all ranks together, and remove those no longer kept.
+
+    Args:
+        folder: of the checkpoints, seen by all ranks.
+        engine: whose weights and moments are written.
+        state: the rest.
+        ranks: the group.
+        keep: newest checkpoints that stay, beside the best of each.
+        at_point: called on the writing rank after each step of the writing.
+
+    Returns:
+        The checkpoint's folder.
+
+    Raises:
+        FitFailed: It cannot be written. The checkpoints before it stay.
+    """
+    assert engine.num_updates == state.step, "each step updates the weights once"
+    new, problem = folder / (".new-" + name_of_step(state.step)), ""
+    if ranks.is_first:
+        problem = _attempt(lambda: begin(folder, state.step)) or ""
+        at_point("begun")
+    problem = ranks.broadcast(problem)
+    files: dict[str, Any] = {}
+    if not problem:
+        problem, files = _write_shards(new, engine, ranks, at_point)
+    if ranks.is_first:
+        if not problem:
+            problem = _attempt(lambda: _finish(folder, new, files, state, keep, at_point)) or ""
+        if problem:
+            drop(new)
+            problem = _message(folder, state.step, problem)
+    problem = ranks.broadcast(problem)
+    if problem:
+        raise FitFailed(problem)
+    return folder / name_of_step(state.step)
+
+
+def resume(folder: Path, identity: str, ranks: Ranks) -> tuple[Checkpoint, FitState] | None:
+    """Return the newest whole checkpoint and its state, the same on all ranks; None to begin anew.
+
+    Newer ones that are not whole are set aside.
+
+    Raises:
+        RunExists: It belongs to another run.
+    """
+    found = newest_whole(folder) if ranks.is_first else None
+    if ranks.is_first:
+        for step in steps_in(folder):
+            if found is None or step > found.step:
+                set_aside(folder / name_of_step(step))
+    found = ranks.broadcast(found)
+    if found is None:
+        return None
+    if (found.state.get("format"), found.state.get("identity")) != (_FORMAT, identity):
+        raise RunExists(
+            f"{folder}: holds the checkpoints of another run (other data, model, config or release): "
+            "name another output folder"
+        )
+    return found, FitState(
+        step=found.step,
+        identity=identity,
+        stopping=Stopping.from_json(found.state["stopping"]),
+        seconds=float(found.state["seconds"]),
+    )
+
+
+def load_weights(checkpoint: Path, model: nn.Module) -> None:
+    """Set the trainable parameters of ``model`` to the master weights of a checkpoint.
+
+    Raises:
+        BadInput: It holds other parameters, or cannot be read.
+    """
+    parameters = {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
+    _check_shapes(checkpoint, {name: one.shape for name, one in parameters.items()})
+    try:
+        for path in sorted(checkpoint.glob("weights-*.safetensors")):
+            with safe_open(path, framework="pt") as file, torch.no_grad():
+                for name in file.keys():  # noqa: SIM118  (it is no dict)
+                    parameters[name].copy_(file.get_tensor(name))
+    except (OSError, SafetensorError) as error:
+        raise BadInput(f"{checkpoint}: cannot be read ({error})") from None
+
+
+def states_of(checkpoint: Path) -> Iterator[tuple[str, ParameterState]]:
+    """Give each parameter's state in a checkpoint, one after the other."""
+    for path in sorted(checkpoint.glob("weights-*.safetensors")):
+        beside = path.with_name(path.name.replace("weights-", "moments-"))
+        with (
+            safe_open(path, framework="pt") as weights,
+            safe_open(beside, framework="pt") as moments,
+        ):
+            for name in weights.keys():  # noqa: SIM118
+                yield (
+                    name,
+                    ParameterState(
+                        weight=weights.get_tensor(name),
+                        exp_avg=moments.get_tensor(name + _FIRST_MOMENT),
+                        exp_avg_sq=moments.get_tensor(name + _SECOND_MOMENT),
+                    ),
+                )
+
+
+def _write_shards(
+    new: Path, engine: Engine, ranks: Ranks, at_point: CrashPoint
+) -> tuple[str, dict[str, Any]]:
+    """Write all weights and moments; return the first rank's problem (or "") and all files' facts."""
+    shards = _plan(engine.parameters)
+    mine: dict[str, Any] = {}
+    problem = ""
+    for first in range(0, len(shards), ranks.world_size):
+        states: dict[str, ParameterState] = {}
+        for number, names in enumerate(shards[first : first + ranks.world_size], first):
+            for name in names:
+                state = engine.state(name)  # all ranks gather it, one keeps it
+                if number % ranks.world_size == ranks.rank:
+                    states[name] = _on_cpu(state)
+        if states and not problem:
+            number = first + ranks.rank
+
+            def write(number: int = number, states: Mapping[str, ParameterState] = states) -> None:
+                for name, content in _files(number, states):
+                    mine[name] = write_file(new / name, content)
+                    at_point(name)
+
+            problem = _attempt(write) or ""
+    gathered = ranks.gather((problem, mine))
+    files = {name: facts for _, part in gathered for name, facts in part.items()}
+    return next((problem for problem, _ in gathered if problem), ""), files
+
+
+def _finish(
+    folder: Path,
+    new: Path,
+    files: dict[str, Any],
+    state: FitState,
+    keep: int,
+    at_point: CrashPoint,
+) -> None:
+    content = {
+        "format": _FORMAT,
+        "step": state.step,
+        "identity": state.identity,
+        "stopping": state.stopping.to_json(),
+        "seconds": state.seconds,
+    }
+    files[STATE_FILE] = write_file(new / STATE_FILE, json.dumps(content, indent=1).encode())
+    at_point(STATE_FILE)
+    publish(new, files, at_point)
+    prune(folder, keep, _best_steps(folder, keep), at_point)
+
+
+def _best_steps(folder: Path, keep: int) -> set[int]:
+    """Return the best steps that the newest checkpoints name: a fit may resume from each of them."""
+    best = set()
+    for step in steps_in(folder)[-keep:]:
+        try:
+            text = (folder / name_of_step(step) / STATE_FILE).read_text(encoding="utf-8")
+            best.add(Stopping.from_json(json.loads(text)["stopping"]).best_step)
+        except (OSError, ValueError, KeyError):
+            continue  # not whole
+    return {step for step in best if step is not None}
+
+
+def _files(number: int, states: Mapping[str, ParameterState]) -> Iterator[tuple[str, bytes]]:
+    weights = {name: state.weight for name, state in states.items()}
+    yield f"weights-{number:05d}.safetensors", safetensors.torch.save(weights)
+    moments = {name + _FIRST_MOMENT: state.exp_avg for name, state in states.items()}
+    moments |= {name + _SECOND_MOMENT: state.exp_avg_sq for name, state in states.items()}
+    yield f"moments-{number:05d}.safetensors", safetensors.torch.save(moments)
+
+
+def _plan(shapes: Mapping[str, torch.Size]) -> list[list[str]]:
+    """Return the names of each shard, at most ``_SHARD_ELEMENTS`` elements unless one name has more."""
+    shards: list[list[str]] = []
+    room = 0
+    for name, shape in shapes.items():
+        if not shards or prod(shape) > room:
+            shards.append([])
+            room = _SHARD_ELEMENTS
+        shards[-1].append(name)
+        room -= prod(shape)
+    return shards
+
+
+def _on_cpu(state: ParameterState) -> ParameterState:
+    return ParameterState(
+        weight=state.weight.cpu().contiguous(),
+        exp_avg=state.exp_avg.cpu().contiguous(),
+        exp_avg_sq=state.exp_avg_sq.cpu().contiguous(),
+    )
+
+
+def _check_shapes(checkpoint: Path, wanted: Mapping[str, torch.Size]) -> None:
+    there: dict[str, list[int]] = {}
+    try:
+        for path in checkpoint.glob("weights-*.safetensors"):
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118
+                    there[name] = list(file.get_slice(name).get_shape())
+    except (OSError, SafetensorError) as error:
+        raise BadInput(f"{checkpoint}: cannot be read ({error})") from None
+    for name in sorted(wanted.keys() | there.keys()):
+        ours, theirs = wanted.get(name), there.get(name)
+        if ours is None or theirs is None or list(ours) != theirs:
+            raise BadInput(
+                f"{checkpoint}: is of another model: {name} has shape "
+                f"{theirs or 'none'} there and {None if ours is None else list(ours) or 'none'} here"
+            )
+
+
+def _attempt(work: Any) -> str | None:
+    """Return what went wrong with a file, as text for all ranks; None if nothing did."""
+    try:
+        work()
+    except OSError as error:
+        if error.errno in _SPACE_ERRORS:
+            return "the disk is full: free some space and run the same command again"
+        return f"{error.strerror or error}: mend this and run the same command again"
+    return None
+
+
+def _message(folder: Path, step: int, problem: str) -> str:
+    whole = next(
+        (old for old in reversed(steps_in(folder)) if not isinstance(read_whole(folder, old), str)),
+        None,
+    )
+    kept = "no checkpoint was there before" if whole is None else f"step {whole} is kept"
+    return f"{folder}: the checkpoint of step {step} cannot be written ({kept}); {problem}"

@@ -1,0 +1,329 @@
+"""The only door to DeepSpeed: one optimiser step over all ranks, and its state by parameter name.
+
+Owns DeepSpeed's configuration, the scale that makes uneven passes count by their weights, and the way of
+weights and AdamW moments in and out of the partitions that ZeRO makes. Does not own what a step is made of
+(``step_source.py``) nor the learning rate (``schedule.py``).
+
+The gradient of a step is that of sum(w * l) / sum(w) over all ranks and passes. DeepSpeed averages gradients
+over ranks and adds them over passes, so each pass is multiplied by the number of ranks over the step's weight.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import math
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from llmperf_common.extras import require
+from trainer.fit.loss import LossKind, losses
+from trainer.fit.ranks import Ranks
+from trainer.fit.step_source import Pass
+from trainer.regressor_config import OptimiserConfig
+
+_logger = logging.getLogger(__name__)
+
+BACKBONE = "backbone."
+"""How the names of the parameters begin that have a learning rate of their own."""
+_BETA_1 = 0.9
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_LARGEST_BUCKET = 50_000_000
+"""Elements that are reduced at once: 200 MB of gradients in float32, of DeepSpeed's 500 million by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterState:
+    """One trainable parameter with its moments, whole, in float32.
+
+    Attributes:
+        weight: the master weight.
+        exp_avg: AdamW's first moment, of the shape of ``weight``.
+        exp_avg_sq: AdamW's second moment.
+    """
+
+    weight: torch.Tensor
+    exp_avg: torch.Tensor
+    exp_avg_sq: torch.Tensor
+
+
+def deepspeed_config(
+    optimiser: OptimiserConfig, *, world_size: int, num_parameters: int
+) -> dict[str, Any]:
+    """Return DeepSpeed's configuration.
+
+    The batch sizes in it are of no meaning: the engine says itself which pass is a step's last.
+    """
+    bucket = min(num_parameters, _LARGEST_BUCKET)
+    bucket += bucket % 2  # DeepSpeed wants an even number
+    zero: dict[str, Any] = {
+        "stage": optimiser.zero_stage,
+        "reduce_bucket_size": bucket,
+        "allgather_bucket_size": bucket,
+        "overlap_comm": False,
+    }
+    if optimiser.zero_stage == 3:
+        zero["stage3_prefetch_bucket_size"] = bucket
+        zero["stage3_param_persistence_threshold"] = 10_000
+    config: dict[str, Any] = {
+        "train_batch_size": world_size,
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": optimiser.clip_norm,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "communication_data_type": "fp32",
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "steps_per_print": 2**31,
+    }
+    if optimiser.precision == "bf16":
+        # A gradient that is not finite ends the fit (loop.py): the norm says so without another pass over all.
+        config["bf16"] = {"enabled": True, "check_grad_overflow": False}
+    return config
+
+
+class Engine:
+    """A model under DeepSpeed. Its parameters belong to the engine from here on.
+
+    Args:
+        model: gives an ``Output`` for a batch. With ``bf16`` its parameters are cast; its buffers are not.
+        optimiser: how the weights are fitted.
+        ranks: the group; all of it makes its engine at the same time.
+    """
+
+    def __init__(self, model: nn.Module, *, optimiser: OptimiserConfig, ranks: Ranks) -> None:
+        deepspeed = _deepspeed(ranks)
+        self._tensors = deepspeed.utils
+        self._ranks = ranks
+        self._objective = _Objective(model.to(ranks.device), optimiser.loss)
+        self._parameters = {
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        }
+        groups, self._shares = _parameter_groups(self._parameters, optimiser)
+        adam = torch.optim.AdamW(
+            groups,
+            lr=optimiser.learning_rate,
+            betas=(_BETA_1, optimiser.beta_2),
+            fused=ranks.device.type == "cuda",
+        )
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        self._is_stage_3 = optimiser.zero_stage == 3
+        config = deepspeed_config(
+            optimiser,
+            world_size=ranks.world_size,
+            num_parameters=sum(one.numel() for one in self._parameters.values()),
+        )
+        with _prints_logged():
+            self._deepspeed, *_ = deepspeed.initialize(
+                model=self._objective, optimizer=adam, config=config, dist_init_required=False
+            )
+        _put_back(model, buffers)
+        self._make_moments()
+
+    def add_gradient(self, one: Pass, *, total_weight: float, is_last: bool) -> float:
+        """Add the gradient of a pass, and return the pass's weighted sum of losses.
+
+        Args:
+            one: the pass.
+            total_weight: of the step, over all ranks and passes.
+            is_last: no pass of this step follows.
+        """
+        self._deepspeed.set_gradient_accumulation_boundary(is_last)
+        objective, of_time = self._deepspeed(one, self._ranks.world_size / total_weight)
+        self._deepspeed.backward(objective, scale_wrt_gas=False)
+        return float(of_time)
+
+    def step(self, learning_rate: float) -> float:
+        """Update the weights, and return the norm of the gradient before it was clipped."""
+        groups = self._deepspeed.optimizer.param_groups
+        for group, share in zip(groups, self._shares, strict=True):
+            group["lr"] = learning_rate * share
+        self._deepspeed.step()
+        norm = self._deepspeed.get_global_grad_norm()
+        norm = math.nan if norm is None else float(norm)
+        return norm if norm >= 0 else math.nan  # DeepSpeed writes a norm that is not finite as -1
+
+    @torch.no_grad()
+    def loss_of(self, one: Pass) -> float:
+        """Return the weighted sum of losses of a pass; changes nothing."""
+        self._deepspeed.eval()
+        try:
+            _, of_time = self._deepspeed(one, 1.0)
+        finally:
+            self._deepspeed.train()
+        return float(of_time)
+
+    @property
+    def parameters(self) -> Mapping[str, torch.Size]:
+        """Names and whole shapes of the trainable parameters."""
+        return {name: getattr(one, "ds_shape", one.shape) for name, one in self._parameters.items()}
+
+    @property
+    def num_updates(self) -> int:
+        """AdamW's own count of steps."""
+        inner = self._deepspeed.optimizer.optimizer
+        counts = {int(inner.state[flat]["step"]) for flat in self._partitions()}
+        assert len(counts) == 1, "the partitions were updated together"
+        return counts.pop()
+
+    def state(self, name: str) -> ParameterState:
+        """Return a parameter's state, gathered from the ranks: all of them call it together."""
+        parameter = self._parameters[name]
+        weight = self._tensors.safe_get_full_fp32_param(parameter)
+        moments = {
+            key: self._tensors.safe_get_full_optimizer_state(parameter, key) for key in _MOMENTS
+        }
+        shape = self.parameters[name]
+        return ParameterState(
+            weight=weight.reshape(shape),
+            **{key: moment.reshape(shape) for key, moment in moments.items()},
+        )
+
+    def restore(self, states: Iterator[tuple[str, ParameterState]], *, num_updates: int) -> None:
+        """Put back what ``state`` gave, of each parameter, at whatever world size and stage.
+
+        The model must have been made with these weights, too: this sets the master copies.
+        """
+        for name, state in states:
+            parameter = self._parameters[name]
+            self._set(parameter, state.weight, None)
+            self._set(parameter, state.exp_avg, "exp_avg")
+            self._set(parameter, state.exp_avg_sq, "exp_avg_sq")
+        inner = self._deepspeed.optimizer.optimizer
+        for flat in self._partitions():
+            inner.state[flat]["step"].fill_(float(num_updates))
+
+    def close(self) -> None:
+        """Give back DeepSpeed's hooks and buffers; the model is of no further use."""
+        self._deepspeed.destroy()
+
+    def _set(self, parameter: nn.Parameter, value: torch.Tensor, key: str | None) -> None:
+        value = value.to(self._ranks.device)
+        if not self._is_stage_3:
+            if key is None:
+                self._tensors.safe_set_full_fp32_param(parameter, value)
+            else:
+                self._tensors.safe_set_full_optimizer_state(parameter, value, key)
+            return
+        # safe_set_full_* fails where the elements do not divide by the ranks: the local part is cut here.
+        num_elements = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
+        local = torch.zeros(num_elements, dtype=torch.float32, device=self._ranks.device)
+        mine = value.flatten()[num_elements * self._ranks.rank :][:num_elements]
+        local[: mine.numel()] = mine
+        if key is None:
+            self._tensors.safe_set_local_fp32_param(parameter, local)
+        else:
+            self._tensors.safe_set_local_optimizer_state(parameter, local, key)
+
+    def _partitions(self) -> list[torch.Tensor]:
+        """Return the flat float32 tensors that AdamW updates on this rank."""
+        zero = self._deepspeed.optimizer
+        if self._is_stage_3:
+            return list(zero.fp32_partitioned_groups_flat)
+        return [flat for group in zero.optimizer.param_groups for flat in group["params"]]
+
+    def _make_moments(self) -> None:
+        """Make AdamW's state as its first step would: it can be restored and saved from step 0 on."""
+        zero = self._deepspeed.optimizer
+        for flat in self._partitions():
+            is_fused = flat.device.type == "cuda"
+            zero.optimizer.state[flat] = {
+                "step": torch.zeros((), device=flat.device if is_fused else "cpu"),
+                **{key: torch.zeros_like(flat, requires_grad=False) for key in _MOMENTS},
+            }
+        if not self._is_stage_3:
+            zero._lazy_init_hp_params_optimizer_state()  # links them to the parameters by name
+
+
+class _Objective(nn.Module):
+    """The model with its loss: DeepSpeed's hooks want a tensor as output."""
+
+    def __init__(self, model: nn.Module, kind: LossKind) -> None:
+        super().__init__()
+        self.model = model
+        self._kind: LossKind = kind
+
+    def forward(self, one: Pass, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the objective times ``scale``, and the sum of losses without gradient."""
+        output = self.model(one.batch)
+        device = output.log2_ns.device
+        sums = losses(
+            self._kind,
+            output.log2_ns,
+            output.spread,
+            one.log2_ns.to(device),
+            one.weight.to(device),
+        )
+        return sums.objective * scale, sums.of_time
+
+
+def _parameter_groups(
+    parameters: Mapping[str, nn.Parameter], optimiser: OptimiserConfig
+) -> tuple[list[dict[str, Any]], list[float]]:
+    """Return AdamW's groups, and the share of the learning rate that each has.
+
+    Matrices decay, vectors do not.
+    """
+    of_backbone = (optimiser.backbone_learning_rate or optimiser.learning_rate) / (
+        optimiser.learning_rate
+    )
+    groups: list[dict[str, Any]] = []
+    shares: list[float] = []
+    for is_backbone in (True, False):
+        for is_matrix in (True, False):
+            members = [
+                parameter
+                for name, parameter in parameters.items()
+                if name.startswith(BACKBONE) == is_backbone and (parameter.ndim > 1) == is_matrix
+            ]
+            if members:
+                decay = optimiser.weight_decay if is_matrix else 0.0
+                groups.append({"params": members, "weight_decay": decay})
+                shares.append(of_backbone if is_backbone else 1.0)
+    return groups, shares
+
+
+def _put_back(model: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
+    """Undo bf16's cast of the buffers: they hold constants, such as the mean of the targets."""
+    for name, buffer in buffers.items():
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, buffer)
+
+
+@contextlib.contextmanager
+def _prints_logged() -> Iterator[None]:
+    """Send what DeepSpeed prints to the log: stdout belongs to the command's result."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            yield
+    finally:
+        for line in printed.getvalue().splitlines():
+            _logger.debug("DeepSpeed: %s", line)
+
+
+def _deepspeed(ranks: Ranks) -> Any:
+    """Import DeepSpeed without its chatter, and let it join the group."""
+    os.environ.setdefault("DS_ACCELERATOR", ranks.device.type)
+    os.environ.setdefault("LOCAL_RANK", str(ranks.local_rank))
+    deepspeed = require("deepspeed", "deepspeed")
+    chatter = logging.getLogger("DeepSpeed")
+    chatter.handlers.clear()  # they write to stdout
+    chatter.propagate = True
+    # DeepSpeed 0.19 calls by its old name what torch 2.13 has renamed.
+    warnings.filterwarnings("ignore", ".*reduce_scatter_tensor.* is deprecated", FutureWarning)
+    if not deepspeed.comm.is_initialized():
+        # Its shared-memory collectives would be compiled here, on a CPU, for up to a minute, and fail where no
+        # compiler is. Gloo does the same.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
+    return deepspeed

@@ -1,0 +1,125 @@
+"""The processes that fit together: which one this is, and the few words they exchange.
+
+Owns the process group of torch and small collectives over it. Gradients and weights travel by DeepSpeed
+(``engine.py``). A process alone is a group of one and opens no port.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainer.errors import BadInput
+
+_TIMEOUT = timedelta(minutes=30)
+"""How long a rank waits for the others: writing and hashing a checkpoint of 2.7 billion weights takes minutes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """A group of processes, seen from one of them.
+
+    Attributes:
+        rank: number of this process, from 0.
+        world_size: how many there are.
+        local_rank: number of this process on its host.
+        device: where this process computes.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes the logs and the checkpoint's marker."""
+        return self.rank == 0
+
+    def barrier(self) -> None:
+        """Wait for all."""
+        self.sum((0.0,))
+
+    def broadcast(self, value: Any) -> Any:
+        """Return rank 0's ``value`` (small, picklable) on all ranks."""
+        if self.world_size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+        return box[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the ``value`` (small, picklable) of each rank, on all ranks."""
+        if self.world_size == 1:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Return the sums of the ranks' ``values`` in float64, the same bits on all ranks."""
+        if self.world_size == 1:
+            return [float(value) for value in values]
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total)
+        sums: list[float] = total.tolist()
+        return sums
+
+
+def join_ranks(device: str = "auto") -> Ranks:
+    """Join the group that the environment describes (torchrun's variables), or be alone.
+
+    A group is joined once a process and left when the process ends.
+
+    Args:
+        device: ``cpu``, ``cuda`` (the GPU of the local rank), or ``auto``.
+
+    Raises:
+        BadInput: ``cuda`` is asked for and there is no such GPU.
+    """
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    place = _device(device, local_rank)
+    if not dist.is_initialized():
+        _join(place)
+    return Ranks(
+        rank=dist.get_rank(),
+        world_size=dist.get_world_size(),
+        local_rank=local_rank,
+        device=place,
+    )
+
+
+def _device(name: str, local_rank: int) -> torch.device:
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise BadInput(
+            f"this process needs GPU {local_rank}, and {torch.cuda.device_count()} are visible: "
+            "start as many processes as there are GPUs, or train on the CPU"
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def _join(device: torch.device) -> None:
+    # Sums of losses and objects travel by gloo on GPUs too: they never wait for a kernel.
+    backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        dist.init_process_group(
+            backend, store=dist.HashStore(), rank=0, world_size=1, timeout=_TIMEOUT
+        )
+    else:
+        dist.init_process_group(backend, timeout=_TIMEOUT)
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
