@@ -92,7 +92,9 @@ class SmallSource:
         count = self.packs_per_step
         features = rng.normal(size=(count, NUM_LAUNCHES, NUM_FEATURES))
         target = 13 + features[..., 0] * 2 + np.abs(features[..., 1])
-        weight = rng.uniform(0.1, 3, (count, NUM_LAUNCHES)) * (rng.random((count, NUM_LAUNCHES)) < 0.7)
+        weight = rng.uniform(0.1, 3, (count, NUM_LAUNCHES)) * (
+            rng.random((count, NUM_LAUNCHES)) < 0.7
+        )
         if step == self.poisoned_step:
             target[:] = np.inf
         passes = list(self._slice(rank, world_size, features, target, weight))

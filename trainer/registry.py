@@ -13,6 +13,7 @@ _CLASSES: Final[dict[str, tuple[str, str]]] = {
     "gbdt": ("trainer.baselines.gbdt", "Gbdt"),
     "log-linear": ("trainer.baselines.simple", "LaunchFloorLogLinear"),
     "global-median": ("trainer.baselines.simple", "GlobalMedian"),
+    "regressor": ("trainer.regressor.predictor", "RegressorPredictor"),
 }
 
 

@@ -97,9 +97,7 @@ class Forest:
                 parts["decision"].append(_numbers(tree, "decision_type"))
                 for side in ("left", "right"):
                     child = _numbers(tree, f"{side}_child")
-                    parts[side].append(
-                        np.where(child >= 0, child + num_nodes, child - num_leaves)
-                    )
+                    parts[side].append(np.where(child >= 0, child + num_nodes, child - num_leaves))
             num_nodes, num_leaves = num_nodes + len(split), num_leaves + len(leaf)
         flat = {name: np.concatenate([np.zeros(0), *items]) for name, items in parts.items()}
         decision = flat["decision"].astype(np.int32)

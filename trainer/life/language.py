@@ -13,10 +13,10 @@ process read it.
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,12 @@ from llmperf_common.features import feature_names
 from llmperf_common.splits import Part
 from trainer.config import TrainConfig
 from trainer.data.dataset import Texts, TrainingData
-from trainer.data.token_store import Targets, open_token_store, write_token_store
+from trainer.data.token_store import (
+    Targets,
+    TokenStore,
+    open_token_store,
+    write_token_store,
+)
 from trainer.errors import BadInput
 from trainer.fit.checkpoint import load_weights
 from trainer.fit.loop import FitPlan, fit
@@ -36,15 +41,21 @@ from trainer.life.identity import Init
 from trainer.life.offset import fitted_offset
 from trainer.prompt.encode import Encoder, new_encoder
 from trainer.prompt.numeric import NUM_SLOTS
+from trainer.prompt.prompt_statistics import PromptStatistics, prompt_statistics
 from trainer.registry import load_model
+from trainer.regressor.backbones.codegen import codegen_config
 from trainer.regressor.model import Regressor, build_regressor
 from trainer.regressor.predictor import OFFSET_FOLDER, PROMPT_FOLDER, RegressorPredictor
 from trainer.regressor.spec import RegressorSpec
 from trainer.regressor.weights import load_backbone, read_backbone_config
+from trainer.regressor_config import RegressorConfig
 from trainer.run.folder import CONFIG_FILE, FIT_FOLDER, PREPARED_FOLDER, read_json, write_json
 
 SPEC_FILE = "regressor.json"
 TOKENS_FOLDER = "tokens"
+
+_ROTARY_DIMS = 64
+"""Of the published models with heads wider than that; the others rotate half as many."""
 
 PEAK_FLOPS = 989e12
 """Of one NVIDIA H100 or H200 in bf16, dense: what MFU is counted against."""
@@ -85,7 +96,8 @@ def prepare(
     temporary = Path(tempfile.mkdtemp(prefix=".preparing-", dir=folder))
     try:
         encoder = new_encoder(train.rows, config.prompt, None if init is None else init.folder)
-        offset, offset_log2_ns = fitted_offset(config, data, parts, train, progress)
+        train_rows = np.flatnonzero(parts == Part.TRAIN)
+        offset, offset_log2_ns = fitted_offset(config, data, train_rows, train, progress)
         if offset is not None:
             (temporary / OFFSET_FOLDER).mkdir()
             offset.save(temporary / OFFSET_FOLDER)
@@ -93,7 +105,7 @@ def prepare(
             (parts == Part.TRAIN) | ((parts == Part.VALIDATION) & data.single_launch)
         )
         encoded = encoder.encode(data.rows.take(index))
-        progress(encoded.statistics().line())
+        progress(_said(prompt_statistics(encoded)))
         index = index[encoded.kept]
         is_train = parts[index] == Part.TRAIN
         if not is_train.any():
@@ -102,7 +114,7 @@ def prepare(
                 "raise it, or say --set prompt.too_long=truncate"
             )
         weight = np.ones(len(index))
-        weight[is_train] = train.weight[np.isin(np.flatnonzero(parts == Part.TRAIN), index)]
+        weight[is_train] = train.weight[np.isin(train_rows, index)]
         _, family = np.unique(data.family_id[index], return_inverse=True)
         targets = Targets(
             features=data.rows.features[index],
@@ -116,8 +128,12 @@ def prepare(
         (temporary / PROMPT_FOLDER).mkdir()
         encoder.save(temporary / PROMPT_FOLDER)
         spec = _spec(encoder, config, init)
-        build_initial(spec, config, init)  # a checkpoint that does not fit is refused now, not after
-        content = {"spec": spec.to_json(), "init": None if init is None else str(init.folder)}
+        place = None if init is None else init.folder.resolve()
+        if place is not None:
+            _built(
+                spec, config.train.seed, place
+            )  # one that does not fit is refused before the first step
+        content = {"spec": spec.to_json(), "init": None if place is None else str(place)}
         write_json(temporary / SPEC_FILE, content | {"offset": offset.name if offset else None})
         temporary.chmod(0o755)
         temporary.rename(folder / PREPARED_FOLDER)
@@ -137,20 +153,14 @@ def fit_prepared(folder: Path, ranks: Ranks, progress: Progress) -> Path:
         FitFailed: The loss is no number, or a checkpoint cannot be written.
         Interrupted: A signal ended it; the state is saved.
     """
-    prepared = folder / PREPARED_FOLDER
     record = read_json(folder / CONFIG_FILE)
     config = TrainConfig.from_mapping(record["config"])
-    spec, init = _prepared_spec(prepared)
-    store = open_token_store(prepared / TOKENS_FOLDER)
-    model = build_initial(spec, config, init)
-    train_rows = store.train_rows
-    residual = store.targets.log2_ns[train_rows] - store.targets.offset_log2_ns[train_rows]
-    model.head.fit_features(store.targets.features[train_rows].astype(np.float64))
-    model.head.fit_target(residual.astype(np.float64), store.targets.weight[train_rows])
+    store = open_token_store(folder / PREPARED_FOLDER / TOKENS_FOLDER)
+    model = initial_model(folder, store, config)
     if ranks.device.type == "cuda":
         model.compile_blocks()
     source = store_source(
-        store, spec, config.packing, seed=config.train.seed, device=ranks.device
+        store, model.spec, config.packing, seed=config.train.seed, device=ranks.device
     )
     result = fit(
         model,
@@ -174,13 +184,7 @@ def fit_prepared(folder: Path, ranks: Ranks, progress: Progress) -> Path:
 def predictor_of(folder: Path, best: Path, config: TrainConfig, ranks: Ranks) -> RegressorPredictor:
     """Return the fitted model with the weights of a checkpoint."""
     prepared = folder / PREPARED_FOLDER
-    spec, init = _prepared_spec(prepared)
-    store = open_token_store(prepared / TOKENS_FOLDER)
-    model = build_initial(spec, config, init)
-    train_rows = store.train_rows
-    residual = store.targets.log2_ns[train_rows] - store.targets.offset_log2_ns[train_rows]
-    model.head.fit_features(store.targets.features[train_rows].astype(np.float64))
-    model.head.fit_target(residual.astype(np.float64), store.targets.weight[train_rows])
+    model = initial_model(folder, open_token_store(prepared / TOKENS_FOLDER), config)
     load_weights(best, model)
     offset = read_json(prepared / SPEC_FILE)["offset"]
     return RegressorPredictor(
@@ -191,9 +195,23 @@ def predictor_of(folder: Path, best: Path, config: TrainConfig, ranks: Ranks) ->
     )
 
 
-def build_initial(spec: RegressorSpec, config: TrainConfig, init: Path | None) -> Regressor:
-    """Return the model before its first step: random, or with the checkpoint's weights."""
-    model = build_regressor(spec, seed=config.train.seed)
+def initial_model(folder: Path, store: TokenStore, config: TrainConfig) -> Regressor:
+    """Return the model of a prepared run before its first step, standardised by the train part.
+
+    Its weights are random, or those of the checkpoint that ``--init`` named.
+    """
+    content = read_json(folder / PREPARED_FOLDER / SPEC_FILE)
+    place = None if content["init"] is None else Path(content["init"])
+    model = _built(RegressorSpec.from_json(content["spec"]), config.train.seed, place)
+    rows, targets = store.train_rows, store.targets
+    residual = targets.log2_ns[rows].astype(np.float64) - targets.offset_log2_ns[rows]
+    model.head.fit_features(targets.features[rows].astype(np.float64))
+    model.head.fit_target(residual, targets.weight[rows].astype(np.float64))
+    return model
+
+
+def _built(spec: RegressorSpec, seed: int, init: Path | None) -> Regressor:
+    model = build_regressor(spec, seed=seed)
     if init is not None:
         load_backbone(model, init)
     return model
@@ -203,7 +221,11 @@ def _spec(encoder: Encoder, config: TrainConfig, init: Init | None) -> Regressor
     regressor = config.regressor
     backbone = {}
     if regressor.backbone != "small":
-        backbone = random_backbone(config) if init is None else read_backbone_config(init.folder, regressor)
+        backbone = (
+            _random_backbone(regressor)
+            if init is None
+            else read_backbone_config(init.folder, regressor)
+        )
     return RegressorSpec(
         config=regressor,
         vocabulary=encoder.tokenizer.num_tokens,
@@ -212,3 +234,31 @@ def _spec(encoder: Encoder, config: TrainConfig, init: Init | None) -> Regressor
         context=config.prompt.max_tokens,
         backbone=backbone,
     )
+
+
+def _random_backbone(config: RegressorConfig) -> dict[str, Any]:
+    """Return the shape that a backbone of published architecture has without a checkpoint."""
+    if config.backbone != "codegen":
+        raise BadInput(
+            f"--init random: regressor.backbone={config.backbone} takes its shape from a checkpoint; name its folder"
+        )
+    return codegen_config(
+        width=config.width,
+        depth=config.depth,
+        heads=config.heads,
+        rotary_dims=_ROTARY_DIMS
+        if config.width // config.heads > _ROTARY_DIMS
+        else _ROTARY_DIMS // 2,
+    )
+
+
+def _said(statistics: PromptStatistics) -> str:
+    text = (
+        f"prompts: {statistics.num_launches:,} launches of {statistics.num_groups:,} kernels, "
+        f"{statistics.median_tokens:.0f} tokens (median), {statistics.max_tokens} at most"
+    )
+    if statistics.num_truncated_groups:
+        text += f"; {statistics.num_truncated_groups:,} kernels cut"
+    if statistics.num_dropped_launches:
+        text += f"; {statistics.num_dropped_launches:,} launches too long and left out"
+    return text

@@ -55,7 +55,7 @@ def mark_published(folder: Path, facts: Mapping[str, Any], *, keep_fit: bool) ->
     files = {
         str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": _sha256(path)}
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.relative_to(folder).parts[0] not in _LEFT_OUT
+        if path.is_file() and not _is_left_out(path.relative_to(folder).as_posix())
     }
     for name in files:
         _sync(folder / name)
@@ -64,6 +64,10 @@ def mark_published(folder: Path, facts: Mapping[str, Any], *, keep_fit: bool) ->
     if not keep_fit:
         for name in sorted(_LEFT_OUT):
             shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _is_left_out(name: str) -> bool:
+    return any(name.startswith(f"{folder}/") for folder in _LEFT_OUT)
 
 
 def _sha256(path: Path) -> str:

@@ -8,45 +8,19 @@ size above 2**24.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainer.packing.batch import PackBatch
+from trainer.packing.batch import PackBatch, QueryBatch
 
 Floats = npt.NDArray[np.floating[Any]]
 Device = torch.device | str
 
 NOT_AN_INTEGER = -1
 """The remainder of a number that has none."""
-
-
-class QueryArrays(Protocol):
-    """The numpy batch of ``reads = "query"``: g kernels of t tokens, k launches each of s suffix tokens.
-
-    Attributes:
-        ids: token ids of the prefixes, shape (g, t).
-        present: which of them are no padding, shape (g, t).
-        suffix_ids: token ids of the launches' suffixes, shape (g, k, s).
-        suffix_values: numbers of numeric tokens, shape (g, k, s).
-        suffix_present: which suffix tokens are no padding, shape (g, k, s).
-        row: the launch (row of ``Tokens``), shape (g, k); -1 where there is none.
-    """
-
-    @property
-    def ids(self) -> npt.NDArray[np.int32]: ...  # noqa: D102
-    @property
-    def present(self) -> npt.NDArray[np.bool_]: ...  # noqa: D102
-    @property
-    def suffix_ids(self) -> npt.NDArray[np.int32]: ...  # noqa: D102
-    @property
-    def suffix_values(self) -> npt.NDArray[np.float64]: ...  # noqa: D102
-    @property
-    def suffix_present(self) -> npt.NDArray[np.bool_]: ...  # noqa: D102
-    @property
-    def row(self) -> npt.NDArray[np.int64]: ...  # noqa: D102
 
 
 class _Movable:
@@ -109,7 +83,7 @@ class TorchBatch(_Movable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchQueryBatch(_Movable):
-    """``QueryArrays`` on a device, with f features a launch.
+    """``QueryBatch`` on a device, with f features a launch.
 
     Attributes:
         ids: token ids of the prefixes, shape (g, t), int64.
@@ -185,19 +159,24 @@ def to_torch(batch: PackBatch, features: Floats, offset: Floats, device: Device)
 
 
 def to_torch_query(
-    batch: QueryArrays, features: Floats, offset: Floats, device: Device
+    batch: QueryBatch, features: Floats, offset: Floats, device: Device
 ) -> TorchQueryBatch:
     """Return kernels and their launches as tensors on ``device``; arguments as of ``to_torch``."""
     return TorchQueryBatch(
-        ids=_whole(batch.ids),
-        prefix_present=torch.from_numpy(batch.present.astype(np.bool_)),
+        ids=_whole(batch.prefix_ids),
+        prefix_present=_present(batch.prefix_length, batch.prefix_ids.shape[-1]),
         suffix_ids=_whole(batch.suffix_ids),
         suffix_numbers=split_numbers(batch.suffix_values),
-        suffix_present=torch.from_numpy(batch.suffix_present.astype(np.bool_)),
+        suffix_present=_present(batch.suffix_length, batch.suffix_ids.shape[-1]),
         present=torch.from_numpy(batch.row >= 0),
         features=_rows(features, batch.row),
         offset=_rows(offset, batch.row),
     ).to(device)
+
+
+def _present(length: npt.NDArray[np.int32], width: int) -> torch.Tensor:
+    """Return which of ``width`` places are no padding, shape (*length.shape, width)."""
+    return torch.from_numpy(np.arange(width) < length[..., None])
 
 
 def _whole(array: npt.NDArray[np.integer[Any]]) -> torch.Tensor:

@@ -26,12 +26,12 @@ from trainer.packing.packs import Packs
 from trainer.packing.plan import packs_for
 from trainer.packing.queries import query_batch, query_packs_for
 from trainer.prompt.encode import Encoder
+from trainer.registry import load_model
 from trainer.regressor.batch import AnyBatch, to_torch, to_torch_query
 from trainer.regressor.inference import predict as predict_batches
 from trainer.regressor.model import Regressor
 from trainer.regressor.weights import load_regressor, save_regressor
 from trainer.regressor_config import PackingConfig
-from trainer.registry import load_model
 
 Rows64 = npt.NDArray[np.int64]
 
@@ -70,14 +70,17 @@ class RegressorPredictor:
         tokens = self.encoder.encode(rows).tokens
         offset = np.zeros(len(rows)) if self.offset is None else self.offset.predict(rows).log2_ns
         features = named_features(rows.features, self.model.spec.feature_names).astype(np.float32)
+        offset32 = offset.astype(np.float32)
         order: list[Rows64] = []
 
         def batches() -> Iterator[AnyBatch]:
             device = next(self.model.parameters()).device
             for batch in self._batches(tokens):
                 order.append(batch.row[batch.row >= 0])
-                move = to_torch if isinstance(batch, PackBatch) else to_torch_query
-                yield move(batch, features, offset.astype(np.float32), device)
+                if isinstance(batch, PackBatch):
+                    yield to_torch(batch, features, offset32, device)
+                else:
+                    yield to_torch_query(batch, features, offset32, device)
 
         log2_ns, spread = predict_batches(self.model, batches())
         place = np.concatenate(order)
@@ -90,7 +93,9 @@ class RegressorPredictor:
         rows = np.arange(len(tokens))
         if self.model.spec.config.reads == "query":
             packs, shape = query_packs_for(tokens, rows, self.packing)
-            for some in self._by_length(packs, lambda length: shape.kernels_per_pass(length, self.packing)):
+            for some in self._by_length(
+                packs, lambda length: shape.kernels_per_pass(length, self.packing)
+            ):
                 yield query_batch(some, tokens, shape)
             return
         packs = packs_for(tokens, rows, self.packing)

@@ -6,7 +6,7 @@
       config.json            written first: model, config tree, dataset, features, identity
       split.json             which families (kernels, launch configs) are in which part
       prepared/              language models only: tokenizer, tokens of the fit rows, the model to build
-      checkpoints/  log/     language models only: progress, loss and speed by step
+      fit/                   language models only: checkpoints, and loss and speed by step
       model/                 the model's own files          baselines/NAME/   those reported beside it
       conformal.json  training_range.json  device.json  metrics.json  model_card.md
       kernels.parquet        the kernels fitted: ids, arguments, analysis
@@ -45,15 +45,15 @@ CARD_FILE = "model_card.md"
 MODEL_FOLDER = "model"
 BASELINES_FOLDER = "baselines"
 PREPARED_FOLDER = "prepared"
-CHECKPOINTS_FOLDER = "checkpoints"
-LOG_FOLDER = "log"
+FIT_FOLDER = "fit"
+CHECKPOINTS_FOLDER = f"{FIT_FOLDER}/checkpoints"
 PUBLISHED_FILE = "published.json"
 PUBLISHING_FOLDER = ".publishing"
 NAMES = frozenset(
     {
         CONFIG_FILE, SPLIT_FILE, CONFORMAL_FILE, RANGE_FILE, DEVICE_FILE, METRICS_FILE, KERNELS_FILE,
-        PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER, PREPARED_FOLDER, CHECKPOINTS_FOLDER,
-        LOG_FOLDER, PUBLISHED_FILE, PUBLISHING_FOLDER,
+        PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER, PREPARED_FOLDER, FIT_FOLDER,
+        PUBLISHED_FILE, PUBLISHING_FOLDER,
     }
 )  # fmt: skip
 """All that a run's folder can hold."""
