@@ -66,8 +66,17 @@ def run_guarded(command: Callable[[], None]) -> None:
             code, text = Exit.BAD_INPUT, environment
         if code is None:
             raise
-        sys.stderr.write(f"llmperf: {text}\n")
+        if not _is_said_elsewhere(error, code):
+            sys.stderr.write(f"llmperf: {text}\n")
         sys.exit(code)
+
+
+def _is_said_elsewhere(error: BaseException, code: Exit) -> bool:
+    """Whether the first of the processes that ``torchrun`` started says the same: all have the same command."""
+    if isinstance(error, LlmperfError) and error.is_echo:
+        return True
+    is_first = os.environ.get("RANK", "0") == "0"
+    return not is_first and code in (Exit.USAGE, Exit.INTERRUPTED)
 
 
 def leave(code: str | int | None) -> NoReturn:
