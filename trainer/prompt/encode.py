@@ -94,22 +94,24 @@ class Encoder:
     def _prefixes(self, kernels: Sequence[KernelText]) -> list[tuple[Ids, bool]]:
         """Return each kernel's prefix and whether it was cut; an empty one where it cannot fit."""
         parts = [_prefix_parts(kernel, self.config) for kernel in kernels]
-        room = self.config.max_tokens - self._longest_suffixes(kernels)
         texts = ["".join(part) for part in parts]
-        tokenized = iter(
-            self.tokenizer.ids(
-                [text for text in texts if not is_hopeless(text, self.config.max_tokens)]
-            )
+        short = [
+            number
+            for number, text in enumerate(texts)
+            if not is_hopeless(text, self.config.max_tokens)
+        ]
+        whole = dict(
+            zip(short, self.tokenizer.ids([texts[number] for number in short]), strict=True)
         )
+        if self.config.too_long == "drop":
+            return [(whole.get(number, joined([])), False) for number in range(len(kernels))]
+        room = self.config.max_tokens - self._longest_suffixes(kernels)
         prefixes = []
-        for kernel, part, text, most in zip(kernels, parts, texts, room.tolist(), strict=True):
-            ids = None if is_hopeless(text, self.config.max_tokens) else next(tokenized)
-            if ids is not None and (len(ids) <= most or self.config.too_long == "drop"):
-                prefixes.append((ids, False))
-            elif self.config.too_long == "drop":
-                prefixes.append((joined([]), False))
+        for number, most in enumerate(room.tolist()):
+            if number in whole and len(whole[number]) <= most:
+                prefixes.append((whole[number], False))
             else:
-                prefixes.append((self._cut(kernel.name, part, most), True))
+                prefixes.append((self._cut(kernels[number].name, parts[number], most), True))
         return prefixes
 
     def _cut(self, kernel: str, part: tuple[str, str, str], most: int) -> Ids:

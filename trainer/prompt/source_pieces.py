@@ -35,12 +35,10 @@ class Piece:
     Attributes:
         text: as in the source.
         names: what it defines or declares.
-        header: of a function, up to and with its opening brace; empty for all else.
     """
 
     text: str
     names: frozenset[str]
-    header: str = ""
 
 
 def plain_source(source: str) -> str:
@@ -83,7 +81,7 @@ def split_source(source: str) -> tuple[Piece, ...]:
     if rest.strip() or not pieces:
         return (*pieces, _piece(rest, max(0, brace - start) if is_function else 0))
     last = pieces[-1]
-    return (*pieces[:-1], Piece(text=last.text + rest, names=last.names, header=last.header))
+    return (*pieces[:-1], Piece(text=last.text + rest, names=last.names))
 
 
 def _ends_with_call(source: str, start: int, end: int) -> bool:
@@ -108,7 +106,7 @@ def _piece(text: str, header_length: int) -> Piece:
         names = _function_names(header)
     else:
         names = words(_BRACES.sub(" ", text).split("=")[0])
-    return Piece(text=text, names=frozenset(names), header=header)
+    return Piece(text=text, names=frozenset(names))
 
 
 def _function_names(header: str) -> set[str]:
@@ -125,14 +123,18 @@ def words(text: str) -> set[str]:
     return {word for word in _WORD.findall(text) if not is_builtin(word)}
 
 
-def kernel_piece(pieces: Sequence[Piece], name: str) -> int | None:
-    """Return which piece holds the kernel's definition; None where no text looks like it."""
-    called = re.compile(rf"\bkernel\b[^;{{}}]*\b{re.escape(name)}\s*\(")
+def signature_start(text: str, kernel: str) -> int | None:
+    """Return where the signature of a kernel of this name begins in a plain source; None if nowhere."""
+    match = re.search(rf"\bkernel\b[^;{{}}]*\b{re.escape(kernel)}\s*\(", text)
+    return match.start() if match else None
+
+
+def kernel_piece(pieces: Sequence[Piece], kernel: str) -> int | None:
+    """Return which piece of a plain source holds the kernel; None where no text looks like it."""
     holding = [
         index
         for index, piece in enumerate(pieces)
-        if (name in piece.names and piece.header)
-        or called.search(_UNDERSCORED.sub(r"\1", piece.text))
+        if signature_start(piece.text, kernel) is not None
     ]
     # A prototype looks like a definition; the definition has the body.
     with_body = [index for index in holding if "{" in pieces[index].text]

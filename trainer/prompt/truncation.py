@@ -21,7 +21,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from trainer.data.tokens import Ids
-from trainer.prompt.source_pieces import kernel_piece, plain_source, reached, split_source
+from trainer.prompt.source_pieces import (
+    kernel_piece,
+    plain_source,
+    reached,
+    signature_start,
+    split_source,
+)
 
 Tokenize = Callable[[Sequence[str]], list[Ids]]
 
@@ -61,7 +67,7 @@ def cut_source(source: str, kernel: str, max_tokens: int, tokenize: Tokenize) ->
     ]
     ids = dict(zip(needed, tokenize([pieces[index].text for index in needed]), strict=True))
     if first not in ids or len(ids[first]) > max_tokens:
-        header, body = _signature_and_body(pieces[first].text, pieces[first].header, kernel)
+        header, body = _signature_and_body(pieces[first].text, kernel)
         return _without_middle(header, body, max_tokens, tokenize)
     kept, left = [], max_tokens
     for index in needed:  # the kernel leads
@@ -71,16 +77,10 @@ def cut_source(source: str, kernel: str, max_tokens: int, tokenize: Tokenize) ->
     return np.concatenate([ids[index] for index in sorted(kept)])
 
 
-def _signature_and_body(text: str, header: str, kernel: str) -> tuple[str, str]:
-    """Split a kernel after its opening brace; what stands before its signature goes.
-
-    ``header`` is empty where the braces of the source do not match.
-    """
-    if header:
-        return header, text[len(header) :]
-    at = max(text.find(f"{kernel}("), text.find(f"{kernel} ("), 0)
-    start = max(text.rfind("kernel", 0, at), 0)
-    brace = text.find("{", at) + 1
+def _signature_and_body(text: str, kernel: str) -> tuple[str, str]:
+    """Split the piece of a kernel after its opening brace; what stands before its signature goes."""
+    start = signature_start(text, kernel) or 0
+    brace = text.find("{", start) + 1
     return text[start:brace], text[brace:]
 
 
