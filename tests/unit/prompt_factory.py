@@ -1,4 +1,4 @@
-"""Kernels and launches with what prompts must say: macros, typedefs, local buffers, steered buffers, 3-D."""
+"""Launches with what prompts must say: macros, typedefs, local and steered buffers, 3-D."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def launch(
     amounts: Sequence[float],
     limits: dict[int, int] | None = None,
 ) -> LaunchConfig:
-    """A launch with these elements or values by position; ``limits``: of the buffers that steer it."""
+    """A launch with these elements or values by position; ``limits``: of buffers that steer it."""
     assert of.signature is not None
     args = tuple(
         LaunchArgument(

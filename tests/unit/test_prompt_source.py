@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -162,3 +164,10 @@ def test_braces_that_do_not_match_keep_the_kernel_s_signature():
 )
 def test_plain_sources(source, plain):
     assert plain_source(source) == plain
+
+
+def test_a_megabyte_on_one_line_is_split_in_time():
+    source = "int a; " * 150_000 + "kernel void f(global int *a) { a[0] = 1; }"
+    start = time.process_time()
+    assert len(split_source(source)) == 150_001
+    assert time.process_time() - start < 5

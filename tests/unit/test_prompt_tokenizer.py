@@ -1,4 +1,4 @@
-"""Tokenizers: ours is deterministic and loses nothing; those of Hugging Face folders are read or refused."""
+"""Tokenizers: ours is deterministic and loses nothing; Hugging Face folders are read or refused."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Rows to tokens: the prompt's one door for the rest of the trainer.
 
-Owns which launches become tokens and in which groups. Forms: ``paper.py``, ``compact.py``, ``numeric.py``; what is cut
-when a prompt is too long: ``truncation.py``. Whether and where a kernel is cut follows from the kernel alone, never
-from the launches asked for: a prediction sees the tokens that training saw.
+Owns which launches become tokens and in which groups. Forms: ``paper.py``, ``compact.py``,
+``numeric.py``; what is cut when a prompt is too long: ``truncation.py``. Whether and where a kernel
+is cut follows from the kernel alone, never from the launches asked for: a prediction sees the
+tokens that training saw.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class Encoder:
         return joined([] if source is None else [before, source, after])
 
     def _longest_suffixes(self, kernels: Sequence[KernelText]) -> Codes:
-        """Return the room to keep for each kernel's suffixes, in tokens: a 3-D launch of wide numbers."""
+        """Return the tokens to keep free for each kernel's suffixes: a 3-D launch, wide numbers."""
         if self.config.form == "numeric":
             lengths = [numeric.most_tokens(len(kernel.arguments)) for kernel in kernels]
             return np.array(lengths, dtype=np.int64)
@@ -160,13 +161,14 @@ class Encoder:
         unknown = sorted(set(slots) - set(numeric.SLOTS))
         if unknown:
             raise BadInput(
-                f"{file}: this release does not know {', '.join(unknown)}: a later one wrote it; upgrade"
+                f"{file}: slots {', '.join(unknown)} are not known to this release: "
+                "a later one wrote it; upgrade"
             )
         return cls(config=config, tokenizer=load_tokenizer(folder), slots=slots)
 
 
 def new_encoder(rows: Rows, config: PromptConfig, pretrained: Path | None = None) -> Encoder:
-    """Return an encoder with the tokenizer of a folder, or with one trained on the kernels of ``rows``.
+    """Return an encoder with a folder's tokenizer, or with one trained on the kernels of ``rows``.
 
     Args:
         rows: of the train part only.
@@ -187,7 +189,7 @@ def new_encoder(rows: Rows, config: PromptConfig, pretrained: Path | None = None
 
 
 def distinct_kernels(rows: Rows) -> tuple[tuple[KernelText, ...], Codes]:
-    """Return the kernels on device classes that occur, and which of them each row is of, shape (n,).
+    """Return the kernels (each on its device class) that occur, and each row's one, shape (n,).
 
     A kernel measured in two tasks on one device class is one.
 

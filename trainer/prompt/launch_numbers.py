@@ -1,7 +1,7 @@
 """The numbers of many launches, flat: what a suffix says, whatever its form.
 
-Owns the way from ``Rows.samples`` to arrays, vectorised. Datasets and one-kernel predictions take the same
-way, so that both give the same tokens.
+Owns the way from ``Rows.samples`` to arrays, vectorised. Datasets and one-kernel predictions take
+the same way, so that both give the same tokens.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def launch_numbers(samples: pa.Table) -> LaunchNumbers:
 
 
 def widest_launches(kernels: Sequence[KernelText]) -> LaunchNumbers:
-    """Return a 3-D launch of each kernel whose numbers are as long as sizes and values get when written."""
+    """Return a 3-D launch of each kernel, its numbers as long as numbers get when written."""
     arguments = [one for kernel in kernels for one in kernel.arguments]
     counts = [len(kernel.arguments) for kernel in kernels]
     sizes = np.full((len(kernels), 3), _WIDE_SIZE)

@@ -3,15 +3,18 @@ r"""Which part of a source stays when the whole does not fit.
 The rule, in its order:
 
 1. Comments, blank lines and white space that means nothing go (``source_pieces.plain_source``).
-2. What the kernel does not reach goes: other functions, macros, declarations, conditional directives.
+2. What the kernel does not reach goes: other functions, macros, declarations, conditional
+   directives.
 3. What it reaches stays as long as it fits whole, nearest first: callees before what those call.
-4. If the kernel alone is too long, the middle of its body goes, for ``...`` on a line. Its signature stays
-   whole; of the room left two thirds are the body's beginning, one third is its end.
+4. If the kernel alone is too long, the middle of its body goes, for ``...`` on a line. Its
+   signature stays whole; of the room left two thirds are the body's beginning, one third is its
+   end.
 
-A text of more than ``CHARACTERS_PER_TOKEN`` characters for each token of room counts as too long untokenised.
+A text of more than ``CHARACTERS_PER_TOKEN`` characters for each token of room counts as too long
+untokenised.
 
-If not even the signature fits, nothing is returned and the launches of the kernel are dropped. What stays keeps the
-source's order.
+If not even the signature fits, nothing is returned and the launches of the kernel are dropped. What
+stays keeps the source's order.
 """
 
 from __future__ import annotations
@@ -35,8 +38,8 @@ GAP = "\n...\n"
 """Stands where the middle of a kernel's body was."""
 
 CHARACTERS_PER_TOKEN = 8
-"""More than the tokens of any source have on average (of code: 3 to 4). Without this bound the megabytes that a program
-unrolled take two thirds of the time in which the collected corpus is encoded."""
+"""More than the tokens of any source have on average (of code: 3 to 4). The bound saves tokenising
+megabytes that a program unrolled, of which a thousand tokens stay."""
 
 
 def is_hopeless(text: str, max_tokens: int) -> bool:
@@ -45,7 +48,7 @@ def is_hopeless(text: str, max_tokens: int) -> bool:
 
 
 def cut_source(source: str, kernel: str, max_tokens: int, tokenize: Tokenize) -> Ids | None:
-    """Return the tokens of the part of ``source`` that stays; None if the kernel's signature does not fit.
+    """Return the tokens of what stays of ``source``; None if the kernel's signature does not fit.
 
     Args:
         source: OpenCL C text that does not fit as it is.
@@ -78,7 +81,7 @@ def cut_source(source: str, kernel: str, max_tokens: int, tokenize: Tokenize) ->
 
 
 def _signature_and_body(text: str, kernel: str) -> tuple[str, str]:
-    """Split the piece of a kernel after its opening brace; what stands before its signature goes."""
+    """Split the piece of a kernel after its opening brace; what is before its signature goes."""
     start = signature_start(text, kernel) or 0
     brace = text.find("{", start) + 1
     return text[start:brace], text[brace:]
