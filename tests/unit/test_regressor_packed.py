@@ -153,6 +153,7 @@ def test_block_mask_follows_the_same_rule():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("backbone", ["small", "codegen"])
 def test_compiled_blocks_with_a_block_mask_equal_eager_ones_with_a_dense_mask(backbone: str):
     model = make_model(make_spec(backbone)).eval()

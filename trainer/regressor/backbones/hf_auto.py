@@ -43,7 +43,7 @@ class AutoBackbone(Backbone):
     def __init__(self, config: Mapping[str, Any], *, checkpointing: bool = False) -> None:
         super().__init__()
         self.model = _from_config(config)
-        self.width = int(self.model.config.hidden_size)
+        self.width = _width_of(self.model)
         self.takes_blocks = bool(getattr(self.model, "_supports_flex_attn", False))
         if checkpointing:
             self.model.gradient_checkpointing_enable(
@@ -111,6 +111,13 @@ def check_reads_packs(backbone: Backbone) -> None:
             f"{name} ignores the attention mask or the position ids: packed and unpacked states "
             f"differ by {difference:.1e} of their scale; choose another architecture"
         )
+
+
+def _width_of(model: Any) -> int:
+    try:
+        return int(model.get_input_embeddings().weight.shape[1])
+    except (AttributeError, NotImplementedError):
+        raise BadInput(f"{type(model).__name__} has no token embedding: it reads no text") from None
 
 
 def _trial(backbone: Backbone) -> float:
