@@ -24,27 +24,29 @@ NOT_AN_INTEGER = -1
 
 
 class QueryArrays(Protocol):
-    """The numpy batch of ``reads = "query"``: g kernels of t tokens, k launches each of s suffix tokens.
+    """The numpy batch of ``reads = "query"`` (``trainer.packing.batch.QueryBatch``).
+
+    g kernels of at most t tokens, each with at most k launches of at most s tokens.
 
     Attributes:
-        ids: token ids of the prefixes, shape (g, t).
-        present: which of them are no padding, shape (g, t).
-        suffix_ids: token ids of the launches' suffixes, shape (g, k, s).
+        prefix_ids: token ids of the kernels, shape (g, t).
+        prefix_length: tokens of each kernel, shape (g,); 0 where there is none.
+        suffix_ids: token ids of the launches, shape (g, k, s).
         suffix_values: numbers of numeric tokens, shape (g, k, s).
-        suffix_present: which suffix tokens are no padding, shape (g, k, s).
+        suffix_length: tokens of each launch, shape (g, k); 0 where there is none.
         row: the launch (row of ``Tokens``), shape (g, k); -1 where there is none.
     """
 
     @property
-    def ids(self) -> npt.NDArray[np.int32]: ...  # noqa: D102
+    def prefix_ids(self) -> npt.NDArray[np.int32]: ...  # noqa: D102
     @property
-    def present(self) -> npt.NDArray[np.bool_]: ...  # noqa: D102
+    def prefix_length(self) -> npt.NDArray[np.int32]: ...  # noqa: D102
     @property
     def suffix_ids(self) -> npt.NDArray[np.int32]: ...  # noqa: D102
     @property
     def suffix_values(self) -> npt.NDArray[np.float64]: ...  # noqa: D102
     @property
-    def suffix_present(self) -> npt.NDArray[np.bool_]: ...  # noqa: D102
+    def suffix_length(self) -> npt.NDArray[np.int32]: ...  # noqa: D102
     @property
     def row(self) -> npt.NDArray[np.int64]: ...  # noqa: D102
 
@@ -112,7 +114,7 @@ class TorchQueryBatch(_Movable):
     """``QueryArrays`` on a device, with f features a launch.
 
     Attributes:
-        ids: token ids of the prefixes, shape (g, t), int64.
+        prefix_ids: token ids of the kernels, shape (g, t), int64.
         prefix_present: which of them are no padding, shape (g, t), bool.
         suffix_ids: token ids of the suffixes, shape (g, k, s), int64.
         suffix_numbers: the numbers of numeric tokens, shape (g, k, s).
@@ -122,7 +124,7 @@ class TorchQueryBatch(_Movable):
         offset: as in ``TorchBatch``, shape (g, k).
     """
 
-    ids: torch.Tensor
+    prefix_ids: torch.Tensor
     prefix_present: torch.Tensor
     suffix_ids: torch.Tensor
     suffix_numbers: Numbers
@@ -189,11 +191,11 @@ def to_torch_query(
 ) -> TorchQueryBatch:
     """Return kernels and their launches as tensors on ``device``; arguments as of ``to_torch``."""
     return TorchQueryBatch(
-        ids=_whole(batch.ids),
-        prefix_present=torch.from_numpy(batch.present.astype(np.bool_)),
+        prefix_ids=_whole(batch.prefix_ids),
+        prefix_present=_filled(batch.prefix_length, batch.prefix_ids.shape[-1]),
         suffix_ids=_whole(batch.suffix_ids),
         suffix_numbers=split_numbers(batch.suffix_values),
-        suffix_present=torch.from_numpy(batch.suffix_present.astype(np.bool_)),
+        suffix_present=_filled(batch.suffix_length, batch.suffix_ids.shape[-1]),
         present=torch.from_numpy(batch.row >= 0),
         features=_rows(features, batch.row),
         offset=_rows(offset, batch.row),
@@ -202,6 +204,11 @@ def to_torch_query(
 
 def _whole(array: npt.NDArray[np.integer[Any]]) -> torch.Tensor:
     return torch.from_numpy(array.astype(np.int64))
+
+
+def _filled(length: npt.NDArray[np.int32], most: int) -> torch.Tensor:
+    """Return which of ``most`` places are filled, shape (*length.shape, most), bool."""
+    return torch.from_numpy(np.arange(most) < length[..., None])
 
 
 def _rows(values: Floats, row: npt.NDArray[np.int64]) -> torch.Tensor:

@@ -124,18 +124,17 @@ def _trial(backbone: Backbone) -> float:
     """Return the largest difference of packed and unpacked states, over the states' scale."""
     device = next(backbone.parameters()).device
     ids = torch.arange(1, 1 + _TRIAL_PREFIX + 2 * _TRIAL_SUFFIX, device=device)[None]
-    sizes = (_TRIAL_PREFIX, _TRIAL_SUFFIX, _TRIAL_SUFFIX)
-    prefix, first, second = torch.split(ids, sizes, dim=1)  # type: ignore[no-untyped-call]
+    middle = _TRIAL_PREFIX + _TRIAL_SUFFIX
+    prefix, first, second = ids[:, :_TRIAL_PREFIX], ids[:, _TRIAL_PREFIX:middle], ids[:, middle:]
     suffix = torch.tensor([0] * _TRIAL_PREFIX + [1] * _TRIAL_SUFFIX + [2] * _TRIAL_SUFFIX)
     suffix = suffix.to(device)[None]
-    length = _TRIAL_PREFIX + _TRIAL_SUFFIX
-    position = torch.arange(length, device=device)
+    position = torch.arange(middle, device=device)
     packed_position = torch.cat((position, position[_TRIAL_PREFIX:]))[None]
     embeddings = backbone.embed(ids)
     packed = backbone(embeddings, packed_position, dense_mask(torch.zeros_like(suffix), suffix))
-    causal = torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
+    causal = torch.ones(middle, middle, dtype=torch.bool, device=device).tril()[None, None]
     differences = []
-    for own, start in ((first, _TRIAL_PREFIX), (second, _TRIAL_PREFIX + _TRIAL_SUFFIX)):
+    for own, start in ((first, _TRIAL_PREFIX), (second, middle)):
         alone = backbone(backbone.embed(torch.cat((prefix, own), dim=1)), position[None], causal)
         apart = packed[:, start : start + _TRIAL_SUFFIX] - alone[:, _TRIAL_PREFIX:]
         differences.append(apart.abs().max() / alone.abs().max())
