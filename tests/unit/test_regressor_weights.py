@@ -193,6 +193,28 @@ def test_a_saved_regressor_predicts_the_same(tmp_path: Path, spec: RegressorSpec
     assert not list(tmp_path.rglob("*.bin"))
 
 
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+@pytest.mark.parametrize("config", [CODEGEN, QWEN2], ids=["codegen", "qwen2"])
+def test_a_checkpoint_in_half_precision_is_fitted_in_float32(
+    tmp_path: Path, config: dict[str, Any], key: str
+):
+    theirs = save_tiny(tmp_path, config)
+    state = {name: tensor.half() for name, tensor in theirs.state_dict().items()}
+    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    values = json.loads((tmp_path / "config.json").read_text()) | {key: "float16"}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    backbone = "codegen" if config is CODEGEN else "auto"
+    spec = make_spec(backbone, read_backbone_config(tmp_path, make_spec(backbone).config))
+    ours = build_regressor(spec)
+    load_backbone(ours, tmp_path)
+    assert {weight.dtype for weight in ours.parameters()} == {torch.float32}
+    save_regressor(ours, tmp_path / "again")
+    again = transformers.AutoModel.from_pretrained(tmp_path / "again")
+    assert again.dtype == torch.float32
+    for name, tensor in again.state_dict().items():
+        assert torch.equal(tensor, state[name].float()), name
+
+
 def test_our_auto_folder_loads_in_transformers(tmp_path: Path):
     model = make_model(KINDS["auto"]).eval()
     save_regressor(model, tmp_path)

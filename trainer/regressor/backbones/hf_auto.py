@@ -146,6 +146,8 @@ def _from_config(config: Mapping[str, Any]) -> Any:
     values = dict(config)
     kind = values.pop("model_type", None)
     values.pop("auto_map", None)  # names code inside the checkpoint's folder: never run
+    values.pop("dtype", None)  # of the checkpoint's file; ours is float32
+    values.pop("torch_dtype", None)
     # No dropout: packed training equals unpacked, and resumed training equals uninterrupted.
     values = {
         key: 0.0 if "drop" in key and type(value) in (float, int) else value
