@@ -135,11 +135,11 @@ def make_packs(packs: Sequence[Sequence[KernelTokens]], length: int) -> PackBatc
 class QueryArrays:
     """A numpy batch of the query reading, laid out by hand."""
 
-    ids: Any
-    present: Any
+    prefix_ids: Any
+    prefix_length: Any
     suffix_ids: Any
     suffix_values: Any
-    suffix_present: Any
+    suffix_length: Any
     row: Any
 
 
@@ -148,18 +148,19 @@ def make_queries(kernels: Sequence[KernelTokens], *, extra: int = 0) -> QueryArr
     g, k = len(kernels) + extra, max(len(kernel.launches) for kernel in kernels) + extra
     t = max(len(kernel.prefix) for kernel in kernels) + extra
     s = max(len(launch.ids) for _, launch in launches_of(kernels)) + extra
-    ids, present = np.zeros((g, t), np.int32), np.zeros((g, t), bool)
+    prefix_ids, prefix_length = np.zeros((g, t), np.int32), np.zeros(g, np.int32)
     suffix_ids, suffix_values = np.zeros((g, k, s), np.int32), np.zeros((g, k, s))
-    suffix_present, row = np.zeros((g, k, s), bool), np.full((g, k), -1, np.int64)
+    suffix_length, row = np.zeros((g, k), np.int32), np.full((g, k), -1, np.int64)
     for i, kernel in enumerate(kernels):
-        ids[i, : len(kernel.prefix)], present[i, : len(kernel.prefix)] = kernel.prefix, True
+        prefix_length[i] = len(kernel.prefix)
+        prefix_ids[i, : len(kernel.prefix)] = kernel.prefix
         for j, launch in enumerate(kernel.launches):
-            n = len(launch.ids)
+            n = suffix_length[i, j] = len(launch.ids)
             suffix_ids[i, j, :n], suffix_values[i, j, :n] = launch.ids, launch.values
-            suffix_present[i, j, :n], row[i, j] = True, launch.row
+            row[i, j] = launch.row
     return QueryArrays(
-        ids=ids, present=present, suffix_ids=suffix_ids, suffix_values=suffix_values,
-        suffix_present=suffix_present, row=row,
+        prefix_ids=prefix_ids, prefix_length=prefix_length, suffix_ids=suffix_ids,
+        suffix_values=suffix_values, suffix_length=suffix_length, row=row,
     )  # fmt: skip
 
 
