@@ -11,8 +11,11 @@ from trainer.regressor.backbones.base import Backbone
 from trainer.regressor.precise import widen
 from trainer.regressor.prefix_cache import PrefixCache
 
-CHUNK_TOKENS = 1024
-"""Tokens of suffixes in one pass: enough to keep the matrices busy, few enough to stay in a CPU's caches."""
+CHUNK_TOKENS = 512
+"""Tokens of suffixes in one pass on a CPU: they stay in its caches. 1,000 launches of ``tiny`` took 0.30 s of one core
+with 512, 0.35 s with 1,024 and 0.46 s with 4,096."""
+GPU_CHUNK_TOKENS = 1024
+"""On a GPU: one launch alone costs a whole chunk there, and below this many tokens a pass costs its latency."""
 
 
 def suffix_states(
@@ -39,7 +42,7 @@ def suffix_states(
     backbone(prefix[None], place[:, : len(prefix)], cache, at=place[:, :1])
     cache.close()
     last = (present.sum(dim=1) - 1).clamp_min(0)[:, None]
-    room = max(1, CHUNK_TOKENS // length)
+    room = max(1, (GPU_CHUNK_TOKENS if suffix.is_cuda else CHUNK_TOKENS) // length)
     if suffix.is_cuda:
         missing = -num % room
         suffix = torch.cat((suffix, suffix.new_zeros((missing, length, width))))
