@@ -198,7 +198,7 @@ class Model:
             f"the parser does not know a name that the device's compiler may know: line {one}"
             for one in chosen.unknown
         ]
-        records = predict_many(self._run, requests)
+        records = predict_many(self._run, requests, self._analyst.progress)
         return [Prediction({**one, "warnings": [*one["warnings"], *said]}) for one in records]
 
     def _question(
