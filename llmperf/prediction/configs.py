@@ -88,6 +88,8 @@ def _rows(content: bytes, where: str) -> Rows:
         return _parquet_rows(content, where)
     text = content.decode("utf-8-sig")
     match text.lstrip()[:1]:
+        case "":
+            return iter(())
         case "[":
             return _array_rows(text, where)
         case "{":
