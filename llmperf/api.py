@@ -6,14 +6,14 @@ Owns the wiring of workers and trainer, which do not know each other. Heavy impo
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from llmperf.collecting import Overrides, collect, collect_on_cluster, state_folder
 
 if TYPE_CHECKING:
-    from llmperf.prediction.model import Model, Size
+    from llmperf.prediction.model import Launch, Model, Size
     from llmperf.prediction.record import Prediction
     from llmperf.progress import LineProgress
     from llmperf_common.store.reader import Dataset
@@ -29,6 +29,7 @@ __all__ = [
     "load_model",
     "open_dataset",
     "predict",
+    "predict_many",
     "report",
     "train",
     "train_on_cluster",
@@ -91,10 +92,9 @@ def train(
         BadInput: The dataset has too little to train on, or ``init`` is no usable checkpoint.
         MissingExtra: The model's library is not installed.
     """
-    from trainer.launch.here import train_here  # noqa: PLC0415
-
     from llmperf.cli.console import say  # noqa: PLC0415
     from llmperf.progress import show_of  # noqa: PLC0415
+    from trainer.launch.here import train_here  # noqa: PLC0415
 
     job = _train_job(data, out, preset, config, overrides, init)
     return train_here(job, show_of(progress, say))
@@ -292,4 +292,38 @@ def predict(
         device=device,
         args=args,
         sweep=sweep,
+    )
+
+
+def predict_many(
+    source: str | Path,
+    launches: Iterable[Launch | Mapping[str, Any]],
+    *,
+    kernel: str | None = None,
+    model: str | Path | None = None,
+    device: str | None = None,
+    best_local_size: bool = False,
+) -> list[Prediction]:
+    """Predict thousands of launches of one kernel: its source is read once, and the model is asked for all at once.
+
+    The times are those of ``predict``, whatever else is asked for. All launches are checked before one is predicted.
+
+    Args:
+        source: an OpenCL C file, or its text.
+        launches: each a mapping with ``global_size``, ``local_size`` and, if wanted, ``args`` (by name: elements of a
+            buffer, value of a scalar) and ``sweep``.
+        kernel: which kernel of the source; may be left out where it has one.
+        model: a run's folder or name; may be left out where ``runs/`` holds one.
+        device: device class; may be left out where the model knows one.
+        best_local_size: also compare the legal local sizes of each launch, some 25 launches more for each.
+
+    Returns:
+        A prediction for each launch, in their order; ``local_size_best`` is empty unless it was asked for.
+
+    Raises:
+        BadInput: What is wrong, with which launch, and what to do.
+        ConfigError: No device is named and the model knows several.
+    """
+    return load_model(model).predict_many(
+        source, launches, kernel=kernel, device=device, best_local_size=best_local_size
     )

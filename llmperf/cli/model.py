@@ -9,6 +9,7 @@ import typer
 
 from llmperf.cli.console import answer, answer_json, answer_table, say
 from llmperf.cli.paths import local_only
+from llmperf.cli.predict_configs import predict_configs
 from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
@@ -154,12 +155,29 @@ def evaluate(
 def predict(
     file: Annotated[Path, typer.Argument(help="An OpenCL source.", metavar="FILE.cl")],
     global_size: Annotated[
-        str, typer.Option("--global-size", metavar="G", help="Work-items: G[,G2[,G3]].")
-    ],
+        str | None, typer.Option("--global-size", metavar="G", help="Work-items: G[,G2[,G3]].")
+    ] = None,
     local_size: Annotated[
-        str,
+        str | None,
         typer.Option("--local-size", metavar="L", help="Work-items of a work-group: L[,L2[,L3]]."),
-    ],
+    ] = None,
+    configs: Annotated[
+        str | None,
+        typer.Option(
+            "--configs",
+            metavar="FILE",
+            help="Many launches instead: JSON lines, a JSON array, CSV or Parquet; - reads stdin.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="With --configs: write a .csv, .parquet or .jsonl file.",
+            callback=local_only,
+        ),
+    ] = None,
     kernel: Annotated[
         str | None, typer.Option("--kernel", metavar="NAME", help="Which kernel of the file.")
     ] = None,
@@ -189,6 +207,31 @@ def predict(
 
     if sweep not in (None, "local-size"):
         raise CommandError(Exit.USAGE, f"--sweep {sweep!r}: only local-size can be swept")
+    if configs is not None:
+        if global_size is not None or local_size is not None or sweep is not None:
+            raise CommandError(
+                Exit.USAGE,
+                "--configs names the sizes of each launch: leave out --global-size, --local-size and --sweep",
+            )
+        predict_configs(
+            lambda: api.load_model(model, progress=say),
+            file,
+            configs,
+            out,
+            kernel=kernel,
+            device=device,
+            args=_arguments(arg or []),
+            as_json=as_json,
+        )
+        return
+    if out is not None:
+        raise CommandError(Exit.USAGE, "--out goes with --configs; --json prints one prediction")
+    if global_size is None or local_size is None:
+        missing = "--global-size" if global_size is None else "--local-size"
+        raise CommandError(
+            Exit.USAGE,
+            f"Missing option '{missing}': give both sizes, or many launches by --configs",
+        )
     sizes = _sizes("--global-size", global_size), _sizes("--local-size", local_size)
     document = api.load_model(model, progress=say).predict(
         file,

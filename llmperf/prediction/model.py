@@ -17,10 +17,11 @@ from llmperf.prediction.analysis_cache import AnalysisCache
 from llmperf.prediction.filling import planned_filler
 from llmperf.prediction.record import Prediction
 from llmperf.prediction.sources import SourceReader
+from llmperf_common.records import Kernel
 from trainer.errors import BadInput
 from trainer.prediction.arguments import Value, read_arguments
 from trainer.prediction.predict import device_of, predict_many
-from trainer.prediction.request import PredictRequest, check_sizes
+from trainer.prediction.request import PredictRequest, check_sizes, named_errors
 from trainer.run.folder import known_runs, resolve_run
 from trainer.run.loaded import LoadedRun, load_run
 from workers.one_source import SourceKernel
@@ -39,12 +40,14 @@ class Launch:
         args: by name: elements of a buffer, value of a scalar; what is left out is filled as
             ``collect`` plans it.
         sweep: also predict every legal local size.
+        name: how messages call it, ``line 7``; empty for its number.
     """
 
     global_size: Size
     local_size: Size
     args: Mapping[str, Value] | None = None
     sweep: bool = False
+    name: str = ""
 
     @classmethod
     def of(cls, values: Launch | Mapping[str, Any]) -> Launch:
@@ -151,7 +154,10 @@ class Model:
             ConfigError: No device is named and the model knows several.
         """
         launch = Launch(global_size=global_size, local_size=local_size, args=args, sweep=sweep)
-        return self.predict_many(source, [launch], kernel=kernel, device=device)[0]
+        found = self.predict_many(
+            source, [launch], kernel=kernel, device=device, best_local_size=True
+        )
+        return found[0]
 
     def predict_many(
         self,
@@ -160,14 +166,19 @@ class Model:
         *,
         kernel: str | None = None,
         device: str | None = None,
+        best_local_size: bool = False,
     ) -> list[Prediction]:
         """Predict many launches of one kernel, in their order; the model is asked once.
+
+        The answers are those of ``predict``, but for ``local_size_best``, which is empty: to compare the local
+        sizes of a launch takes some 25 launches more.
 
         Args:
             source: an OpenCL C file, or its text.
             launches: each a ``Launch``, or a mapping with its fields.
             kernel: which kernel of the source; may be left out where it has one.
             device: device class; may be left out where the model knows one.
+            best_local_size: also compare the legal local sizes of each launch, and name the best.
 
         Raises:
             BadInput: What is wrong, where, and what to do.
@@ -175,38 +186,63 @@ class Model:
         """
         chosen = self._reader.kernel(source, kernel, self._trained)
         asked = [Launch.of(one) for one in launches]
-        requests = [self._request(chosen, one, device) for one in asked]
+        if not asked:
+            return []
+        question = self._question(chosen, device, best_local_size)
+        requests = []
+        for number, launch in enumerate(asked, start=1):
+            name = launch.name or (f"launch {number}" if len(asked) > 1 else "")
+            with named_errors(name):
+                requests.append(question(launch, name))
         said = [
             f"the parser does not know a name that the device's compiler may know: line {one}"
             for one in chosen.unknown
         ]
-        records = predict_many(self._run, requests)
+        records = predict_many(self._run, requests, self._analyst.progress)
         return [Prediction({**one, "warnings": [*one["warnings"], *said]}) for one in records]
 
-    def _request(self, chosen: SourceKernel, launch: Launch, device: str | None) -> PredictRequest:
+    def _question(
+        self, chosen: SourceKernel, device: str | None, compare: bool
+    ) -> Callable[[Launch, str], PredictRequest]:
+        """Return what makes a request of a launch and its name; what is known of the kernel is found out here."""
         kernel = chosen.kernel
-        assert kernel.signature is not None, "the reader refuses such kernels"
+        signature = kernel.signature
+        assert signature is not None, "the reader refuses such kernels"
         record = device_of(self._run, device)
-        global_size = _sizes("global_size", launch.global_size)
-        local_size = _sizes("local_size", launch.local_size)
-        check_sizes(kernel.name, kernel.signature, global_size, local_size, record)
-        given = read_arguments(kernel.signature, {} if launch.args is None else launch.args)
+        known: Known | None = None
+
+        def request(launch: Launch, name: str) -> PredictRequest:
+            nonlocal known
+            global_size = _sizes("global_size", launch.global_size)
+            local_size = _sizes("local_size", launch.local_size)
+            check_sizes(kernel.name, signature, global_size, local_size, record)
+            given = read_arguments(signature, {} if launch.args is None else launch.args)
+            if known is None:  # only now: a probe takes seconds, and the launch may be wrong
+                known = self._find_out(kernel)
+            return PredictRequest(
+                kernel=kernel.name,
+                signature=signature,
+                global_size=global_size,
+                local_size=local_size,
+                filler=planned_filler(kernel, record, given, known),
+                device=device,
+                sweep=launch.sweep,
+                compare=compare,
+                name=name,
+                kernel_id=kernel.kernel_id,
+                source=kernel.source,
+                build_options=kernel.build_options,
+                dense=chosen.dense,
+            )
+
+        return request
+
+    def _find_out(self, kernel: Kernel) -> Known:
+        assert kernel.signature is not None, "the reader refuses such kernels"
         # Also where every buffer is given: one may be smaller than what the launch accesses.
-        has_buffers = any(one.kind.is_buffer for one in kernel.signature.arguments)
-        known = self._analyst.find_out(kernel) if has_buffers else Known(analysis=None, said="")
-        return PredictRequest(
-            kernel=kernel.name,
-            signature=kernel.signature,
-            global_size=global_size,
-            local_size=local_size,
-            filler=planned_filler(kernel, record, given, known),
-            device=device,
-            sweep=launch.sweep,
-            kernel_id=kernel.kernel_id,
-            source=kernel.source,
-            build_options=kernel.build_options,
-            dense=chosen.dense,
-        )
+        if any(one.kind.is_buffer for one in kernel.signature.arguments):
+            return self._analyst.find_out(kernel)
+        return Known(analysis=None, said="")
 
 
 def _sizes(name: str, size: Size) -> tuple[int, ...]:

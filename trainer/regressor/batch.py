@@ -53,6 +53,15 @@ class Numbers(_Movable):
     remainder_32: torch.Tensor
     remainder_128: torch.Tensor
 
+    def of(self, kernel: int) -> Numbers:
+        """Return the numbers of one index of the first dimension."""
+        return Numbers(
+            log2=self.log2[kernel],
+            sign=self.sign[kernel],
+            remainder_32=self.remainder_32[kernel],
+            remainder_128=self.remainder_128[kernel],
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchBatch(_Movable):

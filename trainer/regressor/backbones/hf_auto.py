@@ -19,6 +19,7 @@ from trainer.errors import BadInput
 from trainer.regressor.attention import Mask, dense_mask
 from trainer.regressor.backbones.base import Backbone, states_at
 from trainer.regressor.precise import widen
+from trainer.regressor.prefix_cache import PrefixCache
 
 _TOLERANCE = 1e-3
 """Largest difference of packed and unpacked states over the states' scale, in float32: 1e-6 was seen
@@ -44,6 +45,7 @@ class AutoBackbone(Backbone):
         super().__init__()
         self.model = _from_config(config)
         self.width = _width_of(self.model)
+        self.takes_cache = False
         self.takes_blocks = bool(getattr(self.model, "_supports_flex_attn", False))
         if checkpointing:
             self.model.gradient_checkpointing_enable(
@@ -64,6 +66,8 @@ class AutoBackbone(Backbone):
         at: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return hidden states after the final norm; see ``Backbone.forward``."""
+        if isinstance(mask, PrefixCache):
+            raise TypeError("transformers' attention does not take our cache of a prefix")
         if isinstance(mask, BlockMask):
             self._attend_by("flex_attention")
             given: Any = mask
