@@ -12,14 +12,13 @@ from llmperf_common.metrics import (
     Scored,
     absolute_percentage_error,
     censored_share,
-    choice_regret,
     encode,
     log2_ratio,
     metrics_table,
     noise_floor_median_ape_percent,
-    spearman_by_group,
     summarise,
 )
+from llmperf_common.ranking import choice_regret, spearman_by_group
 
 
 def scored(measured, predicted, *, kernel=None, family=None, choice=None, low=None, high=None):
