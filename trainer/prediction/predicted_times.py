@@ -58,10 +58,10 @@ def predict_times(
         kernels=pa.Table.from_pylist([_kernel_row(request)], schema=_KERNEL_TEXT),
         kernel_row=np.zeros(len(launches), dtype=np.int64),
     )
-    predicted = run.model.predict(rows).log2_ns
+    said = run.model.predict(rows)
     regimes = [item.regime.value if item.regime else "" for item in launches]
-    low, high = run.conformal.interval_ns(predicted, regimes)
-    model_ns = np.exp2(predicted)
+    low, high = run.conformal.interval_ns(said.log2_ns, regimes, said.spread)
+    model_ns = np.exp2(said.log2_ns)
     least_ns = np.array([_least_ns(request, launch, device) for launch in launches])
     return Times(
         model_ns=model_ns,
