@@ -34,6 +34,7 @@ FILES = {
     "device.json",
     "metrics.json",
     "kernels.parquet",
+    "families.parquet",
     "predictions.parquet",
     "model_card.md",
     "model",

@@ -59,6 +59,7 @@ from trainer.run.folder import (
     new_folder,
     write_json,
 )
+from trainer.run.known_families import KnownFamilies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +223,7 @@ def _write_records(
     write_json(folder / DEVICE_FILE, {"schema": 1, "devices": devices})
     kernels = fitted_kernels(data.rows.kernels, data.rows.kernel_row[fitted])
     pq.write_table(kernels, folder / KERNELS_FILE)
+    KnownFamilies.of_data(data, fitted).save(folder)
 
 
 def _config_record(

@@ -7,6 +7,7 @@
       model/                 the model's own files          baselines/NAME/   those reported beside it
       split.json  conformal.json  training_range.json  device.json  metrics.json
       kernels.parquet        the kernels fitted: ids, arguments, analysis
+      families.parquet         token runs, as hashes, of every source that training looked at
       predictions.parquet    every row that was not fitted          model_card.md
 """
 
@@ -35,6 +36,7 @@ RANGE_FILE = "training_range.json"
 DEVICE_FILE = "device.json"
 METRICS_FILE = "metrics.json"
 KERNELS_FILE = "kernels.parquet"
+FAMILIES_FILE = "families.parquet"
 PREDICTIONS_FILE = "predictions.parquet"
 CARD_FILE = "model_card.md"
 MODEL_FOLDER = "model"
@@ -42,7 +44,7 @@ BASELINES_FOLDER = "baselines"
 _NAMES = frozenset(
     {
         CONFIG_FILE, SPLIT_FILE, CONFORMAL_FILE, RANGE_FILE, DEVICE_FILE, METRICS_FILE, KERNELS_FILE,
-        PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER,
+        FAMILIES_FILE, PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER,
     }
 )  # fmt: skip
 """All that a run's folder holds."""
