@@ -13,6 +13,8 @@ _CLASSES: Final[dict[str, tuple[str, str]]] = {
     "gbdt": ("trainer.baselines.gbdt", "Gbdt"),
     "log-linear": ("trainer.baselines.simple", "LaunchFloorLogLinear"),
     "global-median": ("trainer.baselines.simple", "GlobalMedian"),
+    "roofline": ("trainer.baselines.roofline", "AnalyticRoofline"),
+    "nearest-kernel": ("trainer.baselines.nearest_kernel", "NearestKernel"),
 }
 
 

@@ -20,6 +20,7 @@ from trainer.data.dataset import TrainingData, data_from_tables
 from trainer.errors import BadInput, SeenRows
 from trainer.evaluation.evaluate import evaluate, evaluation_parts
 from trainer.evaluation.joined_families import join_families
+from trainer.life.fitting import COMPARISONS
 from trainer.life.train import train
 from trainer.run.loaded import LoadedRun, load_run
 
@@ -38,7 +39,7 @@ def test_unseen_parts_repeat_the_training_s_numbers(run, split, tmp_path):
     assert json.loads((tmp_path / "out" / "metrics.json").read_text()) == found.metrics
     table = pq.read_table(tmp_path / "out" / "predictions.parquet")
     assert set(table.column("split").to_pylist()) == {split}
-    assert set(table.column("model").to_pylist()) == {"gbdt", "global-median", "log-linear"}
+    assert set(table.column("model").to_pylist()) == {"gbdt", *COMPARISONS}
     assert "SEEN" not in (tmp_path / "out" / "table.md").read_text()
 
 
@@ -197,7 +198,7 @@ def test_a_renamed_copy_collected_later_counts_as_what_its_original_is(run, tmp_
 def test_a_missing_source_is_refused_with_how_many_and_what_to_do(run, tmp_path):
     fresh = make_dataset(num_kernels=5, num_configs=12, seed=9, first=500).data()
     bare = copied(fresh, source=lambda text: None if "kernel_503" in text else text)
-    with pytest.raises(BadInput, match="1 of 5 kernels have no source.*collect these"):
+    with pytest.raises(BadInput, match=r"1 of 5 kernels have no source.*collect these"):
         evaluate(run, bare, "test", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

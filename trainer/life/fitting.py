@@ -1,7 +1,7 @@
 """How each model is fitted, by name.
 
-A new model joins here with a branch in ``fit_model``, in ``TrainConfig.model`` with its name, and in
-``trainer/registry.py`` with its class.
+A new model joins here with a branch in ``fit_model``, in ``trainer/registry.py`` with its class, and in
+``TrainConfig.model`` with its name, if it is to be trained and not only compared with.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from typing import Final
 import numpy as np
 
 from trainer.baselines.gbdt import Gbdt, family_folds, fit_gbdt, subset
+from trainer.baselines.nearest_kernel import NearestKernel
+from trainer.baselines.roofline import AnalyticRoofline
 from trainer.baselines.simple import GlobalMedian, LaunchFloorLogLinear
 from trainer.config import TrainConfig
 from trainer.evaluation.calibration import scores
 from trainer.interface import Codes, FitData, Floats, Predictor, Progress
 
-COMPARISONS: Final = ("global-median", "log-linear")
+COMPARISONS: Final = ("global-median", "log-linear", "roofline", "nearest-kernel")
 """Fitted and reported beside whatever is trained."""
 
 
@@ -31,7 +33,7 @@ def fit_model(
     """Fit the model ``name``.
 
     Args:
-        name: one of ``TrainConfig.model``'s.
+        name: one of ``TrainConfig.model``'s, or of ``COMPARISONS``.
         data: what to fit.
         config: the whole tree.
         progress: told of long steps.
@@ -48,6 +50,10 @@ def fit_model(
         return LaunchFloorLogLinear.fit(data, ridge=config.log_linear.ridge)
     if name == "global-median":
         return GlobalMedian.fit(data)
+    if name == "roofline":
+        return AnalyticRoofline.fit(data)
+    if name == "nearest-kernel":
+        return NearestKernel.fit(data)
     raise ValueError(f"model {name!r} is not one that train knows")
 
 

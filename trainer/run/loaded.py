@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class LoadedRun:
         folder: where it lies.
         name: the model's name.
         model: the model.
-        baselines: name to the models fitted beside it.
+        baselines: name to the models fitted beside it; each is read when it is first asked for.
         config: the tree it was trained with.
         split: its split.
         conformal: its intervals.
@@ -60,6 +60,25 @@ class LoadedRun:
     known: TrainingRange
     devices: Mapping[str, Device]
     kernels: pa.Table
+
+
+class _Baselines(Mapping[str, Predictor]):
+    """Models read when they are asked for: ``predict`` asks for none, and one holds all train sources."""
+
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        self._folders = folders
+        self._models: dict[str, Predictor] = {}
+
+    def __getitem__(self, name: str) -> Predictor:
+        if name not in self._models:
+            self._models[name] = load_model(name, self._folders[name])
+        return self._models[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._folders)
+
+    def __len__(self) -> int:
+        return len(self._folders)
 
 
 def load_run(folder: Path) -> LoadedRun:
@@ -92,7 +111,7 @@ def load_run(folder: Path) -> LoadedRun:
         folder=folder,
         name=name,
         model=load_model(name, folder / MODEL_FOLDER),
-        baselines={item.name: load_model(item.name, item) for item in sorted(baselines.glob("*"))},
+        baselines=_Baselines({item.name: item for item in sorted(baselines.glob("*"))}),
         config=config,
         split=split,
         conformal=conformal,
