@@ -296,7 +296,7 @@ def test_the_nearest_kernel_is_found_by_its_source_and_answers_with_its_times(fi
     renamed = [text.replace("float a", "float q").replace("  a +=", "  q +=") for text in sources]
     own = model.predict(fit.rows).log2_ns
     copies = model.predict(with_sources(fit.rows, renamed)).log2_ns
-    assert np.mean(np.abs(own - fit.log2_ns)) < 0.3
+    assert np.mean(np.abs(own - fit.log2_ns)) < 0.5
     np.testing.assert_allclose(copies, own)
     # With another kernel's source it says what that one takes at these sizes.
     swapped = model.predict(with_sources(fit.rows, sources[1:] + sources[:1])).log2_ns

@@ -36,6 +36,7 @@ FILES = {
     "metrics.json",
     "kernels.parquet",
     "families.parquet",
+    "few_shot.json",
     "predictions.parquet",
     "model_card.md",
     "model",

@@ -1,8 +1,8 @@
 """The most similar train kernel as a predictor: what memory alone achieves.
 
 A kernel is looked up by its source: the train kernel whose token runs overlap most (``source_sets.py``, the measure
-that families are made by). Its law is its residual over the roofline at the launches nearest in size. A model that is no
-better than this has learnt no more than to recognise kernels.
+that families are made by). The answer is what that one took at the launches nearest in size, moved by how the rooflines of
+both launches differ. A model that is no better than this has learnt no more than to recognise kernels.
 """
 
 from __future__ import annotations
@@ -26,8 +26,12 @@ SOURCES_FILE = "sources.parquet"
 LAUNCHES_FILE = "launches.parquet"
 
 _SIZE_FEATURES = ("log2_work_items", "log2_local_items")
+_COLUMNS = (*_SIZE_FEATURES, "log2_ns", "log2_roofline_ns")
 _NUM_NEAREST = 5
-"""Launches whose median residual is taken: one may be an outlier, many reach far in size."""
+"""Launches whose median is taken: one may be an outlier, many reach far in size."""
+_MOST_MOVED_LOG2 = 2.0
+"""Launches of like size whose rooflines differ by more than a factor of 4 are not told apart by them: a scalar that
+bounds a loop in the one source may bound nothing in the other."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +42,8 @@ class NearestKernel:
         sources: token runs of the sources.
         sha256: of each source.
         sizes: log2 of the work-items and of a group's, by launch, shape (n, 2); launches of a source are together.
-        residual: log2(measured / roofline), shape (n,).
+        log2_ns: log2 of the measured times, shape (n,).
+        roofline: log2 of the rooflines in ns, shape (n,).
         starts: where each source begins among the launches, shape (k + 1,).
         fallback_log2_ns: stands in for a roofline without a known term.
         fallback_residual: the median residual: for a kernel without a source, or like no other.
@@ -47,7 +52,8 @@ class NearestKernel:
     sources: SourceSets
     sha256: tuple[str, ...]
     sizes: Floats
-    residual: Floats
+    log2_ns: Floats
+    roofline: Floats
     starts: Codes
     fallback_log2_ns: float
     fallback_residual: float
@@ -59,7 +65,7 @@ class NearestKernel:
         """Remember the sources and launches of the train part; kernels without a source are left out."""
         texts = _sources(data.rows)
         fallback = weighted_median(data.log2_ns, data.weight)
-        residual = data.log2_ns - roofline_log2_ns(data.rows, fallback)
+        roofline = roofline_log2_ns(data.rows, fallback)
         numbers: dict[str, int] = {}
         number = np.full(len(texts), -1, dtype=np.int64)
         for row in np.unique(data.rows.kernel_row).tolist():
@@ -71,17 +77,18 @@ class NearestKernel:
         return cls(
             sources=SourceSets.of_sources(list(numbers)),
             sha256=tuple(sha256_hex(text.encode()) for text in numbers),
-            sizes=_sizes(data.rows)[order].astype(np.float32).astype(np.float64),
-            residual=residual[order].astype(np.float32).astype(np.float64),
+            sizes=_short(_sizes(data.rows)[order]),
+            log2_ns=_short(data.log2_ns[order]),
+            roofline=_short(roofline[order]),
             starts=np.searchsorted(owner[order], np.arange(len(numbers) + 1)),
             fallback_log2_ns=fallback,
-            fallback_residual=weighted_median(residual, data.weight),
+            fallback_residual=weighted_median(data.log2_ns - roofline, data.weight),
         )
 
     def predict(self, rows: Rows) -> Predicted:
-        """Return the roofline plus the nearest kernel's residual at the nearest sizes."""
-        base = roofline_log2_ns(rows, self.fallback_log2_ns)
-        found = np.full(len(rows), self.fallback_residual)
+        """Return the nearest kernel's times at the nearest sizes, moved by the difference of the rooflines."""
+        roofline = roofline_log2_ns(rows, self.fallback_log2_ns)
+        found = roofline + self.fallback_residual
         texts, sizes = _sources(rows), _sizes(rows)
         by_hash = {one: place for place, one in enumerate(self.sha256)}
         kernels, index = np.unique(rows.kernel_row, return_inverse=True)
@@ -89,8 +96,8 @@ class NearestKernel:
             nearest = self._nearest(texts[kernel], by_hash)
             if nearest is not None:
                 inside = np.flatnonzero(index == position)
-                found[inside] = self._residuals(nearest, sizes[inside])
-        return Predicted(log2_ns=base + found)
+                found[inside] = self._times(nearest, sizes[inside], roofline[inside])
+        return Predicted(log2_ns=found)
 
     def _nearest(self, source: str, by_hash: dict[str, int]) -> int | None:
         if not source or not len(self.sources):
@@ -102,12 +109,14 @@ class NearestKernel:
         nearest = int(np.argmax(overlaps))
         return nearest if overlaps[nearest] > 0 else None
 
-    def _residuals(self, source: int, sizes: Floats) -> Floats:
-        """The median residual of the launches of ``source`` nearest to each of ``sizes`` (shape (m, 2))."""
+    def _times(self, source: int, sizes: Floats, roofline: Floats) -> Floats:
+        """The median over the launches of ``source`` nearest to each of ``sizes`` (shape (m, 2)), shape (m,)."""
         part = slice(int(self.starts[source]), int(self.starts[source + 1]))
         distance = np.abs(sizes[:, None, :] - self.sizes[part][None]).sum(axis=2)
         nearest = np.argsort(distance, axis=1, kind="stable")[:, :_NUM_NEAREST]
-        return np.asarray(np.median(self.residual[part][nearest], axis=1), dtype=np.float64)
+        moved = roofline[:, None] - self.roofline[part][nearest]
+        times = self.log2_ns[part][nearest] + np.clip(moved, -_MOST_MOVED_LOG2, _MOST_MOVED_LOG2)
+        return np.asarray(np.median(times, axis=1), dtype=np.float64)
 
     def save(self, folder: Path) -> None:
         """Write ``model.json``, ``sources.parquet`` and ``launches.parquet``."""
@@ -118,7 +127,7 @@ class NearestKernel:
             {
                 name: pa.array(values.astype(np.float32))
                 for name, values in zip(
-                    (*_SIZE_FEATURES, "residual_log2"), (*self.sizes.T, self.residual), strict=True
+                    _COLUMNS, (*self.sizes.T, self.log2_ns, self.roofline), strict=True
                 )
             }
         )
@@ -149,10 +158,7 @@ class NearestKernel:
             launches = pq.read_table(folder / LAUNCHES_FILE)
         except (OSError, pa.ArrowException) as error:
             raise ValueError(f"{folder}: {error}") from None
-        columns = [
-            launches.column(name).to_numpy().astype(np.float64)
-            for name in (*_SIZE_FEATURES, "residual_log2")
-        ]
+        columns = [launches.column(name).to_numpy().astype(np.float64) for name in _COLUMNS]
         counts = sources.column("num_launches").to_numpy().astype(np.int64)
         if counts.sum() != len(launches):
             raise ValueError(f"{folder}: {len(launches)} launches, the sources name {counts.sum()}")
@@ -160,7 +166,8 @@ class NearestKernel:
             sources=SourceSets.of_table(sources),
             sha256=tuple(one.hex() for one in sources.column("source_sha256").to_pylist()),
             sizes=np.stack(columns[:2], axis=1),
-            residual=columns[2],
+            log2_ns=columns[2],
+            roofline=columns[3],
             starts=np.concatenate([[0], np.cumsum(counts)]),
             fallback_log2_ns=float(content["fallback_log2_ns"]),
             fallback_residual=float(content["fallback_residual"]),
@@ -172,6 +179,11 @@ def _sources(rows: Rows) -> list[str]:
     if "source" not in rows.kernels.column_names:
         return [""] * len(rows.kernels)
     return [text or "" for text in rows.kernels.column("source").to_pylist()]
+
+
+def _short(values: Floats) -> Floats:
+    """As they are stored, so that a fitted model and a loaded one are the same bits."""
+    return values.astype(np.float32).astype(np.float64)
 
 
 def _sizes(rows: Rows) -> Floats:

@@ -23,6 +23,7 @@ from llmperf_common.splits import Part, SplitKind, assign_parts
 from trainer.data.dataset import Texts, TrainingData
 from trainer.errors import BadInput, SeenRows
 from trainer.evaluation.joined_families import Joined, check_sources, join_families
+from trainer.evaluation.measured_kernels import with_factors, without_measured
 from trainer.evaluation.scoring import (
     context,
     markdown_table,
@@ -92,7 +93,8 @@ def evaluate(
     Raises:
         ConfigError: ``split`` is not a part's name.
         SeenRows: The rows were trained on, or their family was, without ``allow_seen``.
-        BadInput: The part has no row, rows of a device class that the run does not know, or kernels without a source.
+        BadInput: The part has no row, rows of a device class that the run does not know, kernels without a source,
+            or only rows that measured their kernels' factors.
         OutputTaken: ``out`` holds something else.
     """
     if split not in SPLIT_NAMES:
@@ -116,8 +118,18 @@ def evaluate(
             f"--split {split}: {num_seen} of {len(index)} rows are of families that the model was "
             "trained on; choose --split test, or pass --allow-seen, which stamps the table"
         )
-    models = {run.name: run.model, **run.baselines}
-    predictions = predict_rows(data, index, models, run.conformal)
+    kept = without_measured(run, data, index)
+    index = kept.index
+    first, *others = predict_rows(
+        data, index, {run.name: run.model, **run.baselines}, run.conformal
+    )
+    own, said = with_factors(run, data, first)
+    predictions = [*own, *others]
+    notes = [*joined.notes, *said]
+    if kept.num_left_out:
+        notes.append(
+            f"{kept.num_left_out} rows made the factors of measured kernels and are not scored"
+        )
     metrics: dict[str, Any] = {
         "schema": 1,
         "model": run.name,
@@ -125,14 +137,14 @@ def evaluate(
         "split": split,
         "seen": bool(num_seen),
         "stamp": _STAMP if num_seen else None,
-        "notes": list(joined.notes),
+        "notes": notes,
         "interval_level": run.conformal.level,
         "parts": score_parts(data, parts, predictions, run.config.judge),
         **context(data),
     }
     metrics["meets_slice_bar"] = meets_slice_bar(metrics, run.name)
     table = (f"**{_STAMP}**\n\n" if num_seen else "") + markdown_table(metrics["parts"])
-    table += "".join(f"\n{note}\n" for note in joined.notes)
+    table += "".join(f"\n{note}\n" for note in notes)
     with new_folder(_checked(out)) as folder:
         scored = predictions_table(data, parts, predictions)
         if num_seen:
@@ -147,7 +159,7 @@ def evaluate(
         seen=bool(num_seen),
         metrics=metrics,
         table=table,
-        notes=joined.notes,
+        notes=notes,
     )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llmperf_common.conformal import Conformal
@@ -42,12 +43,14 @@ from trainer.evaluation.scoring import (
 from trainer.interface import FitData, Predictor, Progress
 from trainer.life.card import model_card
 from trainer.life.fitting import COMPARISONS, fit_model, out_of_fold_errors
+from trainer.prediction.few_shot import few_shot_of_predictions
 from trainer.run.folder import (
     BASELINES_FOLDER,
     CARD_FILE,
     CONFIG_FILE,
     CONFORMAL_FILE,
     DEVICE_FILE,
+    FEW_SHOT_FILE,
     KERNELS_FILE,
     METRICS_FILE,
     MODEL_FOLDER,
@@ -59,6 +62,7 @@ from trainer.run.folder import (
     new_folder,
     write_json,
 )
+from trainer.run.kernel_factors import floor_ns
 from trainer.run.known_families import KnownFamilies
 
 
@@ -151,7 +155,9 @@ def train(data: TrainingData, config: TrainConfig, out: Path, progress: Progress
     with new_folder(target) as folder:
         _write_models(folder, model, baselines)
         _write_records(folder, data, parts, split, conformal, fit)
-        pq.write_table(predictions_table(data, parts, predictions), folder / PREDICTIONS_FILE)
+        table = predictions_table(data, parts, predictions)
+        pq.write_table(table, folder / PREDICTIONS_FILE)
+        _write_few_shot(folder, table, config, data)
         write_json(folder / METRICS_FILE, metrics)
         write_json(folder / CONFIG_FILE, _config_record(config, identity, data.identity, summary))
         (folder / CARD_FILE).write_text(model_card(summary, config, split), encoding="utf-8")
@@ -224,6 +230,19 @@ def _write_records(
     kernels = fitted_kernels(data.rows.kernels, data.rows.kernel_row[fitted])
     pq.write_table(kernels, folder / KERNELS_FILE)
     KnownFamilies.of_data(data, fitted).save(folder)
+
+
+def _write_few_shot(
+    folder: Path, predictions: pa.Table, config: TrainConfig, data: TrainingData
+) -> None:
+    """Write how kernels differ from their predictions; nothing where too few were held out to say."""
+    devices = [device_from_mapping(row) for row in data.devices.to_pylist()]
+    floors = {device.device_class: floor_ns(device) for device in devices}
+    try:
+        found = few_shot_of_predictions(predictions, config.model, floors, config.conformal.level)
+    except BadInput:
+        return  # `llmperf calibrate` says so when it is asked
+    write_json(folder / FEW_SHOT_FILE, found.to_json())
 
 
 def _config_record(

@@ -21,6 +21,7 @@ from llmperf_common.static_feature_names import STATIC_FEATURES
 from trainer.data.training_range import unlike_training
 from trainer.interface import Floats, Rows
 from trainer.prediction.request import PredictRequest
+from trainer.run.kernel_factors import KernelFactor, corrected, floor_ns
 from trainer.run.loaded import LoadedRun
 
 _SAMPLE_TEXT = pa.schema([SAMPLES.field(name) for name in ("global_size", "local_size", "args")])
@@ -33,7 +34,8 @@ class Times:
 
     ``model_ns`` is what the model says; ``time_ns``, ``low_ns`` and ``high_ns`` are at least
     ``least_ns``. ``unlike``: the launch is unlike the training data, and the interval is not
-    calibrated there. ``bound``: what limits each.
+    calibrated there. ``bound``: what limits each. ``factor``: the kernel's own, if it was measured;
+    the model's times and intervals have it in them.
     """
 
     model_ns: Floats
@@ -44,6 +46,7 @@ class Times:
     unlike: npt.NDArray[np.bool_]
     features: Floats
     bound: tuple[Bound, ...]
+    factor: KernelFactor | None = None
 
 
 def predict_times(
@@ -61,7 +64,12 @@ def predict_times(
     said = run.model.predict(rows)
     regimes = [item.regime.value if item.regime else "" for item in launches]
     low, high = run.conformal.interval_ns(said.log2_ns, regimes, said.spread)
-    model_ns = np.exp2(said.log2_ns)
+    log2_ns, factor = said.log2_ns, _factor(run, request, device)
+    if factor is not None and run.factors is not None:
+        own = corrected(run.factors.few_shot, factor, log2_ns, floor_ns(device))
+        log2_ns = own.log2_ns
+        low, high = np.exp2(log2_ns - own.half_width_log2), np.exp2(log2_ns + own.half_width_log2)
+    model_ns = np.exp2(log2_ns)
     least_ns = np.array([_least_ns(request, launch, device) for launch in launches])
     return Times(
         model_ns=model_ns,
@@ -72,7 +80,15 @@ def predict_times(
         unlike=unlike_training(features, run.known),
         features=features,
         bound=tuple(bound_of(columns)),
+        factor=factor,
     )
+
+
+def _factor(run: LoadedRun, request: PredictRequest, device: Device) -> KernelFactor | None:
+    """What was measured of the request's kernel on the device, if anything was."""
+    if run.factors is None or request.kernel_id is None:
+        return None
+    return run.factors.factors.get((request.kernel_id, device.device_class))
 
 
 def _least_ns(request: PredictRequest, launch: LaunchConfig, device: Device) -> float:

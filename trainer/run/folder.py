@@ -7,8 +7,10 @@
       model/                 the model's own files          baselines/NAME/   those reported beside it
       split.json  conformal.json  training_range.json  device.json  metrics.json
       kernels.parquet        the kernels fitted: ids, arguments, analysis
-      families.parquet         token runs, as hashes, of every source that training looked at
+      families.parquet       token runs, as hashes, of every source that training looked at
+      few_shot.json          how kernels differ from their predictions, where that could be learnt
       predictions.parquet    every row that was not fitted          model_card.md
+      kernel_factors.json    written later by ``llmperf calibrate``: the factors of measured kernels
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ DEVICE_FILE = "device.json"
 METRICS_FILE = "metrics.json"
 KERNELS_FILE = "kernels.parquet"
 FAMILIES_FILE = "families.parquet"
+FEW_SHOT_FILE = "few_shot.json"
+FACTORS_FILE = "kernel_factors.json"
 PREDICTIONS_FILE = "predictions.parquet"
 CARD_FILE = "model_card.md"
 MODEL_FOLDER = "model"
@@ -44,7 +48,7 @@ BASELINES_FOLDER = "baselines"
 _NAMES = frozenset(
     {
         CONFIG_FILE, SPLIT_FILE, CONFORMAL_FILE, RANGE_FILE, DEVICE_FILE, METRICS_FILE, KERNELS_FILE,
-        FAMILIES_FILE, PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER,
+        FAMILIES_FILE, FEW_SHOT_FILE, FACTORS_FILE, PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER,
     }
 )  # fmt: skip
 """All that a run's folder holds."""

@@ -25,12 +25,14 @@ from trainer.run.folder import (
     CONFIG_FILE,
     CONFORMAL_FILE,
     DEVICE_FILE,
+    FEW_SHOT_FILE,
     KERNELS_FILE,
     MODEL_FOLDER,
     RANGE_FILE,
     SPLIT_FILE,
     read_json,
 )
+from trainer.run.kernel_factors import FewShot, KernelFactors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,8 @@ class LoadedRun:
         known: the ranges of its fit rows.
         devices: device class to one of its devices.
         kernels: the kernels that were fitted (``KERNEL_COLUMNS``).
+        few_shot: how kernels differ from their predictions; None from an earlier release, or from too few kernels.
+        factors: those of kernels that were measured since (``llmperf calibrate``), or None.
     """
 
     folder: Path
@@ -60,6 +64,8 @@ class LoadedRun:
     known: TrainingRange
     devices: Mapping[str, Device]
     kernels: pa.Table
+    few_shot: FewShot | None = None
+    factors: KernelFactors | None = None
 
 
 class _Baselines(Mapping[str, Predictor]):
@@ -101,6 +107,8 @@ def load_run(folder: Path) -> LoadedRun:
         known = TrainingRange.from_json(read_json(folder / RANGE_FILE))
         records = [device_from_mapping(item) for item in read_json(folder / DEVICE_FILE)["devices"]]
         kernels = pq.read_table(folder / KERNELS_FILE)
+        learnt = folder / FEW_SHOT_FILE
+        few_shot = FewShot.from_json(read_json(learnt)) if learnt.exists() else None
     except (ConfigError, KeyError, OSError, pa.ArrowException, TypeError, ValueError) as error:
         raise BadInput(f"{folder}: not a readable run: {error}") from None
     devices: dict[str, Device] = {}
@@ -118,4 +126,6 @@ def load_run(folder: Path) -> LoadedRun:
         known=known,
         devices=devices,
         kernels=kernels,
+        few_shot=few_shot,
+        factors=KernelFactors.load(folder),
     )
