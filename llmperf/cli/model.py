@@ -14,6 +14,9 @@ from llmperf.exits import CommandError, Exit
 if TYPE_CHECKING:
     from llmperf.prediction.record import Prediction
 
+_MOST_FACTORS = 40
+"""Kernels whose factors are printed."""
+
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
@@ -174,7 +177,10 @@ def calibrate(
             }
         )
     else:
-        answer_table(f"factors of {len(summary.factors)} kernels", TABLE_HEAD, summary.rows())
+        title = f"factors of {len(summary.factors)} kernels"
+        if len(summary.factors) > _MOST_FACTORS:
+            title += f", the first {_MOST_FACTORS}; --json has them all"
+        answer_table(title, TABLE_HEAD, summary.rows()[:_MOST_FACTORS])
     for note in summary.notes:
         say(f"note: {note}")
     if summary.num_left_out:

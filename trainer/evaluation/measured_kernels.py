@@ -60,14 +60,14 @@ def with_factors(
         np.full(len(log2_ns), np.nan) if ends is None else ends.copy()
         for ends in (prediction.low_ns, prediction.high_ns)
     )
-    kernels = data.texts("kernel_id")[prediction.index]
-    classes = data.texts("device_class")[prediction.index]
+    rows_of: dict[tuple[str, str], list[int]] = {}
+    keys = (data.texts(name)[prediction.index].tolist() for name in ("kernel_id", "device_class"))
+    for place, key in enumerate(zip(*keys, strict=True)):
+        rows_of.setdefault(key, []).append(place)
     num_rows = num_kernels = 0
-    for (kernel_id, device_class), factor in run.factors.factors.items():
-        rows = np.flatnonzero((kernels == kernel_id) & (classes == device_class))
-        if len(rows) == 0:
-            continue
-        floor = floor_ns(run.devices.get(device_class))
+    for key in rows_of.keys() & run.factors.factors.keys():
+        factor, rows = run.factors.factors[key], rows_of[key]
+        floor = floor_ns(run.devices.get(factor.device_class))
         own = corrected(run.factors.few_shot, factor, prediction.log2_ns[rows], floor)
         log2_ns[rows] = own.log2_ns
         low[rows] = np.exp2(own.log2_ns - own.half_width_log2)

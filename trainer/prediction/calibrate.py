@@ -265,8 +265,8 @@ def _notes(run: LoadedRun, few_shot: FewShot, factors: Sequence[KernelFactor]) -
     num_fitted = sum(one.kernel_id in fitted for one in factors)
     if num_fitted:
         notes.append(
-            f"{num_fitted} of these kernels were trained on: the model knows them, and what is learnt here is "
-            "how unseen kernels differ, so their intervals are too wide rather than too narrow"
+            f"{num_fitted} of these kernels were trained on: how kernels differ was learnt from unseen "
+            "ones, so intervals are calibrated for unseen kernels only"
         )
     unsure = [one for one in few_shot.bands.values() if one.guarantee == "none"]
     if unsure:

@@ -45,6 +45,8 @@ _FIT_LAUNCHES = 16
 """Of a kernel, for the prior: more would only say how its shape is off."""
 _ANY_FACTOR = 1.0
 """Families added that could have any factor: five families that are all predicted well are no proof that the sixth is."""
+_ROWS_AT_ONCE = 8192
+"""Launches compared with the whole grid at once: some arrays of 32 MB each."""
 _DRAWS = 3
 """Times that each calibration kernel is measured anew for the bands."""
 _FEWEST_FAMILIES = 4
@@ -160,12 +162,15 @@ def _posterior(launches: Launches, weights: Floats, noise: float, num_kernels: i
 
 def _log_likelihood(launches: Launches, noise: float, num_kernels: int) -> Floats:
     """Log of the likelihood of each factor of the grid for each kernel, shape (k, g)."""
-    change, _ = rescaled(launches.share[:, None], _GRID[None])
-    error = (launches.log2_measured - launches.log2_predicted)[:, None] - change
     power = (_DEGREES_OF_FREEDOM + 1) / 2
-    each = -power * np.log1p((error / noise) ** 2 / _DEGREES_OF_FREEDOM) - np.log(noise)
+    error = launches.log2_measured - launches.log2_predicted
     found = np.zeros((num_kernels, len(_GRID)))
-    np.add.at(found, launches.kernel, each)
+    for start in range(0, len(error), _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        change, _ = rescaled(launches.share[rows, None], _GRID[None])
+        square = ((error[rows, None] - change) / noise) ** 2
+        each = -power * np.log1p(square / _DEGREES_OF_FREEDOM) - np.log(noise)
+        np.add.at(found, launches.kernel[rows], each)
     return found
 
 
