@@ -14,6 +14,8 @@ _CLASSES: Final[dict[str, tuple[str, str]]] = {
     "log-linear": ("trainer.baselines.simple", "LaunchFloorLogLinear"),
     "global-median": ("trainer.baselines.simple", "GlobalMedian"),
     "regressor": ("trainer.regressor.predictor", "RegressorPredictor"),
+    "roofline": ("trainer.baselines.roofline", "AnalyticRoofline"),
+    "nearest-kernel": ("trainer.baselines.nearest_kernel", "NearestKernel"),
 }
 
 

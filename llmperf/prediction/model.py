@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,11 +18,14 @@ from llmperf.prediction.filling import planned_filler
 from llmperf.prediction.record import Prediction
 from llmperf.prediction.sources import SourceReader
 from llmperf_common.records import Kernel
+from trainer.data.dataset import TrainingData, load_data
 from trainer.errors import BadInput
 from trainer.prediction.arguments import Value, read_arguments
+from trainer.prediction.calibrate import factor_of
 from trainer.prediction.predict import device_of, predict_many
 from trainer.prediction.request import PredictRequest, check_sizes, named_errors
 from trainer.run.folder import known_runs, resolve_run
+from trainer.run.kernel_factors import KernelFactors
 from trainer.run.loaded import LoadedRun, load_run
 from workers.one_source import SourceKernel
 
@@ -74,10 +77,14 @@ class Model:
     time.
     """
 
-    def __init__(self, run: LoadedRun, analyst: Analyst) -> None:
-        """Keep ``run``, and what finds out what new kernels touch."""
+    def __init__(
+        self, run: LoadedRun, analyst: Analyst, measured: TrainingData | None = None
+    ) -> None:
+        """Keep ``run``, what finds out what new kernels touch, and measured launches of asked kernels."""
         self._run = run
         self._analyst = analyst
+        self._measured = measured
+        self._factors: dict[tuple[str, str], KernelFactors] = {}
         self._reader = SourceReader()
         self._trained = frozenset(run.kernels.column("kernel_id").to_pylist())
 
@@ -88,6 +95,7 @@ class Model:
         *,
         analyse: bool = True,
         cache: AnalysisCache | None = None,
+        measured: str | Path | None = None,
         progress: Callable[[str], object] = lambda _line: None,
     ) -> Self:
         """Load a run by its folder or name; None takes the only one in ``runs/``.
@@ -96,14 +104,19 @@ class Model:
             model: a run's folder or name.
             analyse: probe new kernels on a CPU OpenCL device.
             cache: keeps what probes found out.
+            measured: a dataset with launches of the kernels that will be asked for: they correct the predictions.
             progress: receives one line before each step that takes seconds.
 
         Raises:
-            BadInput: There is no such run, or it is damaged.
+            BadInput: There is no such run, or it is damaged; no launch in ``measured`` is ok.
+            StoreError: There is no dataset in ``measured``.
         """
         run = load_run(resolve_run(model) if model is not None else _only_run())
         analyst = Analyst(run.kernels, may_probe=analyse, cache=cache, progress=progress)
-        return cls(run, analyst)
+        if measured is None:
+            return cls(run, analyst)
+        progress(f"reading the measured launches in {measured}")
+        return cls(run, analyst, load_data(measured))
 
     @property
     def name(self) -> str:
@@ -198,8 +211,28 @@ class Model:
             f"the parser does not know a name that the device's compiler may know: line {one}"
             for one in chosen.unknown
         ]
-        records = predict_many(self._run, requests, self._analyst.progress)
+        records = predict_many(self._run_for(requests), requests, self._analyst.progress)
         return [Prediction({**one, "warnings": [*one["warnings"], *said]}) for one in records]
+
+    def _run_for(self, requests: Sequence[PredictRequest]) -> LoadedRun:
+        """The run, with the factor of the asked kernel where measured launches were given for this model."""
+        if self._measured is None or not requests:
+            return self._run
+        one = requests[0]
+        assert one.kernel_id is not None, "_request sets it"
+        assert one.source is not None, "_request sets it"
+        device = device_of(self._run, one.device).device_class
+        key = one.kernel_id, device
+        if key not in self._factors:
+            self._factors[key] = factor_of(
+                self._run,
+                self._measured,
+                kernel_id=one.kernel_id,
+                name=one.kernel,
+                source=one.source,
+                device=device,
+            )
+        return replace(self._run, factors=self._factors[key])
 
     def _question(
         self, chosen: SourceKernel, device: str | None, compare: bool

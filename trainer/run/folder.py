@@ -10,8 +10,11 @@
       model/                 the model's own files          baselines/NAME/   those reported beside it
       conformal.json  training_range.json  device.json  metrics.json  model_card.md
       kernels.parquet        the kernels fitted: ids, arguments, analysis
+      families.parquet       token runs, as hashes, of every source that training looked at
+      few_shot.json          how kernels differ from their predictions, where that could be learnt
       predictions.parquet    every row that was not fitted
       published.json         written last: every file of the finished run with its size and hash
+      kernel_factors.json    written later by ``llmperf calibrate``: the factors of measured kernels
 """
 
 from __future__ import annotations
@@ -40,6 +43,9 @@ RANGE_FILE = "training_range.json"
 DEVICE_FILE = "device.json"
 METRICS_FILE = "metrics.json"
 KERNELS_FILE = "kernels.parquet"
+FAMILIES_FILE = "families.parquet"
+FEW_SHOT_FILE = "few_shot.json"
+FACTORS_FILE = "kernel_factors.json"
 PREDICTIONS_FILE = "predictions.parquet"
 CARD_FILE = "model_card.md"
 MODEL_FOLDER = "model"
@@ -52,8 +58,8 @@ PUBLISHING_FOLDER = ".publishing"
 NAMES = frozenset(
     {
         CONFIG_FILE, SPLIT_FILE, CONFORMAL_FILE, RANGE_FILE, DEVICE_FILE, METRICS_FILE, KERNELS_FILE,
-        PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER, PREPARED_FOLDER, FIT_FOLDER,
-        PUBLISHED_FILE, PUBLISHING_FOLDER,
+        FAMILIES_FILE, FEW_SHOT_FILE, FACTORS_FILE, PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER,
+        PREPARED_FOLDER, FIT_FOLDER, PUBLISHED_FILE, PUBLISHING_FOLDER,
     }
 )  # fmt: skip
 """All that a run's folder can hold."""
