@@ -174,8 +174,8 @@ class FeatureEnsembleConfig(Node):
     caution: float = Field(
         default=0.5,
         ge=0,
-        le=0.5,
-        description="0: the mean of both answers in log2; 0.5: the shorter one.",
+        le=1,
+        description="Where the trees say less: 0 keeps the networks' answer, 1 takes the trees'.",
     )
 
 

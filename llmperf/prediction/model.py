@@ -23,6 +23,7 @@ from trainer.prediction.predict import device_of, predict_many
 from trainer.prediction.request import PredictRequest, check_sizes
 from trainer.run.folder import known_runs, resolve_run
 from trainer.run.loaded import LoadedRun, load_run
+from trainer.run.shipped import DEFAULT_MODEL, shipped_run
 from workers.one_source import SourceKernel
 
 Size = int | Sequence[int]
@@ -71,9 +72,10 @@ class Model:
     time.
     """
 
-    def __init__(self, run: LoadedRun, analyst: Analyst) -> None:
-        """Keep ``run``, and what finds out what new kernels touch."""
+    def __init__(self, run: LoadedRun, analyst: Analyst, *, notes: Sequence[str] = ()) -> None:
+        """Keep ``run``, what finds out what new kernels touch, and what every answer warns of."""
         self._run = run
+        self._notes = tuple(notes)
         self._analyst = analyst
         self._reader = SourceReader()
         self._trained = frozenset(run.kernels.column("kernel_id").to_pylist())
@@ -87,7 +89,9 @@ class Model:
         cache: AnalysisCache | None = None,
         progress: Callable[[str], object] = lambda _line: None,
     ) -> Self:
-        """Load a run by its folder or name; None takes the only one in ``runs/``.
+        """Load a run by its folder or name.
+
+        None takes the only one in ``runs/``, or without any the model that comes with the package.
 
         Args:
             model: a run's folder or name.
@@ -98,9 +102,10 @@ class Model:
         Raises:
             BadInput: There is no such run, or it is damaged.
         """
-        run = load_run(resolve_run(model) if model is not None else _only_run())
+        folder, note = (resolve_run(model), "") if model is not None else _only_run()
+        run = load_run(folder)
         analyst = Analyst(run.kernels, may_probe=analyse, cache=cache, progress=progress)
-        return cls(run, analyst)
+        return cls(run, analyst, notes=(note,) if note else ())
 
     @property
     def name(self) -> str:
@@ -181,7 +186,10 @@ class Model:
             for one in chosen.unknown
         ]
         records = predict_many(self._run, requests)
-        return [Prediction({**one, "warnings": [*one["warnings"], *said]}) for one in records]
+        return [
+            Prediction({**one, "warnings": [*one["warnings"], *said, *self._notes]})
+            for one in records
+        ]
 
     def _request(self, chosen: SourceKernel, launch: Launch, device: str | None) -> PredictRequest:
         kernel = chosen.kernel
@@ -217,13 +225,17 @@ def _sizes(name: str, size: Size) -> tuple[int, ...]:
         raise BadInput(f"{name}={size!r}: give a whole number, or one for each dimension") from None
 
 
-def _only_run() -> Path:
+def _only_run() -> tuple[Path, str]:
+    """Return the run to take where none is named, and what is to be said about that."""
     runs = known_runs()
     if len(runs) == 1:
-        return runs[0]
-    there = (
-        f"runs here: {', '.join(map(str, runs))}"
-        if runs
-        else "none is here: make one with `llmperf train`"
+        return runs[0], ""
+    if runs:
+        there = ", ".join(map(str, runs))
+        raise BadInput(f"--model is missing; runs here: {there}; llmperf brings {DEFAULT_MODEL}")
+    shipped = shipped_run()
+    if shipped is None:
+        raise BadInput("--model is missing; none is here: make one with `llmperf train`")
+    return shipped, (
+        f"no model is named and runs/ has none: {DEFAULT_MODEL}, which comes with llmperf, answers"
     )
-    raise BadInput(f"--model is missing; {there}")

@@ -97,7 +97,9 @@ CONFIG = NETWORK_CONFIG.model_copy(
         "feature_network": NETWORK_CONFIG.feature_network.model_copy(
             update={"networks": 1, "steps": 100}
         ),
-        "feature_ensemble": NETWORK_CONFIG.feature_ensemble.model_copy(update={"trees": 40}),
+        "feature_ensemble": NETWORK_CONFIG.feature_ensemble.model_copy(
+            update={"trees": 40, "caution": 1.0}
+        ),
     }
 )
 
@@ -161,8 +163,8 @@ def test_trees_see_no_more_launches_of_a_kernel_than_wanted(fit):
     assert len(names) == fit.rows.features.shape[1]
 
 
-def test_caution_leans_to_the_shorter_answer():
-    first, second = np.array([10.0, 12.0]), np.array([14.0, 12.0])
-    assert combined(first, second, 0.0).tolist() == [12.0, 12.0]
-    assert combined(first, second, 0.25).tolist() == [11.0, 12.0]
-    assert combined(first, second, 0.5).tolist() == [10.0, 12.0]
+def test_caution_moves_towards_shorter_trees_only():
+    networks, trees = np.array([14.0, 10.0, 12.0]), np.array([10.0, 14.0, 12.0])
+    assert combined(networks, trees, 0.0).tolist() == networks.tolist()
+    assert combined(networks, trees, 0.25).tolist() == [13.0, 10.0, 12.0]
+    assert combined(networks, trees, 1.0).tolist() == [10.0, 10.0, 12.0]

@@ -1,8 +1,8 @@
 """Networks and trees over the launch features, and how their two answers become one: numpy only.
 
 Owns the combination. Kernels that no model understands (their work-items leave at once, their loops make no turn
-on the chosen inputs) are guessed ten times too long by one of the two and seldom by both, so the combination leans
-to the shorter answer; how far the two are apart says how sure it is.
+on the chosen inputs) are guessed ten times too long by one of the two and seldom by both: the networks answer, and
+where the trees say less the answer moves towards theirs. How far the two are apart says how sure it is.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class FeatureEnsemble:
         network: the networks, themselves a predictor.
         forest: the trees.
         forest_names: the features the trees were grown on.
-        caution: how far the answer leans to the shorter of the two: 0 takes their mean in log2, 0.5
-            the shorter one.
+        caution: how far the answer moves to the trees' where that is shorter: 0 takes the networks'
+            answer always, 1 the shorter of the two.
         spread_scale: factor on the spread, measured on the validation part.
         chosen: how it was fitted, JSON values.
     """
@@ -101,10 +101,10 @@ class FeatureEnsemble:
         )
 
 
-def combined(first: Floats, second: Floats, caution: float) -> Floats:
-    """Return the mean of two answers in log2, leaning to the shorter one; shape (n,).
+def combined(networks: Floats, trees: Floats, caution: float) -> Floats:
+    """Return the networks' log2(ns), moved towards the trees' where these are shorter; shape (n,).
 
-    >>> combined(np.array([10.0]), np.array([14.0]), 0.5).tolist()
-    [10.0]
+    >>> combined(np.array([14.0, 10.0]), np.array([10.0, 14.0]), 0.5).tolist()
+    [12.0, 10.0]
     """
-    return np.asarray((first + second) / 2 - caution * np.abs(first - second))
+    return np.asarray(networks - caution * np.maximum(0.0, networks - trees))
