@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.shipped_model --data DIR --out DIR2``
 
-Trains ``--preset`` on the dataset, compares what it consists of (networks alone, trees alone, both) and the simple
-models on every part that was not fitted, and writes ``DIR2/run`` (the whole run), ``DIR2/errors.csv`` (the table) and
+Trains the preset ``feature-network`` on the dataset, and with ``--compare`` further presets; scores them and the simple
+models on every part that was not fitted; writes ``DIR2/PRESET`` (the whole runs), ``DIR2/errors.csv`` (the table) and
 ``DIR2/h200`` (the run as it ships, with its card). ``--install`` copies the last into ``trainer/shipped``.
 
 Columns of the table: *pooled* is the mean of the absolute percentage errors of the rows; *macro* the mean over kernels
@@ -25,19 +25,17 @@ import numpy as np
 import numpy.typing as npt
 
 from llmperf.exits import leave, run_guarded
-from llmperf_common.features import named_features
 from llmperf_common.splits import Part
-from trainer.baselines.feature_ensemble import FeatureEnsemble, combined
-from trainer.baselines.feature_network import FeatureNetwork
 from trainer.config import load_train_config
 from trainer.data.dataset import TrainingData, load_data
 from trainer.data.parts import make_split, row_parts
-from trainer.interface import Floats, Rows
+from trainer.interface import Floats
 from trainer.life.shipping import ship
 from trainer.life.train import train
 from trainer.run.loaded import LoadedRun, load_run
 from trainer.run.shipped import DEFAULT_MODEL, SHIPPED_FOLDER
 
+PRESET = "feature-network"
 LONG_NS = 1e4
 """Shorter launches repeat to 6 to 9 %, and half of their time is the launch itself."""
 _SUITES = ("shoc", "rodinia")
@@ -103,30 +101,15 @@ def parts_scored(data: TrainingData, parts: npt.NDArray[np.str_]) -> Iterator[tu
     yield "both suites", test & public
 
 
-def answers(run: LoadedRun, rows: Rows) -> dict[str, Floats]:
-    """Return what the run's model says, what its members say, and the models beside it; shape (n,) each."""
-    found = {name: model.predict(rows).log2_ns for name, model in run.baselines.items()}
-    model = run.model
-    if isinstance(model, FeatureNetwork):
-        found["networks"] = model.predict(rows).log2_ns
-    elif isinstance(model, FeatureEnsemble):
-        networks = model.network.predict(rows).log2_ns
-        trees = model.forest.predict(named_features(rows.features, model.forest_names))
-        found |= {"networks": networks, "trees": trees}
-        for caution in (0.5, 1.0):
-            found[f"both, caution {caution:g}"] = combined(networks, trees, caution)
-    else:
-        found[run.name] = model.predict(rows).log2_ns
-    return found
-
-
 def predictions(run: LoadedRun, data: TrainingData, chosen: Mask) -> Mapping[str, Floats]:
-    """Return model to predictions of the ``chosen`` rows; NaN elsewhere, shape (n,)."""
+    """Return what the run's models say of the ``chosen`` rows; NaN elsewhere, shape (n,)."""
     index = np.flatnonzero(chosen)
     whole: dict[str, Floats] = {}
     for first in range(0, len(index), _ROWS_AT_ONCE):
         part = index[first : first + _ROWS_AT_ONCE]
-        for name, log2_ns in answers(run, data.rows.take(part)).items():
+        rows = data.rows.take(part)
+        for name, model in {run.name: run.model, **run.baselines}.items():
+            log2_ns = model.predict(rows).log2_ns
             whole.setdefault(name, np.full(len(data), np.nan))[part] = log2_ns
     return whole
 
@@ -201,20 +184,15 @@ that guesses low can flatter: read the symmetric shares and the bias beside it.
 """
 
 
-def card(run: LoadedRun, data: TrainingData, rows: list[Errors], shown: str) -> str:
+def card(run: LoadedRun, data: TrainingData, rows: list[Errors]) -> str:
     """Return the text of the shipped model's card."""
     parts = row_parts(data, make_split(data, run.config.split))
     fitted = parts == Part.TRAIN
     config = run.config.feature_network
     what = (
-        f"{config.networks} networks of {config.blocks} residual blocks of {config.width} units over the launch "
-        f"features, {config.steps:,} steps each"
+        f"the mean of {config.networks} networks of {config.blocks} residual blocks of {config.width} units over the "
+        f"launch features, {config.steps:,} steps each"
     )
-    if isinstance(run.model, FeatureEnsemble):
-        what += (
-            f", and {len(run.model.forest.root)} trees; caution {run.model.caution:g} towards the trees where they "
-            "say less"
-        )
     return CARD.format(
         device=DEFAULT_MODEL.upper(),
         rows=int(fitted.sum()),
@@ -224,45 +202,45 @@ def card(run: LoadedRun, data: TrainingData, rows: list[Errors], shown: str) -> 
         model=run.name,
         what=what,
         seed=run.config.split.seed,
-        errors=markdown([row for row in rows if row.model == shown]),
+        errors=markdown([row for row in rows if row.model == run.name]),
     )
+
+
+def trained(preset: str, given: argparse.Namespace, data: TrainingData) -> LoadedRun:
+    """Train one preset, or read its run if that is finished."""
+    config = load_train_config(preset, overrides=given.set)
+    train(
+        data, config, given.out / preset, lambda line: print(f"{preset}: {line}", file=sys.stderr)
+    )
+    return load_run(given.out / preset)
 
 
 def main() -> None:
     """Run the command line."""
     given = _parser().parse_args()
     started = time.monotonic()
-    config = load_train_config(given.preset, overrides=given.set)
     data = load_data(given.data)
-    summary = train(data, config, given.out / "run", lambda line: print(line, file=sys.stderr))
-    trained = time.monotonic()
-    run = load_run(summary.folder)
+    run = trained(PRESET, given, data)
+    fitted = time.monotonic()
     rows = table(run, data)
+    for preset in given.compare:
+        other = trained(preset, given, data)
+        rows += [row for row in table(other, data) if row.model == other.name]
+    rows.sort(key=lambda row: (row.part, row.launches, row.macro))
     print(markdown(rows))
     with (given.out / "errors.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([one.name for one in fields(Errors)])
         writer.writerows([getattr(row, one.name) for one in fields(Errors)] for row in rows)
-    text = card(run, data, rows, _shown(run))
+    text = card(run, data, rows)
     shipped = given.out / DEFAULT_MODEL
-    num_bytes = ship(summary.folder, shipped, text)
+    num_bytes = ship(run.folder, shipped, text)
     if given.install:
-        ship(summary.folder, SHIPPED_FOLDER / DEFAULT_MODEL, text)
-    ended = time.monotonic()
+        ship(run.folder, SHIPPED_FOLDER / DEFAULT_MODEL, text)
     print(
-        f"{trained - started:.0f} s to read the data and train, {ended - trained:.0f} s to score; "
+        f"{fitted - started:.0f} s to read the data and to train, {time.monotonic() - fitted:.0f} s for the rest; "
         f"{shipped} has {num_bytes / 1e6:.2f} MB"
     )
-
-
-def _shown(run: LoadedRun) -> str:
-    """The row of the table that the shipped model itself has."""
-    if isinstance(run.model, FeatureNetwork):
-        return "networks"
-    if isinstance(run.model, FeatureEnsemble):
-        caution = run.model.caution
-        return "networks" if caution == 0 else f"both, caution {caution:g}"
-    return run.name
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -273,7 +251,7 @@ def _parser() -> argparse.ArgumentParser:
         "--data", type=Path, required=True, help="the dataset, with its sources or not"
     )
     parser.add_argument("--out", type=Path, required=True, help="a folder")
-    parser.add_argument("--preset", default="feature-ensemble", help="what is trained and ships")
+    parser.add_argument("--compare", action="append", default=[], metavar="PRESET")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument(
         "--install", action="store_true", help="copy the model into trainer/shipped"

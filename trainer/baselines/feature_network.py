@@ -278,7 +278,7 @@ def spread_scale(said: Predicted, log2_ns: Floats) -> float:
         said: of launches that nothing was fitted on, with a spread.
         log2_ns: their measured times, shape (n,).
     """
-    assert said.spread is not None, "feature networks and their ensembles give a spread"
+    assert said.spread is not None, "feature networks give a spread"
     return float(np.mean(np.abs(said.log2_ns - log2_ns)) / np.mean(said.spread))
 
 
