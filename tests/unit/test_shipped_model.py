@@ -40,12 +40,16 @@ HEAVY = (
 )
 BLOCKED = f"""
 import sys
-class Blocked:
+class Hiding:
+    def __init__(self, finder):
+        self.finder = finder
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {HEAVY!r}:
-            raise ModuleNotFoundError(name, name=name)
-sys.meta_path.insert(0, Blocked())
+        return None if name.split(".")[0] in {HEAVY!r} else self.finder.find_spec(name, path, target)
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
 """
+"""Makes the heavy libraries absent, for an import as for a look whether they are there."""
 
 
 def asked(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -139,6 +143,10 @@ def test_shipping_keeps_what_predictions_need(tmp_path):
     )
     assert small.conformal == whole.conformal
     assert small.known.far == whole.known.far
+    assert (small.config.split, small.config.judge) == (whole.config.split, whole.config.judge)
+    record = json.loads((tmp_path / "small" / "config.json").read_text())
+    assert set(record["config"]) == {"model", "split", "judge"}  # keys of fitting may change
+    assert record["made_with"]["log_linear"] == {"ridge": 10.0}
     assert size < sum(one.stat().st_size for one in (tmp_path / "run").rglob("*") if one.is_file())
     assert not (tmp_path / "small" / "predictions.parquet").exists()
     assert ship(tmp_path / "run", tmp_path / "small", "# Another\n") == size + 2  # replaced

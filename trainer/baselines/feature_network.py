@@ -185,7 +185,7 @@ def _silu(values: Single) -> Single:
     return np.asarray(values / (1.0 + np.exp(-np.clip(values, -80.0, 80.0))), dtype=np.float32)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class FeatureNetwork:
     """Fitted networks: the mean of what they say.
 

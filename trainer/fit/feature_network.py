@@ -35,11 +35,12 @@ _TERM_BIAS = (-0.6, 0.2)
 """First and last term's bias at the start: apart, so that they do not learn the same."""
 _SLOPE_BEYOND_TWICE = 2 * float(np.log(2))
 """Of the loss per log2 beyond twice the measured time: what it is there."""
+_SPREAD_SHARE = 0.05
+"""Of the spread's likelihood in the loss; it fits one output only, but is clipped with the rest."""
 _WARM_UP_STEPS = 100
 _LAST_SHARE_OF_RATE = 0.005
 _MOST_GRADIENT = 1.0
 _BETAS = (0.9, 0.95)
-_PREDICT_ROWS = 8192
 
 
 class _Block(nn.Module):
@@ -52,7 +53,8 @@ class _Block(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         inner: Tensor = self.dropout(functional.silu(self.up(self.norm(state))))
-        return state + self.down(inner)
+        added: Tensor = self.down(inner)
+        return state + added
 
 
 class Network(nn.Module):
@@ -65,22 +67,24 @@ class Network(nn.Module):
         self.into = nn.Linear(num_inputs, width)
         self.blocks = nn.ModuleList(_Block(width, config.dropout) for _ in range(config.blocks))
         self.last_norm = nn.LayerNorm(width)
-        self.out = nn.Linear(width, terms + 1)
+        self.out = nn.Linear(width, terms)
+        self.spread = nn.Linear(width, 1)
         self.skip = nn.Linear(num_inputs, terms, bias=False)
         nn.init.zeros_(self.skip.weight)
         with torch.no_grad():
-            self.out.bias.copy_(torch.tensor([*np.linspace(*_TERM_BIAS, terms), 0.0]))
+            self.out.bias.copy_(torch.from_numpy(np.linspace(*_TERM_BIAS, terms)))
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return log2(ns) less the centre, and the spread."""
         state = self.into(inputs)
         for block in self.blocks:
             state = block(state)
-        found = self.out(self.last_norm(state)).float()
-        terms = TERM_SCALE_LOG2 * (found[:, :-1] + self.skip(inputs).float())
+        last = self.last_norm(state)
+        terms = TERM_SCALE_LOG2 * (self.out(last).float() + self.skip(inputs).float())
         # log2 of a sum of powers of 2, by torch's stable natural form.
         log2_ns = torch.logsumexp(terms * float(np.log(2)), dim=-1) / float(np.log(2))
-        return log2_ns, functional.softplus(found[:, -1])
+        # Cut off: how large the errors are must not move what makes the time, or outliers would.
+        return log2_ns, functional.softplus(self.spread(last.detach())[:, 0].float())
 
 
 def relative_error_loss(error_log2: Tensor, log_share: float) -> Tensor:
@@ -194,9 +198,9 @@ def _fitted(
             # The Laplace likelihood of the error, whose best scale is the mean of its size.
             width = spread.clamp(min=1e-3)
             likelihood = error.detach().abs() / width + torch.log(width)
-            loss = relative_error_loss(error, config.log_share) + config.spread_share * likelihood
+            loss = relative_error_loss(error, config.log_share) + _SPREAD_SHARE * likelihood
             optimiser.zero_grad(set_to_none=True)
-            loss.mean().backward()  # type: ignore[no-untyped-call]
+            loss.mean().backward()
             nn.utils.clip_grad_norm_(network.parameters(), _MOST_GRADIENT)
             optimiser.step()
             if (step + 1) % max(1, config.steps // 4) == 0:
@@ -242,18 +246,16 @@ def weights_of(networks: list[Network]) -> Weights:
         down=stacked([torch.stack([b.down.weight.T for b in blocks(one)]) for one in networks]),
         down_bias=stacked([torch.stack([b.down.bias for b in blocks(one)]) for one in networks]),
         last_norm=stacked([norm(one.last_norm) for one in networks]),
-        out=stacked([one.out.weight.T for one in networks]),
-        out_bias=stacked([one.out.bias for one in networks]),
+        out=stacked([torch.cat([one.out.weight, one.spread.weight]).T for one in networks]),
+        out_bias=stacked([torch.cat([one.out.bias, one.spread.bias]) for one in networks]),
         skip=stacked([one.skip.weight.T for one in networks]),
     )
 
 
 def torch_answers(network: Network, inputs: Single) -> tuple[Floats, Floats]:
     """Return what ``Weights.answers`` does, by torch in float32: the two are compared."""
-    parts = torch.from_numpy(inputs).split(_PREDICT_ROWS)
     with torch.inference_mode():
-        found = torch.cat([torch.stack(network(part)) for part in parts], dim=1)
-    log2_ns, spread = found.double().numpy()
+        log2_ns, spread = torch.stack(network(torch.from_numpy(inputs))).double().numpy()
     return log2_ns, spread
 
 

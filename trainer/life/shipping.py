@@ -29,6 +29,7 @@ from trainer.run.folder import (
     SPLIT_FILE,
     new_folder,
     read_json,
+    write_json,
 )
 
 SHIPPED_KERNEL_COLUMNS: Final = (
@@ -41,7 +42,10 @@ SHIPPED_KERNEL_COLUMNS: Final = (
 """Of the kernels that were fitted: enough to tell which kernels and families a dataset shares with them."""
 _RANGE_DIGITS = 3
 """Decimals of a fitted kernel's standardised features, which are compared with distances of about 1."""
-_AS_THEY_ARE = (CONFIG_FILE, SPLIT_FILE, CONFORMAL_FILE, DEVICE_FILE, METRICS_FILE)
+_KEPT_NODES = ("model", "split", "judge")
+"""Of the config tree: what reading the run uses. The rest is kept beside it as a record: a later release that
+renames a key of fitting must still read the model."""
+_AS_THEY_ARE = (SPLIT_FILE, CONFORMAL_FILE, DEVICE_FILE, METRICS_FILE)
 
 
 def ship(run: Path, out: Path, card: str) -> int:
@@ -66,6 +70,7 @@ def ship(run: Path, out: Path, card: str) -> int:
     with new_folder(out) as folder:
         for name in _AS_THEY_ARE:
             shutil.copyfile(run / name, folder / name)
+        write_json(folder / CONFIG_FILE, _config(read_json(run / CONFIG_FILE)))
         shutil.copytree(run / MODEL_FOLDER, folder / MODEL_FOLDER)
         pq.write_table(kernels, folder / KERNELS_FILE, compression="zstd")
         _write_compact(folder / RANGE_FILE, _rounded(read_json(run / RANGE_FILE)))
@@ -73,6 +78,16 @@ def ship(run: Path, out: Path, card: str) -> int:
         kept = {name: value for name, value in facts.items() if name not in {"schema", "files"}}
         mark_published(folder, kept, keep_fit=False)
     return sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+
+
+def _config(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of ``config.json`` with the nodes of the tree that are read again."""
+    tree = content["config"]
+    return {
+        **content,
+        "config": {name: tree[name] for name in _KEPT_NODES if name in tree},
+        "made_with": tree,
+    }
 
 
 def _rounded(content: Mapping[str, Any]) -> dict[str, Any]:
