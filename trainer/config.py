@@ -117,12 +117,12 @@ class FeatureNetworkConfig(Node):
     networks: int = Field(
         default=6, ge=1, le=64, description="Networks that answer together, each from its own seed."
     )
-    width: int = Field(default=160, ge=8, le=4096, description="Units of a layer.")
+    width: int = Field(default=256, ge=8, le=4096, description="Units of a layer.")
     blocks: int = Field(default=2, ge=1, le=32, description="Residual blocks.")
     terms: int = Field(
         default=4, ge=1, le=64, description="Times that add up: floor, memory, arithmetic, ..."
     )
-    steps: int = Field(default=6000, ge=1, le=10_000_000, description="Steps of each network.")
+    steps: int = Field(default=3000, ge=1, le=10_000_000, description="Steps of each network.")
     kernels_per_step: int = Field(
         default=256, ge=1, le=65_536, description="Kernels drawn for a step."
     )
@@ -132,7 +132,7 @@ class FeatureNetworkConfig(Node):
     learning_rate: float = Field(default=2e-3, gt=0, le=1, description="Highest rate (AdamW).")
     weight_decay: float = Field(default=0.3, ge=0, le=10, description="Of AdamW.")
     dropout: float = Field(
-        default=0.2, ge=0, lt=1, description="Share of a block's inner units left out in a step."
+        default=0.3, ge=0, lt=1, description="Share of a block's inner units left out in a step."
     )
     noise: float = Field(
         default=0.01,

@@ -36,7 +36,7 @@ _TERM_BIAS = (-0.6, 0.2)
 _SLOPE_BEYOND_TWICE = 2 * float(np.log(2))
 """Of the loss per log2 beyond twice the measured time: what it is there."""
 _SPREAD_SHARE = 0.05
-"""Of the spread's likelihood in the loss; it fits one output only, but is clipped with the rest."""
+"""Of the spread's likelihood in the loss; it fits one output only."""
 _WARM_UP_STEPS = 100
 _LAST_SHARE_OF_RATE = 0.005
 _MOST_GRADIENT = 1.0
@@ -73,6 +73,12 @@ class Network(nn.Module):
         nn.init.zeros_(self.skip.weight)
         with torch.no_grad():
             self.out.bias.copy_(torch.from_numpy(np.linspace(*_TERM_BIAS, terms)))
+
+    def of_time(self) -> list[nn.Parameter]:
+        """Return the weights that make the time: all but the spread's."""
+        return [
+            weight for name, weight in self.named_parameters() if not name.startswith("spread.")
+        ]
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return log2(ns) less the centre, and the spread."""
@@ -201,7 +207,8 @@ def _fitted(
             loss = relative_error_loss(error, config.log_share) + _SPREAD_SHARE * likelihood
             optimiser.zero_grad(set_to_none=True)
             loss.mean().backward()
-            nn.utils.clip_grad_norm_(network.parameters(), _MOST_GRADIENT)
+            nn.utils.clip_grad_norm_(network.of_time(), _MOST_GRADIENT)
+            nn.utils.clip_grad_norm_(network.spread.parameters(), _MOST_GRADIENT)
             optimiser.step()
             if (step + 1) % max(1, config.steps // 4) == 0:
                 progress(f"step {step + 1:,} of {config.steps:,}, loss {loss.mean().item():.3f}")
