@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.shipped_model --data DIR --out DIR2``
 
-Trains the preset ``feature-network`` on the dataset, and with ``--compare`` further presets; scores them and the simple
-models on every part that was not fitted; writes ``DIR2/PRESET`` (the whole runs), ``DIR2/errors.csv`` (the table) and
+Trains the preset ``feature-ensemble`` on the dataset, and with ``--compare`` further presets; scores them, what the ensemble
+consists of and the simple models on every part that was not fitted; writes ``DIR2/PRESET`` (the whole runs), ``DIR2/errors.csv`` (the table) and
 ``DIR2/h200`` (the run as it ships, with its card). ``--install`` copies the last into ``trainer/shipped``.
 
 Columns of the table: *pooled* is the mean of the absolute percentage errors of the rows; *macro* the mean over kernels
@@ -25,17 +25,19 @@ import numpy as np
 import numpy.typing as npt
 
 from llmperf.exits import leave, run_guarded
+from llmperf_common.features import named_features
 from llmperf_common.splits import Part
+from trainer.baselines.feature_ensemble import FeatureEnsemble, combined
 from trainer.config import load_train_config
 from trainer.data.dataset import TrainingData, load_data
 from trainer.data.parts import make_split, row_parts
-from trainer.interface import Floats
+from trainer.interface import Floats, Rows
 from trainer.life.shipping import ship
 from trainer.life.train import train
 from trainer.run.loaded import LoadedRun, load_run
 from trainer.run.shipped import DEFAULT_MODEL, SHIPPED_FOLDER
 
-PRESET = "feature-network"
+PRESET = "feature-ensemble"
 LONG_NS = 1e4
 """Shorter launches repeat to 6 to 9 %, and half of their time is the launch itself."""
 _SUITES = ("shoc", "rodinia")
@@ -101,6 +103,21 @@ def parts_scored(data: TrainingData, parts: npt.NDArray[np.str_]) -> Iterator[tu
     yield "both suites", test & public
 
 
+def answers(run: LoadedRun, rows: Rows) -> dict[str, Floats]:
+    """Return what the run's model, its members and the models beside it say; shape (n,) each."""
+    found = {name: model.predict(rows).log2_ns for name, model in run.baselines.items()}
+    model = run.model
+    if isinstance(model, FeatureEnsemble):
+        networks = model.network.predict(rows).log2_ns
+        trees = model.forest.predict(named_features(rows.features, model.forest_names))
+        return found | {
+            "networks alone": networks,
+            "trees alone": trees,
+            run.name: combined(networks, trees, model.caution),
+        }
+    return found | {run.name: model.predict(rows).log2_ns}
+
+
 def predictions(run: LoadedRun, data: TrainingData, chosen: Mask) -> Mapping[str, Floats]:
     """Return what the run's models say of the ``chosen`` rows; NaN elsewhere, shape (n,)."""
     index = np.flatnonzero(chosen)
@@ -108,8 +125,7 @@ def predictions(run: LoadedRun, data: TrainingData, chosen: Mask) -> Mapping[str
     for first in range(0, len(index), _ROWS_AT_ONCE):
         part = index[first : first + _ROWS_AT_ONCE]
         rows = data.rows.take(part)
-        for name, model in {run.name: run.model, **run.baselines}.items():
-            log2_ns = model.predict(rows).log2_ns
+        for name, log2_ns in answers(run, rows).items():
             whole.setdefault(name, np.full(len(data), np.nan))[part] = log2_ns
     return whole
 
@@ -193,6 +209,11 @@ def card(run: LoadedRun, data: TrainingData, rows: list[Errors]) -> str:
         f"the mean of {config.networks} networks of {config.blocks} residual blocks of {config.width} units over the "
         f"launch features, {config.steps:,} steps each"
     )
+    if isinstance(run.model, FeatureEnsemble):
+        what += (
+            f", and {len(run.model.forest.root)} trees; where the trees say less, the answer moves towards theirs "
+            f"(caution {run.model.caution:g}; 1 takes the shorter one)"
+        )
     return CARD.format(
         device=DEFAULT_MODEL.upper(),
         rows=int(fitted.sum()),

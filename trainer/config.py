@@ -149,6 +149,33 @@ class FeatureNetworkConfig(Node):
     )
 
 
+class FeatureEnsembleConfig(Node):
+    """Networks (``feature_network``) and trees over the features, and how both answers become one."""
+
+    trees: int = Field(default=500, ge=1, le=100_000, description="Trees.")
+    num_leaves: int = Field(default=63, ge=2, le=4096, description="Most leaves of a tree.")
+    min_rows_in_leaf: int = Field(
+        default=30, ge=1, le=100_000, description="Fewest rows of a leaf."
+    )
+    learning_rate: float = Field(default=0.06, gt=0, le=1, description="Shrinkage of each tree.")
+    feature_share: float = Field(
+        default=0.3, gt=0, le=1, description="Share of the features each tree may use."
+    )
+    row_share: float = Field(
+        default=0.6, gt=0, le=1, description="Share of the rows each tree is grown on."
+    )
+    l2: float = Field(default=5.0, ge=0, le=1e6, description="L2 penalty on leaf values.")
+    configs_per_kernel: int = Field(
+        default=20, ge=1, le=100_000, description="Most launch configs of a kernel that trees see."
+    )
+    caution: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="Where the trees say less: 0 keeps the networks' answer, 1 takes the trees'.",
+    )
+
+
 class LogLinearConfig(Node):
     """Launch floor plus a log-linear law (ridge)."""
 
@@ -189,13 +216,14 @@ class JudgeConfig(Node):
 class TrainConfig(Node):
     """The whole tree of ``llmperf train``."""
 
-    model: Literal["gbdt", "feature-network", "log-linear", "global-median", "regressor"] = Field(
-        default="gbdt", description="Which predictor is trained."
-    )
+    model: Literal[
+        "gbdt", "feature-network", "feature-ensemble", "log-linear", "global-median", "regressor"
+    ] = Field(default="gbdt", description="Which predictor is trained.")
     train: FitConfig = FitConfig()
     split: SplitConfig = SplitConfig()
     gbdt: GbdtConfig = GbdtConfig()
     feature_network: FeatureNetworkConfig = FeatureNetworkConfig()
+    feature_ensemble: FeatureEnsembleConfig = FeatureEnsembleConfig()
     log_linear: LogLinearConfig = LogLinearConfig()
     conformal: ConformalConfig = ConformalConfig()
     judge: JudgeConfig = JudgeConfig()
