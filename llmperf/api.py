@@ -266,7 +266,8 @@ def load_model(
     """Load a trained run, to ask it for many predictions: ``.predict(...)`` and ``.predict_many(...)``.
 
     Args:
-        model: a run's folder or name; may be left out where ``runs/`` holds one.
+        model: a run's folder or name, or ``h200``, which comes with the package; left out, the only run in
+            ``runs/``, or without any the package's.
         analyse: probe new kernels on a CPU OpenCL device, where there is one, to see what they touch.
         measured: a dataset with a few launches of the kernels that will be asked for: they correct this model's
             predictions, and nothing is written.
@@ -309,7 +310,8 @@ def predict(
         global_size: work-items by dimension, 1 to 3 of them; a number for one dimension.
         local_size: work-items of a work-group, likewise.
         kernel: which kernel of the source; may be left out where it has one.
-        model: a run's folder or name; may be left out where ``runs/`` holds one.
+        model: a run's folder or name, or ``h200``, which comes with the package; left out, the only run in
+            ``runs/``, or without any the package's.
         device: device class; may be left out where the model knows one.
         args: by name: elements of a buffer, value of a scalar.
         sweep: also predict every legal local size.

@@ -246,7 +246,12 @@ def predict(
         str | None, typer.Option("--kernel", metavar="NAME", help="Which kernel of the file.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="RUN", help="A run's folder or name.")
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="RUN",
+            help="A run's folder or name, or h200, which comes with llmperf.",
+        ),
     ] = None,
     device: Annotated[
         str | None,

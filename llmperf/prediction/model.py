@@ -27,6 +27,7 @@ from trainer.prediction.request import PredictRequest, check_sizes, named_errors
 from trainer.run.folder import known_runs, resolve_run
 from trainer.run.kernel_factors import KernelFactors
 from trainer.run.loaded import LoadedRun, load_run
+from trainer.run.shipped import DEFAULT_MODEL, shipped_run
 from workers.one_source import SourceKernel
 
 Size = int | Sequence[int]
@@ -78,10 +79,23 @@ class Model:
     """
 
     def __init__(
-        self, run: LoadedRun, analyst: Analyst, measured: TrainingData | None = None
+        self,
+        run: LoadedRun,
+        analyst: Analyst,
+        measured: TrainingData | None = None,
+        *,
+        notes: Sequence[str] = (),
     ) -> None:
-        """Keep ``run``, what finds out what new kernels touch, and measured launches of asked kernels."""
+        """Keep the model's parts.
+
+        Args:
+            run: the trained run.
+            analyst: finds out what new kernels touch.
+            measured: measured launches of kernels that will be asked about.
+            notes: what every answer warns of.
+        """
         self._run = run
+        self._notes = tuple(notes)
         self._analyst = analyst
         self._measured = measured
         self._factors: dict[tuple[str, str], KernelFactors] = {}
@@ -98,7 +112,9 @@ class Model:
         measured: str | Path | None = None,
         progress: Callable[[str], object] = lambda _line: None,
     ) -> Self:
-        """Load a run by its folder or name; None takes the only one in ``runs/``.
+        """Load a run by its folder or name.
+
+        None takes the only one in ``runs/``, or without any the model that comes with the package.
 
         Args:
             model: a run's folder or name.
@@ -111,12 +127,14 @@ class Model:
             BadInput: There is no such run, or it is damaged; no launch in ``measured`` is ok.
             StoreError: There is no dataset in ``measured``.
         """
-        run = load_run(resolve_run(model) if model is not None else _only_run())
+        folder, note = (resolve_run(model), "") if model is not None else _only_run()
+        run = load_run(folder)
         analyst = Analyst(run.kernels, may_probe=analyse, cache=cache, progress=progress)
-        if measured is None:
-            return cls(run, analyst)
-        progress(f"reading the measured launches in {measured}")
-        return cls(run, analyst, load_data(measured))
+        launches = None
+        if measured is not None:
+            progress(f"reading the measured launches in {measured}")
+            launches = load_data(measured)
+        return cls(run, analyst, launches, notes=(note,) if note else ())
 
     @property
     def name(self) -> str:
@@ -212,7 +230,10 @@ class Model:
             for one in chosen.unknown
         ]
         records = predict_many(self._run_for(requests), requests, self._analyst.progress)
-        return [Prediction({**one, "warnings": [*one["warnings"], *said]}) for one in records]
+        return [
+            Prediction({**one, "warnings": [*one["warnings"], *said, *self._notes]})
+            for one in records
+        ]
 
     def _run_for(self, requests: Sequence[PredictRequest]) -> LoadedRun:
         """The run, with the factor of the asked kernel where measured launches were given for this model."""
@@ -286,13 +307,17 @@ def _sizes(name: str, size: Size) -> tuple[int, ...]:
         raise BadInput(f"{name}={size!r}: give a whole number, or one for each dimension") from None
 
 
-def _only_run() -> Path:
+def _only_run() -> tuple[Path, str]:
+    """Return the run to take where none is named, and what is to be said about that."""
     runs = known_runs()
     if len(runs) == 1:
-        return runs[0]
-    there = (
-        f"runs here: {', '.join(map(str, runs))}"
-        if runs
-        else "none is here: make one with `llmperf train`"
+        return runs[0], ""
+    if runs:
+        there = ", ".join(map(str, runs))
+        raise BadInput(f"--model is missing; runs here: {there}; llmperf brings {DEFAULT_MODEL}")
+    shipped = shipped_run()
+    if shipped is None:
+        raise BadInput("--model is missing; none is here: make one with `llmperf train`")
+    return shipped, (
+        f"no model is named and runs/ has none: {DEFAULT_MODEL}, which comes with llmperf, answers"
     )
-    raise BadInput(f"--model is missing; {there}")

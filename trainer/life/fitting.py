@@ -6,11 +6,15 @@ A new model joins here with a branch in ``fit_model``, in ``trainer/registry.py`
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Final
 
 import numpy as np
 
-from trainer.baselines.gbdt import Gbdt, family_folds, fit_gbdt, subset
+from llmperf_common.extras import require
+from trainer.baselines.feature_ensemble import FeatureEnsemble
+from trainer.baselines.feature_network import FeatureNetwork, spread_scale
+from trainer.baselines.gbdt import Gbdt, family_folds, fit_gbdt, grow_forest, subset
 from trainer.baselines.nearest_kernel import NearestKernel
 from trainer.baselines.roofline import AnalyticRoofline
 from trainer.baselines.simple import GlobalMedian, LaunchFloorLogLinear
@@ -46,6 +50,10 @@ def fit_model(
     if name == "gbdt":
         chosen = like if isinstance(like, Gbdt) else None
         return fit_gbdt(data, fit=config.train, config=config.gbdt, progress=progress, like=chosen)
+    if name == "feature-network":
+        return _feature_network(data, config, progress)
+    if name == "feature-ensemble":
+        return _feature_ensemble(data, config, progress)
     if name == "log-linear":
         return LaunchFloorLogLinear.fit(data, ridge=config.log_linear.ridge)
     if name == "global-median":
@@ -55,6 +63,33 @@ def fit_model(
     if name == "nearest-kernel":
         return NearestKernel.fit(data)
     raise ValueError(f"model {name!r} is not one that train knows")
+
+
+def _feature_network(data: FitData, config: TrainConfig, progress: Progress) -> FeatureNetwork:
+    require("torch", "deepspeed")
+    from trainer.fit.feature_network import fit_feature_network  # noqa: PLC0415  (torch)
+
+    return fit_feature_network(
+        data, fit=config.train, config=config.feature_network, progress=progress
+    )
+
+
+def _feature_ensemble(data: FitData, config: TrainConfig, progress: Progress) -> FeatureEnsemble:
+    forest, names = grow_forest(data, fit=config.train, config=config.feature_ensemble)
+    progress(f"feature-ensemble: {len(forest.root)} trees")
+    network = _feature_network(data, config, progress)
+    model = FeatureEnsemble(
+        network=network,
+        forest=forest,
+        forest_names=names,
+        caution=config.feature_ensemble.caution,
+        spread_scale=1.0,
+        chosen={"seed": config.train.seed, **config.feature_ensemble.model_dump(mode="json")},
+    )
+    if data.validation is None or data.validation_log2_ns is None:
+        return model
+    scale = spread_scale(model.predict(data.validation), data.validation_log2_ns)
+    return dataclasses.replace(model, spread_scale=scale)
 
 
 def out_of_fold_errors(

@@ -35,6 +35,7 @@ import pyarrow as pa
 from llmperf_common.outputs import folder_to_write
 from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS
 from trainer.errors import BadInput, RunExists
+from trainer.run.shipped import shipped_models, shipped_run
 
 CONFIG_FILE = "config.json"
 SPLIT_FILE = "split.json"
@@ -199,7 +200,8 @@ def resolve_run(name: str | Path, search: tuple[Path, ...] = RUNS_FOLDERS) -> Pa
     """Find a run by path or by name.
 
     Args:
-        name: a folder, or the name of a run in one of ``search`` (itself or its ``model`` folder).
+        name: a folder, or the name of a run in one of ``search`` (itself or its ``model`` folder), or
+            of a model that comes with the package.
         search: folders that hold runs.
 
     Raises:
@@ -220,9 +222,14 @@ def resolve_run(name: str | Path, search: tuple[Path, ...] = RUNS_FOLDERS) -> Pa
                 f"--model {name}: the training of {candidate} is not finished; run the same "
                 "`llmperf train` again, it goes on where it stopped"
             )
+    shipped = shipped_run(str(name))
+    if shipped is not None:
+        return shipped
     known = ", ".join(map(str, known_runs(search)))
     there = f"runs here: {known}" if known else "none is here"
     there += "; `llmperf train` makes one"
+    if shipped_models():
+        there += f"; llmperf brings {', '.join(shipped_models())}"
     raise BadInput(f"--model {name}: no trained run; {there}")
 
 
