@@ -121,11 +121,13 @@ class Regressor(nn.Module):
             [
                 suffix_states(
                     self.backbone,
-                    self._embed(batch.ids[number, : int(batch.prefix_present[number].sum())], None),
+                    self._embed(
+                        batch.prefix_ids[number, : int(batch.prefix_present[number].sum())], None
+                    ),
                     self._embed(batch.suffix_ids[number], batch.suffix_numbers.of(number)),
                     batch.suffix_present[number],
                 )
-                for number in range(len(batch.ids))
+                for number in range(len(batch.prefix_ids))
             ]
         )
 
