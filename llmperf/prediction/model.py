@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,12 +17,17 @@ from llmperf.prediction.analysis_cache import AnalysisCache
 from llmperf.prediction.filling import planned_filler
 from llmperf.prediction.record import Prediction
 from llmperf.prediction.sources import SourceReader
+from llmperf_common.records import Kernel
+from trainer.data.dataset import TrainingData, load_data
 from trainer.errors import BadInput
 from trainer.prediction.arguments import Value, read_arguments
+from trainer.prediction.calibrate import factor_of
 from trainer.prediction.predict import device_of, predict_many
-from trainer.prediction.request import PredictRequest, check_sizes
+from trainer.prediction.request import PredictRequest, check_sizes, named_errors
 from trainer.run.folder import known_runs, resolve_run
+from trainer.run.kernel_factors import KernelFactors
 from trainer.run.loaded import LoadedRun, load_run
+from trainer.run.shipped import DEFAULT_MODEL, shipped_run
 from workers.one_source import SourceKernel
 
 Size = int | Sequence[int]
@@ -39,12 +44,14 @@ class Launch:
         args: by name: elements of a buffer, value of a scalar; what is left out is filled as
             ``collect`` plans it.
         sweep: also predict every legal local size.
+        name: how messages call it, ``line 7``; empty for its number.
     """
 
     global_size: Size
     local_size: Size
     args: Mapping[str, Value] | None = None
     sweep: bool = False
+    name: str = ""
 
     @classmethod
     def of(cls, values: Launch | Mapping[str, Any]) -> Launch:
@@ -71,10 +78,27 @@ class Model:
     time.
     """
 
-    def __init__(self, run: LoadedRun, analyst: Analyst) -> None:
-        """Keep ``run``, and what finds out what new kernels touch."""
+    def __init__(
+        self,
+        run: LoadedRun,
+        analyst: Analyst,
+        measured: TrainingData | None = None,
+        *,
+        notes: Sequence[str] = (),
+    ) -> None:
+        """Keep the model's parts.
+
+        Args:
+            run: the trained run.
+            analyst: finds out what new kernels touch.
+            measured: measured launches of kernels that will be asked about.
+            notes: what every answer warns of.
+        """
         self._run = run
+        self._notes = tuple(notes)
         self._analyst = analyst
+        self._measured = measured
+        self._factors: dict[tuple[str, str], KernelFactors] = {}
         self._reader = SourceReader()
         self._trained = frozenset(run.kernels.column("kernel_id").to_pylist())
 
@@ -85,22 +109,32 @@ class Model:
         *,
         analyse: bool = True,
         cache: AnalysisCache | None = None,
+        measured: str | Path | None = None,
         progress: Callable[[str], object] = lambda _line: None,
     ) -> Self:
-        """Load a run by its folder or name; None takes the only one in ``runs/``.
+        """Load a run by its folder or name.
+
+        None takes the only one in ``runs/``, or without any the model that comes with the package.
 
         Args:
             model: a run's folder or name.
             analyse: probe new kernels on a CPU OpenCL device.
             cache: keeps what probes found out.
+            measured: a dataset with launches of the kernels that will be asked for: they correct the predictions.
             progress: receives one line before each step that takes seconds.
 
         Raises:
-            BadInput: There is no such run, or it is damaged.
+            BadInput: There is no such run, or it is damaged; no launch in ``measured`` is ok.
+            StoreError: There is no dataset in ``measured``.
         """
-        run = load_run(resolve_run(model) if model is not None else _only_run())
+        folder, note = (resolve_run(model), "") if model is not None else _only_run()
+        run = load_run(folder)
         analyst = Analyst(run.kernels, may_probe=analyse, cache=cache, progress=progress)
-        return cls(run, analyst)
+        launches = None
+        if measured is not None:
+            progress(f"reading the measured launches in {measured}")
+            launches = load_data(measured)
+        return cls(run, analyst, launches, notes=(note,) if note else ())
 
     @property
     def name(self) -> str:
@@ -151,7 +185,10 @@ class Model:
             ConfigError: No device is named and the model knows several.
         """
         launch = Launch(global_size=global_size, local_size=local_size, args=args, sweep=sweep)
-        return self.predict_many(source, [launch], kernel=kernel, device=device)[0]
+        found = self.predict_many(
+            source, [launch], kernel=kernel, device=device, best_local_size=True
+        )
+        return found[0]
 
     def predict_many(
         self,
@@ -160,14 +197,19 @@ class Model:
         *,
         kernel: str | None = None,
         device: str | None = None,
+        best_local_size: bool = False,
     ) -> list[Prediction]:
         """Predict many launches of one kernel, in their order; the model is asked once.
+
+        The answers are those of ``predict``, but for ``local_size_best``, which is empty: to compare the local
+        sizes of a launch takes some 25 launches more.
 
         Args:
             source: an OpenCL C file, or its text.
             launches: each a ``Launch``, or a mapping with its fields.
             kernel: which kernel of the source; may be left out where it has one.
             device: device class; may be left out where the model knows one.
+            best_local_size: also compare the legal local sizes of each launch, and name the best.
 
         Raises:
             BadInput: What is wrong, where, and what to do.
@@ -175,38 +217,86 @@ class Model:
         """
         chosen = self._reader.kernel(source, kernel, self._trained)
         asked = [Launch.of(one) for one in launches]
-        requests = [self._request(chosen, one, device) for one in asked]
+        if not asked:
+            return []
+        question = self._question(chosen, device, best_local_size)
+        requests = []
+        for number, launch in enumerate(asked, start=1):
+            name = launch.name or (f"launch {number}" if len(asked) > 1 else "")
+            with named_errors(name):
+                requests.append(question(launch, name))
         said = [
             f"the parser does not know a name that the device's compiler may know: line {one}"
             for one in chosen.unknown
         ]
-        records = predict_many(self._run, requests)
-        return [Prediction({**one, "warnings": [*one["warnings"], *said]}) for one in records]
+        records = predict_many(self._run_for(requests), requests, self._analyst.progress)
+        return [
+            Prediction({**one, "warnings": [*one["warnings"], *said, *self._notes]})
+            for one in records
+        ]
 
-    def _request(self, chosen: SourceKernel, launch: Launch, device: str | None) -> PredictRequest:
+    def _run_for(self, requests: Sequence[PredictRequest]) -> LoadedRun:
+        """The run, with the factor of the asked kernel where measured launches were given for this model."""
+        if self._measured is None or not requests:
+            return self._run
+        one = requests[0]
+        assert one.kernel_id is not None, "_request sets it"
+        assert one.source is not None, "_request sets it"
+        device = device_of(self._run, one.device).device_class
+        key = one.kernel_id, device
+        if key not in self._factors:
+            self._factors[key] = factor_of(
+                self._run,
+                self._measured,
+                kernel_id=one.kernel_id,
+                name=one.kernel,
+                source=one.source,
+                device=device,
+            )
+        return replace(self._run, factors=self._factors[key])
+
+    def _question(
+        self, chosen: SourceKernel, device: str | None, compare: bool
+    ) -> Callable[[Launch, str], PredictRequest]:
+        """Return what makes a request of a launch and its name; what is known of the kernel is found out here."""
         kernel = chosen.kernel
-        assert kernel.signature is not None, "the reader refuses such kernels"
+        signature = kernel.signature
+        assert signature is not None, "the reader refuses such kernels"
         record = device_of(self._run, device)
-        global_size = _sizes("global_size", launch.global_size)
-        local_size = _sizes("local_size", launch.local_size)
-        check_sizes(kernel.name, kernel.signature, global_size, local_size, record)
-        given = read_arguments(kernel.signature, {} if launch.args is None else launch.args)
+        known: Known | None = None
+
+        def request(launch: Launch, name: str) -> PredictRequest:
+            nonlocal known
+            global_size = _sizes("global_size", launch.global_size)
+            local_size = _sizes("local_size", launch.local_size)
+            check_sizes(kernel.name, signature, global_size, local_size, record)
+            given = read_arguments(signature, {} if launch.args is None else launch.args)
+            if known is None:  # only now: a probe takes seconds, and the launch may be wrong
+                known = self._find_out(kernel)
+            return PredictRequest(
+                kernel=kernel.name,
+                signature=signature,
+                global_size=global_size,
+                local_size=local_size,
+                filler=planned_filler(kernel, record, given, known),
+                device=device,
+                sweep=launch.sweep,
+                compare=compare,
+                name=name,
+                kernel_id=kernel.kernel_id,
+                source=kernel.source,
+                build_options=kernel.build_options,
+                dense=chosen.dense,
+            )
+
+        return request
+
+    def _find_out(self, kernel: Kernel) -> Known:
+        assert kernel.signature is not None, "the reader refuses such kernels"
         # Also where every buffer is given: one may be smaller than what the launch accesses.
-        has_buffers = any(one.kind.is_buffer for one in kernel.signature.arguments)
-        known = self._analyst.find_out(kernel) if has_buffers else Known(analysis=None, said="")
-        return PredictRequest(
-            kernel=kernel.name,
-            signature=kernel.signature,
-            global_size=global_size,
-            local_size=local_size,
-            filler=planned_filler(kernel, record, given, known),
-            device=device,
-            sweep=launch.sweep,
-            kernel_id=kernel.kernel_id,
-            source=kernel.source,
-            build_options=kernel.build_options,
-            dense=chosen.dense,
-        )
+        if any(one.kind.is_buffer for one in kernel.signature.arguments):
+            return self._analyst.find_out(kernel)
+        return Known(analysis=None, said="")
 
 
 def _sizes(name: str, size: Size) -> tuple[int, ...]:
@@ -217,13 +307,17 @@ def _sizes(name: str, size: Size) -> tuple[int, ...]:
         raise BadInput(f"{name}={size!r}: give a whole number, or one for each dimension") from None
 
 
-def _only_run() -> Path:
+def _only_run() -> tuple[Path, str]:
+    """Return the run to take where none is named, and what is to be said about that."""
     runs = known_runs()
     if len(runs) == 1:
-        return runs[0]
-    there = (
-        f"runs here: {', '.join(map(str, runs))}"
-        if runs
-        else "none is here: make one with `llmperf train`"
+        return runs[0], ""
+    if runs:
+        there = ", ".join(map(str, runs))
+        raise BadInput(f"--model is missing; runs here: {there}; llmperf brings {DEFAULT_MODEL}")
+    shipped = shipped_run()
+    if shipped is None:
+        raise BadInput("--model is missing; none is here: make one with `llmperf train`")
+    return shipped, (
+        f"no model is named and runs/ has none: {DEFAULT_MODEL}, which comes with llmperf, answers"
     )
-    raise BadInput(f"--model is missing; {there}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer.packing.batch import PackBatch
+from trainer.packing.batch import PackBatch, QueryBatch
 from trainer.regressor.backbones.base import Backbone
 from trainer.regressor.backbones.codegen import codegen_config
 from trainer.regressor.batch import TorchBatch, TorchQueryBatch, to_torch, to_torch_query
@@ -131,35 +131,23 @@ def make_packs(packs: Sequence[Sequence[KernelTokens]], length: int) -> PackBatc
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryArrays:
-    """A numpy batch of the query reading, laid out by hand."""
-
-    ids: Any
-    present: Any
-    suffix_ids: Any
-    suffix_values: Any
-    suffix_present: Any
-    row: Any
-
-
-def make_queries(kernels: Sequence[KernelTokens], *, extra: int = 0) -> QueryArrays:
+def make_queries(kernels: Sequence[KernelTokens], *, extra: int = 0) -> QueryBatch:
     """All kernels in one batch, with ``extra`` padding in every direction."""
     g, k = len(kernels) + extra, max(len(kernel.launches) for kernel in kernels) + extra
     t = max(len(kernel.prefix) for kernel in kernels) + extra
     s = max(len(launch.ids) for _, launch in launches_of(kernels)) + extra
-    ids, present = np.zeros((g, t), np.int32), np.zeros((g, t), bool)
+    ids, length = np.zeros((g, t), np.int32), np.zeros(g, np.int32)
     suffix_ids, suffix_values = np.zeros((g, k, s), np.int32), np.zeros((g, k, s))
-    suffix_present, row = np.zeros((g, k, s), bool), np.full((g, k), -1, np.int64)
+    suffix_length, row = np.zeros((g, k), np.int32), np.full((g, k), -1, np.int64)
     for i, kernel in enumerate(kernels):
-        ids[i, : len(kernel.prefix)], present[i, : len(kernel.prefix)] = kernel.prefix, True
+        ids[i, : len(kernel.prefix)], length[i] = kernel.prefix, len(kernel.prefix)
         for j, launch in enumerate(kernel.launches):
             n = len(launch.ids)
             suffix_ids[i, j, :n], suffix_values[i, j, :n] = launch.ids, launch.values
-            suffix_present[i, j, :n], row[i, j] = True, launch.row
-    return QueryArrays(
-        ids=ids, present=present, suffix_ids=suffix_ids, suffix_values=suffix_values,
-        suffix_present=suffix_present, row=row,
+            suffix_length[i, j], row[i, j] = n, launch.row
+    return QueryBatch(
+        prefix_ids=ids, prefix_length=length, suffix_ids=suffix_ids, suffix_values=suffix_values,
+        suffix_length=suffix_length, row=row,
     )  # fmt: skip
 
 
@@ -171,7 +159,7 @@ def make_tables(num_rows: int) -> tuple[np.ndarray, np.ndarray]:
     return features, rng.uniform(8, 16, num_rows)
 
 
-def as_batch(batch: PackBatch | QueryArrays) -> TorchBatch | TorchQueryBatch:
+def as_batch(batch: PackBatch | QueryBatch) -> TorchBatch | TorchQueryBatch:
     features, offset = make_tables(1000)
     if isinstance(batch, PackBatch):
         return to_torch(batch, features, offset, "cpu")
@@ -191,7 +179,7 @@ def alone(model: Regressor, kernel: KernelTokens, launch: Launch) -> torch.Tenso
     return torch.stack(both)[:, 0, 0]
 
 
-def packed_rows(model: Regressor, batch: PackBatch | QueryArrays) -> torch.Tensor:
+def packed_rows(model: Regressor, batch: PackBatch | QueryBatch) -> torch.Tensor:
     """What the model says about each row of the batch, shape (rows, 2)."""
     output = model(as_batch(batch))
     both = torch.stack((output.log2_ns, output.spread), dim=-1)[torch.from_numpy(batch.row >= 0)]

@@ -66,13 +66,16 @@ def test_many_launches_are_answered_like_each_alone(model):
         {"global_size": (2**20,), "local_size": 128, "sweep": True},
         {"global_size": 96, "local_size": 32, "args": {"n": 50}},
     ]
-    together = model.predict_many(VADD, launches)
+    together = model.predict_many(VADD, launches, best_local_size=True)
     alone = [
         model.predict(VADD, global_size=4096, local_size=64, args=VADD_ARGS),
         model.predict(VADD, global_size=2**20, local_size=128, sweep=True),
         model.predict(VADD, global_size=96, local_size=32, args={"n": 50}),
     ]
     assert together == alone
+    times = model.predict_many(VADD, launches)
+    assert [one.time_ns for one in times] == [one.time_ns for one in alone]
+    assert [one["local_size_best"] for one in times] == [[], alone[1]["local_size_best"], []]
     assert model.predict_many(VADD, []) == []
     with pytest.raises(BadInput, match="found global_size, size"):
         model.predict_many(VADD, [{"global_size": 4096, "size": 64}])

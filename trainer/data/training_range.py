@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -161,19 +162,36 @@ def out_of_distribution(row: Floats, known: TrainingRange) -> list[str]:
         At most three warnings about single features, in the vector's order (sizes the user chose come first,
         what is derived from them after), and one about the kernel as a whole.
     """
-    columns = np.flatnonzero(_outside(row[None], known)[0])[:3]
-    warnings = [_range_warning(row, int(column), known) for column in columns]
-    if len(known.kernels):
-        distance = _distances(row, known)
-        nearest = int(np.argmin(distance))
-        if distance[nearest] > known.far:
-            offset = _offsets(row, known)[nearest]
-            worst = known.names[known.static_columns[int(np.argmax(offset))]]
-            warnings.append(
-                f"out of distribution: the kernel is unlike every training kernel (distance "
-                f"{distance[nearest]:.1f}, usual at most {known.far:.1f}), most in {worst}"
-            )
-    return warnings
+    return out_of_distribution_each(row[None], known)[0]
+
+
+def out_of_distribution_each(rows: Floats, known: TrainingRange) -> list[list[str]]:
+    """Return what ``out_of_distribution`` says of each of n launches of one kernel, shape (n, f)."""
+    if len(rows) == 0:
+        return []
+    of_kernel = _kernel_warning(rows[0], known)
+    outside = _outside(rows, known)
+    return [
+        [
+            *(_range_warning(row, int(column), known) for column in np.flatnonzero(is_outside)[:3]),
+            *of_kernel,
+        ]
+        for row, is_outside in zip(rows, outside, strict=True)
+    ]
+
+
+def _kernel_warning(row: Floats, known: TrainingRange) -> list[str]:
+    if not len(known.kernels):
+        return []
+    distance = _distances(row, known)
+    nearest = int(np.argmin(distance))
+    if distance[nearest] <= known.far:
+        return []
+    worst = known.names[known.static_columns[int(np.argmax(_offsets(row, known)[nearest]))]]
+    return [
+        f"out of distribution: the kernel is unlike every training kernel (distance "
+        f"{distance[nearest]:.1f}, usual at most {known.far:.1f}), most in {worst}"
+    ]
 
 
 def _offsets(row: Floats, known: TrainingRange) -> Floats:
@@ -200,6 +218,11 @@ def _outside(rows: Floats, known: TrainingRange) -> npt.NDArray[np.bool_]:
 def _range_warning(row: Floats, column: int, known: TrainingRange) -> str:
     name = known.names[column]
     return (
-        f"out of distribution: {name} ({feature_meanings().get(name, name)}) is {row[column]:.4g}, "
+        f"out of distribution: {name} ({_meanings().get(name, name)}) is {row[column]:.4g}, "
         f"trained on {known.low[column]:.4g} to {known.high[column]:.4g}"
     )
+
+
+@cache
+def _meanings() -> dict[str, str]:
+    return feature_meanings()

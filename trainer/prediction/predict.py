@@ -6,7 +6,8 @@ records.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,16 +15,29 @@ import numpy as np
 
 from llmperf_common.config import ConfigError
 from llmperf_common.records import Device, LaunchConfig
-from trainer.data.training_range import out_of_distribution
+from trainer.data.training_range import out_of_distribution_each
 from trainer.errors import BadInput
+from trainer.interface import Progress
 from trainer.prediction.arguments import Filled, local_memory_bytes
 from trainer.prediction.predicted_times import Times, predict_times
-from trainer.prediction.request import PredictRequest, check_sizes, launch_config, legal_local_sizes
+from trainer.prediction.request import (
+    PredictRequest,
+    check_sizes,
+    launch_config,
+    legal_local_sizes,
+    named_errors,
+)
 from trainer.run.loaded import LoadedRun
 
 __all__ = ["BadInput", "PredictRequest", "device_of", "predict", "predict_many"]
 
 _LOCAL_ITEMS = "log2_local_items"
+
+_MOST_LAUNCHES = 8192
+"""Launches that a model is asked about at a time, so that memory is bounded and progress is seen."""
+
+_PROGRESS_INTERVAL_S = 5.0
+"""Seconds between two lines of progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +52,8 @@ class _Question:
 def predict(run: LoadedRun, request: PredictRequest) -> dict[str, Any]:
     """Return the prediction record: JSON values, keys as in DESIGN 8.
 
-    ``sweep`` is there only if asked for, fastest predicted first. The values of ``interval`` are
+    ``sweep`` is there only if asked for, fastest predicted first; ``local_size_best`` is empty where local sizes were
+    not compared. The values of ``interval`` are
     None where the launch is unlike the training data.
 
     Raises:
@@ -48,11 +63,22 @@ def predict(run: LoadedRun, request: PredictRequest) -> dict[str, Any]:
     return predict_many(run, [request])[0]
 
 
-def predict_many(run: LoadedRun, requests: Sequence[PredictRequest]) -> list[dict[str, Any]]:
-    """Return the records of several launches of one kernel on one device; the model is asked once.
+def predict_many(
+    run: LoadedRun,
+    requests: Sequence[PredictRequest],
+    progress: Progress = lambda _line: None,
+) -> list[dict[str, Any]]:
+    """Return the records of several launches of one kernel on one device, in their order.
+
+    All of them are checked before the model is asked, some thousand launches at a time.
+
+    Args:
+        run: the model.
+        requests: of one kernel and one device.
+        progress: receives a line every few seconds.
 
     Raises:
-        BadInput: As of ``predict``.
+        BadInput: As of ``predict``; the request is named.
         ConfigError: As of ``predict``.
         ValueError: The requests are of several kernels or devices: a caller's bug.
     """
@@ -61,15 +87,47 @@ def predict_many(run: LoadedRun, requests: Sequence[PredictRequest]) -> list[dic
     if len({(one.kernel, one.kernel_id, one.device) for one in requests}) > 1:
         raise ValueError("predict_many takes requests of one kernel and one device")
     device = device_of(run, requests[0].device)
-    questions = [_question(request, device) for request in requests]
-    launches = [launch for one in questions for launch in one.launches]
-    times = predict_times(run, requests[0], launches, device)
-    records, first = [], 0
-    for one in questions:
-        rows = range(first, first + len(one.launches))
-        records.append(_record(run, one, times, rows, device))
-        first = rows.stop
+    begin = told = time.monotonic()
+    questions = []
+    for request in requests:
+        with named_errors(request.name):
+            questions.append(_question(request, device))
+    records: list[dict[str, Any]] = []
+    for some in _batches(questions):
+        records += _records(run, some, device)
+        now = time.monotonic()
+        if now - told >= _PROGRESS_INTERVAL_S and len(records) < len(questions):
+            told = now
+            left = (now - begin) * (len(questions) / len(records) - 1)
+            progress(
+                f"{len(records):,} of {len(questions):,} launches predicted, {left:.0f} s left"
+            )
     return records
+
+
+def _batches(questions: Sequence[_Question]) -> Iterator[Sequence[_Question]]:
+    """Give the questions in turns of some thousand launches: what a model holds at a time is bounded."""
+    first, num = 0, 0
+    for number, one in enumerate(questions):
+        if num and num + len(one.launches) > _MOST_LAUNCHES:
+            yield questions[first:number]
+            first, num = number, 0
+        num += len(one.launches)
+    yield questions[first:]
+
+
+def _records(
+    run: LoadedRun, questions: Sequence[_Question], device: Device
+) -> Iterator[dict[str, Any]]:
+    """Give the record of each question; the model is asked once."""
+    launches = [launch for one in questions for launch in one.launches]
+    times = predict_times(run, questions[0].request, launches, device)
+    start = np.cumsum([0, *(len(one.launches) for one in questions)])
+    unlike = start[:-1][times.unlike[start[:-1]]]
+    warnings = out_of_distribution_each(times.features[unlike], run.known)
+    why = dict(zip(unlike.tolist(), warnings, strict=True))
+    for one, first, stop in zip(questions, start[:-1].tolist(), start[1:].tolist(), strict=True):
+        yield _record(run, one, times, range(first, stop), device, why.get(first, []))
 
 
 def _question(request: PredictRequest, device: Device) -> _Question:
@@ -78,7 +136,8 @@ def _question(request: PredictRequest, device: Device) -> _Question:
     asked = request.filler.fill(request.global_size, request.local_size)
     _check_local_memory(request, asked, device)
     launches = [launch_config(request, asked, request.local_size, device)]
-    for local in legal_local_sizes(request, device):
+    others = legal_local_sizes(request, device) if request.compare or request.sweep else ()
+    for local in others:
         if local == request.local_size or not request.filler.allows(local):
             continue
         filled = request.filler.fill(request.global_size, local)
@@ -88,7 +147,12 @@ def _question(request: PredictRequest, device: Device) -> _Question:
 
 
 def _record(
-    run: LoadedRun, one: _Question, times: Times, rows: range, device: Device
+    run: LoadedRun,
+    one: _Question,
+    times: Times,
+    rows: range,
+    device: Device,
+    unlike: Sequence[str],
 ) -> dict[str, Any]:
     asked = rows.start
     launches = dict(zip(rows, one.launches, strict=True))
@@ -102,6 +166,7 @@ def _record(
             -float(np.prod(launches[row].local_size)),
         ),
     )
+    compared = one.request.compare or one.request.sweep
     best = _best(run, times, order)
     is_known = not times.unlike[asked]
     record: dict[str, Any] = {
@@ -112,20 +177,17 @@ def _record(
             "level": run.conformal.level if is_known else None,
             **_range(times, asked),
         },
-        "local_size_best": list(launches[best].local_size),
+        "local_size_best": list(launches[best].local_size) if compared else [],
         "bound": times.bound[asked].value,
         "ood": not is_known,
         "warnings": [
             *one.asked.warnings,
             *_dimension_warning(one.request),
             *_array_warning(one.request),
+            *([times.factor.said()] if times.factor is not None else []),
             *_least_warning(times, asked),
             *_best_warning(launches, times, best, order[0]),
-            *(
-                _interval_warning(run)
-                if is_known
-                else out_of_distribution(times.features[asked], run.known)
-            ),
+            *(_interval_warning(run, times) if is_known else unlike),
         ],
     }
     if one.request.sweep:
@@ -146,8 +208,11 @@ def _range(times: Times, row: int) -> dict[str, float | None]:
     return {"low_ns": float(times.low_ns[row]), "high_ns": float(times.high_ns[row])}
 
 
-def _interval_warning(run: LoadedRun) -> list[str]:
-    if run.conformal.pooled.guarantee != "none":
+def _interval_warning(run: LoadedRun, times: Times) -> list[str]:
+    band = run.conformal.pooled
+    if times.factor is not None and run.factors is not None:
+        band = run.factors.few_shot.band(times.factor.num_launches)
+    if band.guarantee != "none":
         return []
     return [
         f"interval: the run has too few calibration families for {run.conformal.level:.0%}; it is the largest "

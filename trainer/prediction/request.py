@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from llmperf_common.ids import sample_id
@@ -42,6 +43,8 @@ class PredictRequest:
         filler: completes the arguments of a launch.
         device: device class; None takes the run's only one.
         sweep: also return every legal local size.
+        name: how messages call the launch; empty where there is one only.
+        compare: also predict the other local sizes, to name the best; ``sweep`` does that anyway.
         kernel_id: part of the launches' ids.
         source: for models that read text.
         build_options: what its compiler is given beside it: the macros that the source alone does not say.
@@ -55,10 +58,27 @@ class PredictRequest:
     filler: Filler
     device: str | None = None
     sweep: bool = False
+    compare: bool = True
+    name: str = ""
     kernel_id: str | None = None
     source: str | None = None
     build_options: str = ""
     dense: tuple[DenseAccess, ...] = ()
+
+
+@contextmanager
+def named_errors(name: str) -> Iterator[None]:
+    """Put the launch's ``name`` before what is wrong with it.
+
+    Raises:
+        BadInput: What came up inside, named.
+    """
+    try:
+        yield
+    except BadInput as error:
+        if not name:
+            raise
+        raise BadInput(f"{name}: {error}") from None
 
 
 def check_sizes(

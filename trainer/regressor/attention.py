@@ -3,8 +3,8 @@
 A token attends to tokens at an earlier or the same place, of its own kernel, that are prefix or of its own
 suffix. Padding attends to itself only, so that no row of the softmax is empty.
 
-Two forms of one rule: a dense boolean mask through ``scaled_dot_product_attention``, exact and
-everywhere at hand, and a block mask through FlexAttention, which skips the blocks that nothing may see.
+Forms of one rule: a dense boolean mask through ``scaled_dot_product_attention``, exact and
+everywhere at hand, and a block mask through FlexAttention, which skips the blocks that nothing may see; for prediction also a cache of one prefix (``prefix_cache.py``).
 FlexAttention has no backward pass on CPUs and no float64.
 """
 
@@ -18,7 +18,9 @@ import torch
 from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-Mask = torch.Tensor | BlockMask
+from trainer.regressor.prefix_cache import PrefixCache
+
+Mask = torch.Tensor | BlockMask | PrefixCache
 """Dense: bool, shape (b, 1, t, t), True where query (third) may attend to key (last)."""
 
 Rule = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -93,12 +95,15 @@ def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Ma
         query: shape (b, h, q, d).
         key: shape (b, h, t, d).
         value: shape (b, h, t, d).
-        mask: dense, broadcastable to (b, h, q, t), or a block mask.
+        mask: dense, broadcastable to (b, h, q, t), a block mask, or the cache of a prefix.
     """
+    if isinstance(mask, PrefixCache):
+        return mask.attend(query, key, value)
     if isinstance(mask, torch.Tensor):
         return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     # Inside a compiled block the call is part of that block's graph.
-    flex = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
+    inside = torch.compiler.is_compiling()
+    flex: Any = flex_attention if inside else _compiled_flex()
     # torch 2.13's compiler gives wrong sums on a CPU where the heads are views of one qkv (0.7 off was
     # seen, 5e-7 with copies); a copy of the values costs less than a doubt.
     output: torch.Tensor = flex(

@@ -21,6 +21,7 @@ from trainer.regressor.backbones.lora import adapt
 from trainer.regressor.backbones.query_reader import QueryReader
 from trainer.regressor.backbones.small import SmallBackbone
 from trainer.regressor.batch import AnyBatch, Numbers, TorchBatch, TorchQueryBatch
+from trainer.regressor.cached_reading import suffix_states
 from trainer.regressor.head import Head, SoftplusHead
 from trainer.regressor.numeric import NumericEmbedding
 from trainer.regressor.spec import RegressorSpec
@@ -68,24 +69,34 @@ class Regressor(nn.Module):
         """Return log2(ns) and spread of each launch of the batch.
 
         Args:
-            batch: ``TorchBatch`` for ``reads = "packed"``, ``TorchQueryBatch`` for ``"query"``.
+            batch: ``TorchBatch`` for ``reads = "packed"``, ``TorchQueryBatch`` for ``"query"``. Without
+                gradients a decoder of ours reads a ``TorchQueryBatch``, too, each prefix once (``takes_cache``).
 
         Raises:
-            TypeError: The batch is of the other reading.
+            TypeError: The model does not read such a batch.
         """
         if isinstance(batch, TorchBatch) and isinstance(self.backbone, Backbone):
             states = self._read_packs(self.backbone, batch)
         elif isinstance(batch, TorchQueryBatch) and isinstance(self.backbone, QueryReader):
             states = self.backbone(
-                self._embed(batch.ids, None),
+                self._embed(batch.prefix_ids, None),
                 batch.prefix_present,
                 self._embed(batch.suffix_ids, batch.suffix_numbers),
                 batch.suffix_present,
             )
+        elif (
+            isinstance(batch, TorchQueryBatch) and self.takes_cache and not torch.is_grad_enabled()
+        ):
+            states = self._read_cached(batch)
         else:
             raise TypeError(f"{type(self.backbone).__name__} does not read {type(batch).__name__}")
         log2_ns, spread = self.head(states, batch.features, batch.offset)
         return Output(log2_ns=log2_ns, spread=spread)
+
+    @property
+    def takes_cache(self) -> bool:
+        """Whether it is a decoder that can read many suffixes of a prefix whose keys are kept."""
+        return isinstance(self.backbone, Backbone) and self.backbone.takes_cache
 
     def compile_blocks(self) -> None:
         """Compile the backbone's blocks for a GPU; see ``Backbone.compile_blocks``."""
@@ -102,6 +113,23 @@ class Regressor(nn.Module):
         )
         states: torch.Tensor = backbone(embeddings, batch.position, mask, batch.query)
         return states
+
+    def _read_cached(self, batch: TorchQueryBatch) -> torch.Tensor:
+        """Return the launches' states, shape (g, k, width): each prefix is read once, its suffixes in chunks."""
+        assert isinstance(self.backbone, Backbone), "asked for only where takes_cache"
+        return torch.stack(
+            [
+                suffix_states(
+                    self.backbone,
+                    self._embed(
+                        batch.prefix_ids[number, : int(batch.prefix_present[number].sum())], None
+                    ),
+                    self._embed(batch.suffix_ids[number], batch.suffix_numbers.of(number)),
+                    batch.suffix_present[number],
+                )
+                for number in range(len(batch.prefix_ids))
+            ]
+        )
 
     def _embed(self, ids: torch.Tensor, numbers: Numbers | None) -> torch.Tensor:
         """Return the embeddings of text and numeric tokens, shape (*ids.shape, width)."""

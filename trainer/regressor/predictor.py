@@ -74,13 +74,12 @@ class RegressorPredictor:
         order: list[Rows64] = []
 
         def batches() -> Iterator[AnyBatch]:
-            device = next(self.model.parameters()).device
             for batch in self._batches(tokens):
                 order.append(batch.row[batch.row >= 0])
                 if isinstance(batch, PackBatch):
-                    yield to_torch(batch, features, offset32, device)
+                    yield to_torch(batch, features, offset32, self._device)
                 else:
-                    yield to_torch_query(batch, features, offset32, device)
+                    yield to_torch_query(batch, features, offset32, self._device)
 
         log2_ns, spread = predict_batches(self.model, batches())
         place = np.concatenate(order)
@@ -89,9 +88,15 @@ class RegressorPredictor:
         return Predicted(log2_ns=found[0], spread=found[1])
 
     def _batches(self, tokens: Tokens) -> Iterator[PackBatch | QueryBatch]:
-        """Give the forward passes over all launches: packs of one length, as many as a pass has room for."""
+        """Give the forward passes over all launches.
+
+        A decoder of ours keeps a kernel's keys and reads its launches with them: on a CPU always, because its
+        dense mask costs the square of a pack's length, on a GPU for one kernel. Launches of many kernels are
+        packed there: small passes one after the other would leave it idle.
+        """
         rows = np.arange(len(tokens))
-        if self.model.spec.config.reads == "query":
+        cached = self.model.takes_cache and (tokens.num_groups == 1 or self._device.type == "cpu")
+        if self.model.spec.config.reads == "query" or cached:
             packs, shape = query_packs_for(tokens, rows, self.packing)
             for some in self._by_length(
                 packs, lambda length: shape.kernels_per_pass(length, self.packing)
@@ -101,6 +106,10 @@ class RegressorPredictor:
         packs = packs_for(tokens, rows, self.packing)
         for some in self._by_length(packs, lambda length: self.packing.tokens_per_pass // length):
             yield pack_batch(some, tokens)
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
     @staticmethod
     def _by_length(packs: Packs, per_pass: Callable[[int], int]) -> Iterator[Packs]:

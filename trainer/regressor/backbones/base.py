@@ -25,10 +25,12 @@ class Backbone(nn.Module, ABC):
     Attributes:
         width: size of its hidden states.
         takes_blocks: whether its attention takes FlexAttention's block mask.
+        takes_cache: whether its attention is ours and takes a ``PrefixCache``.
     """
 
     width: int
     takes_blocks: bool = True
+    takes_cache: bool = True
 
     @abstractmethod
     def embed(self, ids: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,261 @@
+"""Launches from a file: JSON lines, a JSON array, CSV or Parquet, told apart by their content.
+
+Owns the formats and their messages: which line is wrong, in what, what to do. Whether the kernel and the device take
+a launch is checked by the prediction, which calls each launch by the name given here.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from llmperf.prediction.model import Launch, Size
+from trainer.errors import BadInput
+from trainer.prediction.arguments import Value
+
+STDIN = "-"
+_KEYS = ("global_size", "local_size", "args", "id")
+_NEEDED = _KEYS[:2]
+_PARQUET_MAGIC = b"PAR1"
+_ARGUMENT_PREFIX = "arg."
+_MORE = "see docs/how-to/predict-many-configs.md"
+_MOST_SHOWN = 80
+"""Characters of a faulty value in a message."""
+
+Rows = Iterator[tuple[str, Mapping[str, Any]]]
+"""Where each row stands (``line 7``), and its values by key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One launch of a file.
+
+    Attributes:
+        id: the user's own name of it; None where the file has none.
+        launch: with its place in the file as its name.
+    """
+
+    id: str | int | None
+    launch: Launch
+
+
+def read_configs(file: str | Path, shared: Mapping[str, Value] | None = None) -> list[Config]:
+    """Read the launches of a file, in its order.
+
+    Args:
+        file: its path; ``-`` reads standard input.
+        shared: arguments of all launches; one that gives its own keeps that.
+
+    Raises:
+        BadInput: The file cannot be read, has no launch, or one of them is not as it must be.
+    """
+    where = "standard input" if str(file) == STDIN else str(file)
+    content = _content(file, where)
+    try:
+        found = [
+            _config(f"{where}, {place}", values, shared or {})
+            for place, values in _rows(content, where)
+        ]
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"{where}: byte {error.start} is not UTF-8: save the file as UTF-8"
+        ) from None
+    if not found:
+        raise BadInput(f"{where}: no launch in it: give one a line; {_MORE}")
+    return found
+
+
+def _content(file: str | Path, where: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if str(file) == STDIN else Path(file).read_bytes()
+    except OSError as error:
+        raise BadInput(
+            f"{where}: {error.strerror}: name a readable file of launches, or - for standard input"
+        ) from None
+
+
+def _rows(content: bytes, where: str) -> Rows:
+    if content.startswith(_PARQUET_MAGIC):
+        return _parquet_rows(content, where)
+    text = content.decode("utf-8-sig")
+    match text.lstrip()[:1]:
+        case "":
+            return iter(())
+        case "[":
+            return _array_rows(text, where)
+        case "{":
+            return _line_rows(text, where)
+        case _:
+            return _csv_rows(text, where)
+
+
+def _line_rows(text: str, where: str) -> Rows:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                yield f"line {number}", _mapping(json.loads(line), f"{where}, line {number}")
+            except json.JSONDecodeError as error:
+                raise BadInput(
+                    f"{where}, line {number}: {error.msg} (column {error.colno}): write one JSON object a line"
+                ) from None
+
+
+def _array_rows(text: str, where: str) -> Rows:
+    try:
+        entries = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BadInput(
+            f"{where}, line {error.lineno}: {error.msg} (column {error.colno}): mend the JSON array"
+        ) from None
+    for number, entry in enumerate(entries, start=1):
+        yield f"entry {number}", _mapping(entry, f"{where}, entry {number}")
+
+
+def _mapping(entry: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(entry, dict):
+        raise BadInput(f"{where}: {_shown(entry)} is no object: give a launch as {_example()}")
+    unknown = [key for key in entry if key not in _KEYS]
+    if unknown:
+        raise BadInput(
+            f"{where}: unknown key {unknown[0]!r}: a launch has {', '.join(_KEYS)}; arguments of the kernel "
+            'belong into args, as {"args": {"n": 1024}}'
+        )
+    return entry
+
+
+def _csv_rows(text: str, where: str) -> Rows:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        _check_columns(header, f"{where}, line 1")
+        for cells in reader:
+            line = f"line {reader.line_num}"
+            if not any(cell.strip() for cell in cells):
+                continue
+            if len(cells) != len(header):
+                raise BadInput(
+                    f"{where}, {line}: {len(cells)} cells for {len(header)} columns: quote a cell that holds "
+                    'commas, as "64,64"'
+                )
+            given = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
+            yield line, _from_columns({name: cell for name, cell in given.items() if cell})
+    except csv.Error as error:
+        raise BadInput(f"{where}, line {reader.line_num}: {error}: mend the CSV") from None
+
+
+def _parquet_rows(content: bytes, where: str) -> Rows:
+    try:
+        table = pq.read_table(pa.BufferReader(content))
+    except (OSError, pa.ArrowException) as error:
+        raise BadInput(f"{where}: no readable Parquet file: {error}") from None
+    _check_columns(table.column_names, where)
+    number = 0
+    for batch in table.to_batches():
+        for row in batch.to_pylist():
+            number += 1
+            known = {name: value for name, value in row.items() if value is not None}
+            yield f"row {number}", _from_columns(known)
+
+
+def _check_columns(names: list[str], where: str) -> None:
+    missing = [name for name in _NEEDED if name not in names]
+    if missing:
+        raise BadInput(
+            f"{where}: no column {missing[0]}; the columns are {_shown(', '.join(names)) or 'none'}: name them "
+            f"global_size, local_size, if wanted id, and an argument of the kernel each; {_MORE}"
+        )
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise BadInput(f"{where}: column {min(twice)!r} is there twice: keep one of them")
+
+
+def _from_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a launch of a table's row: what is no key of a launch is an argument of the kernel."""
+    values = {key: row[key] for key in _KEYS if key in row}
+    arguments = {
+        name.removeprefix(_ARGUMENT_PREFIX): value
+        for name, value in row.items()
+        if name not in _KEYS
+    }
+    given = values.get("args")
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except json.JSONDecodeError:
+            return values  # refused as no object, with what stands there
+    if isinstance(given, list):  # Arrow's map
+        given = dict(given)
+    if isinstance(given, Mapping):
+        arguments |= {name: value for name, value in given.items() if value is not None}
+    elif given is not None:
+        return values
+    return {**values, "args": arguments}
+
+
+def _config(where: str, values: Mapping[str, Any], shared: Mapping[str, Value]) -> Config:
+    for key in _NEEDED:
+        if values.get(key) is None:
+            raise BadInput(f"{where}: no {key}: give a launch as {_example()}")
+    given = values.get("args")
+    if not (given is None or isinstance(given, Mapping)):
+        raise BadInput(
+            f'{where}: args {_shown(given)} is no object: write it as {{"n": 1024}}, by the arguments\' names'
+        )
+    name = values.get("id")
+    if isinstance(name, bool) or not (name is None or isinstance(name, str | int)):
+        raise BadInput(f"{where}: id {_shown(name)}: give a text or a whole number")
+    return Config(
+        id=name,
+        launch=Launch(
+            global_size=_size(values["global_size"], f"{where}: global_size"),
+            local_size=_size(values["local_size"], f"{where}: local_size"),
+            args={**shared, **(given or {})},
+            name=where,
+        ),
+    )
+
+
+def _size(value: Any, where: str) -> Size:
+    parts: Iterable[Any] = (
+        value.replace("x", ",").split(",")
+        if isinstance(value, str)
+        else value
+        if isinstance(value, list)
+        else [value]
+    )
+    try:
+        sizes = tuple(_whole(part) for part in parts)
+    except (TypeError, ValueError, OverflowError):
+        sizes = ()
+    if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
+        raise BadInput(
+            f"{where} {_shown(value)}: give one to three positive whole numbers, as 1024 or [64, 64]"
+        )
+    return sizes
+
+
+def _whole(part: Any) -> int:
+    if isinstance(part, bool):
+        raise ValueError(part)
+    number = int(part)
+    if not isinstance(part, str) and number != part:
+        raise ValueError(part)
+    return number
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} …"
+
+
+def _example() -> str:
+    return '{"global_size": [4096], "local_size": [64], "args": {"n": 1024}}'
