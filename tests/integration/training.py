@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +56,8 @@ def moments(run: Path) -> list[dict[str, Any]]:
     """Return what the fit in ``run`` has logged, a record a step."""
     text = (run / "fit" / "fit.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of a training that shares two cores with others."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", **more}
