@@ -121,7 +121,7 @@ def test_bad_input_ends_all_processes(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert time.monotonic() - began_s < 60
     assert done.stderr.count("llmperf: ") == 1, done.stderr
-    assert "no dataset" in done.stderr
+    assert "is not a dataset" in done.stderr
     assert "exitcode  : 3" in done.stderr
     assert not (tmp_path / "run").exists()
 
