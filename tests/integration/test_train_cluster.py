@@ -131,11 +131,11 @@ def test_world_size_2_of_a_ray_job_gives_the_losses_of_one_process(
     assert_same_losses(run, alone)
 
 
-def submit(ray_nodes: Ray, words: list[str]) -> str:
+def submit(ray_nodes: Ray, words: list[str], *options: str) -> str:
     """Submit a job; return its id."""
     name = f"train-{time.monotonic_ns()}"
     command = [
-        str(Path(sys.executable).parent / "ray"), "job", "submit", "--no-wait", "--submission-id", name,
+        str(Path(sys.executable).parent / "ray"), "job", "submit", "--no-wait", "--submission-id", name, *options,
         "--", *llmperf_command(*words),
     ]  # fmt: skip
     deadline_s = time.monotonic() + 120
@@ -238,3 +238,15 @@ def test_bad_input_has_its_exit_code(
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run" / "prepared").exists()
+
+
+def test_a_run_in_the_copied_working_directory_is_refused(
+    ray_nodes: Ray, data: Path, tmp_path: Path
+) -> None:
+    words = arguments(data, Path("run"), *SETTINGS)
+    name = submit(ray_nodes, [*words, *CLUSTER], "--working-dir", str(tmp_path))
+    client = JobSubmissionClient(ray_nodes.dashboard)
+    wait_until(lambda: client.get_job_status(name).is_terminal(), timeout_s=90)
+    assert "--out run: the working directory of a Ray job is a copy" in client.get_job_logs(name)
+    (job,) = (one for one in client.list_jobs() if one.submission_id == name)
+    assert job.driver_exit_code == 2

@@ -66,10 +66,8 @@ def assert_same_losses(run: Path, reference: Path) -> None:
         assert of_ours == pytest.approx(of_theirs, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    "zero_stage",
-    [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
 def test_world_size_2_gives_the_losses_of_one_process(
     zero_stage: int, data: Path, alone: Path, tmp_path: Path
 ) -> None:
@@ -88,7 +86,7 @@ def test_interrupted_at_world_size_2_and_finished_at_world_size_1(
 ) -> None:
     run, reference = tmp_path / "run", tmp_path / "reference"
     process = start(arguments(data, run, *LONG), 2)
-    wait_until(lambda: (run / "fit" / "checkpoints" / "step-00000010").exists(), timeout_s=90)
+    wait_until((run / "fit" / "checkpoints" / "step-00000010").exists, timeout_s=90)
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=60)
     assert process.returncode != 0
@@ -137,7 +135,7 @@ def test_a_model_of_one_process_is_refused(data: Path, tmp_path: Path) -> None:
 def test_a_killed_process_ends_all(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = start(arguments(data, run, *LONG), 2)
-    wait_until(lambda: (run / "fit" / "checkpoints" / "step-00000005").exists(), timeout_s=90)
+    wait_until((run / "fit" / "checkpoints" / "step-00000005").exists, timeout_s=90)
     victim = next(pid for pid in children(process.pid) if rank_of(pid) == "1")
     os.kill(victim, signal.SIGKILL)
     process.communicate(timeout=60)

@@ -87,6 +87,8 @@ def supervised(
     max_restarts: int,
     progress: Progress,
     asked: threading.Event,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
 ) -> RunSummary:
     """Run a training to its end, over as many groups as it takes.
 
@@ -95,6 +97,8 @@ def supervised(
         max_restarts: starts in a row, beyond the first, that may end by a death without a new checkpoint.
         progress: is told what the first process says, and each restart.
         asked: set to save the state and end.
+        clock: monotonic seconds.
+        sleep: waits for seconds.
 
     Raises:
         Interrupted: ``asked`` was set.
@@ -112,7 +116,7 @@ def supervised(
                     num_failures, newest = 0, step
                 if step:
                     progress(f"the newest checkpoint is of step {step}")
-                ended = _Watch(group, progress, asked).end()
+                ended = _Watch(group, progress, asked, clock, sleep).end()
         except GroupLost as error:
             ended = _Death(str(error))
         if isinstance(ended, RunSummary):
@@ -133,6 +137,8 @@ class _Watch:
     group: Group
     progress: Progress
     asked: threading.Event
+    clock: Callable[[], float]
+    sleep: Callable[[float], object]
     _is_told: bool = field(default=False, init=False)
     _trouble_s: float | None = field(default=None, init=False)
 
@@ -154,7 +160,7 @@ class _Watch:
             if ended is not None:
                 return ended
             self._pass_on_stop(said.get(0))
-            time.sleep(_POLL_S)
+            self.sleep(_POLL_S)
 
     def _verdict(self, said: dict[int, Report | Gone]) -> RunSummary | _Death | None:
         first = said.get(0)
@@ -173,8 +179,8 @@ class _Watch:
         ]
         if not failures:
             return None
-        now_s = time.monotonic()
-        self._trouble_s = self._trouble_s or now_s
+        now_s = self.clock()
+        self._trouble_s = now_s if self._trouble_s is None else self._trouble_s
         known = [one for one in failures if one.is_foreseeable and not one.is_echo]
         if known and now_s - self._trouble_s >= _FIRST_S:
             raise _error_of(known[0])
