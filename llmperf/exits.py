@@ -80,10 +80,10 @@ _FIRST_SPEAKS_S = 10.0
 
 def _is_said_elsewhere(error: BaseException, code: Exit) -> bool:
     """Whether the first of the processes that ``torchrun`` started says the same: all have the same command."""
-    if isinstance(error, LlmperfError) and error.is_echo:
-        return True
-    is_first = os.environ.get("RANK", "0") == "0"
-    return not is_first and code in (Exit.USAGE, Exit.INTERRUPTED)
+    if os.environ.get("RANK", "0") == "0":
+        return False
+    is_echo = isinstance(error, LlmperfError) and error.is_echo
+    return is_echo or code in (Exit.USAGE, Exit.INTERRUPTED)
 
 
 def leave(code: str | int | None) -> NoReturn:

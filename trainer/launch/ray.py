@@ -11,10 +11,8 @@ import logging
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Final
 
 from llmperf_common.config import ConfigError
@@ -22,12 +20,13 @@ from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.extras import require
 from llmperf_common.store.environment import store_settings
 from trainer.config import ClusterConfig
-from trainer.errors import BadInput, Interrupted
+from trainer.errors import Interrupted
 from trainer.fit.interruption import interruption
 from trainer.interface import Progress
-from trainer.launch.job import RANDOM, TrainJob
+from trainer.launch.job import TrainJob
+from trainer.launch.places import Node, check_sight, places_of, threads_of
 from trainer.launch.supervision import Gone, GroupLost, supervised
-from trainer.launch.worker import Place, Report, Worker
+from trainer.launch.worker import Report, Worker
 from trainer.life.identity import LANGUAGE_MODEL
 from trainer.life.train import RunSummary
 
@@ -77,7 +76,8 @@ def train_on_ray(job: TrainJob, num_workers: int, progress: Progress) -> RunSumm
         raise ConfigError(f"--workers {num_workers}: give at least 1")
     config = job.config.cluster
     with _connected(num_workers), interruption() as asked:
-        placed = _absolute(job)
+        _check_out(job)
+        placed = job.absolute()
 
         @contextlib.contextmanager
         def start() -> Iterator[_RayGroup]:
@@ -103,29 +103,19 @@ class _Room:
 
     group: Any
     on_gpu: bool
-    num_threads: tuple[int, ...]
+    num_threads: Sequence[int]
 
 
 class _Process(Worker):
     """A worker with what Ray knows of its place."""
 
-    def node(self) -> tuple[str, str, str]:
-        """Return the node's id, host name and IP address."""
-        return (
-            ray.get_runtime_context().get_node_id(),
-            os.uname().nodename,
-            ray.util.get_node_ip_address(),
+    def node(self) -> Node:
+        """Return the node of this process."""
+        return Node(
+            node_id=ray.get_runtime_context().get_node_id(),
+            host=os.uname().nodename,
+            address=ray.util.get_node_ip_address(),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Member:
-    """One process, as the driver knows it."""
-
-    actor: Any
-    node_id: str
-    host: str
-    address: str
 
 
 class _RayGroup:
@@ -148,7 +138,7 @@ class _RayGroup:
             .remote()
             for index, num_threads in enumerate(room.num_threads)
         ]
-        self._members: list[_Member] = []
+        self._nodes: list[Node] = []
         self._questions: dict[int, Any] = {}
 
     def begin(self) -> int:
@@ -158,45 +148,37 @@ class _RayGroup:
             BadInput: A node does not see a folder.
             GroupLost: A process died.
         """
-        nodes = self._answers([actor.node.remote() for actor in self._actors])
-        members = [
-            _Member(actor=actor, node_id=node_id, host=host, address=address)
-            for actor, (node_id, host, address) in zip(self._actors, nodes, strict=True)
-        ]
+        nodes: list[Node] = self._answers([actor.node.remote() for actor in self._actors])
         # The ranks of a node follow one another: what neighbours exchange stays on the node.
-        self._members = sorted(members, key=lambda member: member.node_id)
-        self._check_sight()
-        first = self._members[0]
-        (port,) = self._answers([first.actor.free_port.remote()])
-        before: Counter[str] = Counter()
-        begun = []
-        for rank, member in enumerate(self._members):
-            place = Place(
-                rank=rank,
-                world_size=len(self._members),
-                local_rank=0 if self._room.on_gpu else before[member.node_id],
-                address=first.address,
-                port=port,
-                own_address=member.address,
-            )
-            before[member.node_id] += 1
-            begun.append(member.actor.begin.remote(self._job, place))
+        order = sorted(range(len(nodes)), key=lambda index: nodes[index].node_id)
+        self._actors = [self._actors[index] for index in order]
+        self._nodes = [nodes[index] for index in order]
+        paths = self._job.inputs()
+        check_sight(
+            self._nodes, self._answers([actor.unseen.remote(paths) for actor in self._actors])
+        )
+        (port,) = self._answers([self._actors[0].free_port.remote()])
+        places = places_of(self._nodes, port=port, sees_one_gpu=self._room.on_gpu)
+        begun = [
+            actor.begin.remote(self._job, place)
+            for actor, place in zip(self._actors, places, strict=True)
+        ]
         return int(self._answers(begun)[0])
 
     def poll(self) -> list[Report | Gone | None]:
         """Return what each said since the last call; None for one that has not answered yet."""
-        for rank, member in enumerate(self._members):
+        for rank, actor in enumerate(self._actors):
             if rank not in self._questions:
-                self._questions[rank] = member.actor.report.remote()
+                self._questions[rank] = actor.report.remote()
         ready, _ = ray.wait(
-            list(self._questions.values()), num_returns=len(self._members), timeout=0
+            list(self._questions.values()), num_returns=len(self._actors), timeout=0
         )
-        return [self._answer(rank, ready) for rank in range(len(self._members))]
+        return [self._answer(rank, ready) for rank in range(len(self._actors))]
 
     def stop(self) -> None:
         """Ask all to save their state and end."""
-        for member in self._members:
-            member.actor.stop.remote()
+        for actor in self._actors:
+            actor.stop.remote()
 
     def kill(self) -> None:
         """End all processes, whatever they do."""
@@ -212,7 +194,8 @@ class _RayGroup:
         try:
             report = ray.get(question)
         except ray.exceptions.RayError as error:
-            return Gone(who=self._name(rank), why=_first_lines(error))
+            who = f"process {rank} on {self._nodes[rank].host}"
+            return Gone(who=who, why=_first_lines(error))
         assert isinstance(report, Report), report
         return report
 
@@ -221,28 +204,6 @@ class _RayGroup:
             return list(ray.get(questions, timeout=_ANSWER_S))
         except ray.exceptions.RayError as error:
             raise GroupLost(f"a process cannot be started ({_first_lines(error)})") from None
-
-    def _check_sight(self) -> None:
-        job = self._job
-        paths = [] if "://" in job.data else [Path(job.data)]
-        if job.init not in (None, RANDOM):
-            paths.append(Path(str(job.init)))
-        missing = self._answers([member.actor.unseen.remote(paths) for member in self._members])
-        problems = sorted(
-            {
-                f"{path} (on {member.host})"
-                for member, unseen in zip(self._members, missing, strict=True)
-                for path in unseen
-            }
-        )
-        if problems:
-            raise BadInput(
-                f"not seen by all nodes of the training: {', '.join(problems)}: put it on a file system that all "
-                "nodes mount at the same path"
-            )
-
-    def _name(self, rank: int) -> str:
-        return f"process {rank} on {self._members[rank].host}"
 
 
 @contextlib.contextmanager
@@ -330,17 +291,10 @@ def _free(kind: str) -> str:
     return f"the cluster has {total} {kind}s on {num_nodes} nodes, {free} of them free"
 
 
-def _num_threads(group: Any, num_workers: int, kind: str) -> tuple[int, ...]:
-    """Return the threads of each bundle's process: a fair part of its node's CPUs."""
+def _num_threads(group: Any, num_workers: int, kind: str) -> list[int]:
     node_of = _placement.placement_group_table(group)["bundles_to_node_id"]
     resources = {node["NodeID"]: node["Resources"] for node in ray.nodes()}
-    here = Counter(node_of.values())
-    threads = []
-    for index in range(num_workers):
-        node = resources.get(node_of[index], {})
-        parts = max(here[node_of[index]], int(node.get(kind, 0)) if kind == "GPU" else 1)
-        threads.append(max(1, int(node.get("CPU", 1)) // parts))
-    return tuple(threads)
+    return threads_of([node_of[index] for index in range(num_workers)], resources, kind)
 
 
 def _environment(num_threads: int) -> dict[str, str]:
@@ -348,23 +302,12 @@ def _environment(num_threads: int) -> dict[str, str]:
     return {**store_settings(os.environ), "OMP_NUM_THREADS": threads}
 
 
-def _absolute(job: TrainJob) -> TrainJob:
-    """Return the job with absolute paths.
-
-    Raises:
-        ConfigError: The run would lie in the job's copy of the working directory, which Ray deletes.
-    """
+def _check_out(job: TrainJob) -> None:
+    """Raise ConfigError where the run would lie in a Ray job's copy of the working directory."""
     if not job.out.is_absolute() and ray.get_runtime_context().runtime_env.get("working_dir"):
         raise ConfigError(
             f"--out {job.out}: the working directory of a Ray job is a copy that Ray deletes: give an absolute path"
         )
-    init = job.init
-    return replace(
-        job,
-        data=job.data if "://" in job.data else str(Path(job.data).absolute()),
-        out=job.out.absolute(),
-        init=init if init in (None, RANDOM) else str(Path(str(init)).absolute()),
-    )
 
 
 def _first_lines(error: BaseException) -> str:

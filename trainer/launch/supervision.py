@@ -167,7 +167,7 @@ class _Watch:
         outcome = first.outcome if isinstance(first, Report) else None
         if isinstance(outcome, RunSummary):
             return outcome
-        if isinstance(outcome, Failed) and outcome.is_foreseeable:
+        if isinstance(outcome, Failed) and outcome.is_foreseeable and not outcome.is_echo:
             raise _error_of(outcome)
         gone = next((one for one in said.values() if isinstance(one, Gone)), None)
         if gone is not None:
@@ -185,8 +185,9 @@ class _Watch:
         if known and now_s - self._trouble_s >= _FIRST_S:
             raise _error_of(known[0])
         if now_s - self._trouble_s >= _CAUSE_S:
-            text = failures[0].message
-            return _Death(f"a process failed ({_last_line(text)})", text)
+            failed = failures[0]
+            crash = None if failed.is_foreseeable else failed.message
+            return _Death(f"a process failed ({_last_line(failed.message)})", crash)
         return None
 
     def _pass_on_stop(self, first: Report | Gone | None) -> None:

@@ -24,6 +24,7 @@ from llmperf_common.errors import LlmperfError
 from trainer.fit.checkpoint_folder import steps_in
 from trainer.launch.here import train_here
 from trainer.launch.job import TrainJob
+from trainer.launch.places import Place
 from trainer.life.conductor import Stop
 from trainer.life.opening import is_held
 from trainer.life.train import RunSummary
@@ -31,27 +32,6 @@ from trainer.run.folder import CHECKPOINTS_FOLDER
 
 _WAIT_FOR_FOLDER_S = 60.0
 """For the processes of a driver that was killed: Ray ends them some seconds later, and they hold the folder."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A process's place in its group.
-
-    Attributes:
-        rank: its number, from 0.
-        world_size: processes of the group.
-        local_rank: number of the GPU to use among those that the process sees.
-        address: IP address of the node of rank 0.
-        port: where rank 0 listens.
-        own_address: IP address of this process's node.
-    """
-
-    rank: int
-    world_size: int
-    local_rank: int
-    address: str
-    port: int
-    own_address: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
