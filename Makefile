@@ -17,6 +17,7 @@ demo: install
 	$(BIN)/llmperf collect --corpus kernels --out $(DEMO)/data --device cpu --preset demo
 	$(BIN)/llmperf dataset verify $(DEMO)/data
 	$(BIN)/llmperf train --data $(DEMO)/data --preset gbdt --out $(DEMO)/model --set train.overwrite=true
+	$(BIN)/llmperf train --data $(DEMO)/data --preset tiny --out $(DEMO)/language-model --set train.overwrite=true
 	$(BIN)/llmperf evaluate $(DEMO)/model --data $(DEMO)/data --split test --out $(DEMO)/evaluation
 	$(BIN)/llmperf report $(DEMO)/data --evaluation $(DEMO)/evaluation --out $(DEMO)/report.html
 	$(BIN)/python -m llmperf.demo $(DEMO)
