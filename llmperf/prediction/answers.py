@@ -155,7 +155,9 @@ def _is_ours(path: Path) -> bool:
         if first.startswith(b"PAR1"):
             return _VERSION_KEY in (pq.read_schema(path).metadata or {})
         if first.startswith(b"{"):
-            return {"kernel", "device", "time_ns", "interval", "bound"} <= json.loads(first).keys()
+            return bool(
+                {"kernel", "device", "time_ns", "interval", "bound"} <= json.loads(first).keys()
+            )
         return first.decode().strip() == ",".join(SCHEMA.names)
     except (OSError, ValueError, pa.ArrowException):
         return False
