@@ -20,6 +20,7 @@ __all__ = [
     "LlmperfError",
     "Prediction",
     "__version__",
+    "calibrate",
     "collect",
     "collect_on_cluster",
     "evaluate",
@@ -34,6 +35,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from llmperf.api import (
+        calibrate,
         collect,
         collect_on_cluster,
         evaluate,

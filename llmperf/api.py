@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from trainer.evaluation.evaluate import EvaluationSummary
     from trainer.launch.job import TrainJob
     from trainer.life.train import RunSummary
+    from trainer.prediction.calibrate import CalibrationSummary
 
 __all__ = [
+    "calibrate",
     "collect",
     "collect_on_cluster",
     "evaluate",
@@ -92,10 +94,9 @@ def train(
         BadInput: The dataset has too little to train on, or ``init`` is no usable checkpoint.
         MissingExtra: The model's library is not installed.
     """
-    from trainer.launch.here import train_here  # noqa: PLC0415
-
     from llmperf.cli.console import say  # noqa: PLC0415
     from llmperf.progress import show_of  # noqa: PLC0415
+    from trainer.launch.here import train_here  # noqa: PLC0415
 
     job = _train_job(data, out, preset, config, overrides, init)
     return train_here(job, show_of(progress, say))
@@ -193,6 +194,35 @@ def evaluate(
     return evaluate_(loaded, load_data(data), split, Path(out), allow_seen=allow_seen)
 
 
+def calibrate(
+    run: str | Path, data: str | Path, *, launches: int | None = None
+) -> CalibrationSummary:
+    """Correct a trained run for the kernels that a dataset measured, from a few launches of each.
+
+    The factors are written into the run (``kernel_factors.json``, whole or not at all); ``predict`` and ``evaluate`` use
+    them from then on and say so. Factors of other kernels stay.
+
+    Args:
+        run: a run's folder or name.
+        data: a dataset with launches of the kernels: its folder, or ``s3://BUCKET/PREFIX``.
+        launches: use at most so many launches of a kernel, so that ``evaluate`` can score the others; None uses all.
+
+    Raises:
+        BadInput: The run cannot be used, or no row can: none is ok, each times several launches a reading, or all are
+            of another device class.
+        ConfigError: ``launches`` is below 1.
+    """
+    from llmperf_common.config import ConfigError  # noqa: PLC0415
+    from trainer.data.dataset import load_data  # noqa: PLC0415
+    from trainer.prediction.calibrate import calibrate_run  # noqa: PLC0415
+    from trainer.run.folder import resolve_run  # noqa: PLC0415
+    from trainer.run.loaded import load_run  # noqa: PLC0415
+
+    if launches is not None and launches < 1:
+        raise ConfigError(f"--launches {launches}: use at least 1 launch of a kernel")
+    return calibrate_run(load_run(resolve_run(run)), load_data(data), launches=launches)
+
+
 def report(
     path: str | Path,
     out: str | Path,
@@ -230,18 +260,22 @@ def load_model(
     model: str | Path | None = None,
     *,
     analyse: bool = True,
+    measured: str | Path | None = None,
     progress: LineProgress = None,
 ) -> Model:
     """Load a trained run, to ask it for many predictions: ``.predict(...)`` and ``.predict_many(...)``.
 
     Args:
-        model: a run's folder or name; may be left out where ``runs/`` holds one.
+        model: a run's folder or name, or ``h200``, which comes with the package; left out, the only run in
+            ``runs/``, or without any the package's.
         analyse: probe new kernels on a CPU OpenCL device, where there is one, to see what they touch.
+        measured: a dataset with a few launches of the kernels that will be asked for: they correct this model's
+            predictions, and nothing is written.
         progress: None is silent, True writes a line to stderr before each step that takes seconds, and a
             function is called with each.
 
     Raises:
-        BadInput: There is no such run, or it is damaged.
+        BadInput: There is no such run, or it is damaged; or no launch in ``measured`` is ok.
         ConfigError: ``progress`` is none of these.
     """
     from llmperf.cli.console import say  # noqa: PLC0415
@@ -250,7 +284,9 @@ def load_model(
     from llmperf.progress import show_of  # noqa: PLC0415
 
     cache = AnalysisCache(state_folder() / "analyses")
-    return Model_.load(model, analyse=analyse, cache=cache, progress=show_of(progress, say))
+    return Model_.load(
+        model, analyse=analyse, cache=cache, measured=measured, progress=show_of(progress, say)
+    )
 
 
 def predict(
@@ -263,6 +299,7 @@ def predict(
     device: str | None = None,
     args: Mapping[str, int | float | str] | None = None,
     sweep: bool = False,
+    measured: str | Path | None = None,
 ) -> Prediction:
     """Predict the time of one launch of a kernel, from its source; for many, ``load_model`` once.
 
@@ -273,10 +310,12 @@ def predict(
         global_size: work-items by dimension, 1 to 3 of them; a number for one dimension.
         local_size: work-items of a work-group, likewise.
         kernel: which kernel of the source; may be left out where it has one.
-        model: a run's folder or name; may be left out where ``runs/`` holds one.
+        model: a run's folder or name, or ``h200``, which comes with the package; left out, the only run in
+            ``runs/``, or without any the package's.
         device: device class; may be left out where the model knows one.
         args: by name: elements of a buffer, value of a scalar.
         sweep: also predict every legal local size.
+        measured: a dataset with a few launches of the kernel, which correct this prediction.
 
     Returns:
         The document that ``llmperf predict --json`` prints, a dictionary; times in ns.
@@ -285,7 +324,7 @@ def predict(
         BadInput: What is wrong, where, and what to do.
         ConfigError: No device is named and the model knows several.
     """
-    return load_model(model).predict(
+    return load_model(model, measured=measured).predict(
         source,
         global_size=global_size,
         local_size=local_size,

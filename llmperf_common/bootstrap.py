@@ -1,7 +1,7 @@
 """Numbers over grouped values, and how sure they are: the bootstrap that draws families, not rows.
 
 Configs of a kernel and kernels of a family err alike, so a bootstrap over rows would look far too sure. Drawing
-families with replacement is a matrix product for means and one weighted median a draw for medians.
+families with replacement is a matrix product for means and one weighted quantile a draw for quantiles.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 
 _CHUNK_ELEMENTS = 4_000_000
-"""Weights held at once while bootstrapping medians: 32 MB."""
+"""Weights held at once while bootstrapping quantiles: 32 MB."""
+_QUANTILES = {"median": 0.5, "p90": 0.9}
+_SLACK = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,7 @@ class Statistic:
 
     name: str
     kind: str
-    """"mean", "median" or "root_mean" (of values that are squares already)."""
+    """"mean", "median", "p90" (90th percentile) or "root_mean" (of values that are squares already)."""
     values: Floats
     family: Codes
 
@@ -32,15 +34,15 @@ class Statistic:
         """Return the statistic over all values; None without any."""
         if len(self.values) == 0:
             return None
-        if self.kind == "median":
-            return float(np.median(self.values))
+        if self.kind in _QUANTILES:
+            return quantile(self.values, _QUANTILES[self.kind])
         mean = float(np.mean(self.values))
         return mean**0.5 if self.kind == "root_mean" else mean
 
     def resampled(self, draws: Floats) -> Floats:
         """Return the statistic for each row of ``draws`` (shape (b, families), how often each is in)."""
-        if self.kind == "median":
-            return _weighted_medians(self.values, self.family, draws)
+        if self.kind in _QUANTILES:
+            return _weighted_quantiles(self.values, self.family, draws, _QUANTILES[self.kind])
         sums = np.bincount(self.family, self.values, minlength=draws.shape[1])
         counts = np.bincount(self.family, minlength=draws.shape[1])
         weight = draws @ counts
@@ -49,18 +51,30 @@ class Statistic:
         return np.sqrt(means) if self.kind == "root_mean" else means
 
 
-def _weighted_medians(values: Floats, family: Codes, draws: Floats) -> Floats:
+def quantile(values: Floats, share: float) -> float:
+    """Return the smallest of ``values`` (shape (n,), n at least 1) that ``share`` of them do not exceed.
+
+    Where the share falls exactly between two values their mean is taken, as ``np.median`` does.
+
+    >>> quantile(np.array([1.0, 2, 3, 10]), 0.5), quantile(np.arange(1.0, 12), 0.9)
+    (2.5, 10.0)
+    """
+    return float(np.quantile(values, share, method="averaged_inverted_cdf"))
+
+
+def _weighted_quantiles(values: Floats, family: Codes, draws: Floats, share: float) -> Floats:
+    """``quantile`` of each draw: shape (b,)."""
     order = np.argsort(values)
     ordered, ordered_family = values[order], family[order]
     result = np.full(len(draws), np.nan)
     step = max(1, _CHUNK_ELEMENTS // max(1, len(values)))
     for start in range(0, len(draws), step):
         weights = np.cumsum(draws[start : start + step][:, ordered_family], axis=1)
-        half = weights[:, -1:] / 2
-        # Two values where the middle lies between them, as in np.median; else one value twice.
-        below = ordered[np.argmax(weights >= half, axis=1)]
-        above = ordered[np.argmax(weights > half, axis=1)]
-        result[start : start + step] = np.where(half[:, 0] > 0, (below + above) / 2, np.nan)
+        wanted = share * weights[:, -1:]
+        # Two values where the place lies between them, else one value twice. The slack keeps 0.9 * 10 at 9.
+        below = ordered[np.argmax(weights >= wanted - _SLACK, axis=1)]
+        above = ordered[np.argmax(weights > wanted + _SLACK, axis=1)]
+        result[start : start + step] = np.where(wanted[:, 0] > 0, (below + above) / 2, np.nan)
     return result
 
 

@@ -3,12 +3,19 @@
 Owns the quantile rule and its record (``conformal.json``). Does not own which rows calibrate: those must be
 untouched by fitting and choosing (``trainer/evaluation/calibration.py`` takes the calibration part).
 
-The score of a row is |log2(measured / predicted)|, so an interval is a factor: time / f ... time * f.
+The score of a row is |log2(measured / predicted)|, so an interval is a factor: time / f ... time * f. A model
+that says how far off it expects to be (a spread a row) has its scores divided by that, and the interval's
+half width is the quantile times the spread (locally weighted conformal prediction, Lei et al. 2018, arXiv
+1604.04173): launches that it is sure of get narrow intervals, and the promise stays the same, for the score is
+still a function of one row.
+
 Configs of one kernel are alike, so rows are not exchangeable, families are: with ``groups`` each family has
 weight 1/(K+1), shared by its rows, and the unseen family has the last 1/(K+1) at infinity (hierarchical
-conformal prediction, Lee, Barber and Willett 2023, arXiv 2306.06342). Coverage of at least ``level`` for a
-new family then holds for finite K; it needs K >= level / (1 - level) families (9 for 90 %). Below that the
-largest score is taken and ``guarantee`` says "none".
+conformal prediction, Lee, Barber and Willett 2023, arXiv 2306.06342). A family of many rows weighs no more
+than one of few. The promise: a row drawn from a new family lies within with a probability of at least
+``level``, which is the mean over families of the share of their rows within. It is no promise about each
+family. It holds for finite K and needs K >= level / (1 - level) families (9 for 90 %). Below that the largest
+score is taken and ``guarantee`` says "none".
 """
 
 from __future__ import annotations
@@ -23,6 +30,7 @@ Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.str_]
 
 DEFAULT_LEVEL = 0.9
+_SCHEMAS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +38,7 @@ class Band:
     """The half width of one interval and what stands behind it.
 
     Attributes:
-        half_width_log2: time / 2**h to time * 2**h.
+        half_width_log2: time / 2**h to time * 2**h; with a spread a row, h is this times the spread.
         num_rows: calibration rows.
         num_groups: families among them (equal to the rows where none were given).
         guarantee: "groups" (for a new family), "rows" (for a row like those seen) or "none" (too few).
@@ -52,6 +60,8 @@ class Conformal:
     bins: Mapping[str, Band] = field(default_factory=dict)
     source: str = "calibration"
     """Which rows calibrated: "calibration", or "calibration+cross" where its families were too few."""
+    by_spread: bool = False
+    """Whether the half widths are multiples of the spread that the model gives each row."""
 
     def half_widths(self, bins: npt.ArrayLike) -> Floats:
         """Return the half width in log2 for each label of ``bins`` (shape (n,)); pooled where unknown."""
@@ -60,30 +70,46 @@ class Conformal:
             dtype=np.float64,
         )
 
-    def interval_ns(self, predicted_log2_ns: Floats, bins: npt.ArrayLike) -> tuple[Floats, Floats]:
-        """Return the low and high ends in ns, both shape (n,)."""
+    def interval_ns(
+        self, predicted_log2_ns: Floats, bins: npt.ArrayLike, spread: Floats | None = None
+    ) -> tuple[Floats, Floats]:
+        """Return the low and high ends in ns, both shape (n,).
+
+        Args:
+            predicted_log2_ns: what the model says, shape (n,).
+            bins: label of each row, shape (n,).
+            spread: how far off the model expects to be, shape (n,); not looked at unless ``by_spread``.
+
+        Raises:
+            ValueError: ``by_spread`` without a spread: another model's intervals.
+        """
         half = self.half_widths(bins)
+        if self.by_spread:
+            if spread is None:
+                raise ValueError("conformal: calibrated by spread, and the model gives none")
+            half = half * spread
         return np.exp2(predicted_log2_ns - half), np.exp2(predicted_log2_ns + half)
 
     def to_json(self) -> dict[str, object]:
         """Return the content of ``conformal.json``."""
         return {
-            "schema": 1,
+            "schema": 2,
             "level": self.level,
             "source": self.source,
+            "by_spread": self.by_spread,
             "pooled": asdict(self.pooled),
             "bins": {name: asdict(band) for name, band in sorted(self.bins.items())},
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, object]) -> Conformal:
-        """Read what ``to_json`` wrote.
+        """Read what ``to_json`` wrote, or an earlier release (schema 1: no spread).
 
         Raises:
             ValueError: It is of another schema or lacks a key.
         """
-        if content.get("schema") != 1:
-            raise ValueError(f"conformal.json: schema {content.get('schema')!r} is not 1")
+        if content.get("schema") not in _SCHEMAS:
+            raise ValueError(f"conformal.json: schema {content.get('schema')!r} is not 1 or 2")
         try:
             bins, pooled = content["bins"], content["pooled"]
             if not isinstance(bins, Mapping) or not isinstance(pooled, Mapping):
@@ -93,6 +119,7 @@ class Conformal:
                 pooled=Band(**pooled),
                 bins={str(name): Band(**band) for name, band in bins.items()},
                 source=str(content["source"]),
+                by_spread=content["schema"] != 1 and content["by_spread"] is True,
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"conformal.json: {error}") from None
@@ -112,7 +139,7 @@ def conformal_quantile(scores: Floats, groups: npt.ArrayLike | None, level: floa
     """Return the finite-sample quantile of ``scores`` (shape (n,), at least one).
 
     Args:
-        scores: |log2 ratio| of each calibration row.
+        scores: of the calibration rows: |log2 ratio|, over the spread where there is one.
         groups: family of each row, or None where rows are exchangeable.
         level: wanted coverage, between 0 and 1.
 
@@ -148,16 +175,18 @@ def calibrate(
     groups: npt.ArrayLike | None = None,
     bins: npt.ArrayLike | None = None,
     source: str = "calibration",
+    by_spread: bool = False,
 ) -> Conformal:
     """Make intervals from the errors of ``n`` calibration rows.
 
     Args:
-        log2_ratio: log2(measured / predicted), shape (n,).
+        log2_ratio: log2(measured / predicted), shape (n,), over the spread with ``by_spread``.
         level: wanted coverage.
         groups: family of each row; None treats rows as exchangeable.
         bins: label of each row (its regime): each gets its own band (Mondrian) if it has enough groups,
             else it falls back to the pooled one.
         source: kept in the record.
+        by_spread: the errors are divided by the spread that the model gave each row.
 
     Raises:
         ValueError: As ``conformal_quantile``.
@@ -174,4 +203,4 @@ def calibrate(
             # Twice the minimum: at the bare minimum the quantile is the maximum, which is mostly noise.
             if band.num_groups >= 2 * min_groups(level):
                 own[str(label)] = band
-    return Conformal(level=level, pooled=pooled, bins=own, source=source)
+    return Conformal(level=level, pooled=pooled, bins=own, source=source, by_spread=by_spread)

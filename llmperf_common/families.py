@@ -53,7 +53,7 @@ def assign_families(kernels: Sequence[tuple[str, str, str]]) -> dict[str, str]:
             continue
         key = by_text.get(source)
         if key is None:
-            views = views_of(source) if len(source) <= MAX_SOURCE_CHARS else _view_of_all(source)
+            views = compared_views(source)
             key = by_text.setdefault(source, digest(views))
             if key not in members:
                 distinct.append(views)
@@ -75,7 +75,10 @@ def family_sizes(families: Mapping[str, str]) -> dict[str, int]:
     return sizes
 
 
-def _view_of_all(source: str) -> Views:
+def compared_views(source: str) -> Views:
+    """Return what a source is compared by: its token runs, or one hash of a source that is too long to tokenise."""
+    if len(source) <= MAX_SOURCE_CHARS:
+        return views_of(source)
     text = hashlib.blake2b(source.encode("utf-8", "replace"), digest_size=8).digest()
     whole = np.frombuffer(text, np.uint64)
     return whole, whole

@@ -10,14 +10,22 @@ mape_percent                mean of |predicted - measured| / measured
 median_ape_percent          median of the same
 median_log2_ratio           median of log2(predicted / measured); negative: predicts too short
 rmse_log2                   root mean square of log2(predicted / measured)
-macro_mape_percent          mean over kernels of each kernel's mape_percent
-macro_median_ape_percent    mean over kernels of each kernel's median_ape_percent
+share_within_1_25, _1_5,    share of launches whose factor max(predicted / measured, measured / predicted)
+_2                          is at most 1.25, 1.5 or 2. MAPE counts a guess of a tenth as 90 % and one of ten
+                            times as 900 %, so it flatters low guesses; the factor is the same for both
+median_factor, p90_factor   median and 90th percentile of that factor
+macro_KEY                   mean over kernels of each kernel's KEY: mape_percent, median_ape_percent,
+                            the shares and the factors
+median_kernel_KEY           median over kernels of the same
 spearman_mean, _median      over kernels of >= min_configs rows: rank correlation within the kernel; a
                             prediction that is constant within a kernel ranks nothing and counts as 0
 regret_mean_percent,        over groups that differ in the local size only: measured time at the predicted
 regret_median_percent       best local size over the best measured one, minus 1; ties count their mean
 regret_random_percent       the same for a choice by lot: what no knowledge costs
 coverage                    share of rows whose measured time lies within [low_ns, high_ns]
+family_coverage             mean over families of the share of each family's rows within: what the
+                            intervals promise of a new family, whatever its number of rows
+families_covered            share of families of which at least interval_level of the rows lie within
 interval_width_ratio        median of high_ns / low_ns
 ==========================  ===========================================================================
 """
@@ -31,7 +39,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llmperf_common.bootstrap import Statistic, bootstrap_interval, family_draws
+from llmperf_common.bootstrap import Statistic, bootstrap_interval, family_draws, quantile
+from llmperf_common.ranking import choice_regret, spearman_by_group
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -39,6 +48,12 @@ Mask = npt.NDArray[np.bool_]
 
 LONG_LAUNCH_NS = 10_000.0
 """Below 10 us a GPU's launch floor and timer noise dominate, so metrics are also given from there on."""
+
+WITHIN = {"1_25": 1.25, "1_5": 1.5, "2": 2.0}
+"""Ends of metric names to the factors they stand for."""
+
+_ROUNDING = 1e-12
+"""Nine rows of ten are 90 %, and 3 / 2 is within a factor of 1.5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +65,7 @@ class Scored:
         predicted_ns: positive.
         low_ns: lower ends of the intervals, or None where the model gives none.
         high_ns: upper ends, or None.
+        interval_level: coverage that the intervals promise, or None where that is not known.
         kernel: code of (kernel, device class); rankings are within one code.
         family: code of the kernel's family; the bootstrap draws these.
         choice: code of the rows that differ in their local size only; -1 for rows without a choice.
@@ -63,6 +79,7 @@ class Scored:
     kernel: Codes
     family: Codes
     choice: Codes
+    interval_level: float | None = None
     slices: Mapping[str, npt.NDArray[np.str_]] = field(default_factory=dict)
 
     def where(self, mask: Mask) -> Scored:
@@ -70,9 +87,9 @@ class Scored:
         picked: dict[str, Any] = {
             item.name: None if getattr(self, item.name) is None else getattr(self, item.name)[mask]
             for item in fields(self)
-            if item.name != "slices"
+            if item.name not in {"slices", "interval_level"}
         }
-        return Scored(**picked)
+        return Scored(**picked, interval_level=self.interval_level)
 
 
 def encode(*columns: npt.ArrayLike) -> Codes:
@@ -95,103 +112,34 @@ def log2_ratio(measured_ns: Floats, predicted_ns: Floats) -> Floats:
     return np.log2(predicted_ns) - np.log2(measured_ns)
 
 
-def spearman_by_group(
-    measured: Floats, predicted: Floats, group: Codes, min_rows: int
-) -> tuple[Codes, Floats]:
-    """Rank-correlate within each group, ties at their mean rank.
+def symmetric_factor(measured_ns: Floats, predicted_ns: Floats) -> Floats:
+    """Return max(predicted / measured, measured / predicted), shape (n,), at least 1.
 
-    Args:
-        measured: shape (n,).
-        predicted: shape (n,).
-        group: codes, shape (n,).
-        min_rows: smaller groups are left out; so are groups whose measured values are all equal.
-
-    Returns:
-        The codes of the groups kept and their correlations in [-1, 1], both shape (g,). A group whose
-        predictions are all equal has 0.
-
-    >>> spearman_by_group(np.array([1.0, 2, 3]), np.array([5.0, 7, 9]), np.zeros(3, int), 3)[1]
-    array([1.])
+    >>> symmetric_factor(np.array([10.0, 10.0]), np.array([5.0, 20.0]))
+    array([2., 2.])
     """
-    codes, index = np.unique(group, return_inverse=True)
-    rows = np.bincount(index)
-    first = _centred_ranks(measured, index, rows)
-    second = _centred_ranks(predicted, index, rows)
-    spread_first = np.bincount(index, first * first)
-    spread_second = np.bincount(index, second * second)
-    product = np.bincount(index, first * second)
-    keep = (rows >= max(2, min_rows)) & (spread_first > 0)
-    scale = np.sqrt(spread_first * spread_second)
-    rho = np.divide(product, scale, out=np.zeros(len(scale)), where=scale > 0)
-    return codes[keep].astype(np.int64), rho[keep]
-
-
-def _centred_ranks(values: Floats, index: Codes, rows: Codes) -> Floats:
-    """Mean ranks of ``values`` within their group, minus the group's mean rank."""
-    order = np.lexsort((values, index))
-    sorted_values, sorted_index = values[order], index[order]
-    starts = np.concatenate(([0], np.cumsum(rows)[:-1]))
-    position = np.arange(len(values)) - starts[sorted_index]
-    changes = (np.diff(sorted_values) != 0) | (np.diff(sorted_index) != 0)
-    tie = np.concatenate(([0], np.cumsum(changes))) if len(values) else position
-    mean_position = np.bincount(tie, position) / np.bincount(tie)
-    ranks = np.empty(len(values))
-    ranks[order] = mean_position[tie] - (rows[sorted_index] - 1) / 2
-    return ranks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regret:
-    """What choosing the local size costs, one entry a group of rows, as fractions (0: the best)."""
-
-    group: Codes
-    chosen: Floats
-    random: Floats
-
-
-def choice_regret(measured_ns: Floats, predicted_ns: Floats, choice: Codes) -> Regret:
-    """Say what is lost where the prediction picks the local size.
-
-    Args:
-        measured_ns: shape (n,).
-        predicted_ns: shape (n,).
-        choice: code of the rows that differ in their local size only; -1 is ignored, and so are
-            groups of one row.
-    """
-    kept = choice >= 0
-    measured, predicted = measured_ns[kept], predicted_ns[kept]
-    codes, index = np.unique(choice[kept], return_inverse=True)
-    rows = np.bincount(index, minlength=len(codes))
-    best = np.full(len(codes), np.inf)
-    lowest = np.full(len(codes), np.inf)
-    np.minimum.at(best, index, measured)
-    np.minimum.at(lowest, index, predicted)
-    picked = (predicted == lowest[index]).astype(np.float64)
-    chosen = np.bincount(index, picked * measured) / np.bincount(index, picked)
-    mean = np.bincount(index, measured) / rows
-    real = rows >= 2
-    return Regret(
-        group=codes[real].astype(np.int64),
-        chosen=chosen[real] / best[real] - 1,
-        random=mean[real] / best[real] - 1,
-    )
+    return np.maximum(predicted_ns / measured_ns, measured_ns / predicted_ns)
 
 
 def _statistics(scored: Scored, min_configs: int) -> Iterator[Statistic]:
     ape = absolute_percentage_error(scored.measured_ns, scored.predicted_ns)
     ratio = log2_ratio(scored.measured_ns, scored.predicted_ns)
+    factor = symmetric_factor(scored.measured_ns, scored.predicted_ns)
     family = scored.family
     yield Statistic(name="mape_percent", kind="mean", values=ape, family=family)
     yield Statistic(name="median_ape_percent", kind="median", values=ape, family=family)
     yield Statistic(name="median_log2_ratio", kind="median", values=ratio, family=family)
     yield Statistic(name="rmse_log2", kind="root_mean", values=ratio * ratio, family=family)
+    for name, limit in WITHIN.items():
+        within = (factor <= limit * (1 + _ROUNDING)).astype(np.float64)
+        yield Statistic(name=f"share_within_{name}", kind="mean", values=within, family=family)
+    yield Statistic(name="median_factor", kind="median", values=factor, family=family)
+    yield Statistic(name="p90_factor", kind="p90", values=factor, family=family)
     kernels, first, index = np.unique(scored.kernel, return_index=True, return_inverse=True)
-    macro = np.bincount(index, ape) / np.bincount(index) if len(ape) else ape
-    yield Statistic(name="macro_mape_percent", kind="mean", values=macro, family=family[first])
-    medians = np.array([np.median(part) for part in _parts(ape, index)], dtype=np.float64)
-    yield Statistic(
-        name="macro_median_ape_percent", kind="mean", values=medians, family=family[first]
-    )
+    for name, values in _by_kernel(_parts(ape, index), _parts(factor, index)).items():
+        owner = family[first]
+        yield Statistic(name=f"macro_{name}", kind="mean", values=values, family=owner)
+        yield Statistic(name=f"median_kernel_{name}", kind="median", values=values, family=owner)
     codes, rho = spearman_by_group(
         scored.measured_ns, scored.predicted_ns, scored.kernel, min_configs
     )
@@ -200,12 +148,37 @@ def _statistics(scored: Scored, min_configs: int) -> Iterator[Statistic]:
     yield Statistic(name="spearman_median", kind="median", values=rho, family=owner)
     yield from _choice_statistics(scored)
     if scored.low_ns is not None and scored.high_ns is not None:
-        inside = (scored.low_ns <= scored.measured_ns) & (scored.measured_ns <= scored.high_ns)
-        yield Statistic(
-            name="coverage", kind="mean", values=inside.astype(np.float64), family=family
-        )
-        width = scored.high_ns / scored.low_ns
-        yield Statistic(name="interval_width_ratio", kind="median", values=width, family=family)
+        yield from _interval_statistics(scored, scored.low_ns, scored.high_ns)
+
+
+def _by_kernel(apes: list[Floats], factors: list[Floats]) -> dict[str, Floats]:
+    """Return the figures of each kernel, shape (k,) each, from its rows' errors."""
+    return {
+        "mape_percent": np.array([np.mean(part) for part in apes], dtype=np.float64),
+        "median_ape_percent": np.array([np.median(part) for part in apes], dtype=np.float64),
+        **{
+            f"share_within_{name}": np.array(
+                [np.mean(part <= limit * (1 + _ROUNDING)) for part in factors], dtype=np.float64
+            )
+            for name, limit in WITHIN.items()
+        },
+        "median_factor": np.array([np.median(part) for part in factors], dtype=np.float64),
+        "p90_factor": np.array([quantile(part, 0.9) for part in factors], dtype=np.float64),
+    }
+
+
+def _interval_statistics(scored: Scored, low_ns: Floats, high_ns: Floats) -> Iterator[Statistic]:
+    inside = ((low_ns <= scored.measured_ns) & (scored.measured_ns <= high_ns)).astype(np.float64)
+    family = scored.family
+    yield Statistic(name="coverage", kind="mean", values=inside, family=family)
+    families, index = np.unique(family, return_inverse=True)
+    share = np.bincount(index, inside) / np.bincount(index) if len(inside) else inside
+    yield Statistic(name="family_coverage", kind="mean", values=share, family=families)
+    if scored.interval_level is not None:
+        covered = (share >= scored.interval_level - _ROUNDING).astype(np.float64)
+        yield Statistic(name="families_covered", kind="mean", values=covered, family=families)
+    width = high_ns / low_ns
+    yield Statistic(name="interval_width_ratio", kind="median", values=width, family=family)
 
 
 def _parts(values: Floats, index: Codes) -> list[Floats]:

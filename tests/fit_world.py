@@ -1,27 +1,27 @@
-"""A small fit in a process of its own: a model, its data, and a point at which the process dies.
-
-``python -m tests.fit_world FOLDER CASE`` fits ``CASE`` (JSON of ``Case``) into ``FOLDER`` as one rank of the group that the
-environment describes. ``run`` starts a group.
-"""
+"""Small fits in processes of their own: a model, its data, and points at which a process dies."""
 
 from __future__ import annotations
 
+import errno
 import json
+import multiprocessing
 import os
 import signal
 import socket
-import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
+from llmperf.exits import leave, run_guarded
+from trainer.fit import checkpoint
 from trainer.fit.checkpoint import states_of
 from trainer.fit.loop import FitPlan, FitResult, fit
 from trainer.fit.ranks import Ranks, join_ranks
@@ -29,6 +29,12 @@ from trainer.fit.step_source import Pass, StepPasses
 from trainer.regressor_config import CheckpointConfig, LogConfig, OptimiserConfig
 
 NUM_FEATURES, NUM_LAUNCHES = 5, 3
+_PRELOADED = [
+    "tests.fit_world",
+    "torch._dynamo",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "deepspeed.runtime.zero.stage3",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +42,7 @@ class Case:
     """A fit; what a start of it may change is below the line."""
 
     max_steps: int = 40
+    clip_norm: float = 0.5
     stage: int = 1
     precision: str = "fp32"
     loss: str = "l1"
@@ -48,9 +55,12 @@ class Case:
     packs_per_pass: int = 3
     checkpoint_every: int = 1000
     keep: int = 2
+    shard_elements: int = 60
     dies_after_step: int = 0
     dies_at: str = ""
-    dying_rank: int = 0
+    fills_disk_at: str = ""
+    is_asked_at_step: int = 0
+    chosen_rank: int = 0
     poisoned_step: int = 0
 
 
@@ -130,7 +140,9 @@ class SmallValidation:
 
 def plan_of(case: Case, folder: Path) -> FitPlan:
     return FitPlan(
-        source=SmallSource(case.packs_per_step, case.packs_per_pass, case.poisoned_step),
+        source=Trouble(
+            SmallSource(case.packs_per_step, case.packs_per_pass, case.poisoned_step), case
+        ),
         validation=SmallValidation(),
         optimiser=OptimiserConfig.from_mapping(
             {
@@ -139,7 +151,7 @@ def plan_of(case: Case, folder: Path) -> FitPlan:
                 "backbone_learning_rate": case.learning_rate / 3,
                 "warmup_steps": 5,
                 "max_steps": case.max_steps,
-                "clip_norm": 0.5,
+                "clip_norm": case.clip_norm,
                 "precision": case.precision,
                 "zero_stage": case.stage,
                 "evaluate_every_steps": case.validated_every,
@@ -155,75 +167,101 @@ def plan_of(case: Case, folder: Path) -> FitPlan:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A source in whose process something happens before a step; the passes are made a step ahead."""
+
+    source: SmallSource
+    case: Case
+
+    def passes(self, step: int, rank: int, world_size: int) -> StepPasses:
+        if rank == self.case.chosen_rank:
+            if step == self.case.dies_after_step + 1 > 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if step == self.case.is_asked_at_step:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return self.source.passes(step, rank, world_size)
+
+
 def fit_here(case: Case, folder: Path, ranks: Ranks | None = None) -> FitResult:
     """Fit in this process."""
     ranks = ranks or join_ranks("cpu")
+    num_begun = 0
 
-    def die(point: str) -> None:
-        if case.dies_at == point and ranks.rank == case.dying_rank:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def watch(line: str) -> None:
-        sys.stderr.write(line + "\n")
-
-    plan = plan_of(case, folder)
-    if case.dies_after_step:
-        plan = _dying(plan, case)
-    return fit(SmallModel(), plan, ranks, progress=watch, at_point=die)
-
-
-def _dying(plan: FitPlan, case: Case) -> FitPlan:
-    """Kill the process when it asks for the passes of the step after next."""
-
-    class Dying:
-        def passes(self, step: int, rank: int, world_size: int) -> StepPasses:
-            if step > case.dies_after_step and rank == case.dying_rank:
+    def at_point(point: str) -> None:
+        nonlocal num_begun
+        num_begun += point.startswith(".new-")
+        name = f"{num_begun}:{'begun' if point.startswith('.new-') else point}"
+        if ranks.rank == case.chosen_rank:
+            if name == case.dies_at:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return plan.source.passes(step, rank, world_size)
+            if name == case.fills_disk_at:
+                raise OSError(errno.ENOSPC, "No space left on device")
 
-    return FitPlan(**{name: getattr(plan, name) for name in plan.__slots__} | {"source": Dying()})
-
-
-def environment(rank: int, world_size: int, port: int) -> dict[str, str]:
-    group = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank, "MASTER_PORT": port}
-    return {
-        **os.environ,
-        **{name: str(value) for name, value in group.items()},
-        "MASTER_ADDR": "127.0.0.1",
-        "OMP_NUM_THREADS": "1",
-    }
+    checkpoint._SHARD_ELEMENTS = case.shard_elements
+    lines: list[str] = []
+    return fit(SmallModel(), plan_of(case, folder), ranks, progress=lines.append, at_point=at_point)
 
 
-def launch(case: Case, folder: Path, world_size: int = 1) -> list[subprocess.Popen[str]]:
-    """Start the processes of a group; stderr of each is a pipe."""
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A process of a group, and the file that takes its stderr and stdout."""
+
+    process: Any
+    said: Path
+
+    def end(self) -> tuple[int, str]:
+        """Return exit code (negative for a signal) and output."""
+        self.process.join(100)
+        assert not self.process.is_alive()
+        return self.process.exitcode, self.said.read_text()
+
+
+def launch(case: Case, folder: Path, world_size: int = 1) -> list[Started]:
+    """Start the processes of a group, from a server that has torch and DeepSpeed imported."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    return [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.fit_world", str(folder), json.dumps(asdict(case))],
-            env=environment(rank, world_size, port),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world_size)
-    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    started = []
+    for rank in range(world_size):
+        said = folder / f"said-{rank}"
+        process = context.Process(target=_child, args=(case, folder, rank, world_size, port, said))
+        process.start()
+        started.append(Started(process, said))
+    return started
+
+
+def _child(case: Case, folder: Path, rank: int, world_size: int, port: int, said: Path) -> NoReturn:
+    with said.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    group = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank, "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in group.items()}
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    torch.set_num_threads(1)
+    code: str | int | None = 0
+    try:
+        run_guarded(lambda: print(fit_here(case, folder)))
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:  # noqa: BLE001  (the test reads it)
+        traceback.print_exc()
+        code = 1
+    leave(code)
 
 
 def run(case: Case, folder: Path, world_size: int = 1) -> list[tuple[int, str]]:
-    """Run a group to its end; return exit code and stderr of each process. Stdout must stay empty."""
-    ended = []
-    for process in launch(case, folder, world_size):
-        out, err = process.communicate(timeout=100)
-        assert out == ""
-        ended.append((process.returncode, err))
-    return ended
+    """Run a group to its end; return exit code and output of each process."""
+    return [one.end() for one in launch(case, folder, world_size)]
 
 
 def run_well(case: Case, folder: Path, world_size: int = 1) -> None:
-    for code, err in run(case, folder, world_size):
-        assert code == 0, err
+    for code, said in run(case, folder, world_size):
+        assert code == 0, said
 
 
 def last_state(folder: Path, step: int) -> dict[str, torch.Tensor]:
@@ -238,12 +276,10 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "fit.jsonl").read_text().splitlines()]
 
 
-def main() -> None:
-    folder, text = sys.argv[1:]
-    fit_here(Case(**json.loads(text)), Path(folder))
+def as_rank_of_torchrun() -> None:
+    """``torchrun -m tests.fit_world FOLDER``: fit the default case."""
+    run_guarded(lambda: print(fit_here(Case(), Path(sys.argv[1])).steps))
 
 
 if __name__ == "__main__":
-    from llmperf.exits import run_guarded
-
-    run_guarded(main)
+    as_rank_of_torchrun()

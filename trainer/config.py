@@ -111,6 +111,71 @@ class GbdtConfig(Node):
     )
 
 
+class FeatureNetworkConfig(Node):
+    """Small networks over the launch features, with the relative error as loss."""
+
+    networks: int = Field(
+        default=6, ge=1, le=64, description="Networks that answer together, each from its own seed."
+    )
+    width: int = Field(default=256, ge=8, le=4096, description="Units of a layer.")
+    blocks: int = Field(default=2, ge=1, le=32, description="Residual blocks.")
+    terms: int = Field(
+        default=4, ge=1, le=64, description="Times that add up: floor, memory, arithmetic, ..."
+    )
+    steps: int = Field(default=3000, ge=1, le=10_000_000, description="Steps of each network.")
+    kernels_per_step: int = Field(
+        default=256, ge=1, le=65_536, description="Kernels drawn for a step."
+    )
+    configs_per_kernel: int = Field(
+        default=2, ge=1, le=1024, description="Launch configs drawn of each."
+    )
+    learning_rate: float = Field(default=2e-3, gt=0, le=1, description="Highest rate (AdamW).")
+    weight_decay: float = Field(default=0.3, ge=0, le=10, description="Of AdamW.")
+    dropout: float = Field(
+        default=0.3, ge=0, lt=1, description="Share of a block's inner units left out in a step."
+    )
+    noise: float = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description="Standard deviation of noise on standardised features.",
+    )
+    log_share: float = Field(
+        default=0.05, ge=0, le=100, description="Weight of |log2 error| beside the relative error."
+    )
+    bfloat16: bool = Field(
+        default=False,
+        description="Multiply in bfloat16: twice as fast where the processor has it, another model.",
+    )
+
+
+class FeatureEnsembleConfig(Node):
+    """Networks (``feature_network``) and trees over the features, and how both answers become one."""
+
+    trees: int = Field(default=500, ge=1, le=100_000, description="Trees.")
+    num_leaves: int = Field(default=63, ge=2, le=4096, description="Most leaves of a tree.")
+    min_rows_in_leaf: int = Field(
+        default=30, ge=1, le=100_000, description="Fewest rows of a leaf."
+    )
+    learning_rate: float = Field(default=0.06, gt=0, le=1, description="Shrinkage of each tree.")
+    feature_share: float = Field(
+        default=0.3, gt=0, le=1, description="Share of the features each tree may use."
+    )
+    row_share: float = Field(
+        default=0.6, gt=0, le=1, description="Share of the rows each tree is grown on."
+    )
+    l2: float = Field(default=5.0, ge=0, le=1e6, description="L2 penalty on leaf values.")
+    configs_per_kernel: int = Field(
+        default=20, ge=1, le=100_000, description="Most launch configs of a kernel that trees see."
+    )
+    caution: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="Where the trees say less: 0 keeps the networks' answer, 1 takes the trees'.",
+    )
+
+
 class LogLinearConfig(Node):
     """Launch floor plus a log-linear law (ridge)."""
 
@@ -151,12 +216,14 @@ class JudgeConfig(Node):
 class TrainConfig(Node):
     """The whole tree of ``llmperf train``."""
 
-    model: Literal["gbdt", "log-linear", "global-median", "regressor"] = Field(
-        default="gbdt", description="Which predictor is trained."
-    )
+    model: Literal[
+        "gbdt", "feature-network", "feature-ensemble", "log-linear", "global-median", "regressor"
+    ] = Field(default="gbdt", description="Which predictor is trained.")
     train: FitConfig = FitConfig()
     split: SplitConfig = SplitConfig()
     gbdt: GbdtConfig = GbdtConfig()
+    feature_network: FeatureNetworkConfig = FeatureNetworkConfig()
+    feature_ensemble: FeatureEnsembleConfig = FeatureEnsembleConfig()
     log_linear: LogLinearConfig = LogLinearConfig()
     conformal: ConformalConfig = ConformalConfig()
     judge: JudgeConfig = JudgeConfig()

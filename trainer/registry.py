@@ -11,9 +11,13 @@ from trainer.interface import Predictor
 
 _CLASSES: Final[dict[str, tuple[str, str]]] = {
     "gbdt": ("trainer.baselines.gbdt", "Gbdt"),
+    "feature-ensemble": ("trainer.baselines.feature_ensemble", "FeatureEnsemble"),
+    "feature-network": ("trainer.baselines.feature_network", "FeatureNetwork"),
     "log-linear": ("trainer.baselines.simple", "LaunchFloorLogLinear"),
     "global-median": ("trainer.baselines.simple", "GlobalMedian"),
     "regressor": ("trainer.regressor.predictor", "RegressorPredictor"),
+    "roofline": ("trainer.baselines.roofline", "AnalyticRoofline"),
+    "nearest-kernel": ("trainer.baselines.nearest_kernel", "NearestKernel"),
 }
 
 

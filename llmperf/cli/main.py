@@ -31,6 +31,7 @@ app.command("status", cls=Command)(status.status)
 app.add_typer(dataset.app, name="dataset")
 app.command("train", cls=Command)(model.train)
 app.command("evaluate", cls=Command)(model.evaluate)
+app.command("calibrate", cls=Command)(model.calibrate)
 app.command("predict", cls=Command)(model.predict)
 app.command(
     "report",

@@ -1,4 +1,4 @@
-"""``llmperf train``, ``llmperf evaluate`` and ``llmperf predict``."""
+"""``llmperf train``, ``llmperf evaluate``, ``llmperf calibrate`` and ``llmperf predict``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
     from llmperf.prediction.record import Prediction
+
+_MOST_FACTORS = 40
+"""Kernels whose factors are printed."""
 
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
@@ -149,7 +152,68 @@ def evaluate(
         )
     else:
         answer(summary.table)
+    for note in summary.notes:
+        say(f"note: {note}")
     say(f"{summary.num_rows:,} rows scored; written to {out}")
+
+
+def calibrate(
+    run: Annotated[str, typer.Argument(help="A run's folder or name.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            metavar="DIR",
+            help="A dataset with launches of the kernels: a folder or s3://BUCKET/PREFIX.",
+        ),
+    ],
+    launches: Annotated[
+        int | None,
+        typer.Option(
+            "--launches",
+            metavar="N",
+            help="Use at most N launches of a kernel; evaluate can score the others.",
+        ),
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Correct a run for kernels of which a few launches were measured."""
+    from llmperf import api  # noqa: PLC0415
+    from trainer.prediction.calibrate import TABLE_HEAD  # noqa: PLC0415
+
+    summary = api.calibrate(run=run, data=data, launches=launches)
+    if as_json:
+        answer_json(
+            {
+                "run": str(summary.folder),
+                "kernels": [
+                    {
+                        "kernel_id": one.kernel_id,
+                        "kernel": summary.names.get(one.kernel_id),
+                        "device": one.device_class,
+                        "factor": 2**one.log2_factor,
+                        "sd_log2": one.sd_log2,
+                        "launches": one.num_launches,
+                    }
+                    for one in summary.factors
+                ],
+                "left_out": summary.num_left_out,
+                "notes": list(summary.notes),
+            }
+        )
+    else:
+        title = f"factors of {len(summary.factors)} kernels"
+        if len(summary.factors) > _MOST_FACTORS:
+            title += f", the first {_MOST_FACTORS}; --json has them all"
+        answer_table(title, TABLE_HEAD, summary.rows()[:_MOST_FACTORS])
+    for note in summary.notes:
+        say(f"note: {note}")
+    if summary.num_left_out:
+        say(
+            f"{summary.num_left_out:,} rows left out: they time several launches a reading, or are of a device class "
+            "that the model does not know"
+        )
+    say(f"{summary.num_launches:,} launches used; factors written to {summary.folder}")
 
 
 def predict(
@@ -182,7 +246,12 @@ def predict(
         str | None, typer.Option("--kernel", metavar="NAME", help="Which kernel of the file.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="RUN", help="A run's folder or name.")
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="RUN",
+            help="A run's folder or name, or h200, which comes with llmperf.",
+        ),
     ] = None,
     device: Annotated[
         str | None,
@@ -199,6 +268,14 @@ def predict(
     sweep: Annotated[
         str | None,
         typer.Option("--sweep", metavar="WHAT", help="local-size: predict every legal local size."),
+    ] = None,
+    measured: Annotated[
+        str | None,
+        typer.Option(
+            "--measured",
+            metavar="DIR",
+            help="A dataset with a few launches of this kernel: they correct this prediction.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
@@ -233,7 +310,7 @@ def predict(
             f"Missing option '{missing}': give both sizes, or many launches by --configs",
         )
     sizes = _sizes("--global-size", global_size), _sizes("--local-size", local_size)
-    document = api.load_model(model, progress=say).predict(
+    document = api.load_model(model, measured=measured, progress=say).predict(
         file,
         global_size=sizes[0],
         local_size=sizes[1],

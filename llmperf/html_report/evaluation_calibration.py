@@ -94,6 +94,21 @@ def _coverage_row(facts: EvaluationFacts, label: str, rows: Bools) -> IntervalRo
     )
 
 
+def _family_row(facts: EvaluationFacts, model: str) -> IntervalRow:
+    """Return the mean over families of the share of each family's launches inside: every family counts once."""
+    rows = facts.rows_of(model) & facts.has_interval
+    _, family = np.unique(facts.family.codes[rows], return_inverse=True)
+    shares = np.bincount(family, _inside(facts, rows)) / np.bincount(family)
+    generator = np.random.default_rng(0)
+    means = shares[generator.integers(0, len(shares), (_DRAWS, len(shares)))].mean(axis=1)
+    ends = np.quantile(means, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    low, high = ends.tolist() if len(shares) > 1 else (math.nan, math.nan)
+    label = f"{model}, mean over {count(len(shares))} families"
+    return IntervalRow(
+        label=label, value=float(shares.mean()), low=low, high=high, note=count(family.size)
+    )
+
+
 def _coverage_figure(facts: EvaluationFacts, models: list[str]) -> Html:
     level = facts.view.interval_level
     guide = (level, f"nominal {percent(level)}") if level is not None else None
@@ -122,7 +137,9 @@ def _coverage_figure(facts: EvaluationFacts, models: list[str]) -> Html:
     return join(
         [
             figure(charts, caption, legend=legend(models, title="Lower left", marks=True)),
-            _coverage_table(by_model, by_decade, level),
+            _coverage_table(
+                [*by_model, *(_family_row(facts, model) for model in models)], by_decade, level
+            ),
         ]
     )
 
@@ -139,7 +156,7 @@ def _coverage_table(
 ) -> Html:
     body = [
         (
-            shorten(row.label, 40),
+            shorten(row.label, 60),
             row.note,
             percent(row.value),
             f"{percent(row.low)} to {percent(row.high)}" if math.isfinite(row.low) else NO_VALUE,

@@ -45,7 +45,7 @@ from llmperf.html_report.quantities import (
 )
 from llmperf.html_report.scales import Scale, linear_scale, log_scale
 from llmperf.html_report.svg import legend
-from llmperf_common.metrics import spearman_by_group
+from llmperf_common.ranking import spearman_by_group
 
 _NUM_WORST = 9
 _MIN_ROWS = 5

@@ -60,10 +60,16 @@ _MAIN = (
     "mape_percent",
     "median_ape",
     "median_ape_percent",
+    "macro_mape_percent",
+    "share_within_1_25",
+    "share_within_2",
+    "median_factor",
+    "p90_factor",
     "spearman",
     "spearman_mean",
     "regret_mean_percent",
     "coverage",
+    "family_coverage",
     "interval_width_ratio",
 )
 _WHOLE = {(), ("all",), ("from_10_us",), ("pooled",)}
@@ -171,6 +177,7 @@ def recompute(facts: EvaluationFacts, *, replicates: int) -> list[Block]:
                 kernel=facts.launched.codes[rows],
                 family=np.unique(facts.family.codes[rows], return_inverse=True)[1].astype(np.int64),
                 choice=np.full(int(rows.sum()), -1, dtype=np.int64),
+                interval_level=facts.view.interval_level,
             )
             block = summarise(scored, replicates=replicates)
             found = find_blocks({model: {split: block}}, [model], [split])

@@ -31,17 +31,36 @@ HEADINGS = {
     "median_ape_percent": "Median APE",
     "median_log2_ratio": "Median log2 ratio",
     "rmse_log2": "RMSE of log2",
+    "share_within_1_25": f"Within 1.25{TIMES}",
+    "share_within_1_5": f"Within 1.5{TIMES}",
+    "share_within_2": f"Within 2{TIMES}",
+    "median_factor": "Median factor",
+    "p90_factor": "Factor, 90th percentile",
     "macro_mape_percent": "MAPE by kernel",
+    "median_kernel_mape_percent": "MAPE of the median kernel",
     "macro_median_ape_percent": "Median APE by kernel",
+    "median_kernel_median_ape_percent": "Median APE of the median kernel",
+    "macro_share_within_1_25": f"Within 1.25{TIMES} by kernel",
+    "macro_share_within_1_5": f"Within 1.5{TIMES} by kernel",
+    "macro_share_within_2": f"Within 2{TIMES} by kernel",
+    "median_kernel_share_within_1_25": f"Within 1.25{TIMES}, median kernel",
+    "median_kernel_share_within_1_5": f"Within 1.5{TIMES}, median kernel",
+    "median_kernel_share_within_2": f"Within 2{TIMES}, median kernel",
+    "macro_median_factor": "Median factor by kernel",
+    "median_kernel_median_factor": "Median factor of the median kernel",
+    "macro_p90_factor": "90th percentile of the factor by kernel",
+    "median_kernel_p90_factor": "90th percentile of the factor, median kernel",
     "spearman_mean": "Spearman, mean",
     "spearman_median": "Spearman, median",
     "regret_mean_percent": "Regret, mean",
     "regret_median_percent": "Regret, median",
     "regret_random_percent": "Regret of chance",
     "coverage": "Coverage",
+    "family_coverage": "Coverage by family",
+    "families_covered": "Families covered",
     "interval_width_ratio": "Interval width",
 }
-_SHARE_NAMES = ("coverage", "mape", "median_ape")
+_SHARE_NAMES = ("coverage", "family_coverage", "families_covered", "mape", "median_ape")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,13 +182,13 @@ def cell(name: str, estimate: Estimate | None) -> str:
         return NO_VALUE
     if name.startswith("num_"):
         return count(estimate.value)
-    if name.endswith("_percent") or name in _SHARE_NAMES:
+    if name.endswith("_percent") or name in _SHARE_NAMES or "share_within" in name:
         factor = 0.01 if name.endswith("_percent") else 1.0
         words = percent(estimate.value * factor)
         ends = [significant(end * factor * 100) for end in (estimate.low, estimate.high)]
     else:
         words = significant(estimate.value) + (
-            TIMES if name.endswith("_ratio") and "log" not in name else ""
+            TIMES if name.endswith(("_ratio", "_factor")) and "log" not in name else ""
         )
         ends = [significant(end) for end in (estimate.low, estimate.high)]
     if math.isfinite(estimate.low) and math.isfinite(estimate.high):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,12 +18,16 @@ from llmperf.prediction.filling import planned_filler
 from llmperf.prediction.record import Prediction
 from llmperf.prediction.sources import SourceReader
 from llmperf_common.records import Kernel
+from trainer.data.dataset import TrainingData, load_data
 from trainer.errors import BadInput
 from trainer.prediction.arguments import Value, read_arguments
+from trainer.prediction.calibrate import factor_of
 from trainer.prediction.predict import device_of, predict_many
 from trainer.prediction.request import PredictRequest, check_sizes, named_errors
 from trainer.run.folder import known_runs, resolve_run
+from trainer.run.kernel_factors import KernelFactors
 from trainer.run.loaded import LoadedRun, load_run
+from trainer.run.shipped import DEFAULT_MODEL, shipped_run
 from workers.one_source import SourceKernel
 
 Size = int | Sequence[int]
@@ -74,10 +78,27 @@ class Model:
     time.
     """
 
-    def __init__(self, run: LoadedRun, analyst: Analyst) -> None:
-        """Keep ``run``, and what finds out what new kernels touch."""
+    def __init__(
+        self,
+        run: LoadedRun,
+        analyst: Analyst,
+        measured: TrainingData | None = None,
+        *,
+        notes: Sequence[str] = (),
+    ) -> None:
+        """Keep the model's parts.
+
+        Args:
+            run: the trained run.
+            analyst: finds out what new kernels touch.
+            measured: measured launches of kernels that will be asked about.
+            notes: what every answer warns of.
+        """
         self._run = run
+        self._notes = tuple(notes)
         self._analyst = analyst
+        self._measured = measured
+        self._factors: dict[tuple[str, str], KernelFactors] = {}
         self._reader = SourceReader()
         self._trained = frozenset(run.kernels.column("kernel_id").to_pylist())
 
@@ -88,22 +109,32 @@ class Model:
         *,
         analyse: bool = True,
         cache: AnalysisCache | None = None,
+        measured: str | Path | None = None,
         progress: Callable[[str], object] = lambda _line: None,
     ) -> Self:
-        """Load a run by its folder or name; None takes the only one in ``runs/``.
+        """Load a run by its folder or name.
+
+        None takes the only one in ``runs/``, or without any the model that comes with the package.
 
         Args:
             model: a run's folder or name.
             analyse: probe new kernels on a CPU OpenCL device.
             cache: keeps what probes found out.
+            measured: a dataset with launches of the kernels that will be asked for: they correct the predictions.
             progress: receives one line before each step that takes seconds.
 
         Raises:
-            BadInput: There is no such run, or it is damaged.
+            BadInput: There is no such run, or it is damaged; no launch in ``measured`` is ok.
+            StoreError: There is no dataset in ``measured``.
         """
-        run = load_run(resolve_run(model) if model is not None else _only_run())
+        folder, note = (resolve_run(model), "") if model is not None else _only_run()
+        run = load_run(folder)
         analyst = Analyst(run.kernels, may_probe=analyse, cache=cache, progress=progress)
-        return cls(run, analyst)
+        launches = None
+        if measured is not None:
+            progress(f"reading the measured launches in {measured}")
+            launches = load_data(measured)
+        return cls(run, analyst, launches, notes=(note,) if note else ())
 
     @property
     def name(self) -> str:
@@ -198,8 +229,31 @@ class Model:
             f"the parser does not know a name that the device's compiler may know: line {one}"
             for one in chosen.unknown
         ]
-        records = predict_many(self._run, requests, self._analyst.progress)
-        return [Prediction({**one, "warnings": [*one["warnings"], *said]}) for one in records]
+        records = predict_many(self._run_for(requests), requests, self._analyst.progress)
+        return [
+            Prediction({**one, "warnings": [*one["warnings"], *said, *self._notes]})
+            for one in records
+        ]
+
+    def _run_for(self, requests: Sequence[PredictRequest]) -> LoadedRun:
+        """The run, with the factor of the asked kernel where measured launches were given for this model."""
+        if self._measured is None or not requests:
+            return self._run
+        one = requests[0]
+        assert one.kernel_id is not None, "_request sets it"
+        assert one.source is not None, "_request sets it"
+        device = device_of(self._run, one.device).device_class
+        key = one.kernel_id, device
+        if key not in self._factors:
+            self._factors[key] = factor_of(
+                self._run,
+                self._measured,
+                kernel_id=one.kernel_id,
+                name=one.kernel,
+                source=one.source,
+                device=device,
+            )
+        return replace(self._run, factors=self._factors[key])
 
     def _question(
         self, chosen: SourceKernel, device: str | None, compare: bool
@@ -253,13 +307,17 @@ def _sizes(name: str, size: Size) -> tuple[int, ...]:
         raise BadInput(f"{name}={size!r}: give a whole number, or one for each dimension") from None
 
 
-def _only_run() -> Path:
+def _only_run() -> tuple[Path, str]:
+    """Return the run to take where none is named, and what is to be said about that."""
     runs = known_runs()
     if len(runs) == 1:
-        return runs[0]
-    there = (
-        f"runs here: {', '.join(map(str, runs))}"
-        if runs
-        else "none is here: make one with `llmperf train`"
+        return runs[0], ""
+    if runs:
+        there = ", ".join(map(str, runs))
+        raise BadInput(f"--model is missing; runs here: {there}; llmperf brings {DEFAULT_MODEL}")
+    shipped = shipped_run()
+    if shipped is None:
+        raise BadInput("--model is missing; none is here: make one with `llmperf train`")
+    return shipped, (
+        f"no model is named and runs/ has none: {DEFAULT_MODEL}, which comes with llmperf, answers"
     )
-    raise BadInput(f"--model is missing; {there}")

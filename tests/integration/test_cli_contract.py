@@ -31,7 +31,8 @@ OPTIONS = {
     "dataset export": "--out --format",
     "train": "--data --preset --out --init --cluster --workers --config --set",
     "evaluate": "--data --split --out --allow-seen",
-    "predict": "--kernel --model --device --global-size --local-size --arg --sweep --json",
+    "calibrate": "--data --launches --json",
+    "predict": "--kernel --model --device --global-size --local-size --arg --sweep --measured --json",
     "report": "--out --evaluation --kernel --kernels",
 }
 """Every command with its options (``test_public_surface.py`` sees to it that there are no others)."""

@@ -130,6 +130,51 @@ class SyntheticKernel:
         return FLOOR_NS + items * work * self.factor * penalty
 
 
+CALLS = [
+    "sin",
+    "cos",
+    "tan",
+    "exp",
+    "log",
+    "sqrt",
+    "fabs",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "rint",
+    "exp2",
+    "log2",
+    "exp10",
+    "log10",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asin",
+    "acos",
+    "atan",
+    "cbrt",
+    "rsqrt",
+    "erf",
+    "erfc",
+    "expm1",
+    "log1p",
+    "sinpi",
+    "cospi",
+]
+
+
+def make_source(name: str, number: int) -> str:
+    """A source that is no near duplicate of another number's: twenty random chains of calls."""
+    generator = np.random.default_rng([number, 1])
+    chains = generator.choice(CALLS, (20, 4))
+    steps = "".join(f"  a += {'('.join(calls)}(x[i]))));\n" for calls in chains.tolist())
+    return (
+        f"__kernel void {name}(__global const float *x, __global float *y, int n) {{\n"
+        f"  int i = get_global_id(0);\n  float a = 0;\n{steps}  if (i < n) y[i] = a;\n}}\n"
+    )
+
+
 def make_kernel(number: int, generator: np.random.Generator) -> SyntheticKernel:
     float_ops = float(2 ** generator.uniform(1, 10))
     loads = int(generator.integers(1, 6))
@@ -148,7 +193,8 @@ def make_kernel(number: int, generator: np.random.Generator) -> SyntheticKernel:
         "source_tokens": float(generator.integers(50, 400)),
         "dims": 1.0,
     }
-    name, source = f"kernel_{number}", f"__kernel void kernel_{number}() {{}}"
+    name = f"kernel_{number}"
+    source = make_source(name, number)
     identity = ids.kernel_id(name=name, source=source, build_options="")
     kernel = Kernel(
         kernel_id=identity,

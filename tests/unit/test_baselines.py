@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from llmperf_common.extras import MissingExtra, require
 from llmperf_common.features import feature_names
 from tests.unit.synthetic_dataset import FLOOR_NS, QUICK, make_dataset
 from trainer.baselines.gbdt import Gbdt, family_folds, fit_gbdt
+from trainer.baselines.nearest_kernel import NearestKernel
+from trainer.baselines.roofline import AnalyticRoofline
 from trainer.baselines.simple import GlobalMedian, LaunchFloorLogLinear, weighted_median
 from trainer.config import TrainConfig, load_train_config
 from trainer.data.dataset import row_weights
@@ -52,7 +55,7 @@ def rows_of(features: np.ndarray) -> Rows:
     )
 
 
-@pytest.mark.parametrize("name", ["gbdt", "log-linear", "global-median"])
+@pytest.mark.parametrize("name", ["gbdt", *COMPARISONS])
 def test_fits_alike_saves_and_loads_bit_by_bit(name, fit, tmp_path):
     model = fit_model(name, fit, CONFIG, silent)
     assert isinstance(model, Predictor)
@@ -68,10 +71,10 @@ def test_fits_alike_saves_and_loads_bit_by_bit(name, fit, tmp_path):
     # One row alone predicts as it does among others: a sweep must not change a time.
     one = fit.rows.take(np.array([7]))
     np.testing.assert_array_equal(model.predict(one).log2_ns, predicted[7:8])
-    assert all(path.suffix in {".json", ".txt"} for path in tmp_path.iterdir())
+    assert all(path.suffix in {".json", ".txt", ".parquet"} for path in tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["gbdt", "log-linear", "global-median"])
+@pytest.mark.parametrize("name", ["gbdt", *COMPARISONS])
 @pytest.mark.parametrize("text", ["", "{}", '{"schema": 1, "name": "other"}'])
 def test_damaged_models_are_bad_input(name, text, tmp_path):
     (tmp_path / "model.json").write_text(text)
@@ -133,7 +136,7 @@ def test_trees_beat_the_line_and_the_line_the_median(fit):
         model = fit_model(name, fit, CONFIG, silent)
         return float(np.sqrt(np.mean((model.predict(fit.rows).log2_ns - fit.log2_ns) ** 2)))
 
-    gbdt, line, median = (rmse(name) for name in ("gbdt", *reversed(COMPARISONS)))
+    gbdt, line, median = (rmse(name) for name in ("gbdt", "log-linear", "global-median"))
     assert gbdt < line < median
 
 
@@ -269,3 +272,43 @@ def test_a_gbdt_keeps_the_names_of_its_features(fit, tmp_path):
     loaded = Gbdt.load(tmp_path)
     assert loaded.names == feature_names()
     assert loaded.booster.feature_name() == list(feature_names())
+
+
+def test_the_roofline_is_the_feature_and_the_median_where_nothing_is_known(fit):
+    model = AnalyticRoofline.fit(fit)
+    column = feature_names().index("log2_roofline_ns")
+    features = fit.rows.features.copy()
+    features[3, column] = np.nan
+    predicted = model.predict(dataclasses.replace(fit.rows, features=features)).log2_ns
+    expected = np.where(np.arange(len(features)) == 3, np.median(fit.log2_ns), features[:, column])
+    assert predicted == pytest.approx(expected, abs=0.05)
+
+
+def with_sources(rows: Rows, sources: list[str | None]) -> Rows:
+    place = rows.kernels.column_names.index("source")
+    kernels = rows.kernels.set_column(place, "source", pa.array(sources, pa.string()))
+    return dataclasses.replace(rows, kernels=kernels)
+
+
+def test_the_nearest_kernel_is_found_by_its_source_and_answers_with_its_times(fit):
+    model = NearestKernel.fit(fit)
+    sources = fit.rows.kernels.column("source").to_pylist()
+    renamed = [text.replace("float a", "float q").replace("  a +=", "  q +=") for text in sources]
+    own = model.predict(fit.rows).log2_ns
+    copies = model.predict(with_sources(fit.rows, renamed)).log2_ns
+    assert np.mean(np.abs(own - fit.log2_ns)) < 0.5
+    np.testing.assert_allclose(copies, own)
+    # With another kernel's source it says what that one takes at these sizes.
+    swapped = model.predict(with_sources(fit.rows, sources[1:] + sources[:1])).log2_ns
+    assert np.mean(np.abs(swapped - fit.log2_ns)) > 2 * np.mean(np.abs(own - fit.log2_ns))
+
+
+def test_a_kernel_without_a_source_has_the_median_residual(fit):
+    model = NearestKernel.fit(fit)
+    nothing = with_sources(fit.rows, [None] * len(fit.rows.kernels))
+    column = feature_names().index("log2_roofline_ns")
+    residual = model.predict(nothing).log2_ns - fit.rows.features[:, column]
+    assert residual == pytest.approx(model.fallback_residual)
+    bare = NearestKernel.fit(dataclasses.replace(fit, rows=nothing))
+    assert len(bare.sources) == 0
+    assert np.all(np.isfinite(bare.predict(fit.rows).log2_ns))

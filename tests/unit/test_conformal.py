@@ -79,3 +79,37 @@ def test_damaged_records_are_refused(content):
 def test_nonsense_is_refused(scores, level):
     with pytest.raises(ValueError, match="conformal"):
         conformal_quantile(np.array(scores, dtype=np.float64), None, level)
+
+
+def test_a_spread_narrows_the_sure_rows_and_keeps_the_coverage():
+    generator = np.random.default_rng(1)
+    spread = np.exp(generator.normal(0, 1, (200, 410)))
+    inside, sure, plain = [], [], []
+    for draw in range(200):
+        families = np.repeat(np.arange(41), 10)
+        errors = generator.normal(0, 1, 410) * spread[draw]
+        scaled = calibrate(
+            (errors / spread[draw])[:400], groups=families[:400], level=0.9, by_spread=True
+        )
+        low, high = scaled.interval_ns(np.zeros(10), [""] * 10, spread[draw, 400:])
+        inside.append(np.mean(np.abs(errors[400:]) <= np.log2(high)))
+        sure.append(np.median(np.log2(high / low)))
+        pooled = calibrate(errors[:400], groups=families[:400], level=0.9).pooled
+        plain.append(2 * pooled.half_width_log2)
+    assert 0.88 <= np.mean(inside) <= 0.95
+    assert np.mean(sure) < 0.8 * np.mean(plain)
+
+
+def test_intervals_by_spread_need_one_and_survive_json():
+    scaled = calibrate(np.linspace(-1, 1, 40), by_spread=True)
+    again = Conformal.from_json(json.loads(json.dumps(scaled.to_json())))
+    assert again == scaled
+    with pytest.raises(ValueError, match="the model gives none"):
+        again.interval_ns(np.zeros(1), [""])
+
+
+def test_an_earlier_conformal_json_is_read():
+    now = calibrate(np.linspace(-1, 1, 40))
+    before = {**now.to_json(), "schema": 1}
+    del before["by_spread"]
+    assert Conformal.from_json(before) == now

@@ -12,6 +12,7 @@ from tests.unit.synthetic_dataset import QUICK, make_dataset
 from trainer.config import load_train_config
 from trainer.data.training_range import training_range
 from trainer.errors import BadInput
+from trainer.life.publishing import mark_published
 from trainer.life.train import train
 from trainer.run.folder import RANGE_FILE, write_json
 from trainer.run.loaded import load_run
@@ -49,6 +50,7 @@ def test_a_run_of_an_older_release_predicts_the_same(small, tmp_path, monkeypatc
     (out / "config.json").write_text(json.dumps({**record, "features": list(older)}))
     ranges = training_range(small.rows.features[:, column], older, small.rows.kernel_row)
     write_json(out / RANGE_FILE, ranges.to_json())
+    mark_published(out, {}, keep_fit=False)  # sizes and hashes of what was written since
     run = load_run(out)
     assert run.known.names == older
     predicted = run.model.predict(small.rows).log2_ns
@@ -72,6 +74,7 @@ def test_a_run_of_a_newer_release_says_which_feature_is_not_known(small, tmp_pat
     (out / "config.json").write_text(
         json.dumps({**record, "features": [*record["features"], "moon"]})
     )
+    mark_published(out, {}, keep_fit=False)
     with pytest.raises(BadInput, match="moon"):
         load_run(out)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,14 +14,13 @@ from llmperf_common.metrics import (
     Scored,
     absolute_percentage_error,
     censored_share,
-    choice_regret,
     encode,
     log2_ratio,
     metrics_table,
     noise_floor_median_ape_percent,
-    spearman_by_group,
     summarise,
 )
+from llmperf_common.ranking import choice_regret, spearman_by_group
 
 
 def scored(measured, predicted, *, kernel=None, family=None, choice=None, low=None, high=None):
@@ -209,3 +210,54 @@ def test_noise_floor_is_half_the_iqr():
     floor = noise_floor_median_ape_percent(np.array([100.0, 100, 100]), np.array([2.0, 4, np.nan]))
     assert floor == pytest.approx(1.5)
     assert noise_floor_median_ape_percent(np.array([1.0]), np.array([np.nan])) is None
+
+
+def test_symmetric_figures_by_hand():
+    measured = [100.0, 100, 100, 100]
+    predicted = [50.0, 200, 120, 1000]  # factors 2, 2, 1.2, 10
+    block = summarise(scored(measured, predicted, kernel=[0, 0, 0, 1], family=[0, 0, 0, 1]))
+    assert block["share_within_1_25"] == 0.25
+    assert block["share_within_1_5"] == 0.25
+    assert block["share_within_2"] == 0.75
+    assert block["median_factor"] == 2.0
+    assert block["p90_factor"] == 10.0
+    assert block["macro_share_within_2"] == 0.5
+    assert block["macro_median_factor"] == pytest.approx(6)
+    assert block["median_kernel_mape_percent"] == pytest.approx(((50 + 100 + 20) / 3 + 900) / 2)
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=30))
+@settings(deadline=None)
+def test_low_and_high_guesses_of_one_factor_are_equally_wrong(factors):
+    measured, ratio = np.full(len(factors), 1e4), np.array(factors)
+    low, high = (summarise(scored(measured, measured * r)) for r in (ratio, 1 / ratio))
+    for name in ("share_within_1_25", "share_within_1_5", "median_factor", "p90_factor"):
+        assert low[name] == pytest.approx(high[name])
+
+
+def test_coverage_counts_each_family_once():
+    # Nine rows of family 0 lie within, and the one of family 1 does not.
+    measured = np.array([10.0] * 9 + [99.0])
+    found = summarise(
+        dataclasses.replace(
+            scored(
+                measured, measured, low=np.full(10, 5), high=np.full(10, 20), family=[0] * 9 + [1]
+            ),
+            interval_level=0.9,
+        ),
+        replicates=50,
+    )
+    assert found["coverage"] == 0.9
+    assert found["family_coverage"] == 0.5
+    assert found["families_covered"] == 0.5
+    assert found["ci"]["family_coverage"] == [0.0, 1.0]
+
+
+def test_the_90th_percentile_has_an_interval_over_families():
+    generator = np.random.default_rng(0)
+    family = np.repeat(np.arange(60), 10)
+    bias = 2 ** generator.normal(0, 1, 60)[family]
+    block = summarise(scored(np.full(600, 1e4), 1e4 * bias, family=family), replicates=300)
+    low, high = block["ci"]["p90_factor"]
+    assert low < block["p90_factor"] < high
+    assert stats.lognorm(s=np.log(2)).ppf(0.95) == pytest.approx(block["p90_factor"], rel=0.5)

@@ -138,6 +138,21 @@ def test_launches_of_a_kernel_are_shuffled_evenly() -> None:
     assert first.max() < 250
 
 
+def test_kernels_come_in_another_order_in_each_epoch() -> None:
+    tokens = make_tokens([5] * 40, [3] * 40, range(40))
+    launches = launches_of(tokens, all_rows(tokens), 64)
+    places = np.array(
+        [
+            np.argsort(shuffled_groups(launches, most=4, longest=64, seed=seed, epoch=epoch).kernel)
+            for seed in (0, 1)
+            for epoch in range(100)
+        ]
+    )
+    assert np.all(np.abs(np.corrcoef(places[:5])[np.triu_indices(5, 1)]) < 0.6)
+    assert np.all(np.abs(places.mean(axis=0) - 19.5) < 4)
+    assert not np.array_equal(places[0], places[100])
+
+
 @pytest.mark.parametrize("lengths", [(1024, 2048), (2048,), (1100,), (512, 1024, 2048)])
 def test_packs_are_full_and_steps_mix_kernels(lengths: tuple[int, ...]) -> None:
     tokens = realistic(400)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -300,3 +302,9 @@ def empty_and_full(packs: Packs) -> Packs:
         launch_start=packs.launch_start[:3],
         launch=packs.launch[: packs.launch_start[2]],
     )
+
+
+def test_the_figure_shows_what_a_batch_is() -> None:
+    """The drawing in the documents is made from a real batch and is not stale."""
+    script = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "figures" / "packing.py"))
+    assert script["FIGURE"].read_text(encoding="utf-8") == script["figure"]()

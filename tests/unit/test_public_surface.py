@@ -33,7 +33,8 @@ OPTIONS = {
     "llmperf status": "[DIR] --ledger --watch --json",
     "llmperf train": "--data --out --preset --init --cluster --workers --config --set --json",
     "llmperf evaluate": "[RUN] --data --out --split --allow-seen --json",
-    "llmperf predict": "[FILE.cl] --global-size --local-size --configs --out --kernel --model --device --arg --sweep --json",
+    "llmperf calibrate": "[RUN] --data --launches --json",
+    "llmperf predict": "[FILE.cl] --global-size --local-size --configs --out --kernel --model --device --arg --sweep --measured --json",
     "llmperf report": "[DIR] --out --evaluation --kernel --kernels",
     "llmperf kernels": "--copy --json",
     "llmperf corpus build": "[SRC...] --out --suite --analyse --device",
@@ -138,8 +139,9 @@ def test_presets() -> None:
 
 def test_exported_names() -> None:
     wanted = [
-        "CollectProgress", "LlmperfError", "Prediction", "__version__", "collect", "collect_on_cluster",
-        "evaluate", "load_model", "open_dataset", "predict", "predict_many", "report", "train", "verify",
+        "CollectProgress", "LlmperfError", "Prediction", "__version__", "calibrate", "collect", "collect_on_cluster",
+        "evaluate", "load_model", "open_dataset", "predict", "predict_many", "report", "train", "train_on_cluster",
+        "verify",
     ]  # fmt: skip
     assert wanted == llmperf.__all__
     assert dir(llmperf) == wanted

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.unit.pack_factory import (
     QWEN2,
@@ -24,7 +26,10 @@ from tests.unit.pack_factory import (
     packed_rows,
 )
 from trainer.regressor.attention import block_mask, dense_mask
+from trainer.regressor.model import Regressor
 from trainer.regressor.spec import RegressorSpec
+
+MODELS: dict[str, Regressor] = {}
 
 SHAPES = [(11, (3, 5, 1)), (4, (6,)), (17, (2, 2, 7, 4)), (1, (1, 2))]
 
@@ -59,6 +64,30 @@ def test_packed_equals_unpacked_in_float64(spec: RegressorSpec):
     expected = torch.stack([alone(model, *pair) for pair in launches_of(kernels)])
     got = packed_rows(model, batch)
     assert expected[:, 0].std() > 0.1
+    assert (got - expected).abs().max() <= 1e-10
+
+
+LAYOUTS = st.lists(
+    st.tuples(st.integers(1, 20), st.lists(st.integers(1, 8), min_size=1, max_size=5)),
+    min_size=1,
+    max_size=5,
+)
+
+
+@pytest.mark.parametrize("backbone", ["small", "codegen"])
+@settings(max_examples=12)
+@given(shapes=LAYOUTS, first=st.integers(1, 5), padding=st.integers(0, 9))
+def test_any_layout_equals_unpacked(
+    backbone: str, shapes: list[tuple[int, list[int]]], first: int, padding: int
+):
+    spec = make_spec(backbone)
+    model = MODELS.setdefault(backbone, make_model(spec).double().eval())
+    kernels = make_kernels(shapes)
+    packs = [pack for pack in (kernels[:first], kernels[first:]) if pack]
+    length = max(sum(p + sum(s) for p, s in half) for half in (shapes[:first], shapes[first:]))
+    with torch.no_grad():
+        got = packed_rows(model, make_packs(packs, length + padding))
+        expected = torch.stack([alone(model, *pair) for pair in launches_of(kernels)])
     assert (got - expected).abs().max() <= 1e-10
 
 
@@ -153,6 +182,7 @@ def test_block_mask_follows_the_same_rule():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("backbone", ["small", "codegen"])
 def test_compiled_blocks_with_a_block_mask_equal_eager_ones_with_a_dense_mask(backbone: str):
     model = make_model(make_spec(backbone)).eval()

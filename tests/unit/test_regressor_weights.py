@@ -25,7 +25,8 @@ from tests.unit.pack_factory import (
 )
 from trainer.errors import BadInput
 from trainer.regressor.backbones.codegen import CODEGEN_350M, codegen_config
-from trainer.regressor.backbones.hf_auto import AutoBackbone
+from trainer.regressor.backbones.hf_auto import AutoBackbone, check_reads_packs
+from trainer.regressor.backbones.small import SmallBackbone
 from trainer.regressor.model import Regressor, build_regressor
 from trainer.regressor.spec import RegressorSpec
 from trainer.regressor.weights import (
@@ -192,6 +193,28 @@ def test_a_saved_regressor_predicts_the_same(tmp_path: Path, spec: RegressorSpec
     assert not list(tmp_path.rglob("*.bin"))
 
 
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+@pytest.mark.parametrize("config", [CODEGEN, QWEN2], ids=["codegen", "qwen2"])
+def test_a_checkpoint_in_half_precision_is_fitted_in_float32(
+    tmp_path: Path, config: dict[str, Any], key: str
+):
+    theirs = save_tiny(tmp_path, config)
+    state = {name: tensor.half() for name, tensor in theirs.state_dict().items()}
+    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    values = json.loads((tmp_path / "config.json").read_text()) | {key: "float16"}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    backbone = "codegen" if config is CODEGEN else "auto"
+    spec = make_spec(backbone, read_backbone_config(tmp_path, make_spec(backbone).config))
+    ours = build_regressor(spec)
+    load_backbone(ours, tmp_path)
+    assert {weight.dtype for weight in ours.parameters()} == {torch.float32}
+    save_regressor(ours, tmp_path / "again")
+    again = transformers.AutoModel.from_pretrained(tmp_path / "again")
+    assert again.dtype == torch.float32
+    for name, tensor in again.state_dict().items():
+        assert torch.equal(tensor, state[name].float()), name
+
+
 def test_our_auto_folder_loads_in_transformers(tmp_path: Path):
     model = make_model(KINDS["auto"]).eval()
     save_regressor(model, tmp_path)
@@ -324,13 +347,58 @@ def test_vocabulary_and_context_must_fit(backbone: str, own: dict[str, Any]):
 
 
 BLOOM = {"model_type": "bloom", "vocab_size": 60, "hidden_size": 32, "n_layer": 2, "n_head": 4}
+T5 = {
+    "model_type": "t5",
+    "vocab_size": 60,
+    "d_model": 32,
+    "num_layers": 1,
+    "num_heads": 4,
+    "d_ff": 64,
+}
 MAMBA = {"model_type": "mamba", "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 1}
 
 
-@pytest.mark.parametrize("config", [BLOOM, MAMBA], ids=["bloom", "mamba"])
+@pytest.mark.parametrize("config", [BLOOM, MAMBA, T5], ids=["bloom", "mamba", "t5"])
 def test_an_architecture_that_cannot_read_packs_is_refused(config: dict[str, Any]):
-    with pytest.raises(BadInput, match=r"cannot read packs|ignores the attention mask"):
+    with pytest.raises(BadInput, match="Model cannot read packs"):
         AutoBackbone(config)
+
+
+class Deaf(SmallBackbone):
+    """A decoder that ignores part of what it is given, as some architectures do."""
+
+    ignores = "mask"
+
+    def forward(self, embeddings, position, mask, at=None):
+        length = embeddings.shape[1]
+        if self.ignores == "mask":
+            mask = torch.ones(length, length, dtype=torch.bool).tril()[None, None]
+        else:
+            position = torch.arange(length)[None]
+        return super().forward(embeddings, position, mask, at)
+
+
+@pytest.mark.parametrize("ignored", ["mask", "position"])
+def test_a_model_that_ignores_mask_or_positions_is_refused(
+    ignored: str, monkeypatch: pytest.MonkeyPatch
+):
+    backbone = Deaf(vocabulary=20, width=16, depth=2, heads=2)
+    monkeypatch.setattr(backbone, "ignores", ignored)
+    with pytest.raises(BadInput, match="Deaf ignores the attention mask or the position ids"):
+        check_reads_packs(backbone)
+    check_reads_packs(SmallBackbone(vocabulary=20, width=16, depth=2, heads=2))
+
+
+def test_an_architecture_without_token_embedding_is_refused():
+    with pytest.raises(BadInput, match=r"reads no text|cannot build model_type"):
+        AutoBackbone(
+            {
+                "model_type": "vit",
+                "num_hidden_layers": 1,
+                "hidden_size": 24,
+                "num_attention_heads": 2,
+            }
+        )
 
 
 @pytest.mark.parametrize("kind", [None, "no-such-model"])

@@ -26,6 +26,7 @@ from trainer.data.dataset import TrainingData, data_from_tables, load_data
 from trainer.data.parts import make_split, row_parts
 from trainer.errors import BadInput, RunExists
 from trainer.evaluation.scoring import Prediction, context, meets_slice_bar, score_parts
+from trainer.life.fitting import COMPARISONS
 from trainer.life.identity import run_identity
 from trainer.life.opening import opened
 from trainer.life.train import fit_data, train
@@ -40,6 +41,8 @@ FILES = {
     "device.json",
     "metrics.json",
     "kernels.parquet",
+    "families.parquet",
+    "few_shot.json",
     "predictions.parquet",
     "model_card.md",
     "model",
@@ -175,7 +178,7 @@ def test_the_run_folder_is_complete_and_reads_back():
     assert [path.name for path in summary.folder.parent.iterdir()] == ["run"]
     run = load_run(summary.folder)
     assert run.name == "gbdt"
-    assert set(run.baselines) == {"global-median", "log-linear"}
+    assert set(run.baselines) == set(COMPARISONS)
     assert list(run.devices) == ["synth"]
     assert run.kernels.num_rows == summary.num_families["train"]
     stored = pq.read_table(summary.folder / "predictions.parquet")

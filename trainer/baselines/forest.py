@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -164,7 +164,7 @@ class Forest:
         kinds = {"threshold": np.float64, "leaf": np.float64}
         booleans = ("missing_left", "nan_is_missing")
         try:
-            found = {
+            found: dict[str, Any] = {
                 one.name: np.asarray(
                     arrays[one.name],
                     dtype=np.bool_ if one.name in booleans else kinds.get(one.name, np.int32),

@@ -17,8 +17,10 @@ import numpy.typing as npt
 
 from llmperf_common.extras import require
 from llmperf_common.features import feature_names, named_features
+from trainer.baselines.forest import Forest
 from trainer.baselines.simple import read_model_json, write_model_json
-from trainer.config import FitConfig, GbdtConfig
+from trainer.config import FeatureEnsembleConfig, FitConfig, GbdtConfig
+from trainer.data.dataset import row_weights
 from trainer.interface import Codes, FitData, Floats, Predicted, Progress, Rows
 
 TREES_FILE = "trees.txt"
@@ -193,6 +195,65 @@ def _train(
     return lightgbm.Booster(
         model_str=booster.model_to_string(num_iteration=max(1, booster.best_iteration))
     )
+
+
+def grow_forest(
+    data: FitData, *, fit: FitConfig, config: FeatureEnsembleConfig
+) -> tuple[Forest, tuple[str, ...]]:
+    """Grow trees by the absolute error of log2, each kernel with the same weight.
+
+    Args:
+        data: rows and targets; rows of one kernel are found by ``rows.kernel_row``.
+        fit: seed and threads.
+        config: number and size of the trees.
+
+    Returns:
+        The trees, readable without LightGBM, and the features they were grown on.
+
+    Raises:
+        MissingExtra: LightGBM is not installed.
+    """
+    lightgbm = require("lightgbm", "train")
+    names = feature_names()
+    chosen = _some_of_each(data.rows.kernel_row, config.configs_per_kernel, fit.seed)
+    kernel = data.rows.kernel_row[chosen]
+    parameters = {
+        "objective": "regression_l1",
+        "learning_rate": config.learning_rate,
+        "num_leaves": config.num_leaves,
+        "min_data_in_leaf": config.min_rows_in_leaf,
+        "feature_fraction": config.feature_share,
+        "bagging_fraction": config.row_share,
+        "bagging_freq": 1,
+        "lambda_l2": config.l2,
+        "max_bin": _FOREST_BINS,
+        "seed": fit.seed,
+        "num_threads": fit.num_threads,
+        "deterministic": True,
+        "force_row_wise": True,
+        "verbosity": -1,
+    }
+    rows = lightgbm.Dataset(
+        data.rows.features[chosen],
+        data.log2_ns[chosen],
+        weight=row_weights(data.log2_ns[chosen], kernel, "kernel"),
+        feature_name=list(names),
+        params=parameters,
+    )
+    booster = lightgbm.train(parameters, rows, num_boost_round=config.trees)
+    return Forest.from_text(booster.model_to_string()), names
+
+
+_FOREST_BINS = 63
+"""Values a feature is cut into: a quarter of LightGBM's default, equal errors, a third of the time."""
+
+
+def _some_of_each(kernel: Codes, most: int, seed: int) -> Codes:
+    """Return rows of which each kernel has at most ``most``, drawn by ``seed``, ascending."""
+    order = np.lexsort((np.random.default_rng(seed).random(len(kernel)), kernel))
+    _, first, count = np.unique(kernel[order], return_index=True, return_counts=True)
+    rank = np.arange(len(kernel)) - np.repeat(first, count)
+    return np.sort(order[rank < most])
 
 
 def family_folds(family: Codes, num_folds: int, seed: int) -> Iterator[npt.NDArray[np.bool_]]:

@@ -1,14 +1,15 @@
 """Score a trained run on a dataset: its own or another.
 
-Owns which rows an evaluation may use. A family counts as seen if the run's train part names it, or if one of
-its kernels was fitted (a merge may give a family a new id); seen rows are refused unless allowed, and an
-evaluation that was allowed says so in every file it writes.
+Owns which rows an evaluation may use. Families are worked out anew over the run's kernels and the dataset's
+(``joined_families.py``): one that holds a near duplicate of a fitted kernel counts as seen, whatever its id. Seen rows
+are refused unless allowed, and an evaluation that was allowed says so in every file it writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from llmperf_common.outputs import folder_to_write, holds_json
 from llmperf_common.splits import Part, SplitKind, assign_parts
 from trainer.data.dataset import Texts, TrainingData
 from trainer.errors import BadInput, SeenRows
+from trainer.evaluation.joined_families import Joined, check_sources, join_families
+from trainer.evaluation.measured_kernels import with_factors, without_measured
 from trainer.evaluation.scoring import (
     context,
     markdown_table,
@@ -57,6 +60,7 @@ class EvaluationSummary:
         seen: whether rows of families trained on are among them.
         metrics: content of ``metrics.json``.
         table: the same as a Markdown table.
+        notes: what a reader of the numbers must know.
     """
 
     folder: Path
@@ -65,11 +69,13 @@ class EvaluationSummary:
     seen: bool
     metrics: Mapping[str, Any]
     table: str
+    notes: Sequence[str] = ()
 
     def _repr_html_(self) -> str:
         title = f"evaluation of {self.metrics['model']} on {self.split}: {self.num_rows:,} rows"
         stamp = f"<p><b>{_STAMP}</b></p>" if self.seen else ""
-        return stamp + notebook_table(title, self.metrics["parts"])
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return stamp + notebook_table(title, self.metrics["parts"]) + notes
 
 
 def evaluate(
@@ -79,7 +85,7 @@ def evaluate(
 
     Args:
         run: the trained run.
-        data: the dataset; families that the run's split does not name belong to ``test``.
+        data: the dataset; families that the run has not met belong to ``test``.
         split: one of ``SPLIT_NAMES``.
         out: a folder; new, empty, or an earlier evaluation.
         allow_seen: score rows of families trained on (``train``, ``seen_configs``, ``all``), stamped.
@@ -87,13 +93,15 @@ def evaluate(
     Raises:
         ConfigError: ``split`` is not a part's name.
         SeenRows: The rows were trained on, or their family was, without ``allow_seen``.
-        BadInput: The part has no row, or rows of a device class that the run does not know.
+        BadInput: The part has no row, rows of a device class that the run does not know, kernels without a source,
+            or only rows that measured their kernels' factors.
         OutputTaken: ``out`` holds something else.
     """
     if split not in SPLIT_NAMES:
         raise ConfigError(f"--split {split!r} is not one of {', '.join(SPLIT_NAMES)}")
     _checked(out)
-    parts, seen = evaluation_parts(run, data)
+    joined = join_families(run, data)
+    parts, seen = evaluation_parts(run, data, joined)
     wanted = np.ones(len(data), dtype=bool) if split == ALL else parts == split
     index = np.flatnonzero(wanted)
     if len(index) == 0:
@@ -102,14 +110,26 @@ def evaluate(
             + ", ".join(sorted(set(parts.tolist())))
         )
     _check_devices(run, data, index)
+    if run.split.kind is not SplitKind.CONFIG:
+        check_sources(data, index)
     num_seen = int(np.sum(seen[index]))
     if num_seen and not allow_seen:
         raise SeenRows(
             f"--split {split}: {num_seen} of {len(index)} rows are of families that the model was "
             "trained on; choose --split test, or pass --allow-seen, which stamps the table"
         )
-    models = {run.name: run.model, **run.baselines}
-    predictions = predict_rows(data, index, models, run.conformal)
+    kept = without_measured(run, data, index)
+    index = kept.index
+    first, *others = predict_rows(
+        data, index, {run.name: run.model, **run.baselines}, run.conformal
+    )
+    own, said = with_factors(run, data, first)
+    predictions = [*own, *others]
+    notes = [*joined.notes, *said]
+    if kept.num_left_out:
+        notes.append(
+            f"{kept.num_left_out} rows made the factors of measured kernels and are not scored"
+        )
     metrics: dict[str, Any] = {
         "schema": 1,
         "model": run.name,
@@ -117,12 +137,14 @@ def evaluate(
         "split": split,
         "seen": bool(num_seen),
         "stamp": _STAMP if num_seen else None,
+        "notes": notes,
         "interval_level": run.conformal.level,
         "parts": score_parts(data, parts, predictions, run.config.judge),
         **context(data),
     }
     metrics["meets_slice_bar"] = meets_slice_bar(metrics, run.name)
     table = (f"**{_STAMP}**\n\n" if num_seen else "") + markdown_table(metrics["parts"])
+    table += "".join(f"\n{note}\n" for note in notes)
     with new_folder(_checked(out)) as folder:
         scored = predictions_table(data, parts, predictions)
         if num_seen:
@@ -137,16 +159,17 @@ def evaluate(
         seen=bool(num_seen),
         metrics=metrics,
         table=table,
+        notes=notes,
     )
 
 
 def evaluation_parts(
-    run: LoadedRun, data: TrainingData
+    run: LoadedRun, data: TrainingData, joined: Joined
 ) -> tuple[Texts, np.ndarray[Any, np.dtype[np.bool_]]]:
     """Return each row's part and whether its family was trained on, both shape (n,).
 
-    A row of a family (or kernel) that the split does not name is ``test`` if nothing of its family was
-    fitted, else ``seen_configs``.
+    A row of a family (or kernel) that the split does not name is ``seen_configs`` if its family holds a near
+    duplicate of something fitted, else of the part that its near duplicates in the run are of, else ``test``.
     """
     kernel_ids = data.texts("kernel_id")
     parts = assign_parts(
@@ -156,16 +179,15 @@ def evaluation_parts(
         sample_ids=data.texts("sample_id").tolist(),
     )
     fitted = np.isin(kernel_ids, run.kernels.column("kernel_id").to_pylist())
-    seen_families = set(data.family_id[fitted].tolist())
-    if run.split.kind is SplitKind.FAMILY:
-        seen_families |= set(run.split.parts.get(Part.TRAIN, ()))
-    seen = np.isin(data.family_id, sorted(seen_families))
+    seen = np.isin(data.family_id, sorted(joined.seen))
     if run.split.kind is SplitKind.CONFIG:
         # Its test part is made of seen kernels by intent; only the fitted rows need leave.
         return np.where(fitted, parts, Part.TEST.value), fitted & (parts == Part.TRAIN)
     unnamed = parts == ""
     parts = np.where(unnamed & seen, Part.SEEN_CONFIGS.value, parts)
-    parts = np.where(unnamed & ~seen, Part.TEST.value, parts)
+    if np.any(unnamed & ~seen):
+        of_family = [joined.parts.get(one, Part.TEST).value for one in data.family_id.tolist()]
+        parts = np.where(unnamed & ~seen, of_family, parts)
     if run.split.kind is SplitKind.KERNEL:
         # The paper's split lets near duplicates cross; its own test part needs no leave.
         seen &= np.isin(parts, [Part.TRAIN.value, Part.SEEN_CONFIGS.value])

@@ -25,7 +25,7 @@ from llmperf_common.metrics import (
 from llmperf_common.notebook import html_table
 from trainer.config import JudgeConfig
 from trainer.data.dataset import Texts, TrainingData
-from trainer.interface import Floats, Predictor
+from trainer.interface import Floats, Predicted, Predictor
 
 Index = npt.NDArray[np.intp]
 
@@ -60,6 +60,7 @@ class Prediction:
         log2_ns: predictions, shape (m,).
         low_ns: lower ends, shape (m,), or None.
         high_ns: upper ends, or None.
+        level: coverage that the intervals promise, or None.
     """
 
     model: str
@@ -67,6 +68,7 @@ class Prediction:
     log2_ns: Floats
     low_ns: Floats | None = None
     high_ns: Floats | None = None
+    level: float | None = None
 
     def only(self, mask: npt.NDArray[np.bool_]) -> Prediction:
         """Return the entries for which ``mask`` (shape (m,)) is true."""
@@ -76,19 +78,23 @@ class Prediction:
             log2_ns=self.log2_ns[mask],
             low_ns=None if self.low_ns is None else self.low_ns[mask],
             high_ns=None if self.high_ns is None else self.high_ns[mask],
+            level=self.level,
         )
 
 
-def with_interval(prediction: Prediction, conformal: Conformal, data: TrainingData) -> Prediction:
-    """Return ``prediction`` with the intervals of its rows' regimes."""
-    regimes = data.texts("regime")[prediction.index]
-    low, high = conformal.interval_ns(prediction.log2_ns, regimes)
+def with_interval(
+    model: str, index: Index, said: Predicted, conformal: Conformal, data: TrainingData
+) -> Prediction:
+    """Return what ``model`` said of the rows at ``index``, with the intervals of their regimes."""
+    regimes = data.texts("regime")[index]
+    low, high = conformal.interval_ns(said.log2_ns, regimes, said.spread)
     return Prediction(
-        model=prediction.model,
-        index=prediction.index,
-        log2_ns=prediction.log2_ns,
+        model=model,
+        index=index,
+        log2_ns=said.log2_ns,
         low_ns=low,
         high_ns=high,
+        level=conformal.level,
     )
 
 
@@ -100,11 +106,12 @@ def predict_rows(
 ) -> list[Prediction]:
     """Let each model predict the rows at ``index``; the first gets the intervals, they are its own."""
     rows = data.rows.take(index)
-    found = [
-        Prediction(model=name, index=index, log2_ns=model.predict(rows).log2_ns)
-        for name, model in models.items()
+    said = {name: model.predict(rows) for name, model in models.items()}
+    first, *others = said.items()
+    return [
+        with_interval(first[0], index, first[1], conformal, data),
+        *(Prediction(model=name, index=index, log2_ns=one.log2_ns) for name, one in others),
     ]
-    return [with_interval(found[0], conformal, data), *found[1:]]
 
 
 def predictions_table(
@@ -173,6 +180,7 @@ def score(
         kernel=groups.kernel[kept.index],
         family=groups.family[kept.index],
         choice=groups.choice[kept.index],
+        interval_level=kept.level,
         slices={name: labels[kept.index] for name, labels in groups.slices.items()},
     )
     return metrics_table(
@@ -233,10 +241,19 @@ _TABLE_COLUMNS = (
     ("num_families", "families", "{:d}"),
     ("mape_percent", "MAPE %", "{:.1f}"),
     ("median_ape_percent", "median APE %", "{:.1f}"),
+    ("macro_mape_percent", "MAPE by kernel %", "{:.1f}"),
+    ("median_kernel_mape_percent", "median kernel %", "{:.1f}"),
+    ("share_within_1_25", "within 1.25x", "{:.3f}"),
+    ("share_within_1_5", "1.5x", "{:.3f}"),
+    ("share_within_2", "2x", "{:.3f}"),
+    ("median_factor", "median factor", "{:.2f}"),
+    ("p90_factor", "p90 factor", "{:.2f}"),
     ("rmse_log2", "RMSE log2", "{:.3f}"),
     ("spearman_mean", "Spearman in kernel", "{:.3f}"),
     ("regret_mean_percent", "regret %", "{:.1f}"),
     ("coverage", "coverage", "{:.3f}"),
+    ("family_coverage", "by family", "{:.3f}"),
+    ("families_covered", "families covered", "{:.3f}"),
 )
 _TABLE_HEAD = ("part", "model", *(title for _, title, _ in _TABLE_COLUMNS))
 

@@ -96,8 +96,7 @@ def save(
     assert engine.num_updates == state.step, "each step updates the weights once"
     new, problem = folder / (".new-" + name_of_step(state.step)), ""
     if ranks.is_first:
-        problem = _attempt(lambda: begin(folder, state.step)) or ""
-        at_point("begun")
+        problem = _attempt(lambda: at_point(begin(folder, state.step).name)) or ""
     problem = ranks.broadcast(problem)
     files: dict[str, Any] = {}
     if not problem:

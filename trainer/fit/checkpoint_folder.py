@@ -122,7 +122,7 @@ def publish(new: Path, files: dict[str, Any], at_point: CrashPoint) -> Path:
         at_point: called after each step.
     """
     write_file(new / MANIFEST_FILE, json.dumps({"files": files}, indent=1).encode())
-    at_point("manifest")
+    at_point(MANIFEST_FILE)
     sync_folder(new)
     at_point("synced")
     target = new.parent / new.name.removeprefix(_NEW)

@@ -99,33 +99,36 @@ class Engine:
     """
 
     def __init__(self, model: nn.Module, *, optimiser: OptimiserConfig, ranks: Ranks) -> None:
-        deepspeed = _deepspeed(ranks)
-        self._tensors = deepspeed.utils
+        # DeepSpeed 0.19 calls collectives by names that torch 2.13 has replaced, at each step.
+        warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
         self._ranks = ranks
+        self._model = model
         self._objective = _Objective(model.to(ranks.device), optimiser.loss)
         self._parameters = {
             name: parameter
             for name, parameter in model.named_parameters()
             if parameter.requires_grad
         }
-        groups, self._shares = _parameter_groups(self._parameters, optimiser)
-        adam = torch.optim.AdamW(
-            groups,
-            lr=optimiser.learning_rate,
-            betas=(_BETA_1, optimiser.beta_2),
-            fused=ranks.device.type == "cuda",
-        )
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         self._is_stage_3 = optimiser.zero_stage == 3
-        config = deepspeed_config(
-            optimiser,
-            world_size=ranks.world_size,
-            num_parameters=sum(one.numel() for one in self._parameters.values()),
-        )
-        with _prints_logged():
+        with _chatter_logged():
+            deepspeed = _deepspeed(ranks)
+            groups, self._shares = _parameter_groups(self._parameters, optimiser)
+            adam = torch.optim.AdamW(
+                groups,
+                lr=optimiser.learning_rate,
+                betas=(_BETA_1, optimiser.beta_2),
+                fused=ranks.device.type == "cuda",
+            )
+            config = deepspeed_config(
+                optimiser,
+                world_size=ranks.world_size,
+                num_parameters=sum(one.numel() for one in self._parameters.values()),
+            )
             self._deepspeed, *_ = deepspeed.initialize(
                 model=self._objective, optimizer=adam, config=config, dist_init_required=False
             )
+        self._tensors = deepspeed.utils
         _put_back(model, buffers)
         self._make_moments()
 
@@ -205,6 +208,7 @@ class Engine:
     def close(self) -> None:
         """Give back DeepSpeed's hooks and buffers; the model is of no further use."""
         self._deepspeed.destroy()
+        del self._model.forward  # the class's own is behind it
 
     def _set(self, parameter: nn.Parameter, value: torch.Tensor, key: str | None) -> None:
         value = value.to(self._ranks.device)
@@ -245,24 +249,28 @@ class Engine:
 
 
 class _Objective(nn.Module):
-    """The model with its loss: DeepSpeed's hooks want a tensor as output."""
+    """The model with its loss: DeepSpeed hangs its hooks on tensors that modules return.
+
+    It finds none in a dataclass (and stage 3 fails on one with slots), so the model returns a tuple here.
+    """
 
     def __init__(self, model: nn.Module, kind: LossKind) -> None:
         super().__init__()
         self.model = model
         self._kind: LossKind = kind
+        whole = model.forward
+
+        def forward(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            output = whole(batch)
+            return output.log2_ns, output.spread
+
+        model.forward = forward
 
     def forward(self, one: Pass, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the objective times ``scale``, and the sum of losses without gradient."""
-        output = self.model(one.batch)
-        device = output.log2_ns.device
-        sums = losses(
-            self._kind,
-            output.log2_ns,
-            output.spread,
-            one.log2_ns.to(device),
-            one.weight.to(device),
-        )
+        predicted, spread = self.model(one.batch)
+        target, weight = one.log2_ns.to(predicted.device), one.weight.to(predicted.device)
+        sums = losses(self._kind, predicted, spread, target, weight)
         return sums.objective * scale, sums.of_time
 
 
@@ -300,15 +308,20 @@ def _put_back(model: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
 
 
 @contextlib.contextmanager
-def _prints_logged() -> Iterator[None]:
-    """Send what DeepSpeed prints to the log: stdout belongs to the command's result."""
+def _chatter_logged() -> Iterator[None]:
+    """Send to the log what torch and DeepSpeed print and warn of while they are imported and set up.
+
+    Stdout belongs to the command's result, and what one library thinks of another is not the user's to mend.
+    """
     printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed):
-            yield
-    finally:
-        for line in printed.getvalue().splitlines():
-            _logger.debug("DeepSpeed: %s", line)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            with contextlib.redirect_stdout(printed):
+                yield
+        finally:
+            for line in (*printed.getvalue().splitlines(), *(str(one.message) for one in warned)):
+                _logger.debug("at start: %s", line)
 
 
 def _deepspeed(ranks: Ranks) -> Any:
@@ -319,8 +332,6 @@ def _deepspeed(ranks: Ranks) -> Any:
     chatter = logging.getLogger("DeepSpeed")
     chatter.handlers.clear()  # they write to stdout
     chatter.propagate = True
-    # DeepSpeed 0.19 calls by its old name what torch 2.13 has renamed.
-    warnings.filterwarnings("ignore", ".*reduce_scatter_tensor.* is deprecated", FutureWarning)
     if not deepspeed.comm.is_initialized():
         # Its shared-memory collectives would be compiled here, on a CPU, for up to a minute, and fail where no
         # compiler is. Gloo does the same.

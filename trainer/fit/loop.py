@@ -27,7 +27,7 @@ from trainer.fit.engine import Engine
 from trainer.fit.interruption import interruption
 from trainer.fit.meter import Meter
 from trainer.fit.observers import Moment, Observer, open_observers
-from trainer.fit.ranks import Ranks
+from trainer.fit.ranks import Ranks, lost_ranks
 from trainer.fit.schedule import learning_rate
 from trainer.fit.step_source import StepPasses, StepSource, ValidationSource
 from trainer.fit.stopping import Stopping
@@ -119,6 +119,18 @@ def fit(
         FitFailed: The loss or gradient is no finite number, or a checkpoint cannot be written.
         RunExists: The folder holds the checkpoints of another identity.
     """
+    with lost_ranks():
+        return _fit(model, plan, ranks, progress, interrupted, at_point)
+
+
+def _fit(
+    model: nn.Module,
+    plan: FitPlan,
+    ranks: Ranks,
+    progress: Progress,
+    interrupted: threading.Event | None,
+    at_point: CrashPoint,
+) -> FitResult:
     folder = plan.folder / CHECKPOINTS_FOLDER
     found = checkpoints.resume(folder, plan.identity, ranks)
     state = FitState(step=0, identity=plan.identity, stopping=Stopping(), seconds=0.0)
@@ -130,10 +142,11 @@ def fit(
         with closing(Engine(model, optimiser=plan.optimiser, ranks=ranks)) as engine:
             if found is not None:
                 engine.restore(checkpoints.states_of(found[0].path), num_updates=state.step)
-            with _observers(plan, ranks, progress, state.step) as observers:
-                with interruption(interrupted) as asked:
-                    fitting = _Fitting(plan, engine, ranks, observers, asked, at_point)
-                    state = fitting.run(state)
+            with (
+                _observers(plan, ranks, progress, state.step) as observers,
+                interruption(interrupted) as asked,
+            ):
+                state = _Fitting(plan, engine, ranks, observers, asked, at_point).run(state)
     return _result(plan, state, resumed_from)
 
 

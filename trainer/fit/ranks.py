@@ -7,8 +7,11 @@ Owns the process group of torch and small collectives over it. Gradients and wei
 from __future__ import annotations
 
 import atexit
+import logging
 import os
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -16,7 +19,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer.errors import BadInput
+from trainer.errors import BadInput, FitFailed
+
+_logger = logging.getLogger(__name__)
 
 _TIMEOUT = timedelta(minutes=30)
 """How long a rank waits for the others: writing and hashing a checkpoint of 2.7 billion weights takes minutes."""
@@ -71,6 +76,35 @@ class Ranks:
         dist.all_reduce(total)
         sums: list[float] = total.tolist()
         return sums
+
+
+@contextmanager
+def lost_ranks() -> Iterator[None]:
+    """Turn the failure of a collective into an error with a way out.
+
+    Gloo raises a plain RuntimeError where a peer is gone; what tells it from a bug of ours is where it comes
+    from.
+
+    Raises:
+        FitFailed: A collective failed: another process of the group has ended.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not _is_of_the_group(error):
+            raise
+        _logger.debug("a collective failed", exc_info=error)
+        raise FitFailed(
+            "another process of this fit has ended (its own message says why): the last checkpoint "
+            "stays; run the same command again to go on from it"
+        ) from error
+
+
+def _is_of_the_group(error: RuntimeError) -> bool:
+    if isinstance(error, dist.DistError):
+        return True
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return frames[-1].f_globals.get("__name__", "").startswith("torch.distributed")
 
 
 def join_ranks(device: str = "auto") -> Ranks:

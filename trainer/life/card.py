@@ -21,7 +21,10 @@ _READING = """\
 - `test`: families that nothing of this run has seen. `seen_configs`: launch configs held out of the kernels
   that were fitted. `validation` chose the model and `calibration` made the intervals: both flatter.
 - Rankings (Spearman) are within a kernel; regret is the time lost by choosing the local size by prediction.
-- `global-median` answers one number for everything, `log-linear` is the launch floor plus a power law."""
+- `global-median` answers one number for everything, `log-linear` is the launch floor plus a power law,
+  `roofline` the analytic bound with nothing fitted, `nearest-kernel` the most similar train kernel's own times.
+- MAPE flatters a model that guesses low. `within 1.25x` to `2x` are shares of launches by the factor
+  max(predicted / measured, measured / predicted); `by family` is the mean over families of the coverage."""
 
 
 def model_card(summary: RunSummary, config: TrainConfig, split: Split) -> str:

@@ -1,21 +1,28 @@
 """How each model is fitted, by name.
 
-A new model joins here with a branch in ``fit_model``, in ``TrainConfig.model`` with its name, and in
-``trainer/registry.py`` with its class.
+A new model joins here with a branch in ``fit_model``, in ``trainer/registry.py`` with its class, and in
+``TrainConfig.model`` with its name, if it is to be trained and not only compared with.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Final
 
 import numpy as np
 
-from trainer.baselines.gbdt import Gbdt, family_folds, fit_gbdt, subset
+from llmperf_common.extras import require
+from trainer.baselines.feature_ensemble import FeatureEnsemble
+from trainer.baselines.feature_network import FeatureNetwork, spread_scale
+from trainer.baselines.gbdt import Gbdt, family_folds, fit_gbdt, grow_forest, subset
+from trainer.baselines.nearest_kernel import NearestKernel
+from trainer.baselines.roofline import AnalyticRoofline
 from trainer.baselines.simple import GlobalMedian, LaunchFloorLogLinear
 from trainer.config import TrainConfig
+from trainer.evaluation.calibration import scores
 from trainer.interface import Codes, FitData, Floats, Predictor, Progress
 
-COMPARISONS: Final = ("global-median", "log-linear")
+COMPARISONS: Final = ("global-median", "log-linear", "roofline", "nearest-kernel")
 """Fitted and reported beside whatever is trained."""
 
 
@@ -30,7 +37,7 @@ def fit_model(
     """Fit the model ``name``.
 
     Args:
-        name: one of ``TrainConfig.model``'s.
+        name: one of ``TrainConfig.model``'s, or of ``COMPARISONS``.
         data: what to fit.
         config: the whole tree.
         progress: told of long steps.
@@ -43,28 +50,64 @@ def fit_model(
     if name == "gbdt":
         chosen = like if isinstance(like, Gbdt) else None
         return fit_gbdt(data, fit=config.train, config=config.gbdt, progress=progress, like=chosen)
+    if name == "feature-network":
+        return _feature_network(data, config, progress)
+    if name == "feature-ensemble":
+        return _feature_ensemble(data, config, progress)
     if name == "log-linear":
         return LaunchFloorLogLinear.fit(data, ridge=config.log_linear.ridge)
     if name == "global-median":
         return GlobalMedian.fit(data)
+    if name == "roofline":
+        return AnalyticRoofline.fit(data)
+    if name == "nearest-kernel":
+        return NearestKernel.fit(data)
     raise ValueError(f"model {name!r} is not one that train knows")
+
+
+def _feature_network(data: FitData, config: TrainConfig, progress: Progress) -> FeatureNetwork:
+    require("torch", "deepspeed")
+    from trainer.fit.feature_network import fit_feature_network  # noqa: PLC0415  (torch)
+
+    return fit_feature_network(
+        data, fit=config.train, config=config.feature_network, progress=progress
+    )
+
+
+def _feature_ensemble(data: FitData, config: TrainConfig, progress: Progress) -> FeatureEnsemble:
+    forest, names = grow_forest(data, fit=config.train, config=config.feature_ensemble)
+    progress(f"feature-ensemble: {len(forest.root)} trees")
+    network = _feature_network(data, config, progress)
+    model = FeatureEnsemble(
+        network=network,
+        forest=forest,
+        forest_names=names,
+        caution=config.feature_ensemble.caution,
+        spread_scale=1.0,
+        chosen={"seed": config.train.seed, **config.feature_ensemble.model_dump(mode="json")},
+    )
+    if data.validation is None or data.validation_log2_ns is None:
+        return model
+    scale = spread_scale(model.predict(data.validation), data.validation_log2_ns)
+    return dataclasses.replace(model, spread_scale=scale)
 
 
 def out_of_fold_errors(
     name: str, data: FitData, config: TrainConfig, fitted: Predictor, progress: Progress
 ) -> tuple[Floats, Codes] | None:
-    """Return log2(measured / predicted) of every fit row by models that did not see its family.
+    """Return the scores (``calibration.scores``) of every fit row by models that did not see its family.
 
     Returns:
-        Errors and the index of their rows, both shape (n,); None with fewer than 3 families.
+        Scores and the index of their rows, both shape (n,); None with fewer than 3 families, or for a model that is
+        not fitted again within seconds.
     """
-    if len(np.unique(data.family)) < 3:
+    if not fitted.refits or len(np.unique(data.family)) < 3:
         return None
     errors, rows = [], []
     for held_out in family_folds(data.family, config.conformal.cross_folds, config.train.seed):
         inner, outer = np.flatnonzero(~held_out), np.flatnonzero(held_out)
         model = fit_model(name, subset(data, inner), config, _silent, like=fitted)
-        errors.append(data.log2_ns[outer] - model.predict(data.rows.take(outer)).log2_ns)
+        errors.append(scores(model.predict(data.rows.take(outer)), data.log2_ns[outer]))
         rows.append(outer.astype(np.int64))
     progress(f"{name}: out-of-fold errors over {len(errors)} folds of families")
     return np.concatenate(errors), np.concatenate(rows)

@@ -67,7 +67,7 @@ def mark_published(folder: Path, facts: Mapping[str, Any], *, keep_fit: bool) ->
 
 
 def _is_left_out(name: str) -> bool:
-    return any(name.startswith(f"{folder}/") for folder in _LEFT_OUT)
+    return name == PUBLISHED_FILE or any(name.startswith(f"{folder}/") for folder in _LEFT_OUT)
 
 
 def _sha256(path: Path) -> str:

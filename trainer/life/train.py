@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llmperf_common.conformal import Conformal
@@ -45,12 +46,14 @@ from trainer.life.fitting import COMPARISONS, fit_model, out_of_fold_errors
 from trainer.life.identity import LANGUAGE_MODEL, Init, run_identity
 from trainer.life.opening import opened
 from trainer.life.publishing import mark_published, publishing
+from trainer.prediction.few_shot import few_shot_of_predictions
 from trainer.run.folder import (
     BASELINES_FOLDER,
     CARD_FILE,
     CONFIG_FILE,
     CONFORMAL_FILE,
     DEVICE_FILE,
+    FEW_SHOT_FILE,
     KERNELS_FILE,
     METRICS_FILE,
     MODEL_FOLDER,
@@ -65,6 +68,8 @@ from trainer.run.folder import (
     stage_of,
     write_json,
 )
+from trainer.run.kernel_factors import floor_ns
+from trainer.run.known_families import KnownFamilies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +212,9 @@ def _publish(
     with publishing(folder) as staged:
         _write_models(staged, model, fitted.baselines)
         _write_records(staged, data, parts, conformal, fitted.fit)
-        pq.write_table(predictions_table(data, parts, predictions), staged / PREDICTIONS_FILE)
+        table = predictions_table(data, parts, predictions)
+        pq.write_table(table, staged / PREDICTIONS_FILE)
+        _write_few_shot(staged, table, config, data)
         write_json(staged / METRICS_FILE, metrics)
         (staged / CARD_FILE).write_text(model_card(summary, config, fitted.split), encoding="utf-8")
     mark_published(folder, _facts(summary), keep_fit=config.checkpoint.keep_after)
@@ -298,6 +305,20 @@ def _write_records(
     write_json(folder / DEVICE_FILE, {"schema": 1, "devices": devices})
     kernels = fitted_kernels(data.rows.kernels, data.rows.kernel_row[fitted])
     pq.write_table(kernels, folder / KERNELS_FILE)
+    KnownFamilies.of_data(data, fitted).save(folder)
+
+
+def _write_few_shot(
+    folder: Path, predictions: pa.Table, config: TrainConfig, data: TrainingData
+) -> None:
+    """Write how kernels differ from their predictions; nothing where too few were held out to say."""
+    devices = [device_from_mapping(row) for row in data.devices.to_pylist()]
+    floors = {device.device_class: floor_ns(device) for device in devices}
+    try:
+        found = few_shot_of_predictions(predictions, config.model, floors, config.conformal.level)
+    except BadInput:
+        return  # `llmperf calibrate` says so when it is asked
+    write_json(folder / FEW_SHOT_FILE, found.to_json())
 
 
 def _config_record(

@@ -16,8 +16,8 @@ from trainer.packing.groups import Groups, Launches
 from trainer.packing.packs import Indices, Packs, members, starts_of
 
 DEFAULT_WINDOW = 256
-"""Groups that are looked at. A larger window fills packs better and mixes an epoch's order more: packs of
-1,024 tokens are 98.9 % full with 64, 99.4 % with 256 (kernels of an H200 corpus)."""
+"""Groups that are looked at. With 1, 16, 64, 256 and 1,024 the share of tokens in packs of 2,048 that are
+neither padding nor a repeated prefix is 87.4, 98.6, 99.2, 99.3 and 99.4 % (lengths of an H200 corpus)."""
 
 _LOOKS = 32
 """Groups refused, because the step has their kernel already, before one of them is taken all the same."""

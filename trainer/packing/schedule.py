@@ -6,6 +6,7 @@ of data, config, seed and step number, so that a restart finds its place at any 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -64,13 +65,11 @@ class Schedule(Generic[Batch]):
 
     def locate(self, step: int) -> tuple[int, int]:
         """Return a global step's epoch and its number within the epoch, each from 0."""
-        epoch = 0
-        while True:
-            if epoch + 1 == len(self._epoch_start):
-                self._epoch_start.append(self._epoch_start[epoch] + len(self._plan_of(epoch)))
-            if step < self._epoch_start[epoch + 1]:
-                return epoch, step - self._epoch_start[epoch]
-            epoch += 1
+        while step >= self._epoch_start[-1]:
+            last = len(self._epoch_start) - 1
+            self._epoch_start.append(self._epoch_start[-1] + len(self._plan_of(last)))
+        epoch = bisect_right(self._epoch_start, step) - 1
+        return epoch, step - self._epoch_start[epoch]
 
     def step_packs(self, step: int) -> Packs:
         """Return the packs of a global step, counted from 0 over all epochs."""

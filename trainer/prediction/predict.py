@@ -184,9 +184,10 @@ def _record(
             *one.asked.warnings,
             *_dimension_warning(one.request),
             *_array_warning(one.request),
+            *([times.factor.said()] if times.factor is not None else []),
             *_least_warning(times, asked),
             *_best_warning(launches, times, best, order[0]),
-            *(_interval_warning(run) if is_known else unlike),
+            *(_interval_warning(run, times) if is_known else unlike),
         ],
     }
     if one.request.sweep:
@@ -207,8 +208,11 @@ def _range(times: Times, row: int) -> dict[str, float | None]:
     return {"low_ns": float(times.low_ns[row]), "high_ns": float(times.high_ns[row])}
 
 
-def _interval_warning(run: LoadedRun) -> list[str]:
-    if run.conformal.pooled.guarantee != "none":
+def _interval_warning(run: LoadedRun, times: Times) -> list[str]:
+    band = run.conformal.pooled
+    if times.factor is not None and run.factors is not None:
+        band = run.factors.few_shot.band(times.factor.num_launches)
+    if band.guarantee != "none":
         return []
     return [
         f"interval: the run has too few calibration families for {run.conformal.level:.0%}; it is the largest "

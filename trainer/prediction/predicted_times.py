@@ -21,6 +21,7 @@ from llmperf_common.static_feature_names import STATIC_FEATURES
 from trainer.data.training_range import unlike_training
 from trainer.interface import Floats, Rows
 from trainer.prediction.request import PredictRequest
+from trainer.run.kernel_factors import KernelFactor, corrected, floor_ns
 from trainer.run.loaded import LoadedRun
 
 _SAMPLE_TEXT = pa.schema([SAMPLES.field(name) for name in ("global_size", "local_size", "args")])
@@ -36,6 +37,7 @@ class Times:
     ``model_ns`` is what the model says; ``time_ns``, ``low_ns`` and ``high_ns`` are at least
     ``least_ns``. ``unlike``: the launch is unlike the training data, and the interval is not
     calibrated there. ``bound``: what limits each. ``features``: those of ``run.known.names``.
+    ``factor``: the kernel's own, if it was measured; the model's times and intervals have it in them.
     """
 
     model_ns: Floats
@@ -46,6 +48,7 @@ class Times:
     unlike: npt.NDArray[np.bool_]
     features: Floats
     bound: tuple[Bound, ...]
+    factor: KernelFactor | None = None
 
 
 def predict_times(
@@ -55,11 +58,16 @@ def predict_times(
     columns = columns_from_records(request.signature, launches, device, tuple(STATIC_FEATURES))
     features = combine(columns)
     rows = launch_rows(request, launches, device.device_class, features)
-    predicted = run.model.predict(rows).log2_ns
+    said = run.model.predict(rows)
     checked = named_features(features, run.known.names)
     regimes = [item.regime.value if item.regime else "" for item in launches]
-    low, high = run.conformal.interval_ns(predicted, regimes)
-    model_ns = np.exp2(predicted)
+    low, high = run.conformal.interval_ns(said.log2_ns, regimes, said.spread)
+    log2_ns, factor = said.log2_ns, _factor(run, request, device)
+    if factor is not None and run.factors is not None:
+        own = corrected(run.factors.few_shot, factor, log2_ns, floor_ns(device))
+        log2_ns = own.log2_ns
+        low, high = np.exp2(log2_ns - own.half_width_log2), np.exp2(log2_ns + own.half_width_log2)
+    model_ns = np.exp2(log2_ns)
     least_ns = np.array([_least_ns(request, launch, device) for launch in launches])
     return Times(
         model_ns=model_ns,
@@ -70,6 +78,7 @@ def predict_times(
         unlike=unlike_training(checked, run.known),
         features=checked,
         bound=tuple(bound_of(columns)),
+        factor=factor,
     )
 
 
@@ -86,6 +95,13 @@ def launch_rows(
         kernels=pa.Table.from_pylist([_kernel_row(request, device_class)], schema=_KERNEL_TEXT),
         kernel_row=np.zeros(len(launches), dtype=np.int64),
     )
+
+
+def _factor(run: LoadedRun, request: PredictRequest, device: Device) -> KernelFactor | None:
+    """What was measured of the request's kernel on the device, if anything was."""
+    if run.factors is None or request.kernel_id is None:
+        return None
+    return run.factors.factors.get((request.kernel_id, device.device_class))
 
 
 def _least_ns(request: PredictRequest, launch: LaunchConfig, device: Device) -> float:

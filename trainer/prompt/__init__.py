@@ -1,1 +1,4 @@
-"""How a launch becomes tokens: kernel first (prefix), everything that differs between launches last (suffix)."""
+"""How a launch becomes tokens.
+
+The kernel comes first (prefix), everything that differs between its launches comes last (suffix).
+"""

@@ -1,4 +1,4 @@
-"""The compact text: the kernel first, everything that differs between its launches last, digits apart.
+"""The compact text: the kernel first, what differs between its launches last, digits apart.
 
 Owns both parts. The prefix is shared by all launches of a kernel on a device class::
 
@@ -11,8 +11,8 @@ Owns both parts. The prefix is shared by all launches of a kernel on a device cl
     kernel void scale(global float *a, int n) {
     ...
 
-The suffix has one line for each quantity, a blank before each digit, so that a tokenizer made for prose reads
-digits, not groups of them::
+The suffix has one line for each quantity, a blank before each digit, so that a tokenizer made for
+prose reads digits, not groups of them::
 
     global 1 0 2 4
     local 6 4
@@ -20,8 +20,8 @@ digits, not groups of them::
     a 1 0 2 4
     n 5
 
-The prefix ends and the suffix begins at a line end, after which GPT-2's pattern never joins anything: tokenised apart
-they equal the text tokenised whole.
+The prefix ends with a line end and the suffix begins with a word. GPT-2's pattern always splits
+there, so prefix and suffix tokenised apart equal the text tokenised whole.
 """
 
 from __future__ import annotations

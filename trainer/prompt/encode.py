@@ -1,8 +1,9 @@
 """Rows to tokens: the prompt's one door for the rest of the trainer.
 
-Owns which launches become tokens and in which groups. Forms: ``paper.py``, ``compact.py``, ``numeric.py``; what is cut
-when a prompt is too long: ``truncation.py``. Whether and where a kernel is cut follows from the kernel alone, never
-from the launches asked for: a prediction sees the tokens that training saw.
+Owns which launches become tokens and in which groups. Forms: ``paper.py``, ``compact.py``,
+``numeric.py``; what is cut when a prompt is too long: ``truncation.py``. Whether and where a kernel
+is cut follows from the kernel alone, never from the launches asked for: a prediction sees the
+tokens that training saw.
 """
 
 from __future__ import annotations
@@ -94,22 +95,24 @@ class Encoder:
     def _prefixes(self, kernels: Sequence[KernelText]) -> list[tuple[Ids, bool]]:
         """Return each kernel's prefix and whether it was cut; an empty one where it cannot fit."""
         parts = [_prefix_parts(kernel, self.config) for kernel in kernels]
-        room = self.config.max_tokens - self._longest_suffixes(kernels)
         texts = ["".join(part) for part in parts]
-        tokenized = iter(
-            self.tokenizer.ids(
-                [text for text in texts if not is_hopeless(text, self.config.max_tokens)]
-            )
+        short = [
+            number
+            for number, text in enumerate(texts)
+            if not is_hopeless(text, self.config.max_tokens)
+        ]
+        whole = dict(
+            zip(short, self.tokenizer.ids([texts[number] for number in short]), strict=True)
         )
+        if self.config.too_long == "drop":
+            return [(whole.get(number, joined([])), False) for number in range(len(kernels))]
+        room = self.config.max_tokens - self._longest_suffixes(kernels)
         prefixes = []
-        for kernel, part, text, most in zip(kernels, parts, texts, room.tolist(), strict=True):
-            ids = None if is_hopeless(text, self.config.max_tokens) else next(tokenized)
-            if ids is not None and (len(ids) <= most or self.config.too_long == "drop"):
-                prefixes.append((ids, False))
-            elif self.config.too_long == "drop":
-                prefixes.append((joined([]), False))
+        for number, most in enumerate(room.tolist()):
+            if number in whole and len(whole[number]) <= most:
+                prefixes.append((whole[number], False))
             else:
-                prefixes.append((self._cut(kernel.name, part, most), True))
+                prefixes.append((self._cut(kernels[number].name, parts[number], most), True))
         return prefixes
 
     def _cut(self, kernel: str, part: tuple[str, str, str], most: int) -> Ids:
@@ -119,7 +122,7 @@ class Encoder:
         return joined([] if source is None else [before, source, after])
 
     def _longest_suffixes(self, kernels: Sequence[KernelText]) -> Codes:
-        """Return the room to keep for each kernel's suffixes, in tokens: a 3-D launch of wide numbers."""
+        """Return the tokens to keep free for each kernel's suffixes: a 3-D launch, wide numbers."""
         if self.config.form == "numeric":
             lengths = [numeric.most_tokens(len(kernel.arguments)) for kernel in kernels]
             return np.array(lengths, dtype=np.int64)
@@ -158,13 +161,14 @@ class Encoder:
         unknown = sorted(set(slots) - set(numeric.SLOTS))
         if unknown:
             raise BadInput(
-                f"{file}: this release does not know {', '.join(unknown)}: a later one wrote it; upgrade"
+                f"{file}: slots {', '.join(unknown)} are not known to this release: "
+                "a later one wrote it; upgrade"
             )
         return cls(config=config, tokenizer=load_tokenizer(folder), slots=slots)
 
 
 def new_encoder(rows: Rows, config: PromptConfig, pretrained: Path | None = None) -> Encoder:
-    """Return an encoder with the tokenizer of a folder, or with one trained on the kernels of ``rows``.
+    """Return an encoder with a folder's tokenizer, or with one trained on the kernels of ``rows``.
 
     Args:
         rows: of the train part only.
@@ -185,7 +189,7 @@ def new_encoder(rows: Rows, config: PromptConfig, pretrained: Path | None = None
 
 
 def distinct_kernels(rows: Rows) -> tuple[tuple[KernelText, ...], Codes]:
-    """Return the kernels on device classes that occur, and which of them each row is of, shape (n,).
+    """Return the kernels (each on its device class) that occur, and each row's one, shape (n,).
 
     A kernel measured in two tasks on one device class is one.
 

@@ -1,7 +1,7 @@
 """What is known of a kernel before it is launched, as prompts say it.
 
-Owns the way from rows of ``kernels`` to text: arguments, macros, compiler flags. Datasets and one-kernel
-predictions take the same way.
+Owns the way from rows of ``kernels`` to text: arguments, macros, compiler flags. Datasets and
+one-kernel predictions take the same way.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ def _kernel_text(row: dict[str, Any]) -> KernelText:
     name, source = row["name"], row["source"]
     if source is None:
         raise BadInput(
-            f"kernel {name!r} comes without its source, and this model reads sources: take a dataset whose "
-            "kernels have them, or train a model that reads features only (--preset gbdt)"
+            f"kernel {name!r} comes without its source, and this model reads sources: take a "
+            "dataset whose kernels have them, or train a model that reads features only "
+            "(--preset gbdt)"
         )
     options = (row.get("build") or {}).get("options") or ""
     macros, flags = macros_and_flags(options)

@@ -1,7 +1,7 @@
 """The numbers of many launches, flat: what a suffix says, whatever its form.
 
-Owns the way from ``Rows.samples`` to arrays, vectorised. Datasets and one-kernel predictions take the same
-way, so that both give the same tokens.
+Owns the way from ``Rows.samples`` to arrays, vectorised. Datasets and one-kernel predictions take
+the same way, so that both give the same tokens.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from llmperf_common.table_columns import flat_lists, ndrange_sizes
 from trainer.interface import Codes, Floats
 from trainer.prompt.kernel_text import KernelText
 
-LARGEST = float(np.finfo(np.float64).max)
-"""What an infinite scalar becomes: embeddings take finite numbers only."""
-
 _WIDE_SIZE, _WIDE_VALUE = 2.0**31, -1.2345678901234567e-05
 """Ten digits, as the largest buffers of a 144 GB card have, and the longest text of a float."""
 
@@ -34,7 +31,7 @@ class LaunchNumbers:
         local_size: likewise.
         argument_start: where each launch's arguments begin and the last one's end, shape (n + 1,).
         position: of each argument, shape (a,), as are all below.
-        amount: elements of a buffer, value of a scalar; finite, 0 for a scalar that is NaN.
+        amount: elements of a buffer, value of a scalar; finite.
         is_buffer: whether ``amount`` counts elements.
         limit: what the integers of a buffer that steers the kernel are below; NaN for all others.
     """
@@ -70,8 +67,8 @@ def launch_numbers(samples: pa.Table) -> LaunchNumbers:
     launch, items = flat_lists(samples.column("args"))
     elements, value = _numbers(items, "elements"), _member_or_nan(items, "value")
     is_buffer = ~np.isnan(elements)
-    known = is_buffer | _is_there(items, "value")
-    amount = np.nan_to_num(np.where(is_buffer, elements, value), posinf=LARGEST, neginf=-LARGEST)
+    amount = np.where(is_buffer, elements, value)
+    known = np.isfinite(amount)  # ids of launches allow no other number: only null is left out
     counts = np.bincount(launch[known], minlength=len(dims))
     return LaunchNumbers(
         dims=dims.astype(np.int64),
@@ -86,7 +83,7 @@ def launch_numbers(samples: pa.Table) -> LaunchNumbers:
 
 
 def widest_launches(kernels: Sequence[KernelText]) -> LaunchNumbers:
-    """Return a 3-D launch of each kernel whose numbers are as long as sizes and values get when written."""
+    """Return a 3-D launch of each kernel, its numbers as long as numbers get when written."""
     arguments = [one for kernel in kernels for one in kernel.arguments]
     counts = [len(kernel.arguments) for kernel in kernels]
     sizes = np.full((len(kernels), 3), _WIDE_SIZE)
@@ -105,10 +102,6 @@ def widest_launches(kernels: Sequence[KernelText]) -> LaunchNumbers:
 def _numbers(items: pa.StructArray, name: str) -> Floats:
     values = items.field(name).cast(pa.float64(), safe=False)
     return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64)
-
-
-def _is_there(items: pa.StructArray, name: str) -> npt.NDArray[np.bool_]:
-    return np.asarray(items.field(name).is_valid().to_numpy(zero_copy_only=False), dtype=bool)
 
 
 def _member_or_nan(items: pa.StructArray, name: str) -> Floats:

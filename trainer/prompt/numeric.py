@@ -1,13 +1,13 @@
 """Launches as numeric tokens: one token a number, its slot as id and the number beside it.
 
-Owns the table of slots and how a launch becomes numeric tokens: ids -1 - slot (``trainer.data.tokens``). A model stores
-the table's names beside its weights: a later release may add slots at the end, and a model that does not know a
-slot is not given its tokens.
+Owns the table of slots and how a launch becomes numeric tokens: ids -1 - slot
+(``trainer.data.tokens``). A model stores the table's names beside its weights: a later release may
+add slots at the end, and a model that does not know a slot is not given its tokens.
 
-The tokens of a launch, in their order: for each dimension of its NDRange the global size, the local size and the
-number of work-groups; for each argument its elements or value, then what its integers are below where they
-steer the kernel; in more than one dimension the work-items of a work-group and all work-groups; last, always, all
-work-items: the token whose state is read.
+The tokens of a launch, in their order: for each dimension of its NDRange the global size, the local
+size and the number of work-groups; for each argument its elements or value, then what its integers
+are below where they steer the kernel; in more than one dimension the work-items of a work-group and
+all work-groups; last, always, all work-items: the token whose state is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainer.prompt.launch_numbers import LaunchNumbers
 from trainer.prompt.suffixes import Suffixes, starts
 
 MAX_ARGUMENTS = 64
-"""Positions with a slot; the arguments beyond have no token. Of 6,030 collected kernels the longest list has 38."""
+"""Positions with a slot; arguments beyond them get no token. Collected kernels have up to 37."""
 
 SLOTS: tuple[str, ...] = (
     *(f"global_size_{axis}" for axis in range(3)),
@@ -33,8 +33,8 @@ SLOTS: tuple[str, ...] = (
     *(f"argument_{position}" for position in range(MAX_ARGUMENTS)),
     *(f"argument_limit_{position}" for position in range(MAX_ARGUMENTS)),
 )
-"""Sizes in work-items or work-groups; ``argument_*``: elements of a buffer or value of a scalar; ``argument_limit_*``:
-the integers of a buffer are below this."""
+"""Sizes in work-items or work-groups; ``argument_*``: elements of a buffer or value of a scalar;
+``argument_limit_*``: the integers of a buffer are below this."""
 
 NUM_SLOTS = len(SLOTS)
 

@@ -1,12 +1,14 @@
 r"""The published template, word for word (LLMPerf, arXiv 2503.11244, and its released code).
 
-The text is cut between the two line ends before ``Given input:``. There the prefix and the suffix tokenised apart
-equal the text tokenised whole for GPT-2's way of splitting text, which CodeGen shares: of white space before a word its
-pattern leaves the last character to a piece of its own (``\s+(?!\S)|\s+``), so a piece ends between the two line
-ends. Tokenizers that join line ends (Qwen2's) give one more token there.
+The text is cut between the two line ends before ``Given input:``. At that place prefix and suffix
+tokenised apart equal the text tokenised whole for every tokenizer that splits text as GPT-2 does,
+CodeGen's among them: its pattern (``\s+(?!\S)|\s+``) makes the last white space before a word a
+piece of its own, so a piece always ends between the two line ends. A tokenizer that joins line
+ends, such as Qwen2's, gives other tokens there than for the whole text.
 
-What the paper does not print is filled in here: a buffer's qualifier is its address space, types are written as declared,
-the sizes of an NDRange of several dimensions are separated by a comma and a blank, as in C++.
+What the paper does not print is filled in here: a buffer's qualifier is its address space, types
+are written as declared, the sizes of an NDRange of several dimensions are separated by a comma and
+a blank, as in C++.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A source as pieces: functions, declarations and preprocessor lines, and which of them a kernel reaches.
+"""A source as pieces: functions, declarations, preprocessor lines; which of them a kernel reaches.
 
-Owns the lexical view of a source that prompts are cut by. It has no parser (the trainer knows no compiler) and is
-therefore tolerant: a name in a text counts as a use, and a text whose braces do not match gives one long piece.
-What it gets wrong costs context, never correctness: the prompt is read by a model only.
+Owns the lexical view of a source by which prompts are cut. The trainer has no parser, so the view
+is approximate: every name in a text counts as a use, and a text whose braces do not match gives one
+long piece. A mistake costs some context only, because no compiler reads a prompt.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _BRACES = re.compile(r"\{.*\}", re.DOTALL)
 _UNDERSCORED = re.compile(
     r"\b__(kernel|global|local|constant|private|generic|read_only|write_only|read_write)\b"
 )
+_TO_LINE_END = re.compile(r"[ \t]*(?:\n|\Z)")
 _BLANKS = re.compile(r"[ \t\f\v\r]+")
 
 
@@ -35,18 +36,17 @@ class Piece:
     Attributes:
         text: as in the source.
         names: what it defines or declares.
-        header: of a function, up to and with its opening brace; empty for all else.
     """
 
     text: str
     names: frozenset[str]
-    header: str = ""
 
 
 def plain_source(source: str) -> str:
     r"""Return a source without comments, blank lines and the white space that means nothing.
 
-    ``__kernel`` becomes ``kernel`` and so on: both spellings occur, and a model need not learn both.
+    ``__kernel`` becomes ``kernel`` and so on: both spellings occur, and a model need not learn
+    both.
 
     >>> plain_source("// adds\n__kernel void f(__global int *a) {\n\n  a[0]  += 1; /* one */\n}")
     'kernel void f(global int *a) {\na[0] += 1;\n}\n'
@@ -83,7 +83,7 @@ def split_source(source: str) -> tuple[Piece, ...]:
     if rest.strip() or not pieces:
         return (*pieces, _piece(rest, max(0, brace - start) if is_function else 0))
     last = pieces[-1]
-    return (*pieces[:-1], Piece(text=last.text + rest, names=last.names, header=last.header))
+    return (*pieces[:-1], Piece(text=last.text + rest, names=last.names))
 
 
 def _ends_with_call(source: str, start: int, end: int) -> bool:
@@ -92,9 +92,8 @@ def _ends_with_call(source: str, start: int, end: int) -> bool:
 
 def _line_end(source: str, at: int) -> int:
     """Return where the line ends if only blanks are left of it, else ``at``."""
-    end = source.find("\n", at)
-    end = len(source) if end < 0 else end + 1
-    return at if source[at:end].strip() else end
+    match = _TO_LINE_END.match(source, at)
+    return match.end() if match else at
 
 
 def _piece(text: str, header_length: int) -> Piece:
@@ -108,7 +107,7 @@ def _piece(text: str, header_length: int) -> Piece:
         names = _function_names(header)
     else:
         names = words(_BRACES.sub(" ", text).split("=")[0])
-    return Piece(text=text, names=frozenset(names), header=header)
+    return Piece(text=text, names=frozenset(names))
 
 
 def _function_names(header: str) -> set[str]:
@@ -125,14 +124,18 @@ def words(text: str) -> set[str]:
     return {word for word in _WORD.findall(text) if not is_builtin(word)}
 
 
-def kernel_piece(pieces: Sequence[Piece], name: str) -> int | None:
-    """Return which piece holds the kernel's definition; None where no text looks like it."""
-    called = re.compile(rf"\bkernel\b[^;{{}}]*\b{re.escape(name)}\s*\(")
+def signature_start(text: str, kernel: str) -> int | None:
+    """Return where a kernel's signature begins in a plain source; None if it is nowhere."""
+    match = re.search(rf"\bkernel\b[^;{{}}]*\b{re.escape(kernel)}\s*\(", text)
+    return match.start() if match else None
+
+
+def kernel_piece(pieces: Sequence[Piece], kernel: str) -> int | None:
+    """Return which piece of a plain source holds the kernel; None where no text looks like it."""
     holding = [
         index
         for index, piece in enumerate(pieces)
-        if (name in piece.names and piece.header)
-        or called.search(_UNDERSCORED.sub(r"\1", piece.text))
+        if signature_start(piece.text, kernel) is not None
     ]
     # A prototype looks like a definition; the definition has the body.
     with_body = [index for index in holding if "{" in pieces[index].text]
@@ -140,9 +143,10 @@ def kernel_piece(pieces: Sequence[Piece], name: str) -> int | None:
 
 
 def reached(pieces: Sequence[Piece], first: int) -> list[int]:
-    """Return the pieces that the piece ``first`` needs, nearest first, in the source's order among equals.
+    """Return the pieces that the piece ``first`` needs, nearest first, itself before all.
 
-    ``first`` leads. A piece is needed if it defines a name that a needed piece mentions.
+    A piece is needed if it defines a name that a needed piece mentions. Equally near pieces keep
+    the source's order.
     """
     order, level, seen = [first], [first], {first}
     while level:

@@ -3,15 +3,18 @@ r"""Which part of a source stays when the whole does not fit.
 The rule, in its order:
 
 1. Comments, blank lines and white space that means nothing go (``source_pieces.plain_source``).
-2. What the kernel does not reach goes: other functions, macros, declarations, conditional directives.
+2. What the kernel does not reach goes: other functions, macros, declarations, conditional
+   directives.
 3. What it reaches stays as long as it fits whole, nearest first: callees before what those call.
-4. If the kernel alone is too long, the middle of its body goes, for ``...`` on a line. Its signature stays
-   whole; of the room left two thirds are the body's beginning, one third is its end.
+4. If the kernel alone is too long, the middle of its body goes, for ``...`` on a line. Its
+   signature stays whole; of the room left two thirds are the body's beginning, one third is its
+   end.
 
-A text of more than ``CHARACTERS_PER_TOKEN`` characters for each token of room counts as too long untokenised.
+A text of more than ``CHARACTERS_PER_TOKEN`` characters for each token of room counts as too long
+untokenised.
 
-If not even the signature fits, nothing is returned and the launches of the kernel are dropped. What stays keeps the
-source's order.
+If not even the signature fits, nothing is returned and the launches of the kernel are dropped. What
+stays keeps the source's order.
 """
 
 from __future__ import annotations
@@ -21,7 +24,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from trainer.data.tokens import Ids
-from trainer.prompt.source_pieces import kernel_piece, plain_source, reached, split_source
+from trainer.prompt.source_pieces import (
+    kernel_piece,
+    plain_source,
+    reached,
+    signature_start,
+    split_source,
+)
 
 Tokenize = Callable[[Sequence[str]], list[Ids]]
 
@@ -29,8 +38,8 @@ GAP = "\n...\n"
 """Stands where the middle of a kernel's body was."""
 
 CHARACTERS_PER_TOKEN = 8
-"""More than the tokens of any source have on average (of code: 3 to 4). Without this bound the megabytes that a program
-unrolled take two thirds of the time in which the collected corpus is encoded."""
+"""More than the tokens of any source have on average (of code: 3 to 4). The bound saves tokenising
+megabytes that a program unrolled, of which a thousand tokens stay."""
 
 
 def is_hopeless(text: str, max_tokens: int) -> bool:
@@ -39,7 +48,7 @@ def is_hopeless(text: str, max_tokens: int) -> bool:
 
 
 def cut_source(source: str, kernel: str, max_tokens: int, tokenize: Tokenize) -> Ids | None:
-    """Return the tokens of the part of ``source`` that stays; None if the kernel's signature does not fit.
+    """Return the tokens of what stays of ``source``; None if the kernel's signature does not fit.
 
     Args:
         source: OpenCL C text that does not fit as it is.
@@ -61,7 +70,7 @@ def cut_source(source: str, kernel: str, max_tokens: int, tokenize: Tokenize) ->
     ]
     ids = dict(zip(needed, tokenize([pieces[index].text for index in needed]), strict=True))
     if first not in ids or len(ids[first]) > max_tokens:
-        header, body = _signature_and_body(pieces[first].text, pieces[first].header, kernel)
+        header, body = _signature_and_body(pieces[first].text, kernel)
         return _without_middle(header, body, max_tokens, tokenize)
     kept, left = [], max_tokens
     for index in needed:  # the kernel leads
@@ -71,16 +80,10 @@ def cut_source(source: str, kernel: str, max_tokens: int, tokenize: Tokenize) ->
     return np.concatenate([ids[index] for index in sorted(kept)])
 
 
-def _signature_and_body(text: str, header: str, kernel: str) -> tuple[str, str]:
-    """Split a kernel after its opening brace; what stands before its signature goes.
-
-    ``header`` is empty where the braces of the source do not match.
-    """
-    if header:
-        return header, text[len(header) :]
-    at = max(text.find(f"{kernel}("), text.find(f"{kernel} ("), 0)
-    start = max(text.rfind("kernel", 0, at), 0)
-    brace = text.find("{", at) + 1
+def _signature_and_body(text: str, kernel: str) -> tuple[str, str]:
+    """Split the piece of a kernel after its opening brace; what is before its signature goes."""
+    start = signature_start(text, kernel) or 0
+    brace = text.find("{", start) + 1
     return text[start:brace], text[brace:]
 
 

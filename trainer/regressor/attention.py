@@ -102,7 +102,8 @@ def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Ma
     if isinstance(mask, torch.Tensor):
         return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     # Inside a compiled block the call is part of that block's graph.
-    flex = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
+    inside = torch.compiler.is_compiling()
+    flex: Any = flex_attention if inside else _compiled_flex()
     # torch 2.13's compiler gives wrong sums on a CPU where the heads are views of one qkv (0.7 off was
     # seen, 5e-7 with copies); a copy of the values costs less than a doubt.
     output: torch.Tensor = flex(

@@ -95,7 +95,7 @@ class TorchQueryBatch(_Movable):
     """``QueryBatch`` on a device, with f features a launch.
 
     Attributes:
-        ids: token ids of the prefixes, shape (g, t), int64.
+        prefix_ids: token ids of the kernels, shape (g, t), int64.
         prefix_present: which of them are no padding, shape (g, t), bool.
         suffix_ids: token ids of the suffixes, shape (g, k, s), int64.
         suffix_numbers: the numbers of numeric tokens, shape (g, k, s).
@@ -105,7 +105,7 @@ class TorchQueryBatch(_Movable):
         offset: as in ``TorchBatch``, shape (g, k).
     """
 
-    ids: torch.Tensor
+    prefix_ids: torch.Tensor
     prefix_present: torch.Tensor
     suffix_ids: torch.Tensor
     suffix_numbers: Numbers
@@ -172,24 +172,24 @@ def to_torch_query(
 ) -> TorchQueryBatch:
     """Return kernels and their launches as tensors on ``device``; arguments as of ``to_torch``."""
     return TorchQueryBatch(
-        ids=_whole(batch.prefix_ids),
-        prefix_present=_present(batch.prefix_length, batch.prefix_ids.shape[-1]),
+        prefix_ids=_whole(batch.prefix_ids),
+        prefix_present=_filled(batch.prefix_length, batch.prefix_ids.shape[-1]),
         suffix_ids=_whole(batch.suffix_ids),
         suffix_numbers=split_numbers(batch.suffix_values),
-        suffix_present=_present(batch.suffix_length, batch.suffix_ids.shape[-1]),
+        suffix_present=_filled(batch.suffix_length, batch.suffix_ids.shape[-1]),
         present=torch.from_numpy(batch.row >= 0),
         features=_rows(features, batch.row),
         offset=_rows(offset, batch.row),
     ).to(device)
 
 
-def _present(length: npt.NDArray[np.int32], width: int) -> torch.Tensor:
-    """Return which of ``width`` places are no padding, shape (*length.shape, width)."""
-    return torch.from_numpy(np.arange(width) < length[..., None])
-
-
 def _whole(array: npt.NDArray[np.integer[Any]]) -> torch.Tensor:
     return torch.from_numpy(array.astype(np.int64))
+
+
+def _filled(length: npt.NDArray[np.int32], most: int) -> torch.Tensor:
+    """Return which of ``most`` places are filled, shape (*length.shape, most), bool."""
+    return torch.from_numpy(np.arange(most) < length[..., None])
 
 
 def _rows(values: Floats, row: npt.NDArray[np.int64]) -> torch.Tensor:

@@ -116,13 +116,15 @@ class Head(nn.Module):
         return torch.cat((scaled, unknown.to(scaled.dtype)), dim=-1)
 
     def fit_features(self, features: Floats) -> None:
-        """Set what standardises the features, from the train part's, shape (n, f)."""
-        known = np.where(np.isfinite(features), features, np.nan)
-        present = np.isfinite(known).any(axis=0)
-        known[:, ~present] = 0.0  # a column that nothing fills: its indicator says all there is
-        self.feature_mean.copy_(torch.from_numpy(np.nanmean(known, axis=0)))
-        scale = np.nanstd(known, axis=0)
-        self.feature_scale.copy_(torch.from_numpy(np.where(scale < _LEAST_SCALE, 1.0, scale)))
+        """Set what standardises the features, from the train part's, shape (n, f).
+
+        A column that nothing fills gets mean 0: its indicator says all there is.
+        """
+        for index, column in enumerate(features.T):  # a table of all rows is large: no copy of it
+            known = column[np.isfinite(column)].astype(np.float64)
+            mean, scale = (known.mean(), known.std()) if len(known) else (0.0, 0.0)
+            self.feature_mean[index] = float(mean)
+            self.feature_scale[index] = float(scale) if scale >= _LEAST_SCALE else 1.0
 
     def fit_target(self, residual: Floats, weight: Floats | None = None) -> None:
         """Set centre and scale from the train part's log2(ns) minus offset, shape (n,).

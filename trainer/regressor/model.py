@@ -79,7 +79,7 @@ class Regressor(nn.Module):
             states = self._read_packs(self.backbone, batch)
         elif isinstance(batch, TorchQueryBatch) and isinstance(self.backbone, QueryReader):
             states = self.backbone(
-                self._embed(batch.ids, None),
+                self._embed(batch.prefix_ids, None),
                 batch.prefix_present,
                 self._embed(batch.suffix_ids, batch.suffix_numbers),
                 batch.suffix_present,

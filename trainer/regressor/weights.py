@@ -138,7 +138,7 @@ def load_regressor(
     """
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder")
-    model = build_regressor(RegressorSpec.from_json(read_json(folder / SPEC_FILE)))
+    model = _build_empty(RegressorSpec.from_json(read_json(folder / SPEC_FILE)))
     load_backbone(model, folder)
     rest = torch.nn.ModuleDict({"head": model.head})
     if model.numeric is not None:
@@ -146,6 +146,15 @@ def load_regressor(
     load_into(rest, tensors_in(folder / HEAD_FILE), where=folder / HEAD_FILE)
     set_precision(model, precision)
     return model.to(device).eval()
+
+
+def _build_empty(spec: RegressorSpec) -> Regressor:
+    """Build a regressor whose weights are not drawn, for all of them are loaded next."""
+    if spec.config.backbone == "auto":
+        return build_regressor(spec)  # transformers' models keep buffers that no file holds
+    with torch.device("meta"):
+        model = build_regressor(spec)
+    return model.to_empty(device="cpu")
 
 
 def _load_auto(backbone: AutoBackbone, folder: Path) -> None:
@@ -164,8 +173,9 @@ def _load_auto(backbone: AutoBackbone, folder: Path) -> None:
 
 
 def _codegen_json(spec: RegressorSpec, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    kept = {key: value for key, value in spec.backbone.items() if key != "dtype"}
     dtype = str(tensors["wte.weight"].dtype).removeprefix("torch.")
-    return {**spec.backbone, "architectures": ["CodeGenModel"], "torch_dtype": dtype}
+    return kept | {"architectures": ["CodeGenModel"], "torch_dtype": dtype}
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -10,8 +10,11 @@
       model/                 the model's own files          baselines/NAME/   those reported beside it
       conformal.json  training_range.json  device.json  metrics.json  model_card.md
       kernels.parquet        the kernels fitted: ids, arguments, analysis
+      families.parquet       token runs, as hashes, of every source that training looked at
+      few_shot.json          how kernels differ from their predictions, where that could be learnt
       predictions.parquet    every row that was not fitted
       published.json         written last: every file of the finished run with its size and hash
+      kernel_factors.json    written later by ``llmperf calibrate``: the factors of measured kernels
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ import pyarrow as pa
 from llmperf_common.outputs import folder_to_write
 from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS
 from trainer.errors import BadInput, RunExists
+from trainer.run.shipped import shipped_models, shipped_run
 
 CONFIG_FILE = "config.json"
 SPLIT_FILE = "split.json"
@@ -40,6 +44,9 @@ RANGE_FILE = "training_range.json"
 DEVICE_FILE = "device.json"
 METRICS_FILE = "metrics.json"
 KERNELS_FILE = "kernels.parquet"
+FAMILIES_FILE = "families.parquet"
+FEW_SHOT_FILE = "few_shot.json"
+FACTORS_FILE = "kernel_factors.json"
 PREDICTIONS_FILE = "predictions.parquet"
 CARD_FILE = "model_card.md"
 MODEL_FOLDER = "model"
@@ -52,8 +59,8 @@ PUBLISHING_FOLDER = ".publishing"
 NAMES = frozenset(
     {
         CONFIG_FILE, SPLIT_FILE, CONFORMAL_FILE, RANGE_FILE, DEVICE_FILE, METRICS_FILE, KERNELS_FILE,
-        PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER, PREPARED_FOLDER, FIT_FOLDER,
-        PUBLISHED_FILE, PUBLISHING_FOLDER,
+        FAMILIES_FILE, FEW_SHOT_FILE, FACTORS_FILE, PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER,
+        PREPARED_FOLDER, FIT_FOLDER, PUBLISHED_FILE, PUBLISHING_FOLDER,
     }
 )  # fmt: skip
 """All that a run's folder can hold."""
@@ -193,7 +200,8 @@ def resolve_run(name: str | Path, search: tuple[Path, ...] = RUNS_FOLDERS) -> Pa
     """Find a run by path or by name.
 
     Args:
-        name: a folder, or the name of a run in one of ``search`` (itself or its ``model`` folder).
+        name: a folder, or the name of a run in one of ``search`` (itself or its ``model`` folder), or
+            of a model that comes with the package.
         search: folders that hold runs.
 
     Raises:
@@ -214,9 +222,14 @@ def resolve_run(name: str | Path, search: tuple[Path, ...] = RUNS_FOLDERS) -> Pa
                 f"--model {name}: the training of {candidate} is not finished; run the same "
                 "`llmperf train` again, it goes on where it stopped"
             )
+    shipped = shipped_run(str(name))
+    if shipped is not None:
+        return shipped
     known = ", ".join(map(str, known_runs(search)))
     there = f"runs here: {known}" if known else "none is here"
     there += "; `llmperf train` makes one"
+    if shipped_models():
+        there += f"; llmperf brings {', '.join(shipped_models())}"
     raise BadInput(f"--model {name}: no trained run; {there}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from trainer.run.folder import (
     CONFIG_FILE,
     CONFORMAL_FILE,
     DEVICE_FILE,
+    FEW_SHOT_FILE,
     KERNELS_FILE,
     MODEL_FOLDER,
     PUBLISHED_FILE,
@@ -34,6 +35,7 @@ from trainer.run.folder import (
     read_json,
     stage_of,
 )
+from trainer.run.kernel_factors import FewShot, KernelFactors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +46,15 @@ class LoadedRun:
         folder: where it lies.
         name: the model's name.
         model: the model.
-        baselines: name to the models fitted beside it.
+        baselines: name to the models fitted beside it; each is read when it is first asked for.
         config: the tree it was trained with.
         split: its split.
         conformal: its intervals.
         known: the ranges of its fit rows.
         devices: device class to one of its devices.
         kernels: the kernels that were fitted (``KERNEL_COLUMNS``).
+        few_shot: how kernels differ from their predictions; None from an earlier release, or from too few kernels.
+        factors: those of kernels that were measured since (``llmperf calibrate``), or None.
     """
 
     folder: Path
@@ -63,6 +67,27 @@ class LoadedRun:
     known: TrainingRange
     devices: Mapping[str, Device]
     kernels: pa.Table
+    few_shot: FewShot | None = None
+    factors: KernelFactors | None = None
+
+
+class _Baselines(Mapping[str, Predictor]):
+    """Models read when they are asked for: ``predict`` asks for none, and one holds all train sources."""
+
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        self._folders = folders
+        self._models: dict[str, Predictor] = {}
+
+    def __getitem__(self, name: str) -> Predictor:
+        if name not in self._models:
+            self._models[name] = load_model(name, self._folders[name])
+        return self._models[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._folders)
+
+    def __len__(self) -> int:
+        return len(self._folders)
 
 
 def load_run(folder: Path) -> LoadedRun:
@@ -89,6 +114,8 @@ def load_run(folder: Path) -> LoadedRun:
         known = TrainingRange.from_json(read_json(folder / RANGE_FILE))
         records = [device_from_mapping(item) for item in read_json(folder / DEVICE_FILE)["devices"]]
         kernels = pq.read_table(folder / KERNELS_FILE)
+        learnt = folder / FEW_SHOT_FILE
+        few_shot = FewShot.from_json(read_json(learnt)) if learnt.exists() else None
     except (ConfigError, KeyError, OSError, pa.ArrowException, TypeError, ValueError) as error:
         raise BadInput(f"{folder}: not a readable run: {error}") from None
     devices: dict[str, Device] = {}
@@ -99,13 +126,15 @@ def load_run(folder: Path) -> LoadedRun:
         folder=folder,
         name=name,
         model=load_model(name, folder / MODEL_FOLDER),
-        baselines={item.name: load_model(item.name, item) for item in sorted(baselines.glob("*"))},
+        baselines=_Baselines({item.name: item for item in sorted(baselines.glob("*"))}),
         config=config,
         split=split,
         conformal=conformal,
         known=known,
         devices=devices,
         kernels=kernels,
+        few_shot=few_shot,
+        factors=KernelFactors.load(folder),
     )
 
 

@@ -61,6 +61,8 @@ def codegen_config(
         "layer_norm_epsilon": 1e-5,
         "initializer_range": _INIT_STD,
         "tie_word_embeddings": False,
+        "bos_token_id": None,
+        "eos_token_id": None,
     }
 
 

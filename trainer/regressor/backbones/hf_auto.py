@@ -44,7 +44,7 @@ class AutoBackbone(Backbone):
     def __init__(self, config: Mapping[str, Any], *, checkpointing: bool = False) -> None:
         super().__init__()
         self.model = _from_config(config)
-        self.width = int(self.model.config.hidden_size)
+        self.width = _width_of(self.model)
         self.takes_cache = False
         self.takes_blocks = bool(getattr(self.model, "_supports_flex_attn", False))
         if checkpointing:
@@ -117,22 +117,28 @@ def check_reads_packs(backbone: Backbone) -> None:
         )
 
 
+def _width_of(model: Any) -> int:
+    try:
+        return int(model.get_input_embeddings().weight.shape[1])
+    except (AttributeError, NotImplementedError):
+        raise BadInput(f"{type(model).__name__} has no token embedding: it reads no text") from None
+
+
 def _trial(backbone: Backbone) -> float:
     """Return the largest difference of packed and unpacked states, over the states' scale."""
     device = next(backbone.parameters()).device
     ids = torch.arange(1, 1 + _TRIAL_PREFIX + 2 * _TRIAL_SUFFIX, device=device)[None]
-    sizes = (_TRIAL_PREFIX, _TRIAL_SUFFIX, _TRIAL_SUFFIX)
-    prefix, first, second = torch.split(ids, sizes, dim=1)  # type: ignore[no-untyped-call]
+    middle = _TRIAL_PREFIX + _TRIAL_SUFFIX
+    prefix, first, second = ids[:, :_TRIAL_PREFIX], ids[:, _TRIAL_PREFIX:middle], ids[:, middle:]
     suffix = torch.tensor([0] * _TRIAL_PREFIX + [1] * _TRIAL_SUFFIX + [2] * _TRIAL_SUFFIX)
     suffix = suffix.to(device)[None]
-    length = _TRIAL_PREFIX + _TRIAL_SUFFIX
-    position = torch.arange(length, device=device)
+    position = torch.arange(middle, device=device)
     packed_position = torch.cat((position, position[_TRIAL_PREFIX:]))[None]
     embeddings = backbone.embed(ids)
     packed = backbone(embeddings, packed_position, dense_mask(torch.zeros_like(suffix), suffix))
-    causal = torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
+    causal = torch.ones(middle, middle, dtype=torch.bool, device=device).tril()[None, None]
     differences = []
-    for own, start in ((first, _TRIAL_PREFIX), (second, _TRIAL_PREFIX + _TRIAL_SUFFIX)):
+    for own, start in ((first, _TRIAL_PREFIX), (second, middle)):
         alone = backbone(backbone.embed(torch.cat((prefix, own), dim=1)), position[None], causal)
         apart = packed[:, start : start + _TRIAL_SUFFIX] - alone[:, _TRIAL_PREFIX:]
         differences.append(apart.abs().max() / alone.abs().max())
@@ -144,6 +150,8 @@ def _from_config(config: Mapping[str, Any]) -> Any:
     values = dict(config)
     kind = values.pop("model_type", None)
     values.pop("auto_map", None)  # names code inside the checkpoint's folder: never run
+    values.pop("dtype", None)  # of the checkpoint's file; ours is float32
+    values.pop("torch_dtype", None)
     # No dropout: packed training equals unpacked, and resumed training equals uninterrupted.
     values = {
         key: 0.0 if "drop" in key and type(value) in (float, int) else value

@@ -14,7 +14,7 @@ _BASE = 10_000.0
 
 
 def angles(position: torch.Tensor, num_dims: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosine and sine of each position's angles, shape (b, 1, t, num_dims / 2), float32.
+    """Return cosine and sine of each dimension's angle, shape (b, 1, t, num_dims), float32.
 
     Args:
         position: position ids, shape (b, t).
@@ -22,7 +22,7 @@ def angles(position: torch.Tensor, num_dims: int) -> tuple[torch.Tensor, torch.T
     """
     step = torch.arange(0, num_dims, 2, dtype=torch.int64, device=position.device)
     frequency = 1.0 / (_BASE ** (step / num_dims))
-    angle = position.float()[:, None, :, None] * frequency
+    angle = (position.float()[:, None, :, None] * frequency).repeat_interleave(2, dim=-1)
     return angle.cos(), angle.sin()
 
 
@@ -31,11 +31,13 @@ def rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> tor
 
     Args:
         heads: queries or keys, shape (b, h, t, d).
-        cosine: from ``angles``, shape (b, 1, t, r / 2) with r at most d.
+        cosine: from ``angles``, shape (b, 1, t, r) with r at most d.
         sine: like ``cosine``.
     """
-    num_dims = 2 * cosine.shape[-1]
+    num_dims = cosine.shape[-1]
     turning = widen(heads[..., :num_dims])
-    even, odd = turning[..., 0::2], turning[..., 1::2]
-    turned = torch.stack((even * cosine - odd * sine, odd * cosine + even * sine), dim=-1)
-    return torch.cat((turned.flatten(-2).to(heads.dtype), heads[..., num_dims:]), dim=-1)
+    across = torch.stack((-turning[..., 1::2], turning[..., 0::2]), dim=-1).flatten(-2)
+    turned = (turning * cosine + across * sine).to(heads.dtype)
+    if num_dims == heads.shape[-1]:
+        return turned
+    return torch.cat((turned, heads[..., num_dims:]), dim=-1)

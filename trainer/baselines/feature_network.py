@@ -1,0 +1,313 @@
+"""Small neural networks over the launch features, evaluated in numpy: what ships with the package.
+
+Owns the form of the network, its evaluation and its files. It needs neither torch, with which it is fitted
+(``trainer/fit/feature_network.py``), nor a GPU. Several networks that differ in their seed answer together.
+
+A network says log2(ns) as the logarithm of a sum of a few times, each a power law of the sizes with a learnt
+correction: launch floor, memory and arithmetic add up like that, and beyond the sizes of the training a power law
+goes on where a plain network would saturate.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from llmperf_common.features import named_features
+from trainer.baselines.simple import read_model_json, write_model_json
+from trainer.interface import Codes, Floats, Predicted, Rows
+
+NAME = "feature-network"
+WEIGHTS_FILE = "weights.npz"
+
+LARGEST_Z = 6.0
+"""Standardised features are cut here, as in fitting: one odd size must not drive the network."""
+NORM_EPSILON = 1e-5
+"""Added to the variance in a layer norm: torch's default, with which the networks are fitted."""
+TERM_SCALE_LOG2 = 3.0
+"""Log2(ns) that one unit of a network's output means: about the spread of measured times."""
+
+_ROWS_AT_ONCE = 64
+"""Rows of one matrix product, the last ones filled up with zeros: with products of one shape only, what a row
+gives does not depend on how many rows are asked for."""
+
+Single = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputScaling:
+    """How launch features become a network's input: g numbers and k marks of unknown values.
+
+    Attributes:
+        names: the features used, g of them.
+        mean: their means over the fitted kernels' launches, shape (g,).
+        scale: their standard deviations, shape (g,).
+        marked: positions of the features whose absence is marked, shape (k,).
+    """
+
+    names: tuple[str, ...]
+    mean: Floats
+    scale: Floats
+    marked: Codes
+
+    @classmethod
+    def fit(cls, features: Floats, names: tuple[str, ...]) -> Self:
+        """Measure the features of the fit rows; those that are constant are left out.
+
+        Args:
+            features: shape (n, f); NaN is unknown.
+            names: the f features.
+
+        Raises:
+            ValueError: No feature varies.
+        """
+        known = np.isfinite(features)
+        count = np.maximum(known.sum(axis=0), 1)
+        filled = np.where(known, features, 0.0)
+        mean = filled.sum(axis=0) / count
+        scale = np.sqrt((np.where(known, features - mean, 0.0) ** 2).sum(axis=0) / count)
+        used = np.flatnonzero(scale > _LEAST_SCALE)
+        if len(used) == 0:
+            raise ValueError("no feature varies over the fit rows")
+        share = 1 - known[:, used].mean(axis=0)
+        return cls(
+            names=tuple(names[column] for column in used),
+            mean=mean[used],
+            scale=scale[used],
+            marked=np.flatnonzero((share > _RARE) & (share < 1 - _RARE)),
+        )
+
+    def inputs(self, features: Floats) -> Single:
+        """Return the network's inputs, shape (n, g + k).
+
+        Args:
+            features: shape (n, g), the columns ``names``.
+        """
+        z = np.clip((features - self.mean) / self.scale, -LARGEST_Z, LARGEST_Z)
+        unknown = np.isnan(z)
+        z[unknown] = 0.0
+        return np.concatenate([z, unknown[:, self.marked]], axis=1).astype(np.float32)
+
+
+_LEAST_SCALE = 1e-4
+"""A feature that varies less is constant, as those of the only device are."""
+_RARE = 0.002
+"""A value that is unknown in fewer rows than this share (or known in fewer) gets no mark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """The weights of e networks of b residual blocks, with i inputs, h units and t terms; float32.
+
+    Attributes:
+        into: shape (e, i, h); into_bias: (e, h).
+        norm: gain and shift before each block, shape (e, b, 2, h).
+        up: shape (e, b, h, 2h); up_bias: (e, b, 2h).
+        down: shape (e, b, 2h, h); down_bias: (e, b, h).
+        last_norm: gain and shift before the output, shape (e, 2, h).
+        out: shape (e, h, t + 1), the last column gives the spread; out_bias: (e, t + 1).
+        skip: from the inputs straight to the terms, shape (e, i, t).
+    """
+
+    into: Single
+    into_bias: Single
+    norm: Single
+    up: Single
+    up_bias: Single
+    down: Single
+    down_bias: Single
+    last_norm: Single
+    out: Single
+    out_bias: Single
+    skip: Single
+
+    def __post_init__(self) -> None:
+        """Refuse arrays that do not fit together.
+
+        Raises:
+            ValueError: A shape is not as the others ask for, or a value is not finite.
+        """
+        if self.into.ndim != 3 or self.up.ndim != 4 or self.skip.ndim != 3:
+            raise ValueError("feature network: arrays with a wrong number of dimensions")
+        (e, i, h), b, t = self.into.shape, self.up.shape[1], self.skip.shape[2]
+        shapes = {
+            "into": (e, i, h), "into_bias": (e, h), "norm": (e, b, 2, h), "up": (e, b, h, 2 * h),
+            "up_bias": (e, b, 2 * h), "down": (e, b, 2 * h, h), "down_bias": (e, b, h),
+            "last_norm": (e, 2, h), "out": (e, h, t + 1), "out_bias": (e, t + 1), "skip": (e, i, t),
+        }  # fmt: skip
+        for name, wanted in shapes.items():
+            array = getattr(self, name)
+            if array.shape != wanted:
+                raise ValueError(f"feature network: {name} has shape {array.shape}, not {wanted}")
+            if not np.all(np.isfinite(array)):
+                raise ValueError(f"feature network: {name} has a value that is not finite")
+
+    @property
+    def num_networks(self) -> int:
+        """How many networks answer together."""
+        return len(self.into)
+
+    def answers(self, inputs: Single, network: int) -> tuple[Floats, Floats]:
+        """Return log2(ns) less the centre, and the spread, that one network gives; shape (n,) each.
+
+        Args:
+            inputs: shape (n, i).
+            network: 0 ... e - 1.
+        """
+        state = inputs @ self.into[network] + self.into_bias[network]
+        for block in range(self.up.shape[1]):
+            gain, shift = self.norm[network, block]
+            inner = _norm(state, gain, shift) @ self.up[network, block]
+            inner = _silu(inner + self.up_bias[network, block])
+            state = state + (inner @ self.down[network, block] + self.down_bias[network, block])
+        gain, shift = self.last_norm[network]
+        found = _norm(state, gain, shift) @ self.out[network] + self.out_bias[network]
+        terms = TERM_SCALE_LOG2 * (found[:, :-1] + inputs @ self.skip[network]).astype(np.float64)
+        largest = terms.max(axis=1)
+        log2_ns = largest + np.log2(np.exp2(terms - largest[:, None]).sum(axis=1))
+        return log2_ns, np.logaddexp(0.0, found[:, -1].astype(np.float64))
+
+
+def _norm(state: Single, gain: Single, shift: Single) -> Single:
+    centred = state - state.mean(axis=1, keepdims=True)
+    variance = np.mean(centred * centred, axis=1, keepdims=True)
+    return np.asarray(centred / np.sqrt(variance + np.float32(NORM_EPSILON)) * gain + shift)
+
+
+def _silu(values: Single) -> Single:
+    # The cut keeps exp within float32; beyond it silu is 0 to seven digits.
+    return np.asarray(values / (1.0 + np.exp(-np.clip(values, -80.0, 80.0))), dtype=np.float32)
+
+
+@dataclass(slots=True, kw_only=True)
+class FeatureNetwork:
+    """Fitted networks: the mean of what they say.
+
+    Attributes:
+        scaling: how features become inputs.
+        weights: of all networks.
+        centre_log2_ns: added to what the networks say.
+        spread_scale: factor on the networks' spreads, measured on the validation part.
+        chosen: how it was fitted, JSON values.
+    """
+
+    scaling: InputScaling
+    weights: Weights
+    centre_log2_ns: float
+    spread_scale: float
+    chosen: Mapping[str, Any]
+    name: str = NAME
+    refits: bool = False
+
+    def predict(self, rows: Rows) -> Predicted:
+        """Return the mean over the networks, and how far off they expect to be."""
+        inputs = self.scaling.inputs(named_features(rows.features, self.scaling.names))
+        log2_ns, spread = np.zeros(len(inputs)), np.zeros(len(inputs))
+        for first, num, filled in _batches(inputs):
+            for network in range(self.weights.num_networks):
+                time, width = self.weights.answers(filled, network)
+                log2_ns[first : first + num] += time[:num]
+                spread[first : first + num] += width[:num]
+        num_networks = self.weights.num_networks
+        return Predicted(
+            log2_ns=log2_ns / num_networks + self.centre_log2_ns,
+            spread=np.maximum(spread / num_networks * self.spread_scale, _LEAST_SPREAD),
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write ``model.json`` and ``weights.npz`` (half precision, to which fitting rounded them)."""
+        content = {
+            "name": self.name,
+            "centre_log2_ns": self.centre_log2_ns,
+            "spread_scale": self.spread_scale,
+            "features": [
+                {"feature": name, "mean": mean, "scale": scale}
+                for name, mean, scale in zip(
+                    self.scaling.names,
+                    self.scaling.mean.tolist(),
+                    self.scaling.scale.tolist(),
+                    strict=True,
+                )
+            ],
+            "marked": self.scaling.marked.tolist(),
+            "chosen": dict(self.chosen),
+        }
+        write_model_json(folder, content)
+        halves: dict[str, Any] = {
+            one.name: getattr(self.weights, one.name).astype(np.float16) for one in fields(Weights)
+        }
+        np.savez_compressed(folder / WEIGHTS_FILE, **halves)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read what ``save`` wrote.
+
+        Raises:
+            ValueError: A file is missing or damaged.
+        """
+        content = read_model_json(folder, NAME)
+        terms = content["features"]
+        return cls(
+            scaling=InputScaling(
+                names=tuple(str(one["feature"]) for one in terms),
+                mean=np.array([one["mean"] for one in terms], dtype=np.float64),
+                scale=np.array([one["scale"] for one in terms], dtype=np.float64),
+                marked=np.array(content["marked"], dtype=np.int64),
+            ),
+            weights=Weights(**read_arrays(folder / WEIGHTS_FILE, Weights, np.float32)),
+            centre_log2_ns=float(content["centre_log2_ns"]),
+            spread_scale=float(content["spread_scale"]),
+            chosen=dict(content["chosen"]),
+        )
+
+
+_LEAST_SPREAD = 1e-3
+"""Of log2: no launch is known to a thousandth."""
+
+
+def spread_scale(said: Predicted, log2_ns: Floats) -> float:
+    """Return the factor that makes the mean spread the mean error.
+
+    Args:
+        said: of launches that nothing was fitted on, with a spread.
+        log2_ns: their measured times, shape (n,).
+    """
+    assert said.spread is not None, "feature networks give a spread"
+    return float(np.mean(np.abs(said.log2_ns - log2_ns)) / np.mean(said.spread))
+
+
+def _batches(inputs: Single) -> Iterator[tuple[int, int, Single]]:
+    """Yield the first row, the number of rows, and these rows filled up to ``_ROWS_AT_ONCE``."""
+    for first in range(0, len(inputs), _ROWS_AT_ONCE):
+        part = inputs[first : first + _ROWS_AT_ONCE]
+        filled = np.zeros((_ROWS_AT_ONCE, inputs.shape[1]), dtype=np.float32)
+        filled[: len(part)] = part
+        yield first, len(part), filled
+
+
+def read_arrays(path: Path, kind: type, dtype: npt.DTypeLike | None) -> dict[str, Any]:
+    """Read the arrays of a ``.npz`` file that are named as the fields of ``kind``.
+
+    Args:
+        path: the file.
+        kind: a dataclass of arrays.
+        dtype: what they become; None leaves them as they are.
+
+    Raises:
+        ValueError: It cannot be read, or an array is missing.
+    """
+    try:
+        # Opened here: numpy leaves a damaged file open.
+        with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
+            return {
+                one.name: file[one.name] if dtype is None else file[one.name].astype(dtype)
+                for one in fields(kind)
+            }
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: {error}") from None

@@ -1,0 +1,191 @@
+"""The most similar train kernel as a predictor: what memory alone achieves.
+
+A kernel is looked up by its source: the train kernel whose token runs overlap most (``source_sets.py``, the measure
+that families are made by). The answer is what that one took at the launches nearest in size, moved by how the rooflines of
+both launches differ. A model that is no better than this has learnt no more than to recognise kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from llmperf_common.features import feature_names
+from llmperf_common.ids import sha256_hex
+from llmperf_common.source_sets import SourceSets
+from trainer.baselines.roofline import roofline_log2_ns
+from trainer.baselines.simple import read_model_json, weighted_median, write_model_json
+from trainer.interface import Codes, FitData, Floats, Predicted, Rows
+
+SOURCES_FILE = "sources.parquet"
+LAUNCHES_FILE = "launches.parquet"
+
+_SIZE_FEATURES = ("log2_work_items", "log2_local_items")
+_COLUMNS = (*_SIZE_FEATURES, "log2_ns", "log2_roofline_ns")
+_NUM_NEAREST = 5
+"""Launches whose median is taken: one may be an outlier, many reach far in size."""
+_MOST_MOVED_LOG2 = 2.0
+"""Launches of like size whose rooflines differ by more than a factor of 4 are not told apart by them: a scalar that
+bounds a loop in the one source may bound nothing in the other."""
+
+
+@dataclass(slots=True, kw_only=True)
+class NearestKernel:
+    """The k train sources and the n launches of their kernels.
+
+    Attributes:
+        sources: token runs of the sources.
+        sha256: of each source.
+        sizes: log2 of the work-items and of a group's, by launch, shape (n, 2); launches of a source are together.
+        log2_ns: log2 of the measured times, shape (n,).
+        roofline: log2 of the rooflines in ns, shape (n,).
+        starts: where each source begins among the launches, shape (k + 1,).
+        fallback_log2_ns: stands in for a roofline without a known term.
+        fallback_residual: the median residual: for a kernel without a source, or like no other.
+    """
+
+    sources: SourceSets
+    sha256: tuple[str, ...]
+    sizes: Floats
+    log2_ns: Floats
+    roofline: Floats
+    starts: Codes
+    fallback_log2_ns: float
+    fallback_residual: float
+    name: str = "nearest-kernel"
+    refits: bool = True
+
+    @classmethod
+    def fit(cls, data: FitData) -> Self:
+        """Remember the sources and launches of the train part; kernels without a source are left out."""
+        texts = _sources(data.rows)
+        fallback = weighted_median(data.log2_ns, data.weight)
+        roofline = roofline_log2_ns(data.rows, fallback)
+        numbers: dict[str, int] = {}
+        number = np.full(len(texts), -1, dtype=np.int64)
+        for row in np.unique(data.rows.kernel_row).tolist():
+            if texts[row]:
+                number[row] = numbers.setdefault(texts[row], len(numbers))
+        owner = number[data.rows.kernel_row]
+        order = np.argsort(owner, kind="stable")
+        order = order[owner[order] >= 0]
+        return cls(
+            sources=SourceSets.of_sources(list(numbers)),
+            sha256=tuple(sha256_hex(text.encode()) for text in numbers),
+            sizes=_short(_sizes(data.rows)[order]),
+            log2_ns=_short(data.log2_ns[order]),
+            roofline=_short(roofline[order]),
+            starts=np.searchsorted(owner[order], np.arange(len(numbers) + 1)),
+            fallback_log2_ns=fallback,
+            fallback_residual=weighted_median(data.log2_ns - roofline, data.weight),
+        )
+
+    def predict(self, rows: Rows) -> Predicted:
+        """Return the nearest kernel's times at the nearest sizes, moved by the difference of the rooflines."""
+        roofline = roofline_log2_ns(rows, self.fallback_log2_ns)
+        found = roofline + self.fallback_residual
+        texts, sizes = _sources(rows), _sizes(rows)
+        by_hash = {one: place for place, one in enumerate(self.sha256)}
+        kernels, index = np.unique(rows.kernel_row, return_inverse=True)
+        for position, kernel in enumerate(kernels.tolist()):
+            nearest = self._nearest(texts[kernel], by_hash)
+            if nearest is not None:
+                inside = np.flatnonzero(index == position)
+                found[inside] = self._times(nearest, sizes[inside], roofline[inside])
+        return Predicted(log2_ns=found)
+
+    def _nearest(self, source: str, by_hash: dict[str, int]) -> int | None:
+        if not source or not len(self.sources):
+            return None
+        same = by_hash.get(sha256_hex(source.encode()))
+        if same is not None:
+            return same
+        overlaps = self.sources.overlaps(source)
+        nearest = int(np.argmax(overlaps))
+        return nearest if overlaps[nearest] > 0 else None
+
+    def _times(self, source: int, sizes: Floats, roofline: Floats) -> Floats:
+        """The median over the launches of ``source`` nearest to each of ``sizes`` (shape (m, 2)), shape (m,)."""
+        part = slice(int(self.starts[source]), int(self.starts[source + 1]))
+        distance = np.abs(sizes[:, None, :] - self.sizes[part][None]).sum(axis=2)
+        nearest = np.argsort(distance, axis=1, kind="stable")[:, :_NUM_NEAREST]
+        moved = roofline[:, None] - self.roofline[part][nearest]
+        times = self.log2_ns[part][nearest] + np.clip(moved, -_MOST_MOVED_LOG2, _MOST_MOVED_LOG2)
+        return np.asarray(np.median(times, axis=1), dtype=np.float64)
+
+    def save(self, folder: Path) -> None:
+        """Write ``model.json``, ``sources.parquet`` and ``launches.parquet``."""
+        digests = pa.array([bytes.fromhex(one) for one in self.sha256], pa.binary(32))
+        counts = pa.array(np.diff(self.starts), pa.int32())
+        sources = self.sources.table().append_column("source_sha256", digests)
+        launches = pa.table(
+            {
+                name: pa.array(values.astype(np.float32))
+                for name, values in zip(
+                    _COLUMNS, (*self.sizes.T, self.log2_ns, self.roofline), strict=True
+                )
+            }
+        )
+        pq.write_table(
+            sources.append_column("num_launches", counts),
+            folder / SOURCES_FILE,
+            compression="zstd",
+            use_dictionary=False,
+        )
+        pq.write_table(launches, folder / LAUNCHES_FILE, compression="zstd")
+        content = {
+            "name": self.name,
+            "fallback_log2_ns": self.fallback_log2_ns,
+            "fallback_residual": self.fallback_residual,
+        }
+        write_model_json(folder, content)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read what ``save`` wrote.
+
+        Raises:
+            ValueError: A file is missing or damaged.
+        """
+        content = read_model_json(folder, "nearest-kernel")
+        try:
+            sources = pq.read_table(folder / SOURCES_FILE)
+            launches = pq.read_table(folder / LAUNCHES_FILE)
+        except (OSError, pa.ArrowException) as error:
+            raise ValueError(f"{folder}: {error}") from None
+        columns = [launches.column(name).to_numpy().astype(np.float64) for name in _COLUMNS]
+        counts = sources.column("num_launches").to_numpy().astype(np.int64)
+        if counts.sum() != len(launches):
+            raise ValueError(f"{folder}: {len(launches)} launches, the sources name {counts.sum()}")
+        return cls(
+            sources=SourceSets.of_table(sources),
+            sha256=tuple(one.hex() for one in sources.column("source_sha256").to_pylist()),
+            sizes=np.stack(columns[:2], axis=1),
+            log2_ns=columns[2],
+            roofline=columns[3],
+            starts=np.concatenate([[0], np.cumsum(counts)]),
+            fallback_log2_ns=float(content["fallback_log2_ns"]),
+            fallback_residual=float(content["fallback_residual"]),
+        )
+
+
+def _sources(rows: Rows) -> list[str]:
+    """The source of each kernels row, "" where there is none."""
+    if "source" not in rows.kernels.column_names:
+        return [""] * len(rows.kernels)
+    return [text or "" for text in rows.kernels.column("source").to_pylist()]
+
+
+def _short(values: Floats) -> Floats:
+    """As they are stored, so that a fitted model and a loaded one are the same bits."""
+    return values.astype(np.float32).astype(np.float64)
+
+
+def _sizes(rows: Rows) -> Floats:
+    columns = [feature_names().index(name) for name in _SIZE_FEATURES]
+    return np.nan_to_num(rows.features[:, columns])

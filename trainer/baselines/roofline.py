@@ -1,0 +1,54 @@
+"""The analytic roofline as a predictor: what the features say without having learnt anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from llmperf_common.features import feature_names
+from trainer.baselines.simple import read_model_json, weighted_median, write_model_json
+from trainer.interface import FitData, Floats, Predicted, Rows
+
+ROOFLINE_FEATURE = "log2_roofline_ns"
+
+
+def roofline_log2_ns(rows: Rows, fallback_log2_ns: float) -> Floats:
+    """Return log2 of the largest of the memory, arithmetic and launch terms, shape (n,).
+
+    Args:
+        rows: the launches.
+        fallback_log2_ns: taken where no term is known (a device whose peaks were not measured).
+    """
+    known = rows.features[:, feature_names().index(ROOFLINE_FEATURE)]
+    return np.where(np.isfinite(known), known, fallback_log2_ns)
+
+
+@dataclass(slots=True)
+class AnalyticRoofline:
+    """Predicts the roofline itself; the median of the training times where no term is known."""
+
+    fallback_log2_ns: float
+    name: str = "roofline"
+    refits: bool = True
+
+    @classmethod
+    def fit(cls, data: FitData) -> Self:
+        """Take the weighted median of the targets for launches without a term; nothing else is fitted."""
+        return cls(fallback_log2_ns=weighted_median(data.log2_ns, data.weight))
+
+    def predict(self, rows: Rows) -> Predicted:
+        """Return the largest term of each launch."""
+        return Predicted(log2_ns=roofline_log2_ns(rows, self.fallback_log2_ns))
+
+    def save(self, folder: Path) -> None:
+        """Write ``model.json``."""
+        write_model_json(folder, {"name": self.name, "fallback_log2_ns": self.fallback_log2_ns})
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read ``model.json``."""
+        content = read_model_json(folder, "roofline")
+        return cls(fallback_log2_ns=float(content["fallback_log2_ns"]))

@@ -1,0 +1,287 @@
+"""Fitting of the small networks over the launch features, in torch.
+
+Owns the network as torch sees it, its loss and its loop. What is fitted lives on in numpy
+(``trainer/baselines/feature_network.py``); both give the same to 1e-5 (tested).
+
+A step draws kernels, not rows, so that each kernel counts the same however many launches it has. The loss is the
+relative error of the time itself, linear beyond twice the measured time: a kernel whose loops make no turn on the
+chosen inputs would otherwise pull all of its kind towards it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from llmperf_common.features import feature_names, named_features
+from trainer.baselines.feature_network import (
+    TERM_SCALE_LOG2,
+    FeatureNetwork,
+    InputScaling,
+    Single,
+    Weights,
+    spread_scale,
+)
+from trainer.config import FeatureNetworkConfig, FitConfig
+from trainer.interface import Codes, FitData, Floats, Progress
+
+_TERM_BIAS = (-0.6, 0.2)
+"""First and last term's bias at the start: apart, so that they do not learn the same."""
+_SLOPE_BEYOND_TWICE = 2 * float(np.log(2))
+"""Of the loss per log2 beyond twice the measured time: what it is there."""
+_SPREAD_SHARE = 0.05
+"""Of the spread's likelihood in the loss; it fits one output only."""
+_WARM_UP_STEPS = 100
+_LAST_SHARE_OF_RATE = 0.005
+_MOST_GRADIENT = 1.0
+_BETAS = (0.9, 0.95)
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, state: Tensor) -> Tensor:
+        inner: Tensor = self.dropout(functional.silu(self.up(self.norm(state))))
+        added: Tensor = self.down(inner)
+        return state + added
+
+
+class Network(nn.Module):
+    """One network: inputs (n, i) to log2(ns) less the centre and the spread, (n,) each."""
+
+    def __init__(self, num_inputs: int, config: FeatureNetworkConfig) -> None:
+        """Draw the first weights from torch's generator."""
+        super().__init__()
+        width, terms = config.width, config.terms
+        self.into = nn.Linear(num_inputs, width)
+        self.blocks = nn.ModuleList(_Block(width, config.dropout) for _ in range(config.blocks))
+        self.last_norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, terms)
+        self.spread = nn.Linear(width, 1)
+        self.skip = nn.Linear(num_inputs, terms, bias=False)
+        nn.init.zeros_(self.skip.weight)
+        with torch.no_grad():
+            self.out.bias.copy_(torch.from_numpy(np.linspace(*_TERM_BIAS, terms)))
+
+    def of_time(self) -> list[nn.Parameter]:
+        """Return the weights that make the time: all but the spread's."""
+        return [
+            weight for name, weight in self.named_parameters() if not name.startswith("spread.")
+        ]
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log2(ns) less the centre, and the spread."""
+        state = self.into(inputs)
+        for block in self.blocks:
+            state = block(state)
+        last = self.last_norm(state)
+        terms = TERM_SCALE_LOG2 * (self.out(last).float() + self.skip(inputs).float())
+        # log2 of a sum of powers of 2, by torch's stable natural form.
+        log2_ns = torch.logsumexp(terms * float(np.log(2)), dim=-1) / float(np.log(2))
+        # Cut off: how large the errors are must not move what makes the time, or outliers would.
+        return log2_ns, functional.softplus(self.spread(last.detach())[:, 0].float())
+
+
+def relative_error_loss(error_log2: Tensor, log_share: float) -> Tensor:
+    """Return the loss of each row: |time / measured - 1| up to twice, linear in log2 beyond, shape (n,).
+
+    Args:
+        error_log2: log2(predicted / measured), shape (n,).
+        log_share: weight of |error_log2|, which keeps a gradient where the guess is far too short.
+    """
+    within = (torch.exp2(error_log2.clamp(max=1.0)) - 1).abs()
+    beyond = _SLOPE_BEYOND_TWICE * (error_log2 - 1).clamp(min=0.0)
+    return within + beyond + log_share * error_log2.abs()
+
+
+def fit_feature_network(
+    data: FitData, *, fit: FitConfig, config: FeatureNetworkConfig, progress: Progress
+) -> FeatureNetwork:
+    """Fit ``config.networks`` networks that differ in their seed.
+
+    Deterministic for a seed on a CPU with one thread.
+
+    Args:
+        data: rows and targets; rows of one kernel are found by ``rows.kernel_row``. The validation part scales
+            the spread; nothing is chosen by it.
+        fit: seed, threads and device.
+        config: size and schedule.
+        progress: receives a line a network and a few between.
+
+    Raises:
+        ValueError: No feature varies.
+    """
+    names = feature_names()
+    scaling = InputScaling.fit(data.rows.features, names)
+    inputs = scaling.inputs(named_features(data.rows.features, scaling.names))
+    centre = float(np.mean(data.log2_ns))
+    device = _device(fit)
+    with _threads(fit.num_threads):
+        networks = [
+            _fitted(
+                torch.from_numpy(inputs).to(device),
+                torch.from_numpy(data.log2_ns - centre).float().to(device),
+                _Draw(data.rows.kernel_row, config, seed=[fit.seed, number]),
+                config,
+                seed=_torch_seed(fit.seed, number),
+                progress=lambda line, number=number: progress(  # type: ignore[misc]
+                    f"feature-network {number + 1} of {config.networks}: {line}"
+                ),
+            )
+            for number in range(config.networks)
+        ]
+    model = FeatureNetwork(
+        scaling=scaling,
+        weights=weights_of(networks),
+        centre_log2_ns=centre,
+        spread_scale=1.0,
+        chosen={"seed": fit.seed, **config.model_dump(mode="json")},
+    )
+    return _scaled(model, data)
+
+
+def _scaled(model: FeatureNetwork, data: FitData) -> FeatureNetwork:
+    """Return ``model`` with spreads whose mean is the mean error on the validation part."""
+    if data.validation is None or data.validation_log2_ns is None:
+        return model
+    scale = spread_scale(model.predict(data.validation), data.validation_log2_ns)
+    return dataclasses.replace(model, spread_scale=scale)
+
+
+class _Draw:
+    """Draws the rows of a step: kernels with equal chance, then launch configs of each."""
+
+    def __init__(self, kernel: Codes, config: FeatureNetworkConfig, *, seed: list[int]) -> None:
+        self._generator = np.random.default_rng(seed)
+        self._order = np.argsort(kernel, kind="stable")
+        _, self._first, self._count = np.unique(
+            kernel[self._order], return_index=True, return_counts=True
+        )
+        self._shape = (config.kernels_per_step, config.configs_per_kernel)
+
+    def step(self) -> Codes:
+        chosen = self._generator.integers(0, len(self._first), self._shape[0])[:, None]
+        within = (self._generator.random(self._shape) * self._count[chosen]).astype(np.int64)
+        return np.asarray(self._order[(self._first[chosen] + within).ravel()])
+
+
+def _fitted(
+    inputs: Tensor,
+    target: Tensor,
+    draw: _Draw,
+    config: FeatureNetworkConfig,
+    *,
+    seed: int,
+    progress: Progress,
+) -> Network:
+    with torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
+        torch.manual_seed(seed)
+        network = Network(inputs.shape[1], config).to(inputs.device)
+        optimiser = torch.optim.AdamW(
+            network.parameters(), lr=1.0, weight_decay=config.weight_decay, betas=_BETAS
+        )
+        network.train()
+        for step in range(config.steps):
+            for group in optimiser.param_groups:
+                group["lr"] = _rate(step, config)
+            rows = torch.from_numpy(draw.step()).to(inputs.device)
+            given = inputs[rows]
+            given = given + config.noise * torch.randn_like(given)
+            with torch.autocast(inputs.device.type, torch.bfloat16, enabled=config.bfloat16):
+                log2_ns, spread = network(given)
+            error = log2_ns - target[rows]
+            # The Laplace likelihood of the error, whose best scale is the mean of its size.
+            width = spread.clamp(min=1e-3)
+            likelihood = error.detach().abs() / width + torch.log(width)
+            loss = relative_error_loss(error, config.log_share) + _SPREAD_SHARE * likelihood
+            optimiser.zero_grad(set_to_none=True)
+            loss.mean().backward()
+            nn.utils.clip_grad_norm_(network.of_time(), _MOST_GRADIENT)
+            nn.utils.clip_grad_norm_(network.spread.parameters(), _MOST_GRADIENT)
+            optimiser.step()
+            if (step + 1) % max(1, config.steps // 4) == 0:
+                progress(f"step {step + 1:,} of {config.steps:,}, loss {loss.mean().item():.3f}")
+    _round(network)
+    return network.eval()
+
+
+def _rate(step: int, config: FeatureNetworkConfig) -> float:
+    """Linear warm-up, then a cosine down to almost nothing."""
+    warm = min(1.0, (step + 1) / _WARM_UP_STEPS)
+    cosine = 0.5 * (1 + float(np.cos(np.pi * step / config.steps)))
+    return config.learning_rate * warm * max(_LAST_SHARE_OF_RATE, cosine)
+
+
+def _round(network: Network) -> None:
+    """Round the weights to half precision, in which they are stored."""
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.copy_(weight.half().float())
+
+
+def weights_of(networks: list[Network]) -> Weights:
+    """Return the weights of networks of one shape, as numpy evaluates them."""
+
+    def stacked(values: list[Tensor]) -> Single:
+        return np.stack([value.detach().cpu().numpy() for value in values])
+
+    def norm(one: nn.LayerNorm) -> Tensor:
+        return torch.stack([one.weight, one.bias])
+
+    def blocks(one: Network) -> Iterator[_Block]:
+        for block in one.blocks:
+            assert isinstance(block, _Block)
+            yield block
+
+    return Weights(
+        into=stacked([one.into.weight.T for one in networks]),
+        into_bias=stacked([one.into.bias for one in networks]),
+        norm=stacked([torch.stack([norm(b.norm) for b in blocks(one)]) for one in networks]),
+        up=stacked([torch.stack([b.up.weight.T for b in blocks(one)]) for one in networks]),
+        up_bias=stacked([torch.stack([b.up.bias for b in blocks(one)]) for one in networks]),
+        down=stacked([torch.stack([b.down.weight.T for b in blocks(one)]) for one in networks]),
+        down_bias=stacked([torch.stack([b.down.bias for b in blocks(one)]) for one in networks]),
+        last_norm=stacked([norm(one.last_norm) for one in networks]),
+        out=stacked([torch.cat([one.out.weight, one.spread.weight]).T for one in networks]),
+        out_bias=stacked([torch.cat([one.out.bias, one.spread.bias]) for one in networks]),
+        skip=stacked([one.skip.weight.T for one in networks]),
+    )
+
+
+def torch_answers(network: Network, inputs: Single) -> tuple[Floats, Floats]:
+    """Return what ``Weights.answers`` does, by torch in float32: the two are compared."""
+    with torch.inference_mode():
+        log2_ns, spread = torch.stack(network(torch.from_numpy(inputs))).double().numpy()
+    return log2_ns, spread
+
+
+def _torch_seed(seed: int, number: int) -> int:
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+
+
+def _device(fit: FitConfig) -> torch.device:
+    if fit.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(fit.device)
+
+
+@contextlib.contextmanager
+def _threads(wanted: int) -> Iterator[None]:
+    """Let torch use so many threads; 0 leaves its own choice."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(wanted or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,282 @@
+"""The factors of kernels from a dataset that measured some of their launches.
+
+Owns which rows may say something about a kernel: ok rows that time one launch each, on a device class that the run knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from llmperf_common.ids import sha256_hex
+from llmperf_common.metrics import encode
+from llmperf_common.notebook import html_table
+from llmperf_common.splits import unit_hashes
+from trainer.data.dataset import TrainingData
+from trainer.errors import BadInput
+from trainer.prediction.few_shot import Launches, few_shot_of_predictions, posterior
+from trainer.run.folder import PREDICTIONS_FILE
+from trainer.run.kernel_factors import (
+    FewShot,
+    KernelFactor,
+    KernelFactors,
+    floor_ns,
+    work_share,
+)
+from trainer.run.loaded import LoadedRun
+
+_HEAD = ("kernel", "device", "launches", "factor", "times or over, 1 sd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationSummary:
+    """What measured launches said.
+
+    Attributes:
+        folder: the run that the factors were written into.
+        factors: of the kernels that were measured.
+        names: kernel id to name.
+        num_launches: launches used.
+        num_left_out: rows that time several launches a reading, or are of a device class that the run does not know.
+        notes: what a reader of the factors must know.
+    """
+
+    folder: Path
+    factors: Sequence[KernelFactor]
+    names: dict[str, str]
+    num_launches: int
+    num_left_out: int
+    notes: Sequence[str]
+
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        """Return a line a kernel: name, device class, launches, factor, its uncertainty as a factor."""
+        return [
+            (
+                self.names.get(one.kernel_id, one.kernel_id),
+                one.device_class,
+                str(one.num_launches),
+                f"{2**one.log2_factor:.3g}",
+                f"{2**one.sd_log2:.2f}",
+            )
+            for one in self.factors
+        ]
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return html_table(f"factors of {len(self.factors)} kernels", _HEAD, self.rows()) + notes
+
+
+TABLE_HEAD = _HEAD
+"""The columns of ``CalibrationSummary.rows``."""
+
+
+def calibrate_run(
+    run: LoadedRun, data: TrainingData, *, launches: int | None = None
+) -> CalibrationSummary:
+    """Work out the factor of each kernel that ``data`` measured and write them into the run.
+
+    Factors of other kernels that the run holds already stay.
+
+    Args:
+        run: the trained run.
+        data: a dataset with measured launches.
+        launches: most launches of a kernel that are used, chosen by the hash of their id; None takes all. The others
+            can then be scored by ``evaluate``.
+
+    Raises:
+        BadInput: No row can be used, or the run cannot say how kernels differ.
+    """
+    usable = _usable(run, data)
+    if not usable.any():
+        raise BadInput(_why_none(run, data, np.ones(len(data), dtype=bool)))
+    index = np.flatnonzero(usable)
+    if launches is not None:
+        index = _first_by_hash(data, index, launches)
+    few_shot = few_shot_of_run(run)
+    factors = _factors(run, few_shot, data, index)
+    found = KernelFactors(few_shot=few_shot, factors={one.key: one for one in factors})
+    (found if run.factors is None else run.factors.joined(found)).save(run.folder)
+    kernels = data.rows.kernels
+    names = zip(
+        kernels.column("kernel_id").to_pylist(), kernels.column("name").to_pylist(), strict=True
+    )
+    return CalibrationSummary(
+        folder=run.folder,
+        factors=factors,
+        names=dict(names),
+        num_launches=len(index),
+        num_left_out=int(np.sum(~usable)),
+        notes=_notes(run, few_shot, factors),
+    )
+
+
+def factor_of(
+    run: LoadedRun, data: TrainingData, *, kernel_id: str, name: str, source: str, device: str
+) -> KernelFactors:
+    """Return the factor of one kernel on one device class.
+
+    Args:
+        run: the trained run.
+        data: a dataset with measured launches of it.
+        kernel_id: of the kernel.
+        name: of the kernel: with ``source`` it finds a kernel that was built with other options.
+        source: of the kernel.
+        device: the device class.
+
+    Raises:
+        BadInput: There is no launch of it that can be used; the message says what there is.
+    """
+    inside = _rows_of(data, kernel_id, name, source)
+    on_device = inside & (data.texts("device_class") == device)
+    usable = on_device & data.single_launch
+    if not usable.any():
+        raise BadInput(
+            f"--measured: kernel {name!r} on {device}: {_why_none_of(data, inside, on_device, name)}"
+        )
+    few_shot = few_shot_of_run(run)
+    (found,) = _factors(run, few_shot, data, np.flatnonzero(usable))[:1]
+    return KernelFactors(few_shot=few_shot, factors={(kernel_id, device): found})
+
+
+def few_shot_of_run(run: LoadedRun) -> FewShot:
+    """Return how the run's kernels differ from their predictions; from its predictions if it was not stored.
+
+    Raises:
+        BadInput: The run has neither.
+    """
+    if run.few_shot is not None:
+        return run.few_shot
+    try:
+        predictions = pq.read_table(run.folder / PREDICTIONS_FILE)
+    except (OSError, pa.ArrowException) as error:
+        raise BadInput(
+            f"{run.folder}: cannot learn from measured launches, for it does not say how kernels differ "
+            f"({error}): train it again"
+        ) from None
+    floors = {name: floor_ns(device) for name, device in run.devices.items()}
+    return few_shot_of_predictions(predictions, run.name, floors, run.conformal.level)
+
+
+def _factors(
+    run: LoadedRun, few_shot: FewShot, data: TrainingData, index: npt.NDArray[np.intp]
+) -> list[KernelFactor]:
+    """The factor of each (kernel, device class) among the rows at ``index``, by kernel id."""
+    kernel_ids, classes = data.texts("kernel_id")[index], data.texts("device_class")[index]
+    sample_ids = data.texts("sample_id")[index]
+    codes = encode(kernel_ids, classes)
+    said = run.model.predict(data.rows.take(index)).log2_ns
+    floors = np.array([floor_ns(run.devices.get(name)) for name in classes.tolist()])
+    launches = Launches(
+        log2_measured=data.log2_ns[index],
+        log2_predicted=said,
+        share=work_share(said, floors),
+        kernel=codes,
+        family=codes,
+    )
+    _, first = np.unique(codes, return_index=True)
+    known = posterior(few_shot, launches, len(first))
+    return [
+        KernelFactor(
+            kernel_id=str(kernel_ids[place]),
+            device_class=str(classes[place]),
+            log2_factor=float(known.median[code]),
+            sd_log2=float(known.sd[code]),
+            num_launches=int(np.sum(codes == code)),
+            sample_ids=tuple(sorted(sample_ids[codes == code].tolist())),
+        )
+        for code, place in enumerate(first.tolist())
+    ]
+
+
+def _usable(run: LoadedRun, data: TrainingData) -> npt.NDArray[np.bool_]:
+    return data.single_launch & np.isin(data.texts("device_class"), sorted(run.devices))
+
+
+def _first_by_hash(
+    data: TrainingData, index: npt.NDArray[np.intp], launches: int
+) -> npt.NDArray[np.intp]:
+    """The rows of each kernel with the smallest hashes: the same on every machine, whatever the order of rows."""
+    codes = data.kernel_codes()[index]
+    draws = unit_hashes(0, "calibrate", data.texts("sample_id")[index].tolist())
+    order = np.lexsort((draws, codes))
+    _, first, counts = np.unique(codes[order], return_index=True, return_counts=True)
+    rank = np.arange(len(order)) - np.repeat(first, counts)
+    return np.sort(index[order[rank < launches]])
+
+
+def _rows_of(data: TrainingData, kernel_id: str, name: str, source: str) -> npt.NDArray[np.bool_]:
+    """Which rows are of a kernel: by its id, else by its name and the hash of its source, shape (n,)."""
+    inside = np.asarray(data.texts("kernel_id") == kernel_id)
+    if inside.any():
+        return inside
+    kernels = data.rows.kernels
+    names, hashes = (kernels.column(one).to_pylist() for one in ("name", "source_sha256"))
+    wanted = (name, sha256_hex(source.encode()))
+    equal = np.array([pair == wanted for pair in zip(names, hashes, strict=True)], dtype=bool)
+    return np.asarray(equal[data.rows.kernel_row])
+
+
+def _why_none(run: LoadedRun, data: TrainingData, rows: npt.NDArray[np.bool_]) -> str:
+    classes = set(data.texts("device_class")[rows].tolist())
+    if not classes & set(run.devices):
+        return (
+            f"--data: the rows are of {', '.join(sorted(classes))}; the model was trained on "
+            f"{', '.join(sorted(run.devices))}: measure on one of these"
+        )
+    return (
+        "--data: every ok row times several launches a reading, which says nothing of a single one: collect "
+        "with larger sizes"
+    )
+
+
+def _why_none_of(
+    data: TrainingData,
+    inside: npt.NDArray[np.bool_],
+    on_device: npt.NDArray[np.bool_],
+    name: str,
+) -> str:
+    if on_device.any():
+        return "each of its rows times several launches a reading, which says nothing of a single one: measure larger sizes"
+    if inside.any():
+        classes = sorted(set(data.texts("device_class")[inside].tolist()))
+        return f"it was measured on {', '.join(classes)} only: measure it on this device, or choose that one"
+    names = data.rows.kernels.column("name").to_pylist()
+    if name in names:
+        return (
+            "the dataset has a kernel of this name, but no ok launch of this source: its launches failed, or it "
+            "was another version of the source. See `llmperf dataset stats`"
+        )
+    few = ", ".join(sorted(set(names))[:5])
+    return (
+        f"the dataset has no row of it; it has {few}{' and others' if len(set(names)) > 5 else ''}"
+    )
+
+
+def _notes(run: LoadedRun, few_shot: FewShot, factors: Sequence[KernelFactor]) -> list[str]:
+    notes = []
+    fitted = set(run.kernels.column("kernel_id").to_pylist())
+    num_fitted = sum(one.kernel_id in fitted for one in factors)
+    if num_fitted:
+        notes.append(
+            f"{num_fitted} of these kernels were trained on: how kernels differ was learnt from unseen "
+            "ones, so intervals are calibrated for unseen kernels only"
+        )
+    unsure = [one for one in few_shot.bands.values() if one.guarantee == "none"]
+    if unsure:
+        notes.append(
+            f"intervals: {unsure[0].num_groups} calibration families are too few for {few_shot.level:.0%}; the "
+            "largest error seen is used, without guarantee"
+        )
+    if "validation" in few_shot.source:
+        notes.append(
+            "how kernels differ was learnt from the validation part as well, which chose the model: intervals "
+            "may be a little narrow"
+        )
+    return notes

@@ -1,0 +1,102 @@
+"""Which sources a run knows, and of which family each was: what tells a near duplicate that was collected later.
+
+Owns ``families.parquet``. It holds every kernel that training looked at, for a near duplicate of a kernel that chose the
+model or made its intervals is no test either. It holds no source: token runs as hashes (``source_sets.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from llmperf_common.families import MIN_JACCARD
+from llmperf_common.source_sets import SourceSets
+from trainer.data.dataset import TrainingData
+from trainer.run.folder import FAMILIES_FILE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownFamilies:
+    """The n different sources of a run.
+
+    Attributes:
+        sources: their token runs.
+        sha256: of each source, in hexadecimal.
+        family_id: of each, as the run's dataset had it.
+        fitted: whether a kernel of the source was fitted, shape (n,).
+    """
+
+    sources: SourceSets
+    sha256: tuple[str, ...]
+    family_id: tuple[str, ...]
+    fitted: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of_data(cls, data: TrainingData, fitted_rows: npt.NDArray[np.intp]) -> Self:
+        """Take the kernels of the usable rows; those without a source are left out.
+
+        Args:
+            data: what the run was made from.
+            fitted_rows: rows that were fitted.
+        """
+        kernels = data.rows.kernels
+        texts = kernels.column("source").to_pylist()
+        hashes = kernels.column("source_sha256").to_pylist()
+        families = kernels.column("family_id").to_pylist()
+        fitted = set(np.unique(data.rows.kernel_row[fitted_rows]).tolist())
+        found: dict[str, tuple[str, str, bool]] = {}
+        for row in np.unique(data.rows.kernel_row).tolist():
+            if texts[row]:
+                before = found.get(hashes[row])
+                is_fitted = row in fitted or (before is not None and before[2])
+                found[hashes[row]] = (texts[row], families[row], is_fitted)
+        return cls(
+            sources=SourceSets.of_sources([text for text, _, _ in found.values()]),
+            sha256=tuple(found),
+            family_id=tuple(family for _, family, _ in found.values()),
+            fitted=np.array([flag for _, _, flag in found.values()], dtype=bool),
+        )
+
+    def like(self, source: str) -> list[int]:
+        """Return the positions of the sources that ``source`` is a near duplicate of."""
+        return np.flatnonzero(self.sources.overlaps(source) >= MIN_JACCARD).tolist()
+
+    def save(self, folder: Path) -> None:
+        """Write ``families.parquet`` into ``folder``."""
+        table = self.sources.table()
+        columns = {
+            "source_sha256": pa.array([bytes.fromhex(one) for one in self.sha256], pa.binary(32)),
+            "family_id": pa.array(self.family_id, pa.string()),
+            "fitted": pa.array(self.fitted),
+        }
+        for place, (name, values) in enumerate(columns.items()):
+            table = table.add_column(place, name, values)
+        # Numbers and hashes that hardly repeat: a dictionary would only add to them.
+        pq.write_table(table, folder / FAMILIES_FILE, compression="zstd", use_dictionary=False)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self | None:
+        """Read ``families.parquet`` of a run; None from a run of an earlier release, which has none.
+
+        Raises:
+            ValueError: It is damaged.
+        """
+        path = folder / FAMILIES_FILE
+        if not path.exists():
+            return None
+        try:
+            table = pq.read_table(path)
+            return cls(
+                sources=SourceSets.of_table(table),
+                sha256=tuple(one.hex() for one in table.column("source_sha256").to_pylist()),
+                family_id=tuple(table.column("family_id").to_pylist()),
+                fitted=table.column("fitted").to_numpy().astype(bool),
+            )
+        except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+            raise ValueError(f"{path}: {error}") from None
