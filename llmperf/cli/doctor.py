@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _EXTRAS = {
     "opencl": ("pyopencl",),
     "cluster": ("ray", "redis"),
-    "train": ("lightgbm", "sklearn"),
-    "deepspeed": ("torch", "transformers", "safetensors", "deepspeed"),
+    "gbdt": ("lightgbm", "sklearn"),
+    "train": ("torch", "transformers", "tokenizers", "safetensors", "deepspeed"),
     "cuda": ("pycuda", "pynvml"),
 }
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-import tokenizers
+import tokenizers  # noqa: TID251
 
 from tests.unit.prompt_factory import LAUNCHES, PLAIN, SPARSE, dataset_rows, launch
 from trainer.errors import BadInput

@@ -140,7 +140,7 @@ def _finish(booster: Any, chosen: dict[str, Any]) -> Gbdt:
 
 
 def _booster(text: str) -> Any:
-    return require("lightgbm", "train").Booster(model_str=text)
+    return require("lightgbm", "gbdt").Booster(model_str=text)
 
 
 def _num_kernels(rows: Rows) -> int:
@@ -175,7 +175,7 @@ def _train(
     held_out: tuple[Rows, Floats | None] | None = None,
 ) -> Any:
     """Boost; with ``held_out`` stop early and keep the best number of trees."""
-    lightgbm = require("lightgbm", "train")
+    lightgbm = require("lightgbm", "gbdt")
     parameters = _parameters(chosen, fit, config)
     names = list(feature_names())
 
@@ -213,7 +213,7 @@ def grow_forest(
     Raises:
         MissingExtra: LightGBM is not installed.
     """
-    lightgbm = require("lightgbm", "train")
+    lightgbm = require("lightgbm", "gbdt")
     names = feature_names()
     chosen = _some_of_each(data.rows.kernel_row, config.configs_per_kernel, fit.seed)
     kernel = data.rows.kernel_row[chosen]

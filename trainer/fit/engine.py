@@ -328,7 +328,7 @@ def _deepspeed(ranks: Ranks) -> Any:
     """Import DeepSpeed without its chatter, and let it join the group."""
     os.environ.setdefault("DS_ACCELERATOR", ranks.device.type)
     os.environ.setdefault("LOCAL_RANK", str(ranks.local_rank))
-    deepspeed = require("deepspeed", "deepspeed")
+    deepspeed = require("deepspeed", "train")
     chatter = logging.getLogger("DeepSpeed")
     chatter.handlers.clear()  # they write to stdout
     chatter.propagate = True

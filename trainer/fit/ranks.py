@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from trainer.errors import BadInput, FitFailed
 
@@ -104,7 +105,7 @@ def _is_of_the_group(error: RuntimeError) -> bool:
     if isinstance(error, dist.DistError):
         return True
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return frames[-1].f_globals.get("__name__", "").startswith("torch.distributed")
+    return str(frames[-1].f_globals.get("__name__", "")).startswith("torch.distributed")
 
 
 def join_ranks(device: str = "auto") -> Ranks:
@@ -146,9 +147,7 @@ def _join(device: torch.device) -> None:
     # Sums of losses and objects travel by gloo on GPUs too: they never wait for a kernel.
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        dist.init_process_group(
-            backend, store=dist.HashStore(), rank=0, world_size=1, timeout=_TIMEOUT
-        )
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=_TIMEOUT)
     else:
         dist.init_process_group(backend, timeout=_TIMEOUT)
     atexit.register(_leave)

@@ -47,26 +47,34 @@ def fit_model(
         ValueError: The name is not known.
         MissingExtra: The model's library is not installed.
     """
-    if name == "gbdt":
-        chosen = like if isinstance(like, Gbdt) else None
-        return fit_gbdt(data, fit=config.train, config=config.gbdt, progress=progress, like=chosen)
-    if name == "feature-network":
-        return _feature_network(data, config, progress)
-    if name == "feature-ensemble":
-        return _feature_ensemble(data, config, progress)
-    if name == "log-linear":
-        return LaunchFloorLogLinear.fit(data, ridge=config.log_linear.ridge)
-    if name == "global-median":
-        return GlobalMedian.fit(data)
-    if name == "roofline":
-        return AnalyticRoofline.fit(data)
-    if name == "nearest-kernel":
-        return NearestKernel.fit(data)
-    raise ValueError(f"model {name!r} is not one that train knows")
+    model: Predictor
+    match name:
+        case "gbdt":
+            model = _gbdt(data, config, progress, like)
+        case "feature-network":
+            model = _feature_network(data, config, progress)
+        case "feature-ensemble":
+            model = _feature_ensemble(data, config, progress)
+        case "log-linear":
+            model = LaunchFloorLogLinear.fit(data, ridge=config.log_linear.ridge)
+        case "global-median":
+            model = GlobalMedian.fit(data)
+        case "roofline":
+            model = AnalyticRoofline.fit(data)
+        case "nearest-kernel":
+            model = NearestKernel.fit(data)
+        case _:
+            raise ValueError(f"model {name!r} is not one that train knows")
+    return model
+
+
+def _gbdt(data: FitData, config: TrainConfig, progress: Progress, like: Predictor | None) -> Gbdt:
+    chosen = like if isinstance(like, Gbdt) else None
+    return fit_gbdt(data, fit=config.train, config=config.gbdt, progress=progress, like=chosen)
 
 
 def _feature_network(data: FitData, config: TrainConfig, progress: Progress) -> FeatureNetwork:
-    require("torch", "deepspeed")
+    require("torch", "train")
     from trainer.fit.feature_network import fit_feature_network  # noqa: PLC0415  (torch)
 
     return fit_feature_network(

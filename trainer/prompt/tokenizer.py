@@ -17,7 +17,7 @@ from llmperf_common.extras import require
 from trainer.data.tokens import Ids
 from trainer.errors import BadInput
 
-EXTRA = "deepspeed"
+EXTRA = "train"
 FILE = "tokenizer.json"
 PADDING = "<pad>"
 """Token 0 of a tokenizer trained here."""

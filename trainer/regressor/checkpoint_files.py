@@ -78,7 +78,7 @@ def tensors_in(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
     Raises:
         BadInput: The file is missing or damaged.
     """
-    safetensors = require("safetensors", "deepspeed")
+    safetensors = require("safetensors", "train")
     if not path.is_file():
         raise BadInput(f"{path}: no such file; the checkpoint is not whole")
     try:
@@ -153,7 +153,7 @@ def load_into(
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write tensors, sorted by name, in safetensors' format as ``transformers`` reads it."""
-    save_file = require("safetensors.torch", "deepspeed").save_file
+    save_file = require("safetensors.torch", "train").save_file
     whole = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
     save_file(whole, path, metadata={"format": "pt"})
 

@@ -117,16 +117,17 @@ class Regressor(nn.Module):
     def _read_cached(self, batch: TorchQueryBatch) -> torch.Tensor:
         """Return the launches' states, shape (g, k, width): each prefix is read once, its suffixes in chunks."""
         assert isinstance(self.backbone, Backbone), "asked for only where takes_cache"
-        length = batch.prefix_present.sum(dim=1).tolist()
         return torch.stack(
             [
                 suffix_states(
                     self.backbone,
-                    self._embed(batch.prefix_ids[number, : length[number]], None),
+                    self._embed(
+                        batch.prefix_ids[number, : int(batch.prefix_present[number].sum())], None
+                    ),
                     self._embed(batch.suffix_ids[number], batch.suffix_numbers.of(number)),
                     batch.suffix_present[number],
                 )
-                for number in range(len(length))
+                for number in range(len(batch.prefix_ids))
             ]
         )
 

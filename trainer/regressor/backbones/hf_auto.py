@@ -146,7 +146,7 @@ def _trial(backbone: Backbone) -> float:
 
 
 def _from_config(config: Mapping[str, Any]) -> Any:
-    transformers = require("transformers", "deepspeed")
+    transformers = require("transformers", "train")
     values = dict(config)
     kind = values.pop("model_type", None)
     values.pop("auto_map", None)  # names code inside the checkpoint's folder: never run
