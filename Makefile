@@ -23,7 +23,7 @@ demo: install
 	$(BIN)/python -m llmperf.demo $(DEMO)
 
 test: install
-	$(BIN)/python -m workers.device.provide $(RUNTIME) $(BIN)/python -m pytest -m "$(TESTS)" --numprocesses 2 --dist loadfile --durations 15
+	$(BIN)/python -m workers.device.provide $(RUNTIME) $(BIN)/python -m pytest -m "$(TESTS)" --numprocesses 3 --dist loadfile --durations 15
 
 nightly:
 	$(MAKE) test RUNTIME=--intel
