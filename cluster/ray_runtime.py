@@ -17,11 +17,11 @@ from ray.util import metrics as ray_metrics  # noqa: TID251
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: TID251
 
 from cluster.actor import CollectActor
-from cluster.environment import store_settings
 from cluster.metrics import METRICS, TAGS, Metric, MetricKind
 from cluster.reports import ActorReport, ActorSpec
 from cluster.runtime import ActorGone, ClusterAddressError
 from cluster.seats import ClusterNode
+from llmperf_common.store.environment import store_settings
 from workers.corpus import Corpus
 
 _ENVIRONMENT = {

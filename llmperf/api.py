@@ -132,10 +132,9 @@ def train_on_cluster(
         BadInput: As ``train``.
         MissingExtra: Ray or the model's library is not installed.
     """
-    from trainer.launch.ray import train_on_ray  # noqa: PLC0415
-
     from llmperf.cli.console import say  # noqa: PLC0415
     from llmperf.progress import show_of  # noqa: PLC0415
+    from trainer.launch.ray import train_on_ray  # noqa: PLC0415
 
     job = _train_job(data, out, preset, config, overrides, init)
     return train_on_ray(job, num_workers, show_of(progress, say))

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -66,8 +67,23 @@ def run_guarded(command: Callable[[], None]) -> None:
             code, text = Exit.BAD_INPUT, environment
         if code is None:
             raise
-        sys.stderr.write(f"llmperf: {text}\n")
+        if _is_said_elsewhere(error, code):
+            time.sleep(_FIRST_SPEAKS_S)
+        else:
+            sys.stderr.write(f"llmperf: {text}\n")
         sys.exit(code)
+
+
+_FIRST_SPEAKS_S = 10.0
+"""``torchrun`` ends all processes when one has ended: the first gets so long to say why."""
+
+
+def _is_said_elsewhere(error: BaseException, code: Exit) -> bool:
+    """Whether the first of the processes that ``torchrun`` started says the same: all have the same command."""
+    if os.environ.get("RANK", "0") == "0":
+        return False
+    is_echo = isinstance(error, LlmperfError) and error.is_echo
+    return is_echo or code in (Exit.USAGE, Exit.INTERRUPTED)
 
 
 def leave(code: str | int | None) -> NoReturn:

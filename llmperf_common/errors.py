@@ -46,6 +46,8 @@ class LlmperfError(Exception):
 
     Attributes:
         exit_code: what the command line ends with because of it.
+        is_echo: another process of the same command has said what is wrong.
     """
 
     exit_code: Exit = Exit.BAD_INPUT
+    is_echo: bool = False

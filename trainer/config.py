@@ -213,6 +213,23 @@ class JudgeConfig(Node):
     )
 
 
+class ClusterConfig(Node):
+    """How a training on a Ray cluster is placed and started again."""
+
+    start_timeout_s: float = Field(
+        default=120.0,
+        gt=0,
+        le=86_400,
+        description="Wait so long for room for all processes, at each start.",
+    )
+    max_restarts: int = Field(
+        default=3,
+        ge=0,
+        le=1000,
+        description="Starts in a row after a death, without a new checkpoint between them, before giving up.",
+    )
+
+
 class TrainConfig(Node):
     """The whole tree of ``llmperf train``."""
 
@@ -233,6 +250,7 @@ class TrainConfig(Node):
     optimiser: OptimiserConfig = OptimiserConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
+    cluster: ClusterConfig = ClusterConfig()
 
 
 def load_train_config(

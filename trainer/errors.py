@@ -8,7 +8,8 @@
     |       +-- RunExists          the output folder holds another run
     +-- BadInput                   a kernel, argument, size, device, run or dataset that cannot be used (exit 3)
     |   +-- SeenRows               rows of families trained on, without leave to score them
-    |   +-- FitFailed              a fit that cannot go on: a loss that is no number, a full disk, a dead process
+    |   +-- FitFailed              a fit that cannot go on: a loss that is no number, a full disk
+    |       +-- PeerLost           another process of the fit has ended
     +-- Interrupted                a fit that was asked to end, its state saved (exit 130)
 """
 
@@ -32,6 +33,12 @@ class SeenRows(BadInput):
 
 class FitFailed(BadInput):
     """A fit cannot go on. Its last whole checkpoint stays; the message says what to change."""
+
+
+class PeerLost(FitFailed):
+    """Another process of the fit has ended; that process, or what watches it, knows the cause."""
+
+    is_echo = True
 
 
 class Interrupted(LlmperfError):  # noqa: N818  (it names a state, as the house's other errors do)

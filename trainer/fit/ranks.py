@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from trainer.errors import BadInput, FitFailed
+from trainer.errors import BadInput, PeerLost
 
 _logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def lost_ranks() -> Iterator[None]:
     from.
 
     Raises:
-        FitFailed: A collective failed: another process of the group has ended.
+        PeerLost: A collective failed: another process of the group has ended.
     """
     try:
         yield
@@ -95,7 +95,7 @@ def lost_ranks() -> Iterator[None]:
         if not _is_of_the_group(error):
             raise
         _logger.debug("a collective failed", exc_info=error)
-        raise FitFailed(
+        raise PeerLost(
             "another process of this fit has ended (its own message says why): the last checkpoint "
             "stays; run the same command again to go on from it"
         ) from error

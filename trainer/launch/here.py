@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmperf_common.config import ConfigError
 from trainer.data.dataset import load_data
 from trainer.interface import Progress
 from trainer.launch.job import TrainJob
-from trainer.life.conductor import Conductor, follow
+from trainer.life.conductor import Conductor, Stop, follow
 from trainer.life.identity import LANGUAGE_MODEL
 from trainer.life.train import RunSummary, published_summary, train
 
@@ -16,19 +18,30 @@ if TYPE_CHECKING:
     from trainer.fit.ranks import Ranks
 
 
-def train_here(job: TrainJob, progress: Progress) -> RunSummary:
+def train_here(job: TrainJob, progress: Progress, *, stop: Stop | None = None) -> RunSummary:
     """Do this process's part of a training; the first prepares, says and publishes, all fit.
 
-    The environment names the others, as ``torchrun`` and Ray Train set it: ``RANK``, ``WORLD_SIZE`` and
-    ``MASTER_ADDR``.
+    The environment names the others as ``torchrun`` does: ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``,
+    ``MASTER_ADDR`` and ``MASTER_PORT``.
+
+    Args:
+        job: the training; the same in all processes.
+        progress: told where the training is; in the first process only.
+        stop: lets another thread end the fit; signals do that in the main thread.
 
     Raises:
         ConfigError: The run cannot be, or its folder holds something else.
-        BadInput: The dataset or the checkpoint cannot be used.
+        BadInput: The dataset or the checkpoint cannot be used, or a process does not see the folder.
+        FitFailed: The loss is no number, or a checkpoint cannot be written.
+        Interrupted: A signal or ``stop`` ended the fit; the state is saved.
+        FirstProcessFailedError: In the others, if the first process ended with an error.
     """
     rank, num_processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    init = job.pretrained()
-    is_shared = job.config.model == LANGUAGE_MODEL
+    stop = stop or Stop()
+    if num_processes > 1 and job.config.model != LANGUAGE_MODEL:
+        raise ConfigError(
+            f"model {job.config.model!r} is fitted by one process: start `llmperf train` without torchrun"
+        )
 
     def join() -> Ranks:
         from trainer.fit.ranks import join_ranks  # noqa: PLC0415  (torch)
@@ -36,13 +49,16 @@ def train_here(job: TrainJob, progress: Progress) -> RunSummary:
         return join_ranks(job.config.train.device)
 
     if rank > 0:
-        if is_shared:
-            from trainer.life.language import fit_prepared  # noqa: PLC0415  (torch)
+        from trainer.life.language import fit_prepared  # noqa: PLC0415  (torch)
 
-            follow(join(), lambda folder, ranks: fit_prepared(folder, ranks, _silent))
+        def fit(folder: Path, ranks: Ranks) -> object:
+            return fit_prepared(folder, ranks, _silent, interrupted=stop.asked)
+
+        follow(join(), fit, stop)
         return published_summary(job.out)
-    conductor = Conductor(join, num_processes if is_shared else 1)
+    conductor = Conductor(join, num_processes, stop)
     try:
+        init = job.pretrained()
         data = load_data(job.data)
         summary = train(data, job.config, job.out, progress, init=init, conductor=conductor)
     except BaseException as error:

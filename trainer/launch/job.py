@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llmperf_common.config import ConfigError
@@ -28,6 +28,21 @@ class TrainJob:
     out: Path
     config: TrainConfig
     init: str | None = None
+
+    def absolute(self) -> TrainJob:
+        """Return the job with absolute paths: processes on other nodes have other working directories."""
+        init = self.init if self.init in (None, RANDOM) else str(Path(str(self.init)).absolute())
+        return replace(
+            self,
+            data=self.data if "://" in self.data else str(Path(self.data).absolute()),
+            out=self.out.absolute(),
+            init=init,
+        )
+
+    def inputs(self) -> list[Path]:
+        """Return the local paths that every process reads."""
+        paths = [] if "://" in self.data else [Path(self.data)]
+        return paths if self.init in (None, RANDOM) else [*paths, Path(str(self.init))]
 
     def pretrained(self) -> Init | None:
         """Return the weights to start from; None for random ones.

@@ -6,6 +6,10 @@ a run to fit, or that the end has come.
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,17 +17,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmperf_common.errors import Exit, LlmperfError
+from trainer.errors import BadInput
+from trainer.run.folder import PREPARED_FOLDER
 
 if TYPE_CHECKING:
     from trainer.fit.ranks import Ranks
+
+_SIGHT_FILE = ".seen-by-all"
+"""In ``prepared/`` while the processes make sure that they see the same folder."""
 
 
 class FirstProcessFailedError(LlmperfError):
     """The first process of a training ended with an error; the others end with its exit code."""
 
+    is_echo = True
+
     def __init__(self, exit_code: Exit, message: str) -> None:
         super().__init__(f"the first process of the training ended: {message}")
         self.exit_code = exit_code
+
+
+@dataclass(slots=True)
+class Stop:
+    """How a process that does not get signals is asked to end its training.
+
+    Attributes:
+        asked: set it, and the fit saves a checkpoint after the step in hand and ends.
+        is_fitting: whether there is a fit that looks at ``asked``.
+    """
+
+    asked: threading.Event = field(default_factory=threading.Event)
+    is_fitting: bool = False
 
 
 @dataclass(slots=True)
@@ -35,27 +59,41 @@ class Conductor:
 
     join: Callable[[], Ranks]
     num_processes: int = 1
+    stop: Stop = field(default_factory=Stop)
     _ranks: Ranks | None = field(default=None, init=False)
-    _are_fitting: bool = field(default=False, init=False)
 
     @contextmanager
     def gathered(self, folder: Path) -> Iterator[Ranks]:
-        """Let every process fit the run that is prepared in ``folder``; the block is this one's fit."""
+        """Let every process fit the run that is prepared in ``folder``; the block is this one's fit.
+
+        Raises:
+            BadInput: Another process does not see the folder.
+        """
         ranks = self._joined()
-        ranks.broadcast({"fit": str(folder)})
-        self._are_fitting = True
+        token = uuid.uuid4().hex
+        sight = folder / PREPARED_FOLDER / _SIGHT_FILE
+        if ranks.world_size > 1:
+            sight.write_text(token, encoding="utf-8")
+        try:
+            ranks.broadcast({"fit": str(folder), "token": token})
+            _agree(ranks, folder, None)
+        finally:
+            sight.unlink(missing_ok=True)
+        self.stop.is_fitting = True
         yield ranks
-        self._are_fitting = False  # not after an error: it has ended the others, too
+        self.stop.is_fitting = False  # not after an error: it has ended the others, too
 
     def end(self, error: BaseException | None = None) -> None:
         """Send the others home, if they wait for a word."""
-        if self.num_processes == 1 or self._are_fitting:
+        if self.num_processes == 1 or self.stop.is_fitting:
             return
         failure = None
         if isinstance(error, LlmperfError):
             failure = {"exit_code": int(error.exit_code), "message": str(error)}
         elif error is not None:
-            failure = {"exit_code": int(Exit.BAD_INPUT), "message": repr(error)}
+            is_interrupt = isinstance(error, KeyboardInterrupt)
+            code = Exit.INTERRUPTED if is_interrupt else Exit.BAD_INPUT
+            failure = {"exit_code": int(code), "message": repr(error)}
         self._joined().broadcast({"failure": failure})
 
     def _joined(self) -> Ranks:
@@ -64,18 +102,45 @@ class Conductor:
         return self._ranks
 
 
-def follow(ranks: Ranks, fit: Callable[[Path, Ranks], object]) -> None:
+def follow(ranks: Ranks, fit: Callable[[Path, Ranks], object], stop: Stop) -> None:
     """What every process but the first does: fit when there is something to fit, until the end.
 
     Raises:
+        BadInput: This process, or another, does not see the run's folder.
         FirstProcessFailedError: The first process ended with an error.
     """
     while True:
         message: dict[str, Any] = ranks.broadcast(None)
         if "fit" in message:
-            fit(Path(message["fit"]), ranks)
+            folder = Path(message["fit"])
+            _agree(ranks, folder, _blindness(folder, message["token"]))
+            stop.is_fitting = True
+            fit(folder, ranks)
+            stop.is_fitting = False
             continue
         failure = message["failure"]
         if failure is not None:
             raise FirstProcessFailedError(Exit(failure["exit_code"]), failure["message"])
         return
+
+
+def _agree(ranks: Ranks, folder: Path, problem: str | None) -> None:
+    """Raise on all processes if one has a problem with ``folder``."""
+    problems = [one for one in ranks.gather(problem) if one is not None]
+    if problems:
+        raise BadInput(
+            f"{folder}: {'; '.join(problems)}: --out must lie on a file system that all nodes of the "
+            "training mount at the same path"
+        )
+
+
+def _blindness(folder: Path, token: str) -> str | None:
+    """Return why this process does not see what the first one sees in ``folder``; None if it does."""
+    who = f"process {os.environ.get('RANK', '?')} on {socket.gethostname()}"
+    try:
+        found = (folder / PREPARED_FOLDER / _SIGHT_FILE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return f"{who} does not see this folder"
+    except OSError as error:
+        return f"{who} cannot read this folder ({error.strerror})"
+    return None if found == token else f"{who} sees another folder there"

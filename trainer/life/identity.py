@@ -27,6 +27,7 @@ _NEUTRAL: Final[Mapping[str, tuple[str, ...]]] = {
     "optimiser": ("zero_stage",),
     "checkpoint": ("every_steps", "keep", "keep_after"),
     "log": ("every_steps", "tensorboard"),
+    "cluster": ("start_timeout_s", "max_restarts"),
 }
 """Keys that do not make another run."""
 

@@ -14,7 +14,7 @@ process read it.
 from __future__ import annotations
 
 import shutil
-import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,14 @@ from trainer.regressor.predictor import OFFSET_FOLDER, PROMPT_FOLDER, RegressorP
 from trainer.regressor.spec import RegressorSpec
 from trainer.regressor.weights import load_backbone, read_backbone_config
 from trainer.regressor_config import RegressorConfig
-from trainer.run.folder import CONFIG_FILE, FIT_FOLDER, PREPARED_FOLDER, read_json, write_json
+from trainer.run.folder import (
+    CONFIG_FILE,
+    FIT_FOLDER,
+    PREPARED_FOLDER,
+    PREPARING_FOLDER,
+    read_json,
+    write_json,
+)
 
 SPEC_FILE = "regressor.json"
 TOKENS_FOLDER = "tokens"
@@ -75,7 +82,7 @@ def fit_language_model(
     if not (folder / PREPARED_FOLDER).exists():
         prepare(folder, data, parts, train, config, init, progress)
     with conductor.gathered(folder) as ranks:
-        best = fit_prepared(folder, ranks, progress)
+        best = fit_prepared(folder, ranks, progress, interrupted=conductor.stop.asked)
     return predictor_of(folder, best, config, ranks)
 
 
@@ -93,7 +100,9 @@ def prepare(
     Raises:
         BadInput: A kernel's source is missing, no prompt fits, or the checkpoint cannot be used.
     """
-    temporary = Path(tempfile.mkdtemp(prefix=".preparing-", dir=folder))
+    temporary = folder / PREPARING_FOLDER
+    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed here
+    temporary.mkdir()
     try:
         encoder = new_encoder(train.rows, config.prompt, None if init is None else init.folder)
         train_rows = np.flatnonzero(parts == Part.TRAIN)
@@ -135,15 +144,22 @@ def prepare(
             )  # one that does not fit is refused before the first step
         content = {"spec": spec.to_json(), "init": None if place is None else str(place)}
         write_json(temporary / SPEC_FILE, content | {"offset": offset.name if offset else None})
-        temporary.chmod(0o755)
         temporary.rename(folder / PREPARED_FOLDER)
     finally:
         if temporary.exists():
             shutil.rmtree(temporary)
 
 
-def fit_prepared(folder: Path, ranks: Ranks, progress: Progress) -> Path:
+def fit_prepared(
+    folder: Path, ranks: Ranks, progress: Progress, *, interrupted: threading.Event | None = None
+) -> Path:
     """Fit what is prepared in ``folder``, from its newest checkpoint if there is one; all processes call it.
+
+    Args:
+        folder: the run.
+        ranks: the group.
+        progress: told where the fit is, in the first process.
+        interrupted: set by another thread to end the fit; signals end it, too.
 
     Returns:
         The folder of the best checkpoint.
@@ -177,6 +193,7 @@ def fit_prepared(folder: Path, ranks: Ranks, progress: Progress) -> Path:
         ),
         ranks,
         progress=progress,
+        interrupted=interrupted,
     )
     return result.best
 

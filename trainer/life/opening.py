@@ -49,6 +49,23 @@ def opened(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Iterat
             raise
 
 
+def is_held(out: Path) -> bool:
+    """Whether another process holds the folder of a run now."""
+    try:
+        descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # a file system without locks
+    finally:
+        os.close(descriptor)
+    return False
+
+
 @contextmanager
 def _locked(target: Path, out: Path) -> Iterator[None]:
     # The folder itself is locked: no file is left behind, and the lock goes with a killed process.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.environment import STORE_SETTINGS, store_settings
+from llmperf_common.store.environment import STORE_SETTINGS, store_settings
 
 SECRETS = {
     "AWS_ACCESS_KEY_ID": "AKIA",

@@ -1,7 +1,7 @@
-"""What actors get of the driver's environment: where the dataset's store is, and nothing that opens it.
+"""What processes of other nodes get of this one's environment: where the dataset's store is, and nothing that opens it.
 
-Owns the list. It goes to Ray as the actors' ``runtime_env``, which Ray's dashboard shows to whoever looks: credentials are
-each node's own, as boto3 finds them there.
+Owns the list. It goes to Ray as the ``runtime_env`` of actors, which Ray's dashboard shows to every user of it:
+credentials are each node's own, as boto3 finds them there.
 """
 
 from __future__ import annotations

@@ -1,0 +1,315 @@
+"""The trainer's door to Ray: joins a cluster, places the processes of a training, and asks them how it goes.
+
+Owns how Ray is used: a placement group holds the resources, an actor is a process, and Ray restarts neither (the
+driver does, visibly: ``supervision.py``). Checkpoints, logs and what is done are in the run's folder alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from llmperf_common.config import ConfigError
+from llmperf_common.errors import Exit, LlmperfError
+from llmperf_common.extras import require
+from llmperf_common.store.environment import store_settings
+from trainer.config import ClusterConfig
+from trainer.errors import Interrupted
+from trainer.fit.interruption import interruption
+from trainer.interface import Progress
+from trainer.launch.job import TrainJob
+from trainer.launch.places import Node, check_sight, places_of, threads_of
+from trainer.launch.supervision import Gone, GroupLost, supervised
+from trainer.launch.worker import Report, Worker
+from trainer.life.identity import LANGUAGE_MODEL
+from trainer.life.train import RunSummary
+
+ray: Any = require("ray", "cluster")
+_scheduling: Any = require("ray.util.scheduling_strategies", "cluster")
+_placement: Any = require("ray.util.placement_group", "cluster")
+
+_QUIET_S: Final = 3.0
+"""A wait for room that is longer than this is told."""
+_ANSWER_S: Final = 120.0
+"""For an actor's process to start, import the trainer and answer."""
+
+
+class ClusterTooSmall(LlmperfError):  # noqa: N818  (named for what is wrong)
+    """The cluster has no room for the processes asked for."""
+
+    exit_code = Exit.NO_DEVICE
+
+
+class RayUnreachable(LlmperfError, ValueError):  # noqa: N818  (named for what is wrong)
+    """The Ray cluster that was named cannot be joined."""
+
+    exit_code = Exit.USAGE
+
+
+def train_on_ray(job: TrainJob, num_workers: int, progress: Progress) -> RunSummary:
+    """Train over the nodes of a Ray cluster: the job's, that of ``RAY_ADDRESS``, or a local one.
+
+    Args:
+        job: the training. Its paths become absolute; all nodes must see them.
+        num_workers: processes, one a GPU where the cluster has GPUs and the config does not say ``cpu``.
+        progress: is told what the first process says, and each restart.
+
+    Raises:
+        ConfigError: The model is none that several processes fit, or as ``train``.
+        RayUnreachable: There is no cluster at ``RAY_ADDRESS``.
+        ClusterTooSmall: The processes found no room in time.
+        BadInput: As ``train``, or a node does not see a folder.
+        FitFailed: As ``train``, or processes died too often.
+        Interrupted: A signal ended it; the state is saved.
+    """
+    if job.config.model != LANGUAGE_MODEL:
+        raise ConfigError(
+            f"--cluster: model {job.config.model!r} is fitted by one process: leave --cluster out"
+        )
+    if num_workers < 1:
+        raise ConfigError(f"--workers {num_workers}: give at least 1")
+    config = job.config.cluster
+    with _connected(num_workers), interruption() as asked:
+        _check_out(job)
+        placed = job.absolute()
+
+        @contextlib.contextmanager
+        def start() -> Iterator[_RayGroup]:
+            with _room(num_workers, job, config, asked, progress) as room:
+                group = _RayGroup(room, placed)
+                try:
+                    yield group
+                finally:
+                    group.kill()
+
+        return supervised(start, max_restarts=config.max_restarts, progress=progress, asked=asked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Room:
+    """What is held of the cluster for one group.
+
+    Attributes:
+        group: Ray's placement group.
+        on_gpu: whether each process has a GPU.
+        num_threads: of each process, by bundle.
+    """
+
+    group: Any
+    on_gpu: bool
+    num_threads: Sequence[int]
+
+
+class _Process(Worker):
+    """A worker with what Ray knows of its place."""
+
+    def node(self) -> Node:
+        """Return the node of this process."""
+        return Node(
+            node_id=ray.get_runtime_context().get_node_id(),
+            host=os.uname().nodename,
+            address=ray.util.get_node_ip_address(),
+        )
+
+
+class _RayGroup:
+    """The actors of one start."""
+
+    def __init__(self, room: _Room, job: TrainJob) -> None:
+        self._room, self._job = room, job
+        self._actors = [
+            ray.remote(_Process)
+            .options(
+                num_cpus=0 if room.on_gpu else 1,
+                num_gpus=1 if room.on_gpu else 0,
+                max_restarts=0,
+                max_task_retries=0,
+                scheduling_strategy=_scheduling.PlacementGroupSchedulingStrategy(
+                    room.group, placement_group_bundle_index=index
+                ),
+                runtime_env={"env_vars": _environment(num_threads)},
+            )
+            .remote()
+            for index, num_threads in enumerate(room.num_threads)
+        ]
+        self._nodes: list[Node] = []
+        self._questions: dict[int, Any] = {}
+
+    def begin(self) -> int:
+        """Let all begin; return the step of the newest checkpoint.
+
+        Raises:
+            BadInput: A node does not see a folder.
+            GroupLost: A process died.
+        """
+        nodes: list[Node] = self._answers([actor.node.remote() for actor in self._actors])
+        # The ranks of a node follow one another: what neighbours exchange stays on the node.
+        order = sorted(range(len(nodes)), key=lambda index: nodes[index].node_id)
+        self._actors = [self._actors[index] for index in order]
+        self._nodes = [nodes[index] for index in order]
+        paths = self._job.inputs()
+        check_sight(
+            self._nodes, self._answers([actor.unseen.remote(paths) for actor in self._actors])
+        )
+        (port,) = self._answers([self._actors[0].free_port.remote()])
+        places = places_of(self._nodes, port=port, sees_one_gpu=self._room.on_gpu)
+        begun = [
+            actor.begin.remote(self._job, place)
+            for actor, place in zip(self._actors, places, strict=True)
+        ]
+        return int(self._answers(begun)[0])
+
+    def poll(self) -> list[Report | Gone | None]:
+        """Return what each said since the last call; None for one that has not answered yet."""
+        for rank, actor in enumerate(self._actors):
+            if rank not in self._questions:
+                self._questions[rank] = actor.report.remote()
+        ready, _ = ray.wait(
+            list(self._questions.values()), num_returns=len(self._actors), timeout=0
+        )
+        return [self._answer(rank, ready) for rank in range(len(self._actors))]
+
+    def stop(self) -> None:
+        """Ask all to save their state and end."""
+        for actor in self._actors:
+            actor.stop.remote()
+
+    def kill(self) -> None:
+        """End all processes, whatever they do."""
+        for actor in self._actors:
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.kill(actor)
+
+    def _answer(self, rank: int, ready: Sequence[Any]) -> Report | Gone | None:
+        question = self._questions[rank]
+        if question not in ready:
+            return None
+        del self._questions[rank]
+        try:
+            report = ray.get(question)
+        except ray.exceptions.RayError as error:
+            who = f"process {rank} on {self._nodes[rank].host}"
+            return Gone(who=who, why=_first_lines(error))
+        assert isinstance(report, Report), report
+        return report
+
+    def _answers(self, questions: list[Any]) -> list[Any]:
+        try:
+            return list(ray.get(questions, timeout=_ANSWER_S))
+        except ray.exceptions.RayError as error:
+            raise GroupLost(f"a process cannot be started ({_first_lines(error)})") from None
+
+
+@contextlib.contextmanager
+def _connected(num_workers: int) -> Iterator[None]:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if ray.is_initialized():
+        yield
+        return
+    address = os.environ.get("RAY_ADDRESS")
+    options: dict[str, Any] = {"address": address or "local"}
+    if not address:
+        # No more CPUs than are used: Ray starts an idle process for each.
+        num_cpus = min(num_workers, os.cpu_count() or 1)
+        options.update(include_dashboard=False, num_cpus=num_cpus)
+    try:
+        ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
+    except (ValueError, ConnectionError, RuntimeError) as error:
+        raise RayUnreachable(
+            f"cannot join the Ray cluster at RAY_ADDRESS={address!r}: {_first_lines(error)}: name HOST:PORT of its "
+            "head (6379 unless told otherwise), with the same versions of Ray and Python"
+            if address
+            else f"cannot start Ray here: {_first_lines(error)}"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _room(
+    num_workers: int,
+    job: TrainJob,
+    config: ClusterConfig,
+    asked: threading.Event,
+    progress: Progress,
+) -> Iterator[_Room]:
+    """Hold a GPU or a CPU for each process: close together for GPUs, far apart for CPUs."""
+    on_gpu = job.config.train.device == "cuda" or (
+        job.config.train.device == "auto" and ray.cluster_resources().get("GPU", 0) >= 1
+    )
+    kind = "GPU" if on_gpu else "CPU"
+    group = _placement.placement_group(
+        [{kind: 1}] * num_workers, strategy="PACK" if on_gpu else "SPREAD"
+    )
+    try:
+        _wait_for_room(group, num_workers, kind, config.start_timeout_s, asked, progress)
+        yield _Room(group=group, on_gpu=on_gpu, num_threads=_num_threads(group, num_workers, kind))
+    finally:
+        with contextlib.suppress(ray.exceptions.RayError):
+            _placement.remove_placement_group(group)
+
+
+def _wait_for_room(
+    group: Any,
+    num_workers: int,
+    kind: str,
+    timeout_s: float,
+    asked: threading.Event,
+    progress: Progress,
+) -> None:
+    began_s, is_told = time.monotonic(), False
+    while not group.wait(timeout_seconds=0.5):
+        waited_s = time.monotonic() - began_s
+        if asked.is_set():
+            raise Interrupted(
+                "interrupted before the training began; run the same command again to go on"
+            )
+        wanted = f"--workers {num_workers}: {num_workers} processes of 1 {kind} each"
+        if waited_s > timeout_s:
+            raise ClusterTooSmall(
+                f"{wanted} found no room within {timeout_s:.0f} s; {_free(kind)}: ask for fewer, wait for other "
+                "jobs, or add nodes (cluster.start_timeout_s waits longer)"
+            )
+        if waited_s > _QUIET_S and not is_told:
+            is_told = True
+            progress(f"{wanted}: waiting up to {timeout_s:.0f} s for room; {_free(kind)}")
+
+
+def _free(kind: str) -> str:
+    """Say what the cluster has and what of it is free."""
+    total = int(ray.cluster_resources().get(kind, 0))
+    free = int(ray.available_resources().get(kind, 0))
+    num_nodes = sum(bool(node["Alive"]) for node in ray.nodes())
+    return f"the cluster has {total} {kind}s on {num_nodes} nodes, {free} of them free"
+
+
+def _num_threads(group: Any, num_workers: int, kind: str) -> list[int]:
+    node_of = _placement.placement_group_table(group)["bundles_to_node_id"]
+    resources = {node["NodeID"]: node["Resources"] for node in ray.nodes()}
+    return threads_of([node_of[index] for index in range(num_workers)], resources, kind)
+
+
+def _environment(num_threads: int) -> dict[str, str]:
+    threads = os.environ.get("OMP_NUM_THREADS", str(num_threads))
+    return {**store_settings(os.environ), "OMP_NUM_THREADS": threads}
+
+
+def _check_out(job: TrainJob) -> None:
+    """Raise ConfigError where the run would lie in a Ray job's copy of the working directory."""
+    if not job.out.is_absolute() and ray.get_runtime_context().runtime_env.get("working_dir"):
+        raise ConfigError(
+            f"--out {job.out}: the working directory of a Ray job is a copy that Ray deletes: give an absolute path"
+        )
+
+
+def _first_lines(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:4])[:400] if lines else type(error).__name__

@@ -1,0 +1,235 @@
+"""What the driver of a training on a cluster does: starts the group of processes, listens, starts it again.
+
+Owns when a group is given up and what the user is shown. Where a training stands is read from its folder by the
+processes themselves, at each start. How processes are placed and asked is the ``Group``'s (``ray.py``).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from llmperf_common.config import ConfigError
+from llmperf_common.errors import Exit, LlmperfError
+from trainer.errors import BadInput, FitFailed, Interrupted
+from trainer.interface import Progress
+from trainer.launch.worker import Failed, Report
+from trainer.life.train import RunSummary
+
+_POLL_S: Final = 0.2
+_CAUSE_S: Final = 10.0
+"""Processes fail together when one dies. Ray knows which one died a moment later than its peers."""
+_FIRST_S: Final = 3.0
+"""The first process knows best why a training ended: its word is waited for so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """A process that is dead.
+
+    Attributes:
+        who: its number and host.
+        why: what Ray says of it.
+    """
+
+    who: str
+    why: str
+
+
+class WorkerCrashed(RuntimeError):  # noqa: N818  (named for what happened)
+    """A process of the training raised what is a bug of ours; the message is its traceback."""
+
+
+class GroupLost(Exception):  # noqa: N818  (named for what happened)
+    """A process died while the group was being started."""
+
+
+class Group(Protocol):
+    """The processes of one start, each on its place; by rank."""
+
+    def begin(self) -> int:
+        """Let all begin; return the step of the newest checkpoint.
+
+        Raises:
+            BadInput: A node does not see a folder.
+            GroupLost: A process died.
+        """
+        ...
+
+    def poll(self) -> Sequence[Report | Gone | None]:
+        """Return what each said since the last call; None for one that has not answered yet. Does not wait."""
+        ...
+
+    def stop(self) -> None:
+        """Ask all to save their state and end."""
+        ...
+
+
+StartGroup = Callable[[], AbstractContextManager[Group]]
+"""Places the processes of a group; on leaving, all of them are ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Death:
+    """Why a group has to be started again; ``traceback`` of a process that did not die, but crashed."""
+
+    why: str
+    traceback: str | None = None
+
+
+def supervised(
+    start: StartGroup,
+    *,
+    max_restarts: int,
+    progress: Progress,
+    asked: threading.Event,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> RunSummary:
+    """Run a training to its end, over as many groups as it takes.
+
+    Args:
+        start: places a group.
+        max_restarts: starts in a row, beyond the first, that may end by a death without a new checkpoint.
+        progress: is told what the first process says, and each restart.
+        asked: set to save the state and end.
+        clock: monotonic seconds.
+        sleep: waits for seconds.
+
+    Raises:
+        Interrupted: ``asked`` was set.
+        BadInput: As ``train``.
+        ConfigError: As ``train``.
+        FitFailed: As ``train``; or processes died too often.
+        WorkerCrashed: A process raised a bug of ours, each time.
+    """
+    num_failures, newest = 0, -1
+    while True:
+        try:
+            with start() as group:
+                step = group.begin()
+                if step > newest:
+                    num_failures, newest = 0, step
+                if step:
+                    progress(f"the newest checkpoint is of step {step}")
+                ended = _Watch(group, progress, asked, clock, sleep).end()
+        except GroupLost as error:
+            ended = _Death(str(error))
+        if isinstance(ended, RunSummary):
+            return ended
+        num_failures += 1
+        if num_failures > max_restarts:
+            raise _given_up(ended, num_failures)
+        progress(
+            f"{ended.why}: all processes are started again from the newest checkpoint "
+            f"({num_failures} of {max_restarts} restarts without a new one)"
+        )
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Listens to one group."""
+
+    group: Group
+    progress: Progress
+    asked: threading.Event
+    clock: Callable[[], float]
+    sleep: Callable[[float], object]
+    _is_told: bool = field(default=False, init=False)
+    _trouble_s: float | None = field(default=None, init=False)
+
+    def end(self) -> RunSummary | _Death:
+        """Return how the group ended.
+
+        Raises:
+            Interrupted: As ``supervised``, and its other foreseeable errors.
+        """
+        said: dict[int, Report | Gone] = {}
+        while True:
+            for rank, report in enumerate(self.group.poll()):
+                if report is not None:
+                    said[rank] = report
+                    if rank == 0 and isinstance(report, Report):
+                        for line in report.lines:
+                            self.progress(line)
+            ended = self._verdict(said)
+            if ended is not None:
+                return ended
+            self._pass_on_stop(said.get(0))
+            self.sleep(_POLL_S)
+
+    def _verdict(self, said: dict[int, Report | Gone]) -> RunSummary | _Death | None:
+        first = said.get(0)
+        outcome = first.outcome if isinstance(first, Report) else None
+        if isinstance(outcome, RunSummary):
+            return outcome
+        if isinstance(outcome, Failed) and outcome.is_foreseeable and not outcome.is_echo:
+            raise _error_of(outcome)
+        gone = next((one for one in said.values() if isinstance(one, Gone)), None)
+        if gone is not None:
+            return _Death(f"{gone.who} died ({gone.why})")
+        failures = [
+            one.outcome
+            for one in said.values()
+            if isinstance(one, Report) and isinstance(one.outcome, Failed)
+        ]
+        if not failures:
+            return None
+        now_s = self.clock()
+        self._trouble_s = now_s if self._trouble_s is None else self._trouble_s
+        known = [one for one in failures if one.is_foreseeable and not one.is_echo]
+        if known and now_s - self._trouble_s >= _FIRST_S:
+            raise _error_of(known[0])
+        if now_s - self._trouble_s >= _CAUSE_S:
+            failed = failures[0]
+            crash = None if failed.is_foreseeable else failed.message
+            return _Death(f"a process failed ({_last_line(failed.message)})", crash)
+        return None
+
+    def _pass_on_stop(self, first: Report | Gone | None) -> None:
+        if not self.asked.is_set():
+            return
+        if not (isinstance(first, Report) and first.is_fitting):
+            raise Interrupted(
+                "interrupted outside the fit: what was prepared and fitted is kept; run the same "
+                "command again to go on"
+            )
+        if not self._is_told:
+            self._is_told = True
+            self.progress("asked to end: the state is saved after the step in hand")
+            self.group.stop()
+
+
+def _given_up(death: _Death, num_starts: int) -> Exception:
+    if death.traceback is not None:
+        return WorkerCrashed(
+            f"in a process of the training, {num_starts} times:\n{death.traceback}"
+        )
+    return FitFailed(
+        f"{death.why}; {num_starts} starts in a row came to no new checkpoint: look at the node's memory and "
+        "disk, or set checkpoint.every_steps lower; the same command goes on from the newest checkpoint"
+    )
+
+
+def _error_of(failed: Failed) -> Exception:
+    """Return the error that the process raised, of the class that its exit code names."""
+    if failed.error_number is not None:
+        return OSError(failed.error_number, failed.message, failed.path)
+    if failed.exit_code == Exit.USAGE:
+        return ConfigError(failed.message)
+    if failed.exit_code == Exit.INTERRUPTED:
+        return Interrupted(failed.message)
+    if failed.exit_code == Exit.BAD_INPUT:
+        return BadInput(failed.message)
+    error = LlmperfError(failed.message)
+    error.exit_code = Exit(failed.exit_code or Exit.BAD_INPUT)
+    return error
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "no message"

@@ -1,0 +1,183 @@
+"""One process of a training on a cluster: does its part in a thread, and answers short questions meanwhile.
+
+Owns what crosses between this process and the driver: values that pickle, never a live exception. Knows nothing of
+Ray, which makes an actor of it (``ray.py``).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from llmperf_common.errors import LlmperfError
+from trainer.fit.checkpoint_folder import steps_in
+from trainer.launch.here import train_here
+from trainer.launch.job import TrainJob
+from trainer.launch.places import Place
+from trainer.life.conductor import Stop
+from trainer.life.opening import is_held
+from trainer.life.train import RunSummary
+from trainer.run.folder import CHECKPOINTS_FOLDER
+
+_WAIT_FOR_FOLDER_S = 60.0
+"""For the processes of a driver that was killed: Ray ends them some seconds later, and they hold the folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """How a process's part ended otherwise than well.
+
+    Attributes:
+        message: what went wrong: for a bug the traceback.
+        exit_code: of a foreseeable error; None for any other.
+        is_echo: another process knows the cause.
+        error_number: of a foreseeable error of the machine (a full disk); None for others.
+        path: of the same.
+    """
+
+    message: str
+    exit_code: int | None = None
+    is_echo: bool = False
+    error_number: int | None = None
+    path: str | None = None
+
+    @property
+    def is_foreseeable(self) -> bool:
+        """Whether the same would happen again."""
+        return self.exit_code is not None or self.error_number is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a process says when it is asked.
+
+    Attributes:
+        lines: for the user, since the last report.
+        is_fitting: whether it is in the fit, which saves its state when it is stopped.
+        outcome: how its part ended; None while it works.
+    """
+
+    lines: tuple[str, ...] = ()
+    is_fitting: bool = False
+    outcome: RunSummary | Failed | None = None
+
+
+class Worker:
+    """The part of one process."""
+
+    def __init__(self) -> None:
+        self._stop = Stop()
+        self._lines: deque[str] = deque()
+        self._outcome: RunSummary | Failed | None = None
+
+    def free_port(self) -> int:
+        """Return a port of this node that nothing listens on."""
+        with socket.socket() as free:
+            free.bind(("", 0))
+            return int(free.getsockname()[1])
+
+    def unseen(self, paths: Sequence[Path]) -> list[Path]:
+        """Return those of ``paths`` that are not here."""
+        return [path for path in paths if not path.exists()]
+
+    def begin(self, job: TrainJob, place: Place) -> int:
+        """Begin; return the step of the newest checkpoint, 0 without any."""
+        os.environ.update(
+            RANK=str(place.rank),
+            WORLD_SIZE=str(place.world_size),
+            LOCAL_RANK=str(place.local_rank),
+            MASTER_ADDR=place.address,
+            MASTER_PORT=str(place.port),
+        )
+        interface = _interface_of(place.own_address)
+        if interface is not None:
+            # Gloo would take the address that the host's name resolves to, often 127.0.1.1.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        if place.rank == 0:
+            logging.getLogger("trainer").addHandler(_Warnings(self._lines))
+        thread = threading.Thread(
+            target=self._work, args=(job, place.rank), name="llmperf-training", daemon=True
+        )
+        thread.start()
+        return max(steps_in(job.out / CHECKPOINTS_FOLDER), default=0)
+
+    def report(self) -> Report:
+        """Say what happened since the last report."""
+        outcome = self._outcome  # first: the lines before it are in this report or an earlier one
+        lines = tuple(self._lines.popleft() for _ in range(len(self._lines)))
+        return Report(lines=lines, is_fitting=self._stop.is_fitting, outcome=outcome)
+
+    def stop(self) -> None:
+        """Let the fit save its state after the step in hand and end."""
+        self._stop.asked.set()
+
+    def _work(self, job: TrainJob, rank: int) -> None:
+        try:
+            if rank == 0:
+                self._wait_for_folder(job.out)
+            self._outcome = train_here(job, self._lines.append, stop=self._stop)
+        except LlmperfError as error:
+            self._outcome = Failed(
+                message=str(error), exit_code=int(error.exit_code), is_echo=error.is_echo
+            )
+        except Exception as error:  # noqa: BLE001  (the boundary of this process)
+            self._outcome = _failed(error)
+
+    def _wait_for_folder(self, out: Path) -> None:
+        end_s = time.monotonic() + _WAIT_FOR_FOLDER_S
+        if is_held(out):
+            self._lines.append(
+                f"{out}: another process still works in it: waiting up to {_WAIT_FOR_FOLDER_S:.0f} s for its end"
+            )
+        while is_held(out) and time.monotonic() < end_s:
+            time.sleep(0.2)
+
+
+class _Warnings(logging.Handler):
+    """Adds warnings to the lines for the user: a worker's stderr is read by few."""
+
+    def __init__(self, lines: deque[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(record.getMessage())
+
+
+_MACHINE_ERRORS = frozenset(
+    {
+        errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG,
+        errno.ENOSPC, errno.EDQUOT, errno.EIO,
+    }
+)  # fmt: skip
+"""What the user mends; another start would meet it again."""
+
+
+def _failed(error: Exception) -> Failed:
+    if isinstance(error, OSError) and error.errno in _MACHINE_ERRORS:
+        path = error.filename2 or error.filename
+        return Failed(
+            message=error.strerror or str(error),
+            error_number=error.errno,
+            path=None if path is None else str(path),
+        )
+    return Failed(message=traceback.format_exc())
+
+
+def _interface_of(address: str) -> str | None:
+    """Return the network interface that has an IP address."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address == address for one in addresses):
+            return str(name)
+    return None
