@@ -160,8 +160,8 @@ def test_prompts_that_do_not_fit_are_refused(data, tmp_path):
 @pytest.mark.slow
 def test_sizes_and_sources_are_read(tmp_path):
     """A fitted model is worse where the sizes or the sources of the launches are exchanged."""
-    many = make_dataset(num_kernels=40, num_configs=16, seed=2).data()
-    longer = config("optimiser.max_steps=150", "regressor.width=64", "regressor.features=false")
+    many = make_dataset(num_kernels=24, num_configs=16, seed=2).data()
+    longer = config("optimiser.max_steps=100", "regressor.width=64", "regressor.features=false")
     summary = run(many, longer, tmp_path / "run")
     loaded = load_run(summary.folder)
     seen = pq.read_table(summary.folder / "predictions.parquet", columns=["sample_id", "split"])
