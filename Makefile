@@ -17,12 +17,13 @@ demo: install
 	$(BIN)/llmperf collect --corpus kernels --out $(DEMO)/data --device cpu --preset demo
 	$(BIN)/llmperf dataset verify $(DEMO)/data
 	$(BIN)/llmperf train --data $(DEMO)/data --preset gbdt --out $(DEMO)/model --set train.overwrite=true
+	$(BIN)/llmperf train --data $(DEMO)/data --preset tiny --out $(DEMO)/language-model --set train.overwrite=true
 	$(BIN)/llmperf evaluate $(DEMO)/model --data $(DEMO)/data --split test --out $(DEMO)/evaluation
 	$(BIN)/llmperf report $(DEMO)/data --evaluation $(DEMO)/evaluation --out $(DEMO)/report.html
 	$(BIN)/python -m llmperf.demo $(DEMO)
 
 test: install
-	$(BIN)/python -m workers.device.provide $(RUNTIME) $(BIN)/python -m pytest -m "$(TESTS)" --numprocesses 2 --dist loadfile --durations 15
+	$(BIN)/python -m workers.device.provide $(RUNTIME) $(BIN)/python -m pytest -m "$(TESTS)" --numprocesses 3 --dist loadfile --durations 15
 
 nightly:
 	$(MAKE) test RUNTIME=--intel

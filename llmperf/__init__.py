@@ -30,6 +30,7 @@ __all__ = [
     "predict_many",
     "report",
     "train",
+    "train_on_cluster",
     "verify",
 ]
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         predict_many,
         report,
         train,
+        train_on_cluster,
         verify,
     )
     from llmperf.prediction.record import Prediction

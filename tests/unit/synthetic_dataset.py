@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import json
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -72,6 +73,15 @@ DEVICE = Device(
     peak_fp64_gflops=None,
     launch_floor_ns=FLOOR_NS,
 )
+
+
+def take_out(folder: Path, name: str) -> None:
+    """Make a run look as if its release had not written the file ``name`` yet."""
+    (folder / name).unlink()
+    marker = folder / "published.json"
+    content = json.loads(marker.read_text())
+    del content["files"][name]
+    marker.write_text(json.dumps(content))
 
 
 def buffer_argument(position: int, name: str, access: Access, element_bytes: int = 4) -> Argument:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from llmperf_common.config import ConfigError, key_names
+from llmperf_common.config import ConfigError
 from llmperf_common.extras import MissingExtra, require
 from llmperf_common.features import feature_names
 from tests.unit.synthetic_dataset import FLOOR_NS, QUICK, make_dataset
@@ -20,7 +20,7 @@ from trainer.baselines.gbdt import Gbdt, family_folds, fit_gbdt
 from trainer.baselines.nearest_kernel import NearestKernel
 from trainer.baselines.roofline import AnalyticRoofline
 from trainer.baselines.simple import GlobalMedian, LaunchFloorLogLinear, weighted_median
-from trainer.config import TrainConfig, load_train_config
+from trainer.config import load_train_config
 from trainer.data.dataset import row_weights
 from trainer.errors import BadInput
 from trainer.interface import FitData, Predictor, Rows
@@ -210,38 +210,6 @@ def test_presets_resolve_and_unknown_ones_are_listed():
         load_train_config("gbdt", overrides=["gbdt.num_leafs=3"])
     with pytest.raises(ConfigError, match="at least 2"):
         load_train_config("gbdt", overrides=["gbdt.num_leaves=1"])
-
-
-def test_the_key_list_is_frozen():
-    assert list(key_names(TrainConfig)) == [
-        "model",
-        "train.seed",
-        "train.num_threads",
-        "train.balance",
-        "train.overwrite",
-        "split.kind",
-        "split.seed",
-        "split.held_out_share",
-        "split.public_suites",
-        "gbdt.num_rounds",
-        "gbdt.early_stopping_rounds",
-        "gbdt.learning_rate",
-        "gbdt.num_leaves",
-        "gbdt.min_rows_in_leaf",
-        "gbdt.feature_share",
-        "gbdt.row_share",
-        "gbdt.l2",
-        "gbdt.tune",
-        "gbdt.tune_min_families",
-        "gbdt.tune_folds",
-        "gbdt.tune_rows",
-        "log_linear.ridge",
-        "conformal.level",
-        "conformal.by_regime",
-        "conformal.cross_folds",
-        "judge.bootstrap_replicates",
-        "judge.min_configs",
-    ]
 
 
 def test_importing_the_trainer_loads_no_heavy_library():

@@ -14,7 +14,7 @@ import pytest
 from llmperf_common import ids
 from llmperf_common.config import ConfigError
 from llmperf_common.outputs import OutputTaken
-from tests.unit.synthetic_dataset import make_dataset, trained
+from tests.unit.synthetic_dataset import make_dataset, take_out, trained
 from trainer.config import load_train_config
 from trainer.data.dataset import TrainingData, data_from_tables
 from trainer.errors import BadInput, SeenRows
@@ -207,7 +207,7 @@ def test_a_run_without_its_families_says_what_was_not_checked(tmp_path):
     _, data, summary = trained()
     old = tmp_path / "run"
     shutil.copytree(summary.folder, old)
-    (old / "families.parquet").unlink()
+    take_out(old, "families.parquet")
     loaded = load_run(old)
     found = evaluate(loaded, data, "test", tmp_path / "out")
     assert found.num_rows == summary.num_rows["test"]

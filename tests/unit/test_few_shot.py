@@ -14,7 +14,7 @@ from llmperf.prediction.analysing import Analyst, Known
 from llmperf.prediction.filling import planned_filler
 from llmperf.prediction.model import Model
 from llmperf_common.conformal import Band
-from tests.unit.synthetic_dataset import DEVICE, make_dataset, trained
+from tests.unit.synthetic_dataset import DEVICE, make_dataset, take_out, trained
 from trainer.data.dataset import TrainingData, data_from_tables
 from trainer.errors import BadInput
 from trainer.evaluation.evaluate import evaluate
@@ -365,10 +365,10 @@ def test_a_sweep_has_the_factor_and_its_interval_in_every_row(run):
 
 def test_an_earlier_run_learns_from_its_predictions(run):
     assert run.few_shot is not None
-    (run.folder / "few_shot.json").unlink()
+    take_out(run.folder, "few_shot.json")
     old = load_run(run.folder)
     assert old.few_shot is None
     assert few_shot_of_run(old) == run.few_shot
-    (run.folder / "predictions.parquet").unlink()
+    take_out(run.folder, "predictions.parquet")
     with pytest.raises(BadInput, match="train it again"):
         few_shot_of_run(old)

@@ -69,12 +69,25 @@ METRIC_NAMES = """
 """
 EVENTS = "claimed timed finished committed refused published lost seat log"
 TRAIN_KEYS = """
-    model train.seed train.num_threads train.balance train.overwrite split.kind split.seed
-    split.held_out_share split.public_suites gbdt.num_rounds gbdt.early_stopping_rounds
-    gbdt.learning_rate gbdt.num_leaves gbdt.min_rows_in_leaf gbdt.feature_share
-    gbdt.row_share gbdt.l2 gbdt.tune gbdt.tune_min_families gbdt.tune_folds gbdt.tune_rows
-    log_linear.ridge conformal.level conformal.by_regime conformal.cross_folds
-    judge.bootstrap_replicates judge.min_configs
+model train.seed train.num_threads train.balance train.device train.overwrite split.kind split.seed
+split.held_out_share split.public_suites gbdt.num_rounds gbdt.early_stopping_rounds gbdt.learning_rate
+gbdt.num_leaves gbdt.min_rows_in_leaf gbdt.feature_share gbdt.row_share gbdt.l2 gbdt.tune
+gbdt.tune_min_families gbdt.tune_folds gbdt.tune_rows feature_network.networks feature_network.width
+feature_network.blocks feature_network.terms feature_network.steps feature_network.kernels_per_step
+feature_network.configs_per_kernel feature_network.learning_rate feature_network.weight_decay
+feature_network.dropout feature_network.noise feature_network.log_share feature_network.bfloat16
+feature_ensemble.trees feature_ensemble.num_leaves feature_ensemble.min_rows_in_leaf
+feature_ensemble.learning_rate feature_ensemble.feature_share feature_ensemble.row_share feature_ensemble.l2
+feature_ensemble.configs_per_kernel feature_ensemble.caution log_linear.ridge conformal.level
+conformal.by_regime conformal.cross_folds judge.bootstrap_replicates judge.min_configs prompt.form
+prompt.max_tokens prompt.too_long prompt.vocabulary packing.lengths packing.configs_per_kernel
+packing.tokens_per_step packing.tokens_per_pass regressor.backbone regressor.reads regressor.width
+regressor.depth regressor.heads regressor.lora_rank regressor.activation_checkpointing regressor.features
+regressor.head regressor.head_width regressor.offset optimiser.loss optimiser.learning_rate
+optimiser.backbone_learning_rate optimiser.schedule optimiser.final_share optimiser.warmup_steps
+optimiser.max_steps optimiser.weight_decay optimiser.beta_2 optimiser.clip_norm optimiser.precision
+optimiser.zero_stage optimiser.evaluate_every_steps optimiser.patience checkpoint.every_steps checkpoint.keep
+checkpoint.keep_after log.every_steps log.tensorboard
 """
 CODES = """
     build_error build_timeout compiler_crash launch_error device_fault hang out_of_memory
@@ -134,7 +147,10 @@ def test_metrics_and_events() -> None:
 
 def test_presets() -> None:
     assert preset_names("collect") == ["400k", "default", "demo"]
-    assert preset_names("train") == ["gbdt", "log-linear"]
+    assert preset_names("train") == [
+        "codegen-2b", "codegen-350m", "feature-ensemble", "feature-network", "gbdt", "log-linear", "paper-2b",
+        "paper-350m", "small", "tiny",
+    ]  # fmt: skip
 
 
 def test_exported_names() -> None:

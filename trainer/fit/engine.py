@@ -27,6 +27,7 @@ from llmperf_common.extras import require
 from trainer.fit.loss import LossKind, losses
 from trainer.fit.ranks import Ranks
 from trainer.fit.step_source import Pass
+from trainer.regressor.parameter_groups import parameter_groups
 from trainer.regressor_config import OptimiserConfig
 
 _logger = logging.getLogger(__name__)
@@ -113,9 +114,10 @@ class Engine:
         self._is_stage_3 = optimiser.zero_stage == 3
         with _chatter_logged():
             deepspeed = _deepspeed(ranks)
-            groups, self._shares = _parameter_groups(self._parameters, optimiser)
+            groups = parameter_groups(model, optimiser)
+            self._shares = [group["lr"] / optimiser.learning_rate for group in groups]
             adam = torch.optim.AdamW(
-                groups,
+                [{"params": one["params"], "weight_decay": one["weight_decay"]} for one in groups],
                 lr=optimiser.learning_rate,
                 betas=(_BETA_1, optimiser.beta_2),
                 fused=ranks.device.type == "cuda",
@@ -272,32 +274,6 @@ class _Objective(nn.Module):
         target, weight = one.log2_ns.to(predicted.device), one.weight.to(predicted.device)
         sums = losses(self._kind, predicted, spread, target, weight)
         return sums.objective * scale, sums.of_time
-
-
-def _parameter_groups(
-    parameters: Mapping[str, nn.Parameter], optimiser: OptimiserConfig
-) -> tuple[list[dict[str, Any]], list[float]]:
-    """Return AdamW's groups, and the share of the learning rate that each has.
-
-    Matrices decay, vectors do not.
-    """
-    of_backbone = (optimiser.backbone_learning_rate or optimiser.learning_rate) / (
-        optimiser.learning_rate
-    )
-    groups: list[dict[str, Any]] = []
-    shares: list[float] = []
-    for is_backbone in (True, False):
-        for is_matrix in (True, False):
-            members = [
-                parameter
-                for name, parameter in parameters.items()
-                if name.startswith(BACKBONE) == is_backbone and (parameter.ndim > 1) == is_matrix
-            ]
-            if members:
-                decay = optimiser.weight_decay if is_matrix else 0.0
-                groups.append({"params": members, "weight_decay": decay})
-                shares.append(of_backbone if is_backbone else 1.0)
-    return groups, shares
 
 
 def _put_back(model: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:

@@ -58,7 +58,12 @@ class TrainJob:
                     f"--init is missing: regressor.backbone={backbone} starts from a Hugging Face "
                     "checkpoint; give its folder, or say --init random to train from scratch"
                 )
+        elif not backbone and self.init is not None:
+            raise ConfigError(
+                f"--init {self.init}: model {self.config.model!r} has no weights to start from"
+            )
         elif self.init not in (None, RANDOM):
-            what = f"backbone {backbone!r}" if backbone else f"model {self.config.model!r}"
-            raise ConfigError(f"--init {self.init}: {what} takes no pretrained weights")
+            raise ConfigError(
+                f"--init {self.init}: backbone {backbone!r} takes no pretrained weights"
+            )
         return None if self.init in (None, RANDOM) else init_of(Path(self.init))

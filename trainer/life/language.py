@@ -222,7 +222,8 @@ def initial_model(folder: Path, store: TokenStore, config: TrainConfig) -> Regre
     model = _built(RegressorSpec.from_json(content["spec"]), config.train.seed, place)
     rows, targets = store.train_rows, store.targets
     residual = targets.log2_ns[rows].astype(np.float64) - targets.offset_log2_ns[rows]
-    model.head.fit_features(targets.features[rows].astype(np.float64))
+    if model.spec.feature_names:
+        model.head.fit_features(targets.features[rows].astype(np.float64))
     model.head.fit_target(residual, targets.weight[rows].astype(np.float64))
     return model
 

@@ -7,7 +7,6 @@ from typing import TypedDict
 import torch
 from torch import nn
 
-from trainer.regressor.model import Regressor
 from trainer.regressor_config import OptimiserConfig
 
 
@@ -27,7 +26,7 @@ class ParameterGroup(TypedDict):
     weight_decay: float
 
 
-def parameter_groups(model: Regressor, config: OptimiserConfig) -> list[ParameterGroup]:
+def parameter_groups(model: nn.Module, config: OptimiserConfig) -> list[ParameterGroup]:
     """Return the weights to fit, in at most four groups of a fixed order.
 
     Matrices of linear layers decay; biases, norms and embeddings do not. Numeric tokens and head learn at

@@ -29,6 +29,7 @@ from trainer.prompt.encode import Encoder
 from trainer.registry import load_model
 from trainer.regressor.batch import AnyBatch, to_torch, to_torch_query
 from trainer.regressor.inference import predict as predict_batches
+from trainer.regressor.inference import set_precision
 from trainer.regressor.model import Regressor
 from trainer.regressor.weights import load_regressor, save_regressor
 from trainer.regressor_config import PackingConfig
@@ -145,9 +146,13 @@ class RegressorPredictor:
             offset = facts["offset"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadInput(f"{folder / FACTS_FILE}: {error}") from None
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        model = load_regressor(folder)
+        if torch.cuda.is_available():
+            if model.spec.config.backbone != "small":  # ours is quick in float32, and exact
+                set_precision(model, "bf16")
+            model = model.to("cuda")
         return cls(
-            model=load_regressor(folder, device, "fp32" if device.type == "cpu" else "bf16"),
+            model=model,
             encoder=Encoder.load(folder / PROMPT_FOLDER),
             packing=packing,
             offset=None if offset is None else load_model(offset, folder / OFFSET_FOLDER),

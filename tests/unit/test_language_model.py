@@ -1,0 +1,198 @@
+"""The life of a language model: prepared, fitted through DeepSpeed, published, read back; killed and resumed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.unit.synthetic_dataset import make_dataset
+from trainer.config import TrainConfig, load_train_config
+from trainer.data.dataset import TrainingData
+from trainer.errors import BadInput, RunExists
+from trainer.fit.ranks import join_ranks
+from trainer.interface import Rows
+from trainer.life.conductor import Conductor
+from trainer.life.train import RunSummary, train
+from trainer.run.loaded import load_run
+
+SHORT = (
+    "judge.bootstrap_replicates=0",
+    "train.device=cpu",
+    "prompt.vocabulary=400",
+    "packing.lengths=[256]",
+    "prompt.max_tokens=256",
+    "packing.tokens_per_step=1024",
+    "packing.tokens_per_pass=1024",
+    "regressor.width=32",
+    "regressor.head_width=32",
+    "optimiser.max_steps=12",
+    "optimiser.warmup_steps=2",
+    "optimiser.evaluate_every_steps=4",
+    "checkpoint.every_steps=4",
+    "log.every_steps=1",
+)
+
+
+def dataset() -> TrainingData:
+    return make_dataset(num_kernels=12, num_configs=16, seed=1).data()
+
+
+def config(*more: str, preset: str = "tiny") -> TrainConfig:
+    return load_train_config(preset, overrides=[*SHORT, *more])
+
+
+def run(data: TrainingData, settings: TrainConfig, out: Path, say=lambda _line: None) -> RunSummary:
+    return train(data, settings, out, say, conductor=Conductor(lambda: join_ranks("cpu")))
+
+
+@pytest.fixture(scope="module")
+def data() -> TrainingData:
+    return dataset()
+
+
+@pytest.fixture(scope="module")
+def summary(data, tmp_path_factory) -> RunSummary:
+    return run(data, config(), tmp_path_factory.mktemp("language") / "run")
+
+
+def test_a_published_run_predicts_what_it_wrote(data, summary):
+    loaded = load_run(summary.folder)
+    assert loaded.name == "regressor"
+    stored = pq.read_table(summary.folder / "predictions.parquet")
+    own = stored.filter(pa.compute.equal(stored.column("model"), "regressor"))
+    index = {name: row for row, name in enumerate(data.texts("sample_id").tolist())}
+    rows = np.array([index[name] for name in own.column("sample_id").to_pylist()])
+    found = loaded.model.predict(data.rows.take(rows))
+    np.testing.assert_allclose(np.exp2(found.log2_ns), own.column("predicted_ns"), rtol=1e-4)
+    assert found.spread is not None
+    assert (found.spread > 0).all()
+    assert own.column("low_ns").null_count == 0
+
+
+def test_the_folder_of_a_published_run(summary):
+    names = {path.name for path in summary.folder.iterdir()}
+    assert "prepared" not in names
+    assert not (summary.folder / "fit" / "checkpoints").exists()
+    lines = [
+        json.loads(line)
+        for path in (summary.folder / "fit").glob("*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    suffixes = {path.suffix for path in (summary.folder / "model").rglob("*") if path.is_file()}
+    assert suffixes == {".json", ".safetensors"}
+    listed = json.loads((summary.folder / "published.json").read_text())["files"]
+    assert "model/model.safetensors" in listed
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "head.safetensors", "predictor.json"])
+def test_a_damaged_model_is_bad_input(data, summary, tmp_path, name):
+    folder = tmp_path / "run"
+    subprocess.run(["cp", "-r", summary.folder, folder], check=True)
+    path = folder / "model" / name
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(BadInput, match=name):
+        load_run(folder)
+
+
+_KILLED = """
+import sys
+from pathlib import Path
+from tests.unit.test_language_model import config, dataset, run
+run(dataset(), config(), Path(sys.argv[1]))
+"""
+
+
+def test_resume_after_sigkill_gives_the_same_run(data, summary, tmp_path):
+    out = tmp_path / "run"
+    process = subprocess.Popen([sys.executable, "-c", _KILLED, str(out)])
+    deadline = time.monotonic() + 90
+    while not (out / "fit" / "checkpoints" / "step-00000004").exists():
+        assert process.poll() is None, "it ended before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    if (out / "published.json").exists():
+        pytest.skip("it was through before the signal came")
+    again = run(data, config(), out)
+    for name in ("model/model.safetensors", "model/head.safetensors", "split.json"):
+        assert (out / name).read_bytes() == (summary.folder / name).read_bytes(), name
+    assert again.metrics == summary.metrics
+
+
+def test_another_config_does_not_go_on_with_a_started_run(data, summary):
+    with pytest.raises(RunExists, match="another config"):
+        run(data, config("optimiser.learning_rate=1e-4"), summary.folder)
+    same = config("packing.tokens_per_pass=256", "log.every_steps=3", "optimiser.zero_stage=2")
+    assert run(data, same, summary.folder).metrics == summary.metrics
+
+
+def test_a_dataset_without_sources_is_refused_and_leaves_nothing(data, tmp_path):
+    kernels = data.rows.kernels
+    place = kernels.column_names.index("source")
+    bare = kernels.set_column(
+        place, kernels.schema.field("source"), pa.nulls(len(kernels), pa.string())
+    )
+    rows = dataclasses.replace(data.rows, kernels=bare)
+    with pytest.raises(BadInput, match="source"):
+        run(dataclasses.replace(data, rows=rows), config(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_prompts_that_do_not_fit_are_refused(data, tmp_path):
+    tight = config("prompt.max_tokens=32", "prompt.too_long=drop")
+    with pytest.raises(BadInput, match=r"prompt\.max_tokens = 32"):
+        run(data, tight, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_sizes_and_sources_are_read(tmp_path):
+    """A fitted model is worse where the sizes or the sources of the launches are exchanged."""
+    many = make_dataset(num_kernels=24, num_configs=16, seed=2).data()
+    longer = config("optimiser.max_steps=100", "regressor.width=64", "regressor.features=false")
+    summary = run(many, longer, tmp_path / "run")
+    loaded = load_run(summary.folder)
+    seen = pq.read_table(summary.folder / "predictions.parquet", columns=["sample_id", "split"])
+    wanted = seen.filter(pa.compute.equal(seen.column("split"), "seen_configs")).column("sample_id")
+    rows = np.flatnonzero(np.isin(many.texts("sample_id"), wanted.to_pylist()))
+    honest = many.rows.take(rows)
+    order = np.random.default_rng(0).permutation(len(rows))
+
+    def error(some: Rows) -> float:
+        return float(np.median(np.abs(loaded.model.predict(some).log2_ns - many.log2_ns[rows])))
+
+    sizes = dataclasses.replace(honest, samples=honest.samples.take(pa.array(order)))
+    sources = dataclasses.replace(honest, kernel_row=honest.kernel_row[order])
+    assert error(sizes) > 1.5 * error(honest)
+    assert error(sources) > 1.5 * error(honest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("prompt.form=compact", "prompt.max_tokens=512", "packing.lengths=[512]"),
+        ("regressor.reads=query",),
+        ("regressor.offset=roofline", "optimiser.loss=relative"),
+        ("regressor.offset=gbdt", "gbdt.tune=false", "optimiser.loss=l2"),
+        ("regressor.lora_rank=4",),
+        ("optimiser.precision=bf16", "optimiser.zero_stage=3"),
+    ],
+    ids=lambda more: more[0],
+)
+def test_every_variant_trains_and_reads_back(data, tmp_path, more):
+    summary = run(data, config("optimiser.max_steps=6", *more), tmp_path / "run")
+    found = load_run(summary.folder).model.predict(data.rows)
+    assert np.isfinite(found.log2_ns).all()
