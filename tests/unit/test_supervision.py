@@ -157,6 +157,20 @@ def test_a_peer_that_fails_with_a_dead_one_is_no_cause() -> None:
     assert run.lines[0].startswith("process 1 on b died (killed)")
 
 
+def test_a_first_process_that_lost_its_peer_is_no_cause() -> None:
+    # Seen with gloo: the peer's error is here some polls before Ray knows of the death.
+    lost = Report(outcome=Failed(message="another has ended", exit_code=3, is_echo=True))
+    run = Run([FakeGroup([[lost, None], [None, DEAD]]), FakeGroup([[Report(outcome=DONE)]])])
+    assert run.end() is DONE
+    assert run.lines[0].startswith("process 1 on b died (killed)")
+
+
+def test_peers_that_lost_a_process_which_ray_believes_alive_start_again() -> None:
+    lost = Report(outcome=Failed(message="another has ended", exit_code=3, is_echo=True))
+    with pytest.raises(FitFailed, match="another has ended"):
+        Run([FakeGroup([[lost, FITS]])], max_restarts=1).end()
+
+
 def test_a_bug_keeps_its_traceback() -> None:
     run = Run([FakeGroup([[failed(None, "Traceback\nKeyError: 'x'"), FITS]])], max_restarts=1)
     with pytest.raises(WorkerCrashed, match=r"(?s)2 times:\nTraceback\nKeyError: 'x'"):
