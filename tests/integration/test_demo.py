@@ -50,6 +50,16 @@ def test_boosting_knows_held_out_configs_of_seen_kernels(demo: Path) -> None:
     assert not meets_slice_bar(metrics, "global-median"), "a constant must fail the bar"
 
 
+def test_the_tiny_language_model_knows_held_out_configs_of_seen_kernels(demo: Path) -> None:
+    metrics = json.loads((demo / "language-model" / "metrics.json").read_text(encoding="utf-8"))
+    models = metrics["parts"]["seen_configs"]
+    own = models["regressor"]["all"]
+    assert own["num_kernels"] >= 40
+    assert own["spearman_mean"] >= 0.8
+    assert own["median_ape_percent"] < models["global-median"]["all"]["median_ape_percent"]
+    assert own["median_ape_percent"] <= 1.2 * models["log-linear"]["all"]["median_ape_percent"]
+
+
 def test_predictions_come_with_intervals_that_hold_them(demo: Path) -> None:
     document = json.loads((demo / "evaluation" / "metrics.json").read_text(encoding="utf-8"))
     assert document["split"] == "test"
