@@ -87,7 +87,7 @@ regressor.head regressor.head_width regressor.offset optimiser.loss optimiser.le
 optimiser.backbone_learning_rate optimiser.schedule optimiser.final_share optimiser.warmup_steps
 optimiser.max_steps optimiser.weight_decay optimiser.beta_2 optimiser.clip_norm optimiser.precision
 optimiser.zero_stage optimiser.evaluate_every_steps optimiser.patience checkpoint.every_steps checkpoint.keep
-checkpoint.keep_after log.every_steps log.tensorboard
+checkpoint.keep_after log.every_steps log.tensorboard cluster.start_timeout_s cluster.max_restarts
 """
 CODES = """
     build_error build_timeout compiler_crash launch_error device_fault hang out_of_memory
