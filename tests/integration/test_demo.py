@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from llmperf_common.store.reader import open_dataset
 from llmperf_common.store.verify import verify
 from tests.integration.collecting import REPOSITORY
+from trainer.data.dataset import load_data
 from trainer.evaluation.scoring import meets_slice_bar
+from trainer.interface import Rows
+from trainer.run.loaded import load_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -58,6 +65,26 @@ def test_the_tiny_language_model_knows_held_out_configs_of_seen_kernels(demo: Pa
     assert own["spearman_mean"] >= 0.8
     assert own["median_ape_percent"] < models["global-median"]["all"]["median_ape_percent"]
     assert own["median_ape_percent"] <= 1.2 * models["log-linear"]["all"]["median_ape_percent"]
+
+
+def test_the_tiny_language_model_reads_sizes_and_sources(demo: Path) -> None:
+    """Exchanged among the held-out configs, either makes it worse by half and more."""
+    model, data = load_run(demo / "language-model").model, load_data(demo / "data")
+    stored = pq.read_table(demo / "language-model" / "predictions.parquet")
+    held_out = stored.filter(pc.equal(stored.column("split"), "seen_configs")).column("sample_id")
+    index = np.flatnonzero(np.isin(data.texts("sample_id"), held_out.to_pylist()))
+    honest = data.rows.take(index)
+    order = np.random.default_rng(0).permutation(len(index))
+
+    def median_ape(rows: Rows) -> float:
+        return float(
+            np.median(np.abs(np.exp2(model.predict(rows).log2_ns - data.log2_ns[index]) - 1))
+        )
+
+    sizes = dataclasses.replace(honest, samples=honest.samples.take(pa.array(order)))
+    sources = dataclasses.replace(honest, kernel_row=honest.kernel_row[order])
+    assert median_ape(sizes) > 1.5 * median_ape(honest)
+    assert median_ape(sources) > 1.5 * median_ape(honest)
 
 
 def test_predictions_come_with_intervals_that_hold_them(demo: Path) -> None:

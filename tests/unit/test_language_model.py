@@ -21,7 +21,6 @@ from trainer.config import TrainConfig, load_train_config
 from trainer.data.dataset import TrainingData
 from trainer.errors import BadInput, RunExists
 from trainer.fit.ranks import join_ranks
-from trainer.interface import Rows
 from trainer.life.conductor import Conductor
 from trainer.life.train import RunSummary, train
 from trainer.run.loaded import load_run
@@ -155,28 +154,6 @@ def test_prompts_that_do_not_fit_are_refused(data, tmp_path):
     tight = config("prompt.max_tokens=32", "prompt.too_long=drop")
     with pytest.raises(BadInput, match=r"prompt\.max_tokens = 32"):
         run(data, tight, tmp_path / "run")
-
-
-@pytest.mark.slow
-def test_sizes_and_sources_are_read(tmp_path):
-    """A fitted model is worse where the sizes or the sources of the launches are exchanged."""
-    many = make_dataset(num_kernels=24, num_configs=16, seed=2).data()
-    longer = config("optimiser.max_steps=100", "regressor.width=64", "regressor.features=false")
-    summary = run(many, longer, tmp_path / "run")
-    loaded = load_run(summary.folder)
-    seen = pq.read_table(summary.folder / "predictions.parquet", columns=["sample_id", "split"])
-    wanted = seen.filter(pa.compute.equal(seen.column("split"), "seen_configs")).column("sample_id")
-    rows = np.flatnonzero(np.isin(many.texts("sample_id"), wanted.to_pylist()))
-    honest = many.rows.take(rows)
-    order = np.random.default_rng(0).permutation(len(rows))
-
-    def error(some: Rows) -> float:
-        return float(np.median(np.abs(loaded.model.predict(some).log2_ns - many.log2_ns[rows])))
-
-    sizes = dataclasses.replace(honest, samples=honest.samples.take(pa.array(order)))
-    sources = dataclasses.replace(honest, kernel_row=honest.kernel_row[order])
-    assert error(sizes) > 1.5 * error(honest)
-    assert error(sources) > 1.5 * error(honest)
 
 
 @pytest.mark.slow
