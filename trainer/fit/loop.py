@@ -110,7 +110,7 @@ def fit(
             result's checkpoint with ``load_weights``.
         plan: what and how.
         ranks: the group.
-        progress: is told where the fit is, on the first rank.
+        progress: receives lines about the fit, on the first rank.
         interrupted: set by the caller to end the fit between two steps; signals set it, too.
         at_point: called after each step of writing a checkpoint.
 

@@ -35,7 +35,7 @@ _scheduling: Any = require("ray.util.scheduling_strategies", "cluster")
 _placement: Any = require("ray.util.placement_group", "cluster")
 
 _QUIET_S: Final = 3.0
-"""A wait for room that is longer than this is told."""
+"""Seconds of waiting for room after which a line says so."""
 _ANSWER_S: Final = 120.0
 """For an actor's process to start, import the trainer and answer."""
 
@@ -58,7 +58,7 @@ def train_on_ray(job: TrainJob, num_workers: int, progress: Progress) -> RunSumm
     Args:
         job: the training. Its paths become absolute; all nodes must see them.
         num_workers: processes, one a GPU where the cluster has GPUs and the config does not say ``cpu``.
-        progress: is told what the first process says, and each restart.
+        progress: receives the first process's lines, and one for each restart.
 
     Raises:
         ConfigError: The model is none that several processes fit, or as ``train``.

@@ -95,7 +95,7 @@ def supervised(
     Args:
         start: places a group.
         max_restarts: starts in a row, beyond the first, that may end by a death without a new checkpoint.
-        progress: is told what the first process says, and each restart.
+        progress: receives the first process's lines, and one for each restart.
         asked: set to save the state and end.
         clock: monotonic seconds.
         sleep: waits for seconds.

@@ -1,7 +1,7 @@
 """Tensors out of a Hugging Face folder, and why they cannot be read.
 
 Reads ``model.safetensors`` or its shards, else ``pytorch_model.bin`` or its shards, the latter only with
-``weights_only=True``: a pickle may run code, and a checkpoint is somebody else's file. Does not know any
+``weights_only=True``: a pickle may run code, and a checkpoint comes from elsewhere. Does not know any
 architecture. No network.
 """
 
