@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from llmperf_common.extras import require
 from trainer.fit.loss import LossKind, losses
@@ -112,6 +113,7 @@ class Engine:
         }
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         self._is_stage_3 = optimiser.zero_stage == 3
+        self._linear = functional.linear  # stage 3 puts its own in the place, for the whole process
         with _chatter_logged():
             deepspeed = _deepspeed(ranks)
             groups = parameter_groups(model, optimiser)
@@ -208,8 +210,9 @@ class Engine:
             inner.state[flat]["step"].fill_(float(num_updates))
 
     def close(self) -> None:
-        """Give back DeepSpeed's hooks and buffers; the model is of no further use."""
+        """Give back DeepSpeed's hooks, buffers and ``linear``; the model is of no further use."""
         self._deepspeed.destroy()
+        functional.linear = self._linear
         del self._model.forward  # the class's own is behind it
 
     def _set(self, parameter: nn.Parameter, value: torch.Tensor, key: str | None) -> None:
