@@ -29,7 +29,7 @@ nightly:
 	$(MAKE) test RUNTIME=--intel
 
 slow: install
-	$(BIN)/python -m workers.device.provide $(BIN)/python -m pytest -m slow --timeout 1800 --durations 15
+	$(BIN)/python -m workers.device.provide $(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadfile --timeout 1800 --durations 15
 
 chaos: install
 	$(BIN)/python -m tests.simulation --schedules 100000 --processes 2 --seed 0
