@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from llmperf_common.errors import Exit, LlmperfError
+from llmperf_common.masking import masked
 
 __all__ = ["CommandError", "Exit", "exit_code_of", "leave", "run_guarded"]
 
@@ -70,7 +71,7 @@ def run_guarded(command: Callable[[], None]) -> None:
         if _is_said_elsewhere(error, code):
             time.sleep(_FIRST_SPEAKS_S)
         else:
-            sys.stderr.write(f"llmperf: {text}\n")
+            sys.stderr.write(f"llmperf: {masked(text)}\n")
         sys.exit(code)
 
 

@@ -7,6 +7,7 @@ that was not percent-encoded moves it), so nothing of it is shown but the scheme
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -15,7 +16,9 @@ from urllib.parse import unquote, unquote_plus
 MASK: Final = "***"
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://(.*)", re.DOTALL)
 _PARTS: Final = re.compile(r"([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
-_HOST: Final = re.compile(r"(?:[A-Za-z0-9._\-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._\-]+)?\])(?::[0-9]{1,5})?")
+_HOST: Final = re.compile(
+    r"(?:[A-Za-z0-9._\-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._\-]+)?\])(?::[0-9]{1,5})?"
+)
 _PATH: Final = re.compile(r"[^\s@;\\]*")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._\-]*(?::[0-9]{1,5})?")
 _URL_IN_TEXT: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s\"'`<>]*")
@@ -104,9 +107,19 @@ def masked(text: str, *urls: str) -> str:
     >>> masked("cannot reach http://user:pw@minio:9000/a: no route")
     'cannot reach http://minio:9000/a: no route'
     """
-    for secret in sorted({one for url in urls for one in secrets_of(url)}, key=len, reverse=True):
-        text = _anyhow(secret).sub(MASK, text)
+    text = without(text, *(one for url in urls for one in secrets_of(url)))
     return _URL_IN_TEXT.sub(_public, text) if "://" in text else text
+
+
+def without(text: str, *secrets: str) -> str:
+    r"""Return a text without ``secrets``, in whatever case and encoding they stand in it.
+
+    >>> without("SE%2fCRET and se\\u002fcret", "se/cret")
+    '*** and ***'
+    """
+    for secret in sorted(filter(None, set(secrets)), key=len, reverse=True):
+        text = _anyhow(secret).sub(MASK, text)
+    return text
 
 
 def masked_values(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,12 +157,12 @@ def _anyhow(secret: str) -> re.Pattern[str]:
 
 
 def _any_form(character: str) -> str:
-    code = ord(character)
     forms = {
         re.escape(character),
         "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass")),
         re.escape(ascii(character)[1:-1]),
-        rf"\\u{code:04x}" if code <= 0xFFFF else rf"\\U{code:08x}",
+        re.escape(json.dumps(character)[1:-1]),
+        rf"\\u{ord(character):04x}",
         rf"\\{re.escape(character)}",
     }
     if character == " ":
