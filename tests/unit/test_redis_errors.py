@@ -117,7 +117,9 @@ def test_a_password_that_is_sent_back_is_left_out(
     said = f"unknown command 'AUTH', with args beginning with: 'someone' '{echoed}'"
     with redis.Redis.from_url("redis://someone:se%2fcret%25@head:6380/0") as client:
         with (
-            pytest.raises((LedgerAwayError, redis.RedisError), match="our password|AUTH") as raised,
+            pytest.raises(
+                (LedgerAwayError, redis.RedisError), match=r"our password|AUTH"
+            ) as raised,
             told_as_ours(client),
         ):
             raise kind(said)
