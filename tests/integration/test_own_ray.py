@@ -6,9 +6,11 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import psutil
 import pytest
@@ -16,41 +18,97 @@ import pytest
 from llmperf_common.extras import require
 from llmperf_common.own_ray import own_ray
 from tests.integration.collecting import Collect, replay_file, write_kernels
+from tests.integration.redis_server import RedisServer
 from tests.listening import family_of, listening
 
 LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+SECRET = "Zq7/pass@word#1"
 STRANGER = "import ray, sys; ray.init(address=sys.argv[1]); print('inside')"
 
 
-def test_a_local_cluster_is_closed(tmp_path: Path) -> None:
+class Watch:
+    """What is seen of a command and everything that it starts, while it runs."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self.addresses: dict[str, set[str]] = {}
+        self.modes: dict[str, str | None] = {}
+        self.arguments = ""
+        self.inherited = ""
+
+    def look(self) -> None:
+        """Look once."""
+        for address, programs in listening(self._pid).items():
+            self.addresses.setdefault(address, set()).update(programs)
+        for process in family_of(self._pid):
+            with contextlib.suppress(psutil.Error):
+                self.arguments += f"{process.cmdline()}\n"
+                environment = process.environ()
+                if process.name() in ("gcs_server", "raylet"):
+                    self.modes[process.name()] = environment.get("RAY_AUTH_MODE")
+                if process.pid != self._pid:
+                    self.inherited += f"{environment}\n"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server that wants ``SECRET``."""
+    made = RedisServer(tmp_path / "redis")
+    with made.client() as client:
+        client.config_set("requirepass", SECRET)
+    yield made
+    made.kill()
+
+
+def files_with_secret(folder: Path) -> list[Path]:
+    """Return the files in which the password stands, in one of its forms."""
+    forms = [form.lower().encode() for form in (SECRET, quote(SECRET, safe=""))]
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and any(form in path.read_bytes().lower() for form in forms)
+    ]
+
+
+def test_a_local_cluster_is_closed_and_tells_no_password(
+    tmp_path: Path, server: RedisServer
+) -> None:
     """Before, its servers listened on all interfaces, and ``disabled`` was taken from the shell."""
     names = [f"k{n}" for n in range(6)]
     slow = [{"kernel": name, "action": "slow", "seconds": 0.05} for name in names]
     options = ("--cluster", "--samples-per-kernel", "4", "--set", "timing.spin_up_ms=0")
-    environment = {"RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": "", "HOME": str(tmp_path)}
-    running = Collect(
-        write_kernels(tmp_path / "kernels", names),
-        tmp_path / "data",
-        replay_file(tmp_path / "r.json", behaviours=slow),
-        options,
-        environment,
-    ).start()
-    seen: dict[str, set[str]] = {}
-    modes: dict[str, str | None] = {}
-    while running.poll() is None:
-        for address, programs in listening(running.pid).items():
-            seen.setdefault(address, set()).update(programs)
-        for process in family_of(running.pid):
-            with contextlib.suppress(psutil.Error):
-                if process.name() in ("gcs_server", "raylet"):
-                    modes[process.name()] = process.environ().get("RAY_AUTH_MODE")
-        time.sleep(0.5)
-    _, told = running.communicate()
-    assert running.returncode == 0, told
-    assert {"gcs_server", "raylet"} <= set().union(*seen.values()), "Ray's servers were seen"
-    assert set(seen) <= LOOPBACK, seen
-    assert modes == {"gcs_server": "token", "raylet": "token"}
-    assert not (tmp_path / ".ray").exists(), "Ray's own token file is readable to others"
+    with tempfile.TemporaryDirectory(prefix="r") as rays:  # short: sockets lie in it
+        environment = {
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_ADDRESS": "",
+            "RAY_TMPDIR": rays,
+            "HOME": str(tmp_path / "home"),
+            "LLMPERF_LEDGER": f"Redis://:{quote(SECRET, safe='')}@127.0.0.1:{server.port}/0",
+        }
+        running = Collect(
+            write_kernels(tmp_path / "kernels", names),
+            tmp_path / "data",
+            replay_file(tmp_path / "r.json", behaviours=slow),
+            options,
+            environment,
+        ).start()
+        watch = Watch(running.pid)
+        while running.poll() is None:
+            watch.look()
+            time.sleep(0.5)
+        said, told = running.communicate()
+        assert running.returncode == 0, told
+        assert any(Path(rays).rglob("*.log")), "Ray's logs were looked at"
+        assert files_with_secret(Path(rays)) == []
+    assert {"gcs_server", "raylet"} <= set().union(*watch.addresses.values()), "they were seen"
+    assert set(watch.addresses) <= LOOPBACK, watch.addresses
+    assert watch.modes == {"gcs_server": "token", "raylet": "token"}
+    assert not (tmp_path / "home" / ".ray").exists(), "Ray's own token file is readable to others"
+    for text in (said, told, watch.arguments, watch.inherited):
+        assert SECRET not in text
+        assert quote(SECRET, safe="") not in text
+    assert (tmp_path / "data" / "run.json").exists()
+    assert files_with_secret(tmp_path) == []
 
 
 @pytest.fixture

@@ -70,7 +70,9 @@ def test_every_llmperf_command_is_one(name: str, number: int) -> None:
     tree: Any = typer.main.get_command(app)
     for words in found:
         context = tree.commands[words[0]].make_context(words[0], words[1:])
-        assert context.params["ledger"] is None, "its password would show in `ps` and in Ray's list of jobs"
+        assert context.params["ledger"] is None, (
+            "its password would show in `ps` and in Ray's list of jobs"
+        )
         assert context.params["ledger_file"] or name == "rayjob.yaml"
         if words[0] == "collect":
             assert context.params["cluster"] is True
@@ -167,4 +169,6 @@ def test_what_all_interfaces_open_is_said(path: Path) -> None:
     for index, line in enumerate(lines):
         if "0.0.0.0" in line:
             around = " ".join(lines[max(0, index - 3) : index + 4])
-            assert re.search(r"\b(opens|every network|all interfaces)\b", around, re.IGNORECASE), line
+            assert re.search(r"\b(opens|every network|all interfaces)\b", around, re.IGNORECASE), (
+                line
+            )

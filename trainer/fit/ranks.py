@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, Store, TCPStore
 
 from trainer.errors import BadInput, PeerLost
 
@@ -163,7 +163,7 @@ def _join(device: torch.device) -> None:
     atexit.register(_leave)
 
 
-def meeting_point(rank: int, num_ranks: int) -> dist.Store | None:
+def meeting_point(rank: int, num_ranks: int) -> Store | None:
     """Return where the ranks find each other, at ``MASTER_ADDR`` alone.
 
     The store that torch makes by itself listens on all interfaces and asks for no password: a stranger who writes the
@@ -180,18 +180,16 @@ def meeting_point(rank: int, num_ranks: int) -> dist.Store | None:
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or not _is_ip(address):
         return None
-    listening: dict[str, int] = {}
+    listener: int | None = None
     if rank == 0:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
-            listening["master_listen_fd"] = socket.create_server(
-                (address, port), family=family
-            ).detach()
+            listener = socket.create_server((address, port), family=family).detach()
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL:  # not of this host: behind a translated address
                 raise
             return None
-    return dist.TCPStore(address, port, num_ranks, rank == 0, _TIMEOUT, **listening)
+    return TCPStore(address, port, num_ranks, rank == 0, _TIMEOUT, master_listen_fd=listener)
 
 
 def _is_ip(text: str) -> bool:
