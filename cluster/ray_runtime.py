@@ -22,7 +22,7 @@ from cluster.reports import ActorReport, ActorSpec
 from cluster.runtime import ActorGone, ClusterAddressError
 from cluster.seats import ClusterNode
 from llmperf_common.masking import masked, public_url
-from llmperf_common.own_ray import own_ray
+from llmperf_common.own_ray import OWN_ADDRESSES, own_ray
 from llmperf_common.store.environment import store_settings
 from workers.corpus import Corpus
 
@@ -172,16 +172,17 @@ def connected() -> Iterator[RayRuntime]:
     if ray.is_initialized():
         yield RayRuntime()
         return
-    address = os.environ.get("RAY_ADDRESS")
+    address = os.environ.get("RAY_ADDRESS", "")
+    is_own = address in OWN_ADDRESSES
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(_joined(address) if address else _of_our_own())
+            stack.enter_context(_of_our_own() if is_own else _joined(address))
         except (ValueError, ConnectionError, RuntimeError) as error:
             raise ClusterAddressError(
-                f"cannot join the Ray cluster at RAY_ADDRESS={public_url(address)!r}: {_first_line(error)}: name HOST:PORT of its head "
+                f"cannot start Ray here: {_first_line(error)}"
+                if is_own
+                else f"cannot join the Ray cluster at RAY_ADDRESS={public_url(address)!r}: {_first_line(error)}: name HOST:PORT of its head "
                 "(6379 unless told otherwise; http://… is for `ray job submit --address`), with the same versions of Ray and Python"
-                if address
-                else f"cannot start Ray here: {_first_line(error)}"
             ) from error
         yield RayRuntime()
 

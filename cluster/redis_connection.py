@@ -36,6 +36,8 @@ def connect(url: str) -> RedisClient:
         LedgerUrlError: The URL is none, or its server is too old.
         LedgerAwayError: The server cannot be reached, or refuses us.
     """
+    scheme, separator, rest = url.partition("://")
+    url = f"{scheme.lower()}{separator}{rest}"  # the client library knows no Redis://
     named = f"--ledger {public_url(url)!r}"
     if public_url(url).endswith(MASK):
         # Its parts are not where they seem: what the client library says of them may be of the password.

@@ -25,7 +25,7 @@ _URL_IN_TEXT: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s\"'`<>]*")
 _AFTER_URL: Final = ":,.;!?)"
 """Punctuation of the sentence around a URL."""
 _PLACEHOLDER: Final = re.compile(
-    r"[a-z]+://(?:(?:\[?(?:USER)?:PASSWORD@\]?)?HOST:PORT(?:/0|\[/DB\])?|…/[01](?:\?ssl_ca_certs=FILE)?)"
+    r"[a-z]+://(?:(?:\[?(?:USER)?:PASSWORD@\]?)?HOST:PORT(?:/0|\[/DB\])?|…(?:/[01](?:\?ssl_ca_certs=FILE)?)?)"
 )
 """How our own messages say what to write."""
 _HARMLESS: Final = frozenset(

@@ -17,6 +17,8 @@ from typing import Any, Final
 _LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Ray's only way to a loopback node address: without it 127.0.0.1, too, becomes the address of the host's network, and
 Ray's servers listen on all interfaces. Its processes inherit it."""
+OWN_ADDRESSES: Final = ("", "local")
+"""What ``RAY_ADDRESS`` says where no other cluster is meant."""
 _TOKEN_VARIABLES: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 

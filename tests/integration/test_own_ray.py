@@ -80,7 +80,7 @@ def test_a_local_cluster_is_closed_and_tells_no_password(
     with tempfile.TemporaryDirectory(prefix="r") as rays:  # short: sockets lie in it
         environment = {
             "RAY_AUTH_MODE": "disabled",
-            "RAY_ADDRESS": "",
+            "RAY_ADDRESS": "local",
             "RAY_TMPDIR": rays,
             "HOME": str(tmp_path / "home"),
             "LLMPERF_LEDGER": f"Redis://:{quote(SECRET, safe='')}@127.0.0.1:{server.port}/0",

@@ -19,7 +19,7 @@ from llmperf_common.config import ConfigError
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.extras import require
 from llmperf_common.masking import masked, public_url
-from llmperf_common.own_ray import own_ray
+from llmperf_common.own_ray import OWN_ADDRESSES, own_ray
 from llmperf_common.store.environment import store_settings
 from trainer.config import ClusterConfig
 from trainer.errors import Interrupted
@@ -214,16 +214,17 @@ def _connected(num_workers: int) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    address = os.environ.get("RAY_ADDRESS")
+    address = os.environ.get("RAY_ADDRESS", "")
+    is_own = address in OWN_ADDRESSES
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(_joined(address) if address else _of_our_own(num_workers))
+            stack.enter_context(_of_our_own(num_workers) if is_own else _joined(address))
         except (ValueError, ConnectionError, RuntimeError) as error:
             raise RayUnreachable(
-                f"cannot join the Ray cluster at RAY_ADDRESS={public_url(address)!r}: {_first_lines(error)}: name HOST:PORT of its "
+                f"cannot start Ray here: {_first_lines(error)}"
+                if is_own
+                else f"cannot join the Ray cluster at RAY_ADDRESS={public_url(address)!r}: {_first_lines(error)}: name HOST:PORT of its "
                 "head (6379 unless told otherwise), with the same versions of Ray and Python"
-                if address
-                else f"cannot start Ray here: {_first_lines(error)}"
             ) from error
         yield
 
