@@ -174,8 +174,8 @@ def meeting_point(rank: int, num_ranks: int) -> Store | None:
         num_ranks: of the group; the first one waits for the others.
 
     Returns:
-        None where ``torchrun`` has made the store, or ``MASTER_ADDR`` is a name or no address of this host: torch's own
-        way does then.
+        None, in all ranks alike, where ``torchrun`` has made the store or ``MASTER_ADDR`` is a name, which each host may
+        read otherwise: torch's own way does then.
     """
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or not _is_ip(address):
@@ -186,9 +186,9 @@ def meeting_point(rank: int, num_ranks: int) -> Store | None:
         try:
             listener = socket.create_server((address, port), family=family).detach()
         except OSError as error:
-            if error.errno != errno.EADDRNOTAVAIL:  # not of this host: behind a translated address
+            if error.errno != errno.EADDRNOTAVAIL:
                 raise
-            return None
+            # The others know this host by a translated address: only torch's own, open listener is found there.
     return TCPStore(address, port, num_ranks, rank == 0, _TIMEOUT, master_listen_fd=listener)
 
 
