@@ -14,6 +14,8 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+_logger = logging.getLogger(__name__)
+
 _LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Ray's only way to a loopback node address: without it 127.0.0.1, too, becomes the address of the host's network, and
 Ray's servers listen on all interfaces. Its processes inherit it."""
@@ -37,6 +39,11 @@ def own_ray(ray: Any, **options: Any) -> Iterator[None]:
         RuntimeError: Ray cannot be started, or does not stay on loopback.
         ValueError, ConnectionError: As ``ray.init``.
     """
+    if not _has_tokens(ray):
+        _logger.warning(
+            "Ray %s knows no tokens: meanwhile other users of this host can run programs as you; use Ray 2.52 or newer",
+            ray.__version__,
+        )
     token = {} if any(map(os.environ.get, _TOKEN_VARIABLES)) else _new_token()
     with _environment(ray, {**_LOOPBACK, "RAY_AUTH_MODE": "token", **token}):
         ray.init(address="local", log_to_driver=False, logging_level=logging.WARNING, **options)
@@ -78,7 +85,10 @@ def _environment(ray: Any, values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _read_again(ray: Any) -> None:
-    raylet = ray._raylet
-    if hasattr(raylet, "AuthenticationTokenLoader"):  # from Ray 2.52 on
-        raylet.Config.initialize("")
-        raylet.AuthenticationTokenLoader.instance().reset_cache()
+    if _has_tokens(ray):
+        ray._raylet.Config.initialize("")
+        ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _has_tokens(ray: Any) -> bool:
+    return hasattr(ray._raylet, "AuthenticationTokenLoader")  # from Ray 2.52 on
