@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmperf.cli import console
-from llmperf.exits import CommandError, Exit, run_guarded
+from llmperf.exits import CommandError, Exit, run_guarded, show_bug
 from llmperf_common.masking import holds_secret, masked, masked_values, public_url, secrets_of
 from llmperf_common.store.location import open_filesystem
 
@@ -186,6 +186,10 @@ def test_the_ways_out_of_the_command(capsys: pytest.CaptureFixture[str]) -> None
     console.say("at http://user:secret@minio:9000/x")
     with pytest.raises(SystemExit):
         run_guarded(fail)
+    try:
+        raise RuntimeError("a bug at rediss://:secret@head/0")
+    except RuntimeError as error:
+        show_bug(type(error), error, error.__traceback__)
     console.set_loudness(console.Loudness.VERBOSE)
     try:
         try:
@@ -198,6 +202,7 @@ def test_the_ways_out_of_the_command(capsys: pytest.CaptureFixture[str]) -> None
     assert "secret" not in told
     assert "no redis://head:1/0 there" in told
     assert "ValueError: redis://head" in told
+    assert "RuntimeError: a bug at rediss://head/0" in told
 
 
 @pytest.mark.parametrize(
