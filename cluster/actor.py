@@ -25,6 +25,7 @@ from llmperf_common.extras import MissingExtra
 from llmperf_common.ledger.attach import process_name
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.ledger.protocol import Lease, LedgerAwayError
+from llmperf_common.masking import masked
 from llmperf_common.records import Device, TaskResult
 from llmperf_common.store.filesystem import StoreError
 from llmperf_common.store.location import open_filesystem
@@ -142,7 +143,7 @@ class CollectActor:
                     _logger.exception("the collector failed")
                 else:
                     _logger.error("the collector ends: %s", error)
-                text = traceback.format_exc() if kind is None else str(error)
+                text = masked(traceback.format_exc() if kind is None else str(error))
                 with contextlib.suppress(OSError):  # what has failed may be this very disk
                     self._keep(logs)  # first: once it is told, this process may be ended
                 self._tell(ActorState.FAILED, text, kind or FailureKind.INTERNAL)

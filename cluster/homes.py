@@ -49,13 +49,3 @@ def kept_beside(location: str | Path, state_folder: Path) -> Path:
     """Return where a host keeps a run's files that are no part of the dataset: in it, if it is a folder."""
     folder = local_folder(location)
     return state_folder / state_name(str(location)) if folder is None else folder
-
-
-def public_url(url: str) -> str:
-    """Return a URL without its user and password.
-
-    >>> public_url("redis://default:secret@head:6379/0")
-    'redis://head:6379/0'
-    """
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"

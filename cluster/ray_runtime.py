@@ -21,6 +21,8 @@ from cluster.metrics import METRICS, TAGS, Metric, MetricKind
 from cluster.reports import ActorReport, ActorSpec
 from cluster.runtime import ActorGone, ClusterAddressError
 from cluster.seats import ClusterNode
+from llmperf_common.masking import masked, public_url
+from llmperf_common.own_ray import OWN_ADDRESSES, own_ray
 from llmperf_common.store.environment import store_settings
 from workers.corpus import Corpus
 
@@ -165,31 +167,40 @@ _Actor: Any = ray.remote(_SeatedActor)
 
 @contextlib.contextmanager
 def connected() -> Iterator[RayRuntime]:
-    """Connect to the cluster of this job, or of ``RAY_ADDRESS``; without either start a local one."""
+    """Connect to the cluster of this job, or of ``RAY_ADDRESS``; without either start one for this process alone."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    was_connected = ray.is_initialized()
-    if not was_connected:
-        address = os.environ.get("RAY_ADDRESS")
-        options: dict[str, Any] = {"address": address} if address else {"address": "local"}
-        if not address:
-            # Actors take no CPUs of Ray's; it would start an idle worker for each.
-            options.update(include_dashboard=False, num_cpus=min(4, os.cpu_count() or 1))
+    if ray.is_initialized():
+        yield RayRuntime()
+        return
+    address = os.environ.get("RAY_ADDRESS", "")
+    is_own = address in OWN_ADDRESSES
+    with contextlib.ExitStack() as stack:
         try:
-            ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
+            stack.enter_context(_of_our_own() if is_own else _joined(address))
         except (ValueError, ConnectionError, RuntimeError) as error:
             raise ClusterAddressError(
-                f"cannot join the Ray cluster at RAY_ADDRESS={address!r}: {_first_line(error)}: name HOST:PORT of its head "
+                f"cannot start Ray here: {_first_line(error)}"
+                if is_own
+                else f"cannot join the Ray cluster at RAY_ADDRESS={public_url(address)!r}: {_first_line(error)}: name HOST:PORT of its head "
                 "(6379 unless told otherwise; http://… is for `ray job submit --address`), with the same versions of Ray and Python"
-                if address
-                else f"cannot start Ray here: {_first_line(error)}"
             ) from error
-    try:
         yield RayRuntime()
+
+
+@contextlib.contextmanager
+def _joined(address: str) -> Iterator[None]:
+    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    try:
+        yield
     finally:
-        if not was_connected:
-            ray.shutdown()
+        ray.shutdown()
+
+
+def _of_our_own() -> contextlib.AbstractContextManager[None]:
+    # Actors take no CPUs of Ray's; it would start an idle worker for each.
+    return own_ray(ray, include_dashboard=False, num_cpus=min(4, os.cpu_count() or 1))
 
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:6])[:500] if lines else type(error).__name__
+    return masked(" ".join(lines[:6]))[:500] if lines else type(error).__name__

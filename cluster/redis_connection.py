@@ -12,11 +12,11 @@ import redis  # noqa: TID251
 from redis.backoff import NoBackoff  # noqa: TID251
 from redis.retry import Retry  # noqa: TID251
 
-from cluster.homes import public_url
-from cluster.redis_errors import as_ours
+from cluster.redis_errors import as_ours, repeats_password
 from cluster.redis_rights import rehearsal
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.ledger.protocol import LedgerAwayError
+from llmperf_common.masking import MASK, masked, public_url
 
 RedisClient = redis.Redis
 _TIMEOUT_S = 10.0
@@ -36,6 +36,15 @@ def connect(url: str) -> RedisClient:
         LedgerUrlError: The URL is none, or its server is too old.
         LedgerAwayError: The server cannot be reached, or refuses us.
     """
+    scheme, separator, rest = url.partition("://")
+    url = f"{scheme.lower()}{separator}{rest}"  # the client library knows no Redis://
+    named = f"--ledger {public_url(url)!r}"
+    if public_url(url).endswith(MASK):
+        # Its parts are not where they seem: what the client library says of them may be of the password.
+        raise LedgerUrlError(
+            f"{named}: invalid URL: write redis://[USER:PASSWORD@]HOST:PORT[/DB], and of the password (and of ?options) "
+            "each of / ? # @ and of space in its percent-encoded form, as %2F for /"
+        )
     try:
         client = redis.Redis.from_url(
             url,
@@ -47,19 +56,17 @@ def connect(url: str) -> RedisClient:
         )
         client.connection_pool.make_connection()  # opens nothing, but knows which options there are
     except (TypeError, ValueError) as error:
-        raise LedgerUrlError(f"--ledger {public_url(url)!r}: {error}") from error
+        raise LedgerUrlError(f"{named}: {masked(str(error), url)}") from None
     with closed_if_refused(client):
         try:
             with told_as_ours(client):
                 version = str(client.info("server")["redis_version"])
         except redis.RedisError as error:  # no such database, no INFO, no Redis at all
             raise LedgerUrlError(
-                f"--ledger {public_url(url)!r}: its server cannot be used: {error}"
-            ) from error
+                f"{named}: its server cannot be used: {masked(str(error), url)}"
+            ) from None
         if tuple(map(int, version.split(".")[:2])) < _LEAST_VERSION:
-            raise LedgerUrlError(
-                f"--ledger {public_url(url)!r}: its server is Redis {version}, 6.2 is needed"
-            )
+            raise LedgerUrlError(f"{named}: its server is Redis {version}, 6.2 is needed")
     return client
 
 
@@ -98,6 +105,8 @@ def told_as_ours(client: RedisClient | None = None) -> Iterator[None]:
         yield
     except redis.RedisError as error:
         ours = as_ours(error, client)
+        if client is not None and repeats_password(error, client):
+            raise ours or type(error)("its text has our password and is left out") from None
         if ours is None:
             raise
         raise ours from error

@@ -14,6 +14,7 @@ import redis  # noqa: TID251
 
 from cluster.redis_rights import RIGHTS
 from llmperf_common.ledger.protocol import LedgerAwayError, LedgerLostError
+from llmperf_common.masking import without
 
 _WORD_OF_CLASS: tuple[tuple[type[redis.RedisError], str], ...] = (
     (redis.exceptions.OutOfMemoryError, "OOM"),
@@ -91,6 +92,7 @@ def as_ours(
     """
     where = f"{_server_of(client)}: " if client is not None else ""
     word, text = _read(error)
+    text = without(text, _password_of(client))
     if word == "LEDGERLOST":
         return LedgerLostError(f"the ledger is lost: {text}")
     if word in _REMEDIES:
@@ -106,6 +108,19 @@ def as_ours(
             return LedgerRefusedError(f"{told.rstrip('.')}: {_TLS_REMEDY}")
         return LedgerAwayError(told)
     return None
+
+
+def repeats_password(error: redis.RedisError, client: redis.Redis | None) -> bool:
+    """Whether a server, or a program in front of it, has sent our password back: as part of a command that it does not know."""
+    return without(str(error), _password_of(client)) != str(error)
+
+
+def _password_of(client: redis.Redis | None) -> str:
+    return (
+        ""
+        if client is None
+        else str(client.connection_pool.connection_kwargs.get("password") or "")
+    )
 
 
 def _read(error: redis.RedisError) -> tuple[str, str]:

@@ -59,7 +59,7 @@ class ActorSpec:
     Args:
         seat: where it sits.
         location: the dataset folder, as every node names it.
-        ledger: ``sqlite`` or a Redis URL.
+        ledger: ``sqlite`` or a Redis URL; no text of this value has it.
         state_folder: for what must not lie on a network.
         config: the whole tree.
         sentinel_baseline_ns: what the sentinel took at first, where an earlier actor was drained for drift: this one's
@@ -68,7 +68,7 @@ class ActorSpec:
 
     seat: Seat
     location: str
-    ledger: str
+    ledger: str = field(repr=False)  # its URL has a password
     state_folder: Path
     config: ClusterCollectConfig
     sentinel_baseline_ns: float | None = None

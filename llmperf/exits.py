@@ -11,12 +11,15 @@ import errno
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
+from types import TracebackType
 from typing import NoReturn
 
 from llmperf_common.errors import Exit, LlmperfError
+from llmperf_common.masking import masked
 
-__all__ = ["CommandError", "Exit", "exit_code_of", "leave", "run_guarded"]
+__all__ = ["CommandError", "Exit", "exit_code_of", "leave", "run_guarded", "show_bug"]
 
 
 class CommandError(LlmperfError):
@@ -70,8 +73,13 @@ def run_guarded(command: Callable[[], None]) -> None:
         if _is_said_elsewhere(error, code):
             time.sleep(_FIRST_SPEAKS_S)
         else:
-            sys.stderr.write(f"llmperf: {text}\n")
+            sys.stderr.write(f"llmperf: {masked(text)}\n")
         sys.exit(code)
+
+
+def show_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Write the traceback of a bug, as Python does, without the passwords in it."""
+    sys.stderr.write(masked("".join(traceback.format_exception(kind, error, trace))))
 
 
 _FIRST_SPEAKS_S = 10.0

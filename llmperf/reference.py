@@ -339,6 +339,7 @@ def _metrics() -> Iterator[str]:
     yield "With `--cluster`, through the metrics agent of each Ray node: Prometheus scrapes `MetricsExportPort` of each node"
     yield "(`ray start --metrics-export-port`). Ray puts `ray_` before each name and `_total` after those of counters:"
     yield "`ray_llmperf_samples_total`. Values come every 2 s from a worker, every 10 s from Ray."
+    yield "The agent asks for no password: it listens on the network of its node; on loopback alone where the command starts Ray itself."
     yield ""
     yield f"Tags of all: {_values(TAGS)} (Ray adds its own)."
     yield ""

@@ -102,8 +102,13 @@ class WorkerGroup(HeadGroup):
     maxReplicas: int
 
 
+class AuthOptions(Strict):
+    mode: Literal["token"]
+
+
 class RayClusterSpec(Strict):
     rayVersion: str
+    authOptions: AuthOptions
     headGroupSpec: HeadGroup
     workerGroupSpecs: list[WorkerGroup]
 

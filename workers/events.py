@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from llmperf_common.failures import Failure
 from llmperf_common.ledger.protocol import Lease
+from llmperf_common.masking import masked_values
 from llmperf_common.records import TaskResult
 from llmperf_common.store.manifest import Manifest
 from workers.plan import Task
@@ -141,14 +142,10 @@ class EventLog:
             self._file.close()
 
     def _write(self, event: str, **fields: Any) -> None:
-        line = {
-            "at_s": round(time.time(), 3),
-            "event": event,
-            **self._who,
-            **fields,
-        }
+        told = masked_values(fields)
+        line = {"at_s": round(time.time(), 3), "event": event, **self._who, **told}
         if event != "log":  # that was logged already
-            _logger.debug("%s %s", event, fields)
+            _logger.debug("%s %s", event, told)
         # A full disk is told by what matters, not by the log; a thread may log after the end.
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")

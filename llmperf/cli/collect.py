@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llmperf.cli.console import say
+from llmperf.cli.ledger_option import SQLITE, LedgerFile, ledger_of
 from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
@@ -96,17 +97,18 @@ def collect(
         ),
     ] = False,
     ledger: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--ledger",
             metavar="URL",
-            help="sqlite, of this machine alone, or redis://[USER:PASSWORD@]HOST:PORT[/DB] (rediss:// for TLS), shared by several hosts.",
+            help="sqlite (the default), of this machine alone, or redis://HOST:PORT[/DB] (rediss:// for TLS), shared by several hosts. "
+            "A URL with a password: by --ledger-file or LLMPERF_LEDGER.",
         ),
-    ] = "sqlite",
+    ] = None,
+    ledger_file: LedgerFile = None,
 ) -> None:
     """Time kernels on one device, or on a cluster's, into an exactly-once dataset. Running it again resumes."""
-    if ledger != "sqlite" and not ledger.startswith(("redis://", "rediss://", "unix://")):
-        raise CommandError(Exit.USAGE, f"--ledger {ledger!r}: must be sqlite or redis://HOST:PORT")
+    named = ledger_of(ledger, ledger_file) or SQLITE
     from llmperf import collecting  # noqa: PLC0415
     from llmperf.cli.progress import interrupts_to  # noqa: PLC0415
     from workers.device_worker import Control  # noqa: PLC0415
@@ -127,7 +129,7 @@ def collect(
             config=config,
             overrides=set_ or (),
             progress=True,
-            ledger=ledger,
+            ledger=named,
             control=control,
         )
     _finish(summary)

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any
 
+from llmperf_common.masking import masked
+
 _PACKAGES = ("llmperf", "llmperf_common", "workers", "cluster", "trainer")
 _LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -23,6 +25,14 @@ class Loudness(Enum):
     QUIET = "quiet"
     NORMAL = "normal"
     VERBOSE = "verbose"
+
+
+class _Formatter(logging.Formatter):
+    """Leaves passwords out, those in tracebacks as well."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        return masked(super().format(record))
 
 
 class _Console:
@@ -45,7 +55,7 @@ def set_loudness(loudness: Loudness) -> None:
         _Console.handler = None
     if loudness is not Loudness.NORMAL:
         _Console.handler = logging.StreamHandler()
-        _Console.handler.setFormatter(logging.Formatter(_LINE, datefmt="%H:%M:%S"))
+        _Console.handler.setFormatter(_Formatter(_LINE, datefmt="%H:%M:%S"))
         if loudness is Loudness.QUIET:
             _Console.handler.setLevel(logging.ERROR)
         root.addHandler(_Console.handler)
@@ -64,7 +74,7 @@ def say(text: str = "", *, is_result: bool = False) -> None:
     if is_quiet() and not is_result:
         return
     with contextlib.suppress(BrokenPipeError):  # `collect 2>&1 | head` must not end the run
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(masked(text) + "\n")
         sys.stderr.flush()
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from llmperf.cli import collect, corpus, dataset, doctor, kernels, model, report, status
 from llmperf.cli.shared_options import Command, Group
-from llmperf.exits import leave, run_guarded
+from llmperf.exits import leave, run_guarded, show_bug
 
 app = typer.Typer(
     name="llmperf",
@@ -42,6 +44,7 @@ app.command(
 
 def run() -> None:
     """Run the command line; the process ends with one of ``llmperf.exits.Exit``."""
+    sys.excepthook = show_bug
     try:
         run_guarded(app)
     except SystemExit as end:

@@ -13,7 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from llmperf.cli.console import answer, answer_json, say
+from llmperf.cli.ledger_option import SQLITE, LedgerFile, ledger_of
 from llmperf.exits import CommandError, Exit
+from llmperf_common.masking import public_url
 
 _WATCH_INTERVAL_S = 2.0
 
@@ -31,13 +33,17 @@ def status(
             help="A Redis ledger, as collect takes it: alone, all runs of that server; with DIR, the ledger of that run.",
         ),
     ] = None,
+    ledger_file: LedgerFile = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Repeat every 2 s until it is complete.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Say how far a run is, and how every process that collects it stands."""
-    if directory is None and ledger is None:
+    named = ledger_of(ledger, ledger_file)
+    if named == SQLITE and ledger is None and ledger_file is None:
+        named = None  # LLMPERF_LEDGER may say so for collect
+    if directory is None and named is None:
         raise CommandError(
             Exit.USAGE, "name a dataset folder or a ledger: llmperf status DIR, or --ledger URL"
         )
@@ -45,16 +51,16 @@ def status(
         raise CommandError(
             Exit.USAGE, "--watch and --json do not go together: --json prints one document"
         )
-    if ledger is not None and not ledger.startswith(("redis://", "rediss://", "unix://")):
+    if named == SQLITE:
         raise CommandError(
-            Exit.USAGE, f"--ledger {ledger!r}: must be redis://HOST:PORT; a SQLite ledger is DIR's"
+            Exit.USAGE, "--ledger sqlite: must be redis://HOST:PORT; a SQLite ledger is DIR's"
         )
 
     def read() -> list[dict[str, Any]]:
         if directory is not None:
-            return [_read(directory, ledger)]
-        assert ledger is not None, "one of them was given"
-        return _read_server(ledger)
+            return [_read(directory, named)]
+        assert named is not None, "one of them was given"
+        return _read_server(named)
 
     if as_json:
         states = read()
@@ -66,7 +72,6 @@ def status(
 
 
 def _read(directory: str, ledger: str | None) -> dict[str, Any]:
-    from cluster.homes import public_url  # noqa: PLC0415
     from llmperf.run_state import Published, run_state  # noqa: PLC0415
     from llmperf_common.failures import OK_STATUS  # noqa: PLC0415
     from llmperf_common.store.filesystem import StoreError  # noqa: PLC0415
@@ -84,7 +89,10 @@ def _read(directory: str, ledger: str | None) -> dict[str, Any]:
     manifest = latest_manifest(fs)
     statuses = open_dataset(fs).status_counts() if manifest else {OK_STATUS: 0}
     names = [item.name for item in run.device_classes]
-    view = _view_of_server(ledger, run.run_id) if ledger else _view_beside(directory, run)
+    view = _view_of_server(ledger, run.run_id) if ledger else None
+    if view is None:  # also where LLMPERF_LEDGER names a server that this run does not use
+        view = _view_beside(directory, run)
+        ledger = None if view is not None else ledger
     if view is not None and manifest is not None and view.epoch < manifest.epoch:
         view = None  # left behind by a run that goes on with another ledger
     state = run_state(
@@ -128,7 +136,6 @@ def _view_of_server(url: str, run_id: str) -> Any:
 
 
 def _read_server(url: str) -> list[dict[str, Any]]:
-    from cluster.homes import public_url  # noqa: PLC0415
     from llmperf.run_state import run_state  # noqa: PLC0415
 
     return [

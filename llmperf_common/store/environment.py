@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from llmperf_common.masking import holds_secret
 from llmperf_common.store.s3 import ENDPOINT_VARIABLE
 
 STORE_SETTINGS = (
@@ -28,8 +29,4 @@ def store_settings(environment: Mapping[str, str]) -> dict[str, str]:
     {'LLMPERF_S3_ENDPOINT': 'http://minio:9000'}
     """
     found = {name: environment.get(name, "") for name in STORE_SETTINGS}
-    return {name: value for name, value in found.items() if value and not _may_hold_password(value)}
-
-
-def _may_hold_password(value: str) -> bool:
-    return "://" in value and "@" in value
+    return {name: value for name, value in found.items() if value and not holds_secret(value)}

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from llmperf_common.ids import sha256_hex
+from llmperf_common.masking import public_url
 from llmperf_common.store.filesystem import Filesystem, PosixFilesystem, StoreError
 
 Location = str | Path
@@ -46,6 +47,7 @@ def local_folder(location: Location) -> Path | None:
         return None
     match = _SCHEME.match(text)
     if match is not None:
+        text = public_url(text) if "://" in text else text
         raise StoreError(
             f"{text!r} is neither a folder nor an S3 location: write s3://bucket/prefix, a path, or ./{text} for a "
             "folder of that name"

@@ -22,11 +22,14 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from llmperf_common.extras import require
+from llmperf_common.masking import holds_secret, masked, public_url
 from llmperf_common.store.filesystem import AccessDeniedError, StoreError
 from llmperf_common.store.s3_lock import Listing, LockClaims, LockTiming
 
 ENDPOINT_VARIABLE = "LLMPERF_S3_ENDPOINT"
 SCHEME = "s3://"
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+"""Where boto3 looks for itself."""
 _REQUEST_ATTEMPTS = 5
 """Of one request, by boto3, with growing pauses: some 10 s of a store that is away or asks to slow down."""
 _CONFLICT_ATTEMPTS = 10
@@ -82,7 +85,7 @@ class S3Filesystem:
                 return data
             except self._errors.BotoCoreError as error:  # amid the body, where boto3 does not retry
                 if attempt == _READ_ATTEMPTS - 1:
-                    raise self._unanswered(error, name) from error
+                    raise self._unanswered(error, name) from self._cause(error)
         raise AssertionError("the last attempt returns or raises")
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
@@ -180,9 +183,9 @@ class S3Filesystem:
             )
         except (ValueError, self._errors.BotoCoreError) as error:
             raise StoreError(
-                f"cannot open {self.describe()}: {error}: check {ENDPOINT_VARIABLE} (http://HOST:PORT) and the AWS "
+                f"cannot open {self.describe()}: {self._told(error)}: check {ENDPOINT_VARIABLE} (http://HOST:PORT) and the AWS "
                 "configuration"
-            ) from error
+            ) from self._cause(error)
 
     def _key(self, name: str) -> str:
         return "/".join(part for part in (self._prefix, name) if part)
@@ -235,16 +238,16 @@ class S3Filesystem:
             self._errors.UnauthorizedSSOTokenError,
         ) as error:
             raise AccessDeniedError(
-                f"no credentials for {self.describe(name)} ({error}): set AWS_ACCESS_KEY_ID and "
+                f"no credentials for {self.describe(name)} ({self._told(error)}): set AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give the machine a role"
-            ) from error
+            ) from self._cause(error)
         except (self._errors.HTTPClientError, self._errors.ConnectionError) as error:
-            raise self._unanswered(error, name) from error
+            raise self._unanswered(error, name) from self._cause(error)
         except self._errors.BotoCoreError as error:
             raise StoreError(
-                f"cannot use {self.describe(name)}: {error}: check the location, {ENDPOINT_VARIABLE} and the "
+                f"cannot use {self.describe(name)}: {self._told(error)}: check the location, {ENDPOINT_VARIABLE} and the "
                 "AWS configuration"
-            ) from error
+            ) from self._cause(error)
 
     def _refusal(self, code: str, status: int, name: str) -> StoreError:
         where = self.describe(name)
@@ -269,7 +272,19 @@ class S3Filesystem:
         )
 
     def _where(self) -> str:
-        return self._endpoint or str(self._client.meta.endpoint_url)
+        return public_url(self._endpoint or str(self._client.meta.endpoint_url))
+
+    def _cause(self, error: Exception) -> Exception | None:
+        """Return what an error of ours names as its cause: none that may quote an endpoint's password."""
+        return None if any(map(holds_secret, self._endpoints())) else error
+
+    def _told(self, error: Exception) -> str:
+        """Return what a library says, without what an endpoint's URL says too much."""
+        return masked(str(error), *self._endpoints())
+
+    def _endpoints(self) -> list[str]:
+        named = (self._endpoint, *(os.environ.get(name) for name in _ENDPOINT_VARIABLES))
+        return [one for one in named if one]
 
 
 def open_s3(location: str) -> S3Filesystem:
@@ -284,6 +299,11 @@ def open_s3(location: str) -> S3Filesystem:
 
 def _split(location: str) -> tuple[str, str]:
     bucket, _, prefix = location.removeprefix(SCHEME).partition("/")
+    if "@" in bucket or ("?" in location and "=" in location.partition("?")[2]):
+        raise StoreError(
+            f"{public_url(location)!r} was given with a user, a password or options: write s3://bucket/prefix alone; credentials "
+            f"are in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, another store's address is in {ENDPOINT_VARIABLE}"
+        )
     if not location.startswith(SCHEME) or not bucket or "//" in f"/{prefix}":
         raise StoreError(f"{location!r} is no S3 location: write it as s3://bucket/prefix")
     return bucket, prefix.rstrip("/")

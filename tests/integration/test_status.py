@@ -65,7 +65,9 @@ def has_committed(*arguments: object) -> bool:
     return any(one["tasks_done"] for run in runs for one in run["workers"])
 
 
-def test_status_of_a_folder_while_it_is_collected(tmp_path: Path) -> None:
+def test_status_of_a_folder_while_it_is_collected(
+    tmp_path: Path, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = slow_run(tmp_path)
     process = run.start()
     wait_until(lambda: has_committed(run.out))
@@ -95,6 +97,14 @@ def test_status_of_a_folder_while_it_is_collected(tmp_path: Path) -> None:
         NUM_KERNELS * SAMPLES,
         "manifest",
     )
+    monkeypatch.setenv("LLMPERF_LEDGER", server.url)
+    assert document(run.out)["ledger"] == "sqlite", "the server does not know this run"
+    monkeypatch.setenv("LLMPERF_LEDGER", "sqlite")
+    assert llmperf("status").code == 2
+    file = tmp_path / "ledger"
+    file.write_text(server.url)
+    file.chmod(0o600)
+    assert document("--ledger-file", file) == {"runs": []}
 
 
 @pytest.mark.slow

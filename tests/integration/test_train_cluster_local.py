@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,25 @@ import pytest
 from llmperf.api import train
 from tests.integration.collecting import REPOSITORY, llmperf_command
 from tests.integration.training import TINY, arguments, environment, moments, write_synthetic
+from tests.listening import listening
 
 STEPS = ("optimiser.max_steps=4", "optimiser.zero_stage=2")
 
 
-def command(words: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        llmperf_command(*words, "--cluster", "--workers", "2"), capture_output=True, text=True,
-        timeout=110, check=False, env=environment(), cwd=REPOSITORY,
+def started(words: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        llmperf_command(*words, "--cluster", "--workers", "2"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env=environment(), cwd=REPOSITORY,
     )  # fmt: skip
+
+
+def command(words: list[str]) -> subprocess.CompletedProcess[str]:
+    process = started(words)
+    try:
+        out, err = process.communicate(timeout=110)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def test_bad_input_in_the_first_process_has_its_exit_code(tmp_path: Path) -> None:
@@ -33,9 +44,15 @@ def test_bad_input_in_the_first_process_has_its_exit_code(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_world_size_2_on_a_ray_of_its_own_gives_the_losses_of_one_process(tmp_path: Path) -> None:
     data, run, alone = write_synthetic(tmp_path / "data"), tmp_path / "run", tmp_path / "alone"
-    done = command(arguments(data, run, *STEPS))
-    assert done.returncode == 0, done.stderr
-    assert "step 4/4: loss" in done.stderr
+    process = started(arguments(data, run, *STEPS))
+    addresses: set[str] = set()
+    while process.poll() is None:
+        addresses |= set(listening(process.pid))
+        time.sleep(0.3)
+    _, told = process.communicate()
+    assert process.returncode == 0, told
+    assert "step 4/4: loss" in told
+    assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}, "Ray's servers and torch's store"
     train(data, alone, preset="tiny", overrides=[*TINY, *STEPS], progress=lambda _line: None)
     ours, theirs = moments(run), moments(alone)
     assert [one["step"] for one in ours] == [1, 2, 3, 4]

@@ -49,6 +49,9 @@ OTHER_TOOLS = {
     "--working-dir",
     "--labels",
     "--metrics-export-port",
+    "--bind",
+    "--dashboard-host",
+    "--gpus",
 }
 COMMAND_TIMEOUT_S = 60.0
 

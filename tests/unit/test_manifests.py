@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import yaml
 
 from cluster.config import ClusterCollectConfig
 from cluster.seats import matches
+from llmperf.cli.ledger_option import LEDGER_VARIABLE
 from llmperf.cli.main import app
 from llmperf_common.config import load_config
 from tests import kuberay_schema
@@ -68,7 +70,10 @@ def test_every_llmperf_command_is_one(name: str, number: int) -> None:
     tree: Any = typer.main.get_command(app)
     for words in found:
         context = tree.commands[words[0]].make_context(words[0], words[1:])
-        assert context.params["ledger"].startswith("redis://:")
+        assert context.params["ledger"] is None, (
+            "its password would show in `ps` and in Ray's list of jobs"
+        )
+        assert context.params["ledger_file"] or name == "rayjob.yaml"
         if words[0] == "collect":
             assert context.params["cluster"] is True
             config = load_config(
@@ -116,7 +121,13 @@ def test_the_job_is_of_its_form() -> None:
         out = re.search(r"--out (\S+)", job.spec.entrypoint)
         assert out
         assert out[1].startswith(container.volumeMounts[0].mountPath + "/")
-    assert f"@{service.metadata.name}:{service.spec.ports[0].port}/" in job.spec.entrypoint
+    (head,) = cluster.headGroupSpec.template.spec.containers
+    variables = {one.name: one for one in head.env}
+    ledger = variables[LEDGER_VARIABLE].value or ""
+    assert f"@{service.metadata.name}:{service.spec.ports[0].port}/" in ledger
+    assert "$(REDIS_PASSWORD)" in ledger
+    names = list(variables)
+    assert names.index("REDIS_PASSWORD") < names.index(LEDGER_VARIABLE), "it is filled in"
     assert deployment.spec.template.metadata.labels == service.spec.selector
     assert deployment.spec.selector.matchLabels == service.spec.selector
 
@@ -143,3 +154,21 @@ def test_the_job_is_what_kuberay_defines() -> None:
     told = kuberay_schema.problems_of(job)
     assert any("minReplica" in one for one in told)
     assert any("backoffLimit" in one for one in told)
+
+
+def pages() -> list[Path]:
+    """Everything that an operator copies commands from."""
+    root = Path(__file__).resolve().parents[2]
+    return [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "configs").rglob("*.yaml")]
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
+def test_what_all_interfaces_open_is_said(path: Path) -> None:
+    """Within three lines of each ``0.0.0.0``."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for index, line in enumerate(lines):
+        if "0.0.0.0" in line:
+            around = " ".join(lines[max(0, index - 3) : index + 4])
+            assert re.search(r"\b(opens|every network|all interfaces)\b", around, re.IGNORECASE), (
+                line
+            )

@@ -29,8 +29,8 @@ from workers.events import EVENT_KINDS
 
 OPTIONS = {
     "llmperf doctor": "--again --json",
-    "llmperf collect": "--corpus --out --device --samples-per-kernel --strategy --seed --max-time --max-failures --preset --config --set --cluster --ledger",
-    "llmperf status": "[DIR] --ledger --watch --json",
+    "llmperf collect": "--corpus --out --device --samples-per-kernel --strategy --seed --max-time --max-failures --preset --config --set --cluster --ledger --ledger-file",
+    "llmperf status": "[DIR] --ledger --ledger-file --watch --json",
     "llmperf train": "--data --out --preset --init --cluster --workers --config --set --json",
     "llmperf evaluate": "[RUN] --data --out --split --allow-seen --json",
     "llmperf calibrate": "[RUN] --data --launches --json",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ssl
+import traceback
 from pathlib import Path
 
 import pytest
 import redis  # noqa: TID251
 from redis import exceptions  # noqa: TID251
 
-from cluster.redis_errors import LedgerRefusedError, as_ours
+from cluster.redis_connection import told_as_ours
+from cluster.redis_errors import LedgerRefusedError, as_ours, repeats_password
 from cluster.redis_rights import RIGHTS
 from llmperf_common.ledger.protocol import LedgerAwayError, LedgerLostError
 
@@ -104,6 +106,26 @@ def test_what_somebody_has_to_mend_says_where_and_how(word: str, error: redis.Re
     assert why.startswith(f"{word} ")
     assert remedy
     assert "secret" not in str(ours)
+
+
+@pytest.mark.parametrize("echoed", ["se/cret%", "SE/CRET%", "se%2fcret%25", "se\\/cret%"])
+@pytest.mark.parametrize("kind", [exceptions.ConnectionError, exceptions.ResponseError])
+def test_a_password_that_is_sent_back_is_left_out(
+    kind: type[redis.RedisError], echoed: str
+) -> None:
+    """A server without the command AUTH, or a proxy before it, quotes its arguments."""
+    said = f"unknown command 'AUTH', with args beginning with: 'someone' '{echoed}'"
+    with redis.Redis.from_url("redis://someone:se%2fcret%25@head:6380/0") as client:
+        with (
+            pytest.raises(
+                (LedgerAwayError, redis.RedisError), match=r"our password|AUTH"
+            ) as raised,
+            told_as_ours(client),
+        ):
+            raise kind(said)
+        assert repeats_password(kind(said), client)
+    shown = "".join(traceback.format_exception(raised.value)).lower()
+    assert echoed.lower() not in shown
 
 
 @pytest.mark.parametrize("error", BUGS, ids=str)

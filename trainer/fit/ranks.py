@@ -7,8 +7,11 @@ Owns the process group of torch and small collectives over it. Gradients and wei
 from __future__ import annotations
 
 import atexit
+import errno
+import ipaddress
 import logging
 import os
+import socket
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, Store, TCPStore
 
 from trainer.errors import BadInput, PeerLost
 
@@ -149,8 +152,52 @@ def _join(device: torch.device) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=_TIMEOUT)
     else:
-        dist.init_process_group(backend, timeout=_TIMEOUT)
+        rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        store = meeting_point(rank, num_ranks)
+        if store is None:
+            dist.init_process_group(backend, timeout=_TIMEOUT)
+        else:
+            dist.init_process_group(
+                backend, store=store, rank=rank, world_size=num_ranks, timeout=_TIMEOUT
+            )
     atexit.register(_leave)
+
+
+def meeting_point(rank: int, num_ranks: int) -> Store | None:
+    """Return where the ranks find each other, at ``MASTER_ADDR`` alone.
+
+    The store that torch makes by itself listens on all interfaces and asks for no password: a stranger who writes the
+    address of a rank into it is sent what ranks send each other, and what he sends is unpickled.
+
+    Args:
+        rank: of this process; the first one listens.
+        num_ranks: of the group; the first one waits for the others.
+
+    Returns:
+        None, in all ranks alike, where ``torchrun`` has made the store or ``MASTER_ADDR`` is a name, which each host may
+        read otherwise: torch's own way does then.
+    """
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or not _is_ip(address):
+        return None
+    listener: int | None = None
+    if rank == 0:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            listener = socket.create_server((address, port), family=family).detach()
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+            # The others know this host by a translated address: only torch's own, open listener is found there.
+    return TCPStore(address, port, num_ranks, rank == 0, _TIMEOUT, master_listen_fd=listener)
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _leave() -> None:

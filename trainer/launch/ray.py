@@ -18,6 +18,8 @@ from typing import Any, Final
 from llmperf_common.config import ConfigError
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.extras import require
+from llmperf_common.masking import masked, public_url
+from llmperf_common.own_ray import OWN_ADDRESSES, own_ray
 from llmperf_common.store.environment import store_settings
 from trainer.config import ClusterConfig
 from trainer.errors import Interrupted
@@ -212,25 +214,33 @@ def _connected(num_workers: int) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    address = os.environ.get("RAY_ADDRESS")
-    options: dict[str, Any] = {"address": address or "local"}
-    if not address:
-        # No more CPUs than are used: Ray starts an idle process for each.
-        num_cpus = min(num_workers, os.cpu_count() or 1)
-        options.update(include_dashboard=False, num_cpus=num_cpus)
-    try:
-        ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
-    except (ValueError, ConnectionError, RuntimeError) as error:
-        raise RayUnreachable(
-            f"cannot join the Ray cluster at RAY_ADDRESS={address!r}: {_first_lines(error)}: name HOST:PORT of its "
-            "head (6379 unless told otherwise), with the same versions of Ray and Python"
-            if address
-            else f"cannot start Ray here: {_first_lines(error)}"
-        ) from error
+    address = os.environ.get("RAY_ADDRESS", "")
+    is_own = address in OWN_ADDRESSES
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(_of_our_own(num_workers) if is_own else _joined(address))
+        except (ValueError, ConnectionError, RuntimeError) as error:
+            raise RayUnreachable(
+                f"cannot start Ray here: {_first_lines(error)}"
+                if is_own
+                else f"cannot join the Ray cluster at RAY_ADDRESS={public_url(address)!r}: {_first_lines(error)}: name HOST:PORT of its "
+                "head (6379 unless told otherwise), with the same versions of Ray and Python"
+            ) from error
+        yield
+
+
+@contextlib.contextmanager
+def _joined(address: str) -> Iterator[None]:
+    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _of_our_own(num_workers: int) -> contextlib.AbstractContextManager[None]:
+    # No more CPUs than are used: Ray starts an idle process for each.
+    return own_ray(ray, include_dashboard=False, num_cpus=min(num_workers, os.cpu_count() or 1))
 
 
 @contextlib.contextmanager
@@ -312,4 +322,4 @@ def _check_out(job: TrainJob) -> None:
 
 def _first_lines(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:4])[:400] if lines else type(error).__name__
+    return masked(" ".join(lines[:4]))[:400] if lines else type(error).__name__

@@ -7,6 +7,7 @@ Ray, which makes an actor of it (``ray.py``).
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import os
 import socket
@@ -104,6 +105,9 @@ class Worker:
         if interface is not None:
             # Gloo would take the address that the host's name resolves to, often 127.0.1.1.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+            if ipaddress.ip_address(place.own_address).is_loopback:
+                # NCCL leaves loopback out where there is another interface, and listens there.
+                os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
         if place.rank == 0:
             logging.getLogger("trainer").addHandler(_Warnings(self._lines))
         thread = threading.Thread(

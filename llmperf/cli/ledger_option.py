@@ -1,0 +1,107 @@
+"""Where a command learns its ledger: ``--ledger``, ``--ledger-file``, or ``LLMPERF_LEDGER``.
+
+Owns the three and their order. The URL of a Redis server has a password: an argument of a command shows in ``ps`` to
+every user of the host, and on a cluster in Ray's list of jobs; a file of mode 600 and the environment do not.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from llmperf.cli.console import say
+from llmperf.exits import CommandError, Exit
+from llmperf_common.masking import public_url, secrets_of
+
+LEDGER_VARIABLE: Final = "LLMPERF_LEDGER"
+SQLITE: Final = "sqlite"
+_SCHEMES: Final = ("redis", "rediss", "unix")
+_FILE_BYTES: Final = 4096
+_FOREIGN_BITS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+LedgerFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--ledger-file",
+        metavar="FILE",
+        help="A file of mode 600 with what --ledger takes, so that no password shows in `ps`; or set LLMPERF_LEDGER.",
+    ),
+]
+
+
+def ledger_of(given: str | None, file: Path | None) -> str | None:
+    """Return the ledger that a command is given, None where it is given none.
+
+    ``LLMPERF_LEDGER`` counts where neither option is there, and is taken out of the environment: programs that this one
+    starts do not need it.
+
+    Raises:
+        CommandError: Both options were given, the file cannot be used, or what was found is neither ``sqlite`` nor a URL.
+    """
+    from_environment = os.environ.pop(LEDGER_VARIABLE, "")
+    if given is not None and file is not None:
+        raise CommandError(Exit.USAGE, "--ledger and --ledger-file do not go together: give one")
+    if given is not None:
+        found = _checked(given, "--ledger")
+        if secrets_of(found):
+            say(
+                "--ledger has a password, which other users see in `ps`, and Ray in its list of jobs: "
+                f"--ledger-file FILE or {LEDGER_VARIABLE} keeps it to you"
+            )
+        return found
+    if file is not None:
+        return _checked(_content(file), f"--ledger-file {file}:")
+    return _checked(from_environment, LEDGER_VARIABLE) if from_environment else None
+
+
+def _checked(text: str, source: str) -> str:
+    """Return it with its scheme in lower case, as the client library knows it."""
+    if text == SQLITE:
+        return text
+    scheme, separator, rest = text.partition("://")
+    if not separator or scheme.lower() not in _SCHEMES:
+        raise CommandError(
+            Exit.USAGE, f"{source} {public_url(text)!r}: must be sqlite or redis://HOST:PORT"
+        )
+    return f"{scheme.lower()}{separator}{rest}"
+
+
+def _content(file: Path) -> str:
+    try:
+        # Without waiting: a pipe would not open before it has a writer.
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            _check_file(file, os.fstat(descriptor))
+            text = os.read(descriptor, _FILE_BYTES).decode()
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise _refused(
+            file, f"{error.strerror}: name a file with one line, as --ledger takes it"
+        ) from None
+    except UnicodeDecodeError:
+        raise _refused(file, "it is no UTF-8: write one line, as --ledger takes it") from None
+    lines = text.split()
+    if len(lines) != 1:
+        raise _refused(file, f"it has {len(lines)} words: write one, as --ledger takes it")
+    return lines[0]
+
+
+def _check_file(file: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise _refused(file, "it is no regular file")
+    if found.st_mode & _FOREIGN_BITS:
+        mode = stat.S_IMODE(found.st_mode)
+        raise _refused(file, f"other users may open it (mode {mode:04o}): chmod 600 {file}")
+    if found.st_size > _FILE_BYTES:
+        raise _refused(
+            file, f"it has {found.st_size:,} bytes: write one line, as --ledger takes it"
+        )
+
+
+def _refused(file: Path, why: str) -> CommandError:
+    return CommandError(Exit.BAD_INPUT, f"--ledger-file {file}: {why}")

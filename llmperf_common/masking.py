@@ -1,0 +1,170 @@
+"""Passwords out of what is shown or kept: URLs for messages, and messages that a library wrote about a URL.
+
+Owns what counts as a secret in a URL: its user and password, its query and its fragment. What is not of the strict form
+``scheme://[user:password@]host[:port][/path][?query][#fragment]`` may have its password anywhere (a ``/`` or ``@``
+that was not percent-encoded moves it), so nothing of it is shown but the scheme.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import unquote, unquote_plus
+
+MASK: Final = "***"
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://(.*)", re.DOTALL)
+_PARTS: Final = re.compile(r"([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
+_HOST: Final = re.compile(
+    r"(?:[A-Za-z0-9._\-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._\-]+)?\])(?::[0-9]{1,5})?"
+)
+_PATH: Final = re.compile(r"[^\s@;\\]*")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._\-]*(?::[0-9]{1,5})?")
+_URL_IN_TEXT: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s\"'`<>]*")
+_AFTER_URL: Final = ":,.;!?)"
+"""Punctuation of the sentence around a URL."""
+_PLACEHOLDER: Final = re.compile(
+    r"[a-z]+://(?:(?:\[?(?:USER)?:PASSWORD@\]?)?HOST:PORT(?:/0|\[/DB\])?|…(?:/[01](?:\?ssl_ca_certs=FILE)?)?)"
+)
+"""How our own messages say what to write."""
+_HARMLESS: Final = frozenset(
+    {
+        "db", "decode_responses", "encoding", "health_check_interval", "max_connections", "protocol", "retry_on_timeout",
+        "socket_connect_timeout", "socket_keepalive", "socket_timeout", "ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs",
+        "ssl_certfile", "ssl_check_hostname", "ssl_keyfile", "timeout", "virtual_host",
+    }
+)  # fmt: skip
+"""Options of a URL whose values are no secrets: as such they may be named in a message."""
+
+
+def public_url(url: str) -> str:
+    """Return a URL without user, password, query and fragment.
+
+    >>> public_url("redis://default:secret@head:6379/0")
+    'redis://head:6379/0'
+    >>> public_url("Redis://head:6379/0?password=secret"), public_url("redis://:se/cret@head:6379/0")
+    ('Redis://head:6379/0', 'redis://***')
+    >>> public_url("sqlite"), public_url(":secret@head:6379")
+    ('sqlite', '***')
+    """
+    found = _URL.fullmatch(url)
+    if found is None:
+        return url if _PLAIN.fullmatch(url) else MASK
+    scheme, rest = found.groups()
+    parts = _PARTS.fullmatch(rest)
+    assert parts is not None, "any text has this form"
+    authority, path, query, fragment = parts.groups(default="")
+    host = authority.rpartition("@")[2]
+    is_strict = _HOST.fullmatch(host) and _PATH.fullmatch(path) and "@" not in unquote(path)
+    if not is_strict or "@" in query + fragment:
+        return f"{scheme}://{MASK}"
+    return f"{scheme}://{host}{path}"
+
+
+def holds_secret(url: str) -> bool:
+    """Whether a text has what ``public_url`` leaves out.
+
+    >>> holds_secret("http://minio:9000"), holds_secret("http://minio:9000/?token=x")
+    (False, True)
+    """
+    return "://" in url and public_url(url) != url
+
+
+def secrets_of(url: str) -> frozenset[str]:
+    """Return what in a URL opens its server: the password, a user without one, and its query; as written and decoded.
+
+    Of a URL that has not the strict form every part is a secret.
+
+    >>> sorted(secrets_of("redis://user:se%20cret@head:6379/0?db=1&password=other"))
+    ['other', 'se cret', 'se%20cret']
+    """
+    found = _URL.fullmatch(url)
+    rest = found[2] if found else url
+    if public_url(url).endswith(MASK):
+        return _decoded(re.split(r"[/?#@&=:;]", rest))
+    parts = _PARTS.fullmatch(rest)
+    assert parts is not None, "any text has this form"
+    authority, _, query, fragment = parts.groups(default="")
+    user, colon, password = authority.rpartition("@")[0].partition(":")
+    values = [password if colon else user, fragment[1:]]
+    for option in re.split("[&;]", query[1:]):
+        name, _, value = option.partition("=")
+        if name not in _HARMLESS:
+            values += [value or name]
+    return _decoded(values)
+
+
+def masked(text: str, *urls: str) -> str:
+    """Return a text without the secrets of ``urls``, however they are written in it, and with every URL in it public.
+
+    Args:
+        text: a message, as that of a library's exception.
+        urls: whose secrets may be in it outside of any URL: a server repeats what it was sent.
+
+    >>> masked("unknown command 'AUTH', with args beginning with: 'Secret'", "redis://:secret@head")
+    "unknown command 'AUTH', with args beginning with: '***'"
+    >>> masked("cannot reach http://user:pw@minio:9000/a: no route")
+    'cannot reach http://minio:9000/a: no route'
+    """
+    text = without(text, *(one for url in urls for one in secrets_of(url)))
+    return _URL_IN_TEXT.sub(_public, text) if "://" in text else text
+
+
+def without(text: str, *secrets: str) -> str:
+    r"""Return a text without ``secrets``, in whatever case and encoding they stand in it.
+
+    >>> without("SE%2fCRET and se\\u002fcret", "se/cret")
+    '*** and ***'
+    """
+    for secret in sorted(filter(None, set(secrets)), key=len, reverse=True):
+        text = _anyhow(secret).sub(MASK, text)
+    return text
+
+
+def masked_values(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON document with every text in it masked."""
+    return {key: _masked_value(value) for key, value in document.items()}
+
+
+def _masked_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return masked(value)
+    if isinstance(value, Mapping):
+        return masked_values(value)
+    if isinstance(value, list | tuple):
+        return [_masked_value(one) for one in value]
+    return value
+
+
+def _public(found: re.Match[str]) -> str:
+    url = found[0]
+    end = url.rstrip(_AFTER_URL)
+    if _PLACEHOLDER.fullmatch(end):
+        return url
+    return public_url(end) + url[len(end) :]
+
+
+def _decoded(values: Iterable[str]) -> frozenset[str]:
+    return frozenset(
+        form for value in values if value for form in (value, unquote(value), unquote_plus(value))
+    )
+
+
+def _anyhow(secret: str) -> re.Pattern[str]:
+    """Match a secret in any case, each of its characters plain, percent-encoded, or escaped as in Python or JSON."""
+    return re.compile("".join(map(_any_form, secret)), re.IGNORECASE)
+
+
+def _any_form(character: str) -> str:
+    forms = {
+        re.escape(character),
+        "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass")),
+        re.escape(ascii(character)[1:-1]),
+        re.escape(json.dumps(character)[1:-1]),
+        rf"\\u{ord(character):04x}",
+        rf"\\{re.escape(character)}",
+    }
+    if character == " ":
+        forms.add(r"\+")
+    return f"(?:{'|'.join(sorted(forms, key=len, reverse=True))})"

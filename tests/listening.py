@@ -1,0 +1,27 @@
+"""Where a program and everything that it has started can be reached."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import psutil
+
+
+def family_of(pid: int) -> Iterator[psutil.Process]:
+    """Yield a process and its descendants, those that live."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        yield process
+        yield from process.children(recursive=True)
+
+
+def listening(pid: int) -> dict[str, set[str]]:
+    """Return the addresses on which a process and its descendants listen, each with the names of those who do."""
+    found: dict[str, set[str]] = {}
+    for process in family_of(pid):
+        with contextlib.suppress(psutil.Error):
+            for one in process.net_connections(kind="tcp"):
+                if one.status == psutil.CONN_LISTEN:
+                    found.setdefault(one.laddr.ip, set()).add(process.name())
+    return found
