@@ -45,7 +45,12 @@ from trainer.prompt.prompt_statistics import PromptStatistics, prompt_statistics
 from trainer.registry import load_model
 from trainer.regressor.backbones.codegen import codegen_config
 from trainer.regressor.model import Regressor, build_regressor
-from trainer.regressor.predictor import OFFSET_FOLDER, PROMPT_FOLDER, RegressorPredictor
+from trainer.regressor.predictor import (
+    OFFSET_FOLDER,
+    PROMPT_FOLDER,
+    RegressorPredictor,
+    ready,
+)
 from trainer.regressor.spec import RegressorSpec
 from trainer.regressor.weights import load_backbone, read_backbone_config
 from trainer.regressor_config import RegressorConfig
@@ -205,7 +210,7 @@ def predictor_of(folder: Path, best: Path, config: TrainConfig, ranks: Ranks) ->
     load_weights(best, model)
     offset = read_json(prepared / SPEC_FILE)["offset"]
     return RegressorPredictor(
-        model=model.to(ranks.device).eval(),
+        model=ready(model, ranks.device),
         encoder=Encoder.load(prepared / PROMPT_FOLDER),
         packing=config.packing,
         offset=None if offset is None else load_model(offset, prepared / OFFSET_FOLDER),

@@ -41,18 +41,9 @@ def count_packs(batch: PackBatch) -> PackCount:
     A prefix of p tokens has p (p + 1) / 2 pairs; a suffix of s tokens after it s p + s (s + 1) / 2.
     """
     real = batch.kernel >= 0
-    pack = np.broadcast_to(np.arange(len(batch.ids))[:, None], batch.ids.shape)[real]
-    segment = np.stack((pack, batch.kernel[real], batch.suffix[real]), axis=1)
-    segments, lengths = np.unique(segment, axis=0, return_counts=True)
-    prefix = {
-        (p, k): n for (p, k, s), n in zip(segments.tolist(), lengths.tolist(), strict=True) if not s
-    }
-    pairs = 0
-    for (pack_index, kernel, suffix), length in zip(
-        segments.tolist(), lengths.tolist(), strict=True
-    ):
-        before = prefix.get((pack_index, kernel), 0) if suffix else 0
-        pairs += length * before + length * (length + 1) // 2
+    # A token sees itself and as many others as its position says: a suffix goes on where its prefix ended.
+    # Grouping tokens by kernel and suffix took 45 ms for 49,152 tokens and held the interpreter's lock.
+    pairs = int(np.sum(batch.position[real], dtype=np.int64)) + int(real.sum())
     return PackCount(tokens=int(real.sum()), pairs=pairs, launches=int((batch.row >= 0).sum()))
 
 

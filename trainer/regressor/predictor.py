@@ -7,7 +7,7 @@ that a thousand configs cost little more than one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -21,10 +21,7 @@ from trainer.data.tokens import Tokens
 from trainer.errors import BadInput
 from trainer.interface import Predicted, Predictor, Rows
 from trainer.packing.batch import PackBatch, QueryBatch
-from trainer.packing.layout import pack_batch
-from trainer.packing.packs import Packs
-from trainer.packing.plan import packs_for
-from trainer.packing.queries import query_batch, query_packs_for
+from trainer.packing.prediction import pack_batches_for, query_batches_for
 from trainer.prompt.encode import Encoder
 from trainer.registry import load_model
 from trainer.regressor.batch import AnyBatch, to_torch, to_torch_query
@@ -40,6 +37,16 @@ NAME = "regressor"
 PROMPT_FOLDER = "prompt"
 OFFSET_FOLDER = "offset"
 FACTS_FILE = "predictor.json"
+
+
+def ready(model: Regressor, device: torch.device) -> Regressor:
+    """Return the model on the device that predicts, in the precision that it predicts in there.
+
+    A fit's last act and a loaded run both come here: intervals are calibrated on what users get.
+    """
+    if device.type == "cuda" and model.spec.config.backbone != "small":
+        set_precision(model, "bf16")  # ours is quick in float32, and exact
+    return model.to(device).eval()
 
 
 @dataclass(slots=True)
@@ -98,27 +105,13 @@ class RegressorPredictor:
         rows = np.arange(len(tokens))
         cached = self.model.takes_cache and (tokens.num_groups == 1 or self._device.type == "cpu")
         if self.model.spec.config.reads == "query" or cached:
-            packs, shape = query_packs_for(tokens, rows, self.packing)
-            for some in self._by_length(
-                packs, lambda length: shape.kernels_per_pass(length, self.packing)
-            ):
-                yield query_batch(some, tokens, shape)
+            yield from query_batches_for(tokens, rows, self.packing)
             return
-        packs = packs_for(tokens, rows, self.packing)
-        for some in self._by_length(packs, lambda length: self.packing.tokens_per_pass // length):
-            yield pack_batch(some, tokens)
+        yield from pack_batches_for(tokens, rows, self.packing)
 
     @property
     def _device(self) -> torch.device:
         return next(self.model.parameters()).device
-
-    @staticmethod
-    def _by_length(packs: Packs, per_pass: Callable[[int], int]) -> Iterator[Packs]:
-        for length in np.unique(packs.length).tolist():
-            index = np.flatnonzero(packs.length == length)
-            width = max(1, per_pass(length))
-            for first in range(0, len(index), width):
-                yield packs.take(index[first : first + width])
 
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder with our head, the prompt and the offset's model beside it."""
@@ -146,13 +139,9 @@ class RegressorPredictor:
             offset = facts["offset"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadInput(f"{folder / FACTS_FILE}: {error}") from None
-        model = load_regressor(folder)
-        if torch.cuda.is_available():
-            if model.spec.config.backbone != "small":  # ours is quick in float32, and exact
-                set_precision(model, "bf16")
-            model = model.to("cuda")
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return cls(
-            model=model,
+            model=ready(load_regressor(folder), device),
             encoder=Encoder.load(folder / PROMPT_FOLDER),
             packing=packing,
             offset=None if offset is None else load_model(offset, folder / OFFSET_FOLDER),
