@@ -19,8 +19,9 @@ _EXTRAS = {
     "opencl": ("pyopencl",),
     "cluster": ("ray", "redis"),
     "gbdt": ("lightgbm", "sklearn"),
-    "train": ("torch", "transformers", "tokenizers", "safetensors", "deepspeed"),
-    "cuda": ("pycuda", "pynvml"),
+    "train": ("torch", "deepspeed", "transformers", "tokenizers", "safetensors", "lightgbm"),
+    "s3": ("boto3",),
+    "cuda": ("pyopencl", "pycuda", "pynvml"),
 }
 
 
