@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _EXTRAS = {
     "opencl": ("pyopencl",),
     "cluster": ("ray", "redis"),
-    "gbdt": ("lightgbm", "sklearn"),
+    "gbdt": ("lightgbm",),
     "train": ("torch", "deepspeed", "transformers", "tokenizers", "safetensors", "lightgbm"),
     "s3": ("boto3",),
     "cuda": ("pyopencl", "pycuda", "pynvml"),

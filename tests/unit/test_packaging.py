@@ -24,7 +24,7 @@ def extras() -> dict[str, list[str]]:
 
 def test_a_predictor_does_not_bring_torch() -> None:
     names = {name: {text.split(">")[0] for text in texts} for name, texts in extras().items()}
-    assert names["gbdt"] == {"lightgbm", "scikit-learn"}
+    assert names["gbdt"] == {"lightgbm"}
     assert {"torch", "transformers", "safetensors", "deepspeed"} < names["train"]
     assert names["gbdt"] < names["train"]
 
