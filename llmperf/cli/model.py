@@ -35,8 +35,8 @@ def train(
         typer.Option(
             "--preset",
             metavar="NAME",
-            help="A preset of configs/train/: gbdt, log-linear, tiny, small, codegen-350m, codegen-2b, "
-            "paper-350m, paper-2b.",
+            help="A preset of configs/train/: gbdt, log-linear, feature-network, feature-ensemble, tiny, small, "
+            "codegen-350m, codegen-2b, paper-350m, paper-2b.",
         ),
     ] = "gbdt",
     init: Annotated[

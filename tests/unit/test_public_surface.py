@@ -188,6 +188,13 @@ def test_exit_codes() -> None:
     }
 
 
+@pytest.mark.parametrize("command", ["collect", "train"])
+def test_the_help_names_every_preset(command: str) -> None:
+    options = dict(commands())[f"llmperf {command}"].params
+    (text,) = [one.help for one in options if "--preset" in one.opts]
+    assert [name for name in preset_names(command) if name not in text] == []
+
+
 ERRORS = {
     "llmperf.exits.CommandError": 3,
     "llmperf_common.config.ConfigError": 2,
