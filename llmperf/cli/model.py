@@ -114,7 +114,7 @@ def train(
         answer(markdown_table(summary.metrics["parts"]))
     for note in summary.notes:
         say(f"note: {note}")
-    say(f"run written to {out}")
+    say(f"the run is in {out}")
 
 
 def evaluate(

@@ -130,6 +130,10 @@ def test_train_and_evaluate_print_one_json_document(trained: Trained, tmp_path: 
     assert told["metrics"] == json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert told["seconds"] > 0
     assert all(f"note: {note}" in done.err for note in told["notes"])
+    again = llmperf("train", "--data", trained.data, "--out", tmp_path / "run", *quick, "--json")
+    assert json.loads(again.out) == told
+    assert "is finished: nothing to do" in again.err
+    assert "written" not in again.err
     scored = ("evaluate", trained.run, "--data", trained.data, "--out", tmp_path / "scored")
     done = llmperf(*scored, "--json")
     assert done.code == 0, done.err
