@@ -35,8 +35,8 @@ def train(
         typer.Option(
             "--preset",
             metavar="NAME",
-            help="A preset of configs/train/: gbdt, log-linear, tiny, small, codegen-350m, codegen-2b, "
-            "paper-350m, paper-2b.",
+            help="A preset of configs/train/: gbdt, log-linear, feature-network, feature-ensemble, tiny, small, "
+            "codegen-350m, codegen-2b, paper-350m, paper-2b.",
         ),
     ] = "gbdt",
     init: Annotated[
@@ -114,7 +114,7 @@ def train(
         answer(markdown_table(summary.metrics["parts"]))
     for note in summary.notes:
         say(f"note: {note}")
-    say(f"run written to {out}")
+    say(f"the run is in {out}")
 
 
 def evaluate(

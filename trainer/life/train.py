@@ -47,6 +47,7 @@ from trainer.life.identity import LANGUAGE_MODEL, Init, run_identity
 from trainer.life.opening import opened
 from trainer.life.publishing import mark_published, publishing
 from trainer.prediction.few_shot import few_shot_of_predictions
+from trainer.registry import require_to_fit
 from trainer.run.folder import (
     BASELINES_FOLDER,
     CARD_FILE,
@@ -139,6 +140,7 @@ def train(
                 f"{out} is finished: nothing to do (--set train.overwrite=true trains it anew)"
             )
             return published_summary(folder)
+        require_to_fit(config.model)
         write_json(folder / CONFIG_FILE, _config_record(config, identity, data.identity, init))
         write_json(folder / SPLIT_FILE, split.to_json())
         sizes = ", ".join(f"{part} {rows}" for part, rows in part_sizes(parts).items())
