@@ -184,7 +184,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--recipes", choices=_RECIPES, nargs="+", default=list(_RECIPES))
         if name == "race":
             command.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3])
-            command.add_argument("--micro-batch", type=int, default=16)
+            command.add_argument("--micro-batch", type=int, default=8)
             command.add_argument("--looks", type=int, default=4)
     return parser
 
