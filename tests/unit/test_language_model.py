@@ -20,8 +20,10 @@ from tests.unit.synthetic_dataset import make_dataset
 from trainer.config import TrainConfig, load_train_config
 from trainer.data.dataset import TrainingData
 from trainer.errors import BadInput, RunExists
+from trainer.evaluation.evaluate import evaluate
 from trainer.fit.ranks import join_ranks
 from trainer.life.conductor import Conductor
+from trainer.life.identity import init_of
 from trainer.life.train import RunSummary, train
 from trainer.run.loaded import load_run
 
@@ -52,7 +54,11 @@ def config(*more: str, preset: str = "tiny") -> TrainConfig:
 
 
 def run(data: TrainingData, settings: TrainConfig, out: Path, say=lambda _line: None) -> RunSummary:
-    return train(data, settings, out, say, conductor=Conductor(lambda: join_ranks("cpu")))
+    return train(data, settings, out, say, conductor=alone())
+
+
+def alone() -> Conductor:
+    return Conductor(lambda: join_ranks("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -173,3 +179,21 @@ def test_every_variant_trains_and_reads_back(data, tmp_path, more):
     summary = run(data, config("optimiser.max_steps=6", *more), tmp_path / "run")
     found = load_run(summary.folder).model.predict(data.rows)
     assert np.isfinite(found.log2_ns).all()
+
+
+def test_run_card_and_tables_say_what_the_weights_started_from(data, tmp_path):
+    codegen = ("regressor.backbone=codegen", "regressor.depth=1", "regressor.heads=4")
+    settings = config(*codegen, "regressor.width=256", "optimiser.max_steps=1")
+    summary = run(data, settings, tmp_path / "run")
+    said = "started from random weights (--init random)"
+    assert any(said in note for note in summary.notes)
+    assert said in (summary.folder / "model_card.md").read_text()
+    found = evaluate(load_run(summary.folder), data, "test", tmp_path / "evaluation")
+    assert said in found.table
+    assert said in (tmp_path / "evaluation" / "table.md").read_text()
+
+    init = init_of(summary.folder / "model")
+    place = tmp_path / "second"
+    again = train(data, settings, place, lambda _line: None, init=init, conductor=alone())
+    said = f"started from the checkpoint model (digest {init.digest})"
+    assert said in (again.folder / "model_card.md").read_text()

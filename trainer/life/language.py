@@ -13,6 +13,7 @@ process read it.
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import threading
 from pathlib import Path
@@ -77,13 +78,31 @@ def fit_language_model(
     init: Init | None,
     conductor: Conductor,
     progress: Progress,
-) -> Predictor:
-    """Prepare the run if it is not, fit it with all processes, and return the best model."""
+) -> tuple[Predictor, list[str]]:
+    """Prepare the run if it is not, fit it with all processes, and return the best model with notes on it."""
     if not (folder / PREPARED_FOLDER).exists():
         prepare(folder, data, parts, train, config, init, progress)
     with conductor.gathered(folder) as ranks:
         best = fit_prepared(folder, ranks, progress, interrupted=conductor.stop.asked)
-    return predictor_of(folder, best, config, ranks)
+    return predictor_of(folder, best, config, ranks), _prompt_notes(folder)
+
+
+def _prompt_notes(folder: Path) -> list[str]:
+    """Say of how many kernels and launches of the fit the prompt was longer than the context."""
+    said = read_json(folder / PREPARED_FOLDER / SPEC_FILE).get("prompts", {})
+    cut, dropped = said.get("num_truncated_groups", 0), said.get("num_dropped_launches", 0)
+    notes = []
+    if cut:
+        notes.append(
+            f"prompts: the sources of {cut:,} of {said['num_groups']:,} kernels that were fitted or chosen on are "
+            "longer than prompt.max_tokens and were cut"
+        )
+    if dropped:
+        notes.append(
+            f"prompts: {dropped:,} launches of {said['num_launches'] + dropped:,} are longer than prompt.max_tokens "
+            "and were neither fitted nor chosen on"
+        )
+    return notes
 
 
 def prepare(
@@ -114,7 +133,8 @@ def prepare(
             (parts == Part.TRAIN) | ((parts == Part.VALIDATION) & data.single_launch)
         )
         encoded = encoder.encode(data.rows.take(index))
-        progress(_said(prompt_statistics(encoded)))
+        statistics = prompt_statistics(encoded)
+        progress(_said(statistics))
         index = index[encoded.kept]
         is_train = parts[index] == Part.TRAIN
         if not is_train.any():
@@ -142,8 +162,15 @@ def prepare(
             _built(
                 spec, config.train.seed, place
             )  # one that does not fit is refused before the first step
-        content = {"spec": spec.to_json(), "init": None if place is None else str(place)}
-        write_json(temporary / SPEC_FILE, content | {"offset": offset.name if offset else None})
+        content: dict[str, Any] = {
+            "spec": spec.to_json(),
+            "init": None if place is None else str(place),
+        }
+        content |= {
+            "offset": offset.name if offset else None,
+            "prompts": dataclasses.asdict(statistics),
+        }
+        write_json(temporary / SPEC_FILE, content)
         temporary.rename(folder / PREPARED_FOLDER)
     finally:
         if temporary.exists():
