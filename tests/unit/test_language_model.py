@@ -16,15 +16,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from llmperf_common.config import ConfigError
 from tests.unit.synthetic_dataset import make_dataset
 from trainer.config import TrainConfig, load_train_config
 from trainer.data.dataset import TrainingData
-from trainer.errors import BadInput, RunExists
+from trainer.errors import BadInput, Interrupted, RunExists
 from trainer.evaluation.evaluate import evaluate
 from trainer.fit.ranks import join_ranks
 from trainer.life.conductor import Conductor
 from trainer.life.identity import init_of
-from trainer.life.train import RunSummary, train
+from trainer.life.offset import fitted_offset
+from trainer.life.train import RunSummary, fit_data, train
 from trainer.run.loaded import load_run
 
 SHORT = (
@@ -160,6 +162,36 @@ def test_prompts_that_do_not_fit_are_refused(data, tmp_path):
     tight = config("prompt.max_tokens=32", "prompt.too_long=drop")
     with pytest.raises(BadInput, match=r"prompt\.max_tokens = 32"):
         run(data, tight, tmp_path / "run")
+
+
+def test_an_offset_needs_two_families(data, tmp_path):
+    one = dataclasses.replace(data, family_id=np.full(len(data), "a"))
+    parts = np.full(len(data), "train")
+    settings = config("regressor.offset=gbdt", "gbdt.tune=false")
+    train_rows = np.arange(len(data))
+    with pytest.raises(BadInput, match="one family"):
+        fitted_offset(settings, one, train_rows, fit_data(one, parts, settings), print)
+
+
+def test_a_prompt_longer_than_a_pack_is_a_mistake_in_the_config():
+    with pytest.raises(ConfigError, match=r"prompt\.max_tokens = 512: .* packing\.lengths \(256\)"):
+        config("prompt.max_tokens=512")
+
+
+def test_resume_with_the_checkpoint_in_another_place(data, tmp_path):
+    codegen = ("regressor.backbone=codegen", "regressor.depth=1", "regressor.heads=4")
+    settings = config(*codegen, "regressor.width=256", "optimiser.max_steps=2")
+    first = run(data, settings, tmp_path / "first").folder / "model"
+    out = tmp_path / "run"
+    stop = alone()
+    stop.stop.asked.set()
+    with pytest.raises(Interrupted):
+        train(data, settings, out, print, init=init_of(first), conductor=stop)
+    moved = first.rename(tmp_path / "moved")
+    lines = []
+    train(data, settings, out, lines.append, init=init_of(moved), conductor=alone())
+    assert (out / "published.json").exists()
+    assert not any("step 1/2" in line for line in lines), "it went on, it did not begin anew"
 
 
 @pytest.mark.slow

@@ -82,9 +82,18 @@ def fit_language_model(
     """Prepare the run if it is not, fit it with all processes, and return the best model with notes on it."""
     if not (folder / PREPARED_FOLDER).exists():
         prepare(folder, data, parts, train, config, init, progress)
+    elif init is not None:
+        _moved(folder / PREPARED_FOLDER / SPEC_FILE, init)
     with conductor.gathered(folder) as ranks:
         best = fit_prepared(folder, ranks, progress, interrupted=conductor.stop.asked)
     return predictor_of(folder, best, config, ranks), _prompt_notes(folder)
+
+
+def _moved(file: Path, init: Init) -> None:
+    """Note where the checkpoint lies now: the run's identity holds what is in it, not its place."""
+    content, place = read_json(file), str(init.folder.resolve())
+    if content["init"] != place:
+        write_json(file, content | {"init": place})
 
 
 def _prompt_notes(folder: Path) -> list[str]:
