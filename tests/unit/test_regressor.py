@@ -159,6 +159,19 @@ def test_the_papers_head_reads_neither_features_nor_offset():
     assert (spread > 0).all()
 
 
+def test_the_papers_spread_moves_nothing_but_itself():
+    head = SoftplusHead(width=4)
+    nn.init.normal_(head.output.weight)
+    state = torch.randn(1, 2, 4, requires_grad=True)
+    _, spread = head(state, torch.zeros(1, 2, 0), torch.zeros(1, 2))
+    (of_state, of_weight) = torch.autograd.grad(
+        spread.sum(), (state, head.output.weight), allow_unused=True
+    )
+    assert of_state is None
+    assert (of_weight[0] == 0).all()
+    assert (of_weight[1] != 0).all()
+
+
 @pytest.mark.parametrize("backbone", ["small", "codegen"])
 def test_adapters_change_nothing_at_first_and_merge(backbone: str):
     plain, adapted = (
