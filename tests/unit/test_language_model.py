@@ -178,9 +178,22 @@ def test_a_prompt_longer_than_a_pack_is_a_mistake_in_the_config():
         config("prompt.max_tokens=512")
 
 
+@pytest.mark.parametrize("place", [0, 100, 2_500_000, 5_242_879])
+def test_checkpoints_that_differ_anywhere_are_told_apart(tmp_path, place):
+    content = bytearray(5 * 2**20)
+    (tmp_path / "config.json").write_text("{}")
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(content)
+    first = init_of(tmp_path).digest
+    assert init_of(tmp_path).digest == first
+    content[place : place + 300_000] = b"x" * len(content[place : place + 300_000])
+    weights.write_bytes(content)
+    assert init_of(tmp_path).digest != first
+
+
 def test_resume_with_the_checkpoint_in_another_place(data, tmp_path):
     codegen = ("regressor.backbone=codegen", "regressor.depth=1", "regressor.heads=4")
-    settings = config(*codegen, "regressor.width=256", "optimiser.max_steps=2")
+    settings = config(*codegen, "regressor.width=128", "optimiser.max_steps=2")
     first = run(data, settings, tmp_path / "first").folder / "model"
     out = tmp_path / "run"
     stop = alone()
@@ -215,7 +228,7 @@ def test_every_variant_trains_and_reads_back(data, tmp_path, more):
 
 def test_run_card_and_tables_say_what_the_weights_started_from(data, tmp_path):
     codegen = ("regressor.backbone=codegen", "regressor.depth=1", "regressor.heads=4")
-    settings = config(*codegen, "regressor.width=256", "optimiser.max_steps=1")
+    settings = config(*codegen, "regressor.width=128", "optimiser.max_steps=1")
     summary = run(data, settings, tmp_path / "run")
     said = "started from random weights (--init random)"
     assert any(said in note for note in summary.notes)
