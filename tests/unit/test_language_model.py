@@ -178,6 +178,11 @@ def test_a_prompt_longer_than_a_pack_is_a_mistake_in_the_config():
         config("prompt.max_tokens=512")
 
 
+def test_an_offset_that_the_head_would_not_read_is_a_mistake_in_the_config():
+    with pytest.raises(ConfigError, match=r"regressor\.offset=gbdt: head softplus"):
+        config("regressor.head=softplus", "regressor.offset=gbdt")
+
+
 @pytest.mark.parametrize("place", [0, 100, 2_500_000, 5_242_879])
 def test_checkpoints_that_differ_anywhere_are_told_apart(tmp_path, place):
     content = bytearray(5 * 2**20)
