@@ -27,6 +27,7 @@ from trainer.life.conductor import Conductor
 from trainer.life.identity import init_of
 from trainer.life.offset import fitted_offset
 from trainer.life.train import RunSummary, fit_data, train
+from trainer.regressor.predictor import RegressorPredictor
 from trainer.run.loaded import load_run
 
 SHORT = (
@@ -85,6 +86,22 @@ def test_a_published_run_predicts_what_it_wrote(data, summary):
     assert found.spread is not None
     assert (found.spread > 0).all()
     assert own.column("low_ns").null_count == 0
+
+
+def test_what_is_read_back_predicts_and_saves_what_will_be_published(data, summary, tmp_path):
+    fitted = load_run(summary.folder).model
+    again = fitted.read_back(tmp_path / "model")
+    (tmp_path / "published").mkdir()
+    again.model = None  # what a GPU holds is not what is written
+    again.save(tmp_path / "published")
+    names = sorted(path for path in (tmp_path / "published").rglob("*") if path.is_file())
+    assert len(names) == 7
+    for path in names:
+        stored = summary.folder / "model" / path.relative_to(tmp_path / "published")
+        assert path.read_bytes() == stored.read_bytes()
+    rows = data.rows.take(np.arange(20))
+    published = RegressorPredictor.load(tmp_path / "published").predict(rows)
+    np.testing.assert_array_equal(published.log2_ns, fitted.predict(rows).log2_ns)
 
 
 def test_the_folder_of_a_published_run(summary):

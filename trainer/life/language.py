@@ -9,6 +9,7 @@ process read it.
     RUN/prepared/
       regressor.json   the model to build         tokens/   the token store
       prompt/          form and tokenizer         offset/   the model that is corrected, where there is one
+      model/           the fitted model while it is published, where it predicts on a GPU
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ from trainer.run.folder import (
 
 SPEC_FILE = "regressor.json"
 TOKENS_FOLDER = "tokens"
+READ_BACK_FOLDER = "model"
 
 _ROTARY_DIMS = 64
 """Of the published models with heads wider than that; the others rotate half as many."""
@@ -235,17 +237,18 @@ def fit_prepared(
 
 
 def predictor_of(folder: Path, best: Path, config: TrainConfig, ranks: Ranks) -> RegressorPredictor:
-    """Return the fitted model with the weights of a checkpoint."""
+    """Return the fitted model with the weights of a checkpoint, as a user will read it from the run."""
     prepared = folder / PREPARED_FOLDER
     model = initial_model(folder, open_token_store(prepared / TOKENS_FOLDER), config)
     load_weights(best, model)
     offset = read_json(prepared / SPEC_FILE)["offset"]
-    return RegressorPredictor(
-        model=model.to(ranks.device).eval(),
+    fitted = RegressorPredictor(
+        model=model.eval(),
         encoder=Encoder.load(prepared / PROMPT_FOLDER),
         packing=config.packing,
         offset=None if offset is None else load_model(offset, prepared / OFFSET_FOLDER),
     )
+    return fitted if ranks.device.type == "cpu" else fitted.read_back(prepared / READ_BACK_FOLDER)
 
 
 def initial_model(folder: Path, store: TokenStore, config: TrainConfig) -> Regressor:

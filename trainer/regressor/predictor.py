@@ -7,8 +7,9 @@ that a thousand configs cost little more than one.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -50,12 +51,14 @@ class RegressorPredictor:
         encoder: makes the tokens.
         packing: lengths of packs, and tokens of a forward pass.
         offset: predicts what the model corrects; None where it predicts the whole time.
+        saved_in: a folder that ``save`` copies; the weights on a GPU are rounded ones.
     """
 
     model: Regressor
     encoder: Encoder
     packing: PackingConfig
     offset: Predictor | None = None
+    saved_in: Path | None = None
     name: str = NAME
     refits: bool = False
 
@@ -122,6 +125,9 @@ class RegressorPredictor:
 
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder with our head, the prompt and the offset's model beside it."""
+        if self.saved_in is not None:
+            shutil.copytree(self.saved_in, folder, dirs_exist_ok=True)
+            return
         save_regressor(self.model, folder)
         (folder / PROMPT_FOLDER).mkdir(exist_ok=True)
         self.encoder.save(folder / PROMPT_FOLDER)
@@ -132,6 +138,16 @@ class RegressorPredictor:
             self.offset.save(folder / OFFSET_FOLDER)
         facts = {"schema": 1, "packing": self.packing.model_dump(mode="json"), "offset": offset}
         (folder / FACTS_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+    def read_back(self, folder: Path) -> Self:
+        """Write the model into ``folder`` and return what ``load`` makes of it: what users will have.
+
+        On a GPU that is not the fitted model: its weights are rounded there.
+        """
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        self.save(folder)
+        return replace(type(self).load(folder), saved_in=folder)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
