@@ -25,9 +25,11 @@ from trainer.evaluation.evaluate import evaluate
 from trainer.fit.ranks import join_ranks
 from trainer.life.conductor import Conductor
 from trainer.life.identity import init_of
+from trainer.life.language import blocks_are_compiled
 from trainer.life.offset import fitted_offset
 from trainer.life.train import RunSummary, fit_data, train
 from trainer.regressor.predictor import RegressorPredictor
+from trainer.regressor_config import OptimiserConfig
 from trainer.run.loaded import load_run
 
 SHORT = (
@@ -179,6 +181,12 @@ def test_prompts_that_do_not_fit_are_refused(data, tmp_path):
     tight = config("prompt.max_tokens=32", "prompt.too_long=drop")
     with pytest.raises(BadInput, match=r"prompt\.max_tokens = 32"):
         run(data, tight, tmp_path / "run")
+
+
+def test_blocks_are_compiled_on_a_gpu_but_for_zero_3():
+    stages = [OptimiserConfig(zero_stage=stage) for stage in (1, 2, 3)]
+    assert [blocks_are_compiled("cuda", stage) for stage in stages] == [True, True, False]
+    assert not any(blocks_are_compiled("cpu", stage) for stage in stages)
 
 
 def test_an_offset_needs_two_families(data, tmp_path):

@@ -50,7 +50,7 @@ from trainer.regressor.model import Regressor, build_regressor
 from trainer.regressor.predictor import OFFSET_FOLDER, PROMPT_FOLDER, RegressorPredictor
 from trainer.regressor.spec import RegressorSpec
 from trainer.regressor.weights import load_backbone, read_backbone_config
-from trainer.regressor_config import RegressorConfig
+from trainer.regressor_config import OptimiserConfig, RegressorConfig
 from trainer.run.folder import (
     CONFIG_FILE,
     FIT_FOLDER,
@@ -211,7 +211,7 @@ def fit_prepared(
     config = TrainConfig.from_mapping(record["config"])
     store = open_token_store(folder / PREPARED_FOLDER / TOKENS_FOLDER)
     model = initial_model(folder, store, config)
-    if ranks.device.type == "cuda":
+    if blocks_are_compiled(ranks.device.type, config.optimiser):
         model.compile_blocks()
     source = store_source(
         store, model.spec, config.packing, seed=config.train.seed, device=ranks.device
@@ -234,6 +234,14 @@ def fit_prepared(
         interrupted=interrupted,
     )
     return result.best
+
+
+def blocks_are_compiled(device_type: str, optimiser: OptimiserConfig) -> bool:
+    """Whether a fit compiles the backbone's blocks: on a GPU, but for ZeRO-3.
+
+    Its hooks fetch the weights of the modules inside a block, which a compiled block does not call.
+    """
+    return device_type == "cuda" and optimiser.zero_stage < 3
 
 
 def predictor_of(folder: Path, best: Path, config: TrainConfig, ranks: Ranks) -> RegressorPredictor:
