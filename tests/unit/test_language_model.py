@@ -20,6 +20,7 @@ from llmperf_common.config import ConfigError
 from tests.unit.synthetic_dataset import make_dataset
 from trainer.config import TrainConfig, load_train_config
 from trainer.data.dataset import TrainingData
+from trainer.data.parts import make_split, row_parts
 from trainer.errors import BadInput, Interrupted, RunExists
 from trainer.evaluation.evaluate import evaluate
 from trainer.fit.ranks import join_ranks
@@ -174,6 +175,24 @@ def test_a_dataset_without_sources_is_refused_and_leaves_nothing(data, tmp_path)
     rows = dataclasses.replace(data.rows, kernels=bare)
     with pytest.raises(BadInput, match="source"):
         run(dataclasses.replace(data, rows=rows), config(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_kernel_without_source_is_refused_before_the_fit_in_whatever_part_it_is(data, tmp_path):
+    """The rows that judge the model are read after the fit."""
+    settings = config()
+    test = row_parts(data, make_split(data, settings.split)) == "test"
+    row = int(data.rows.kernel_row[test][0])
+    kernels = data.rows.kernels
+    place = kernels.column_names.index("source")
+    sources = kernels.column("source").to_pylist()
+    sources[row] = None
+    bare = kernels.set_column(place, kernels.schema.field("source"), pa.array(sources, pa.string()))
+    rows = dataclasses.replace(data.rows, kernels=bare)
+    lines = []
+    with pytest.raises(BadInput, match="comes without its source"):
+        run(dataclasses.replace(data, rows=rows), settings, tmp_path / "run", lines.append)
+    assert not any("step" in line for line in lines)
     assert not (tmp_path / "run").exists()
 
 
