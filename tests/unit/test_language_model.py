@@ -196,6 +196,21 @@ def test_a_kernel_without_source_is_refused_before_the_fit_in_whatever_part_it_i
     assert not (tmp_path / "run").exists()
 
 
+def test_nothing_to_calibrate_on_is_said_before_the_fit(data, tmp_path):
+    settings = config()
+    calibration = row_parts(data, make_split(data, settings.split)) == "calibration"
+    single = np.where(calibration, False, data.single_launch)
+    lines = []
+    with pytest.raises(BadInput, match="calibration part has no ok row"):
+        run(
+            dataclasses.replace(data, single_launch=single),
+            settings,
+            tmp_path / "run",
+            lines.append,
+        )
+    assert not any("step" in line for line in lines)
+
+
 def test_prompts_that_do_not_fit_are_refused(data, tmp_path):
     tight = config("prompt.max_tokens=32", "prompt.too_long=drop")
     with pytest.raises(BadInput, match=r"prompt\.max_tokens = 32"):

@@ -30,7 +30,7 @@ from trainer.data.dataset import Texts, TrainingData, row_weights
 from trainer.data.parts import make_split, part_sizes, row_parts, split_notes
 from trainer.data.training_range import training_range
 from trainer.errors import BadInput
-from trainer.evaluation.calibration import intervals
+from trainer.evaluation.calibration import check_calibration, intervals
 from trainer.evaluation.scoring import (
     context,
     cut_notes,
@@ -149,6 +149,7 @@ def train(
         notes = origin_notes(read_json(folder / CONFIG_FILE))
         if config.model == LANGUAGE_MODEL:
             assert conductor is not None, "trainer/launch passes one"
+            check_calibration(data, parts)
             from trainer.life.language import fit_language_model  # noqa: PLC0415  (torch)
 
             model, prompt_notes = fit_language_model(
