@@ -223,6 +223,25 @@ def test_blocks_are_compiled_on_a_gpu_but_for_zero_3():
     assert not any(blocks_are_compiled("cpu", stage) for stage in stages)
 
 
+def test_the_offset_of_a_train_row_knows_nothing_of_its_family(data):
+    settings = config("regressor.offset=gbdt", "gbdt.tune=false", "gbdt.num_rounds=20")
+    parts = np.where(row_parts(data, make_split(data, settings.split)) == "train", "train", "test")
+    train_rows = np.flatnonzero(parts == "train")
+    family = data.family_id[train_rows[0]]
+    of_family = data.family_id == family
+
+    def offsets(changed: TrainingData) -> np.ndarray:
+        fit = fit_data(changed, parts, settings)
+        return fitted_offset(settings, changed, train_rows, fit, lambda _line: None)[1]
+
+    other = dataclasses.replace(data, log2_ns=data.log2_ns + 5.0 * of_family)
+    before, after = offsets(data), offsets(other)
+    own = of_family & (parts == "train")
+    np.testing.assert_array_equal(before[own], after[own])
+    assert np.abs(before - after)[(parts == "train") & ~of_family].max() > 0.01
+    assert np.abs(before - after)[parts == "test"].max() > 0.01
+
+
 def test_an_offset_needs_two_families(data, tmp_path):
     one = dataclasses.replace(data, family_id=np.full(len(data), "a"))
     parts = np.full(len(data), "train")
