@@ -38,9 +38,7 @@ def check_calibration(data: TrainingData, parts: Texts) -> None:
         raise BadInput(_NO_ROW)
 
 
-_NO_ROW = (
-    "the calibration part has no ok row that times one launch: collect more kernels, or larger launches"
-)
+_NO_ROW = "the calibration part has no ok row that times one launch: collect more kernels, or larger launches"
 
 
 def intervals(

@@ -41,9 +41,10 @@ from trainer.interface import FitData, Predictor, Progress
 from trainer.life.conductor import Conductor
 from trainer.life.identity import Init
 from trainer.life.offset import fitted_offset
+from trainer.life.prompt_notes import prompt_notes, said_of_prompts
 from trainer.prompt.encode import Encoder, distinct_kernels, new_encoder
 from trainer.prompt.numeric import NUM_SLOTS
-from trainer.prompt.prompt_statistics import PromptStatistics, prompt_statistics
+from trainer.prompt.prompt_statistics import prompt_statistics
 from trainer.registry import load_model
 from trainer.regressor.backbones.codegen import codegen_config
 from trainer.regressor.model import Regressor, build_regressor
@@ -88,7 +89,9 @@ def fit_language_model(
         _moved(folder / PREPARED_FOLDER / SPEC_FILE, init)
     with conductor.gathered(folder) as ranks:
         best = fit_prepared(folder, ranks, progress, interrupted=conductor.stop.asked)
-    return predictor_of(folder, best, config, ranks), _prompt_notes(folder)
+    return predictor_of(folder, best, config, ranks), prompt_notes(
+        read_json(folder / PREPARED_FOLDER / SPEC_FILE)
+    )
 
 
 def _moved(file: Path, init: Init) -> None:
@@ -96,24 +99,6 @@ def _moved(file: Path, init: Init) -> None:
     content, place = read_json(file), str(init.folder.resolve())
     if content["init"] != place:
         write_json(file, content | {"init": place})
-
-
-def _prompt_notes(folder: Path) -> list[str]:
-    """Say of how many kernels and launches of the fit the prompt was longer than the context."""
-    said = read_json(folder / PREPARED_FOLDER / SPEC_FILE).get("prompts", {})
-    cut, dropped = said.get("num_truncated_groups", 0), said.get("num_dropped_launches", 0)
-    notes = []
-    if cut:
-        notes.append(
-            f"prompts: the sources of {cut:,} of {said['num_groups']:,} kernels that were fitted or chosen on are "
-            "longer than prompt.max_tokens and were cut"
-        )
-    if dropped:
-        notes.append(
-            f"prompts: {dropped:,} launches of {said['num_launches'] + dropped:,} are longer than prompt.max_tokens "
-            "and were neither fitted nor chosen on"
-        )
-    return notes
 
 
 def prepare(
@@ -146,7 +131,7 @@ def prepare(
         )
         encoded = encoder.encode(data.rows.take(index))
         statistics = prompt_statistics(encoded)
-        progress(_said(statistics))
+        progress(said_of_prompts(statistics))
         index = index[encoded.kept]
         is_train = parts[index] == Part.TRAIN
         if not is_train.any():
@@ -316,15 +301,3 @@ def _random_backbone(config: RegressorConfig) -> dict[str, Any]:
         if config.width // config.heads > _ROTARY_DIMS
         else _ROTARY_DIMS // 2,
     )
-
-
-def _said(statistics: PromptStatistics) -> str:
-    text = (
-        f"prompts: {statistics.num_launches:,} launches of {statistics.num_groups:,} kernels, "
-        f"{statistics.median_tokens:.0f} tokens (median), {statistics.max_tokens} at most"
-    )
-    if statistics.num_truncated_groups:
-        text += f"; {statistics.num_truncated_groups:,} kernels cut"
-    if statistics.num_dropped_launches:
-        text += f"; {statistics.num_dropped_launches:,} launches too long and left out"
-    return text
