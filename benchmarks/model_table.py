@@ -104,14 +104,7 @@ def subset(data: TrainingData, *, kernels: int, launches: int, seed: int) -> Tra
     taken = random.permutation(int(kernel.max()) + 1)[:kernels]
     chosen = [order[kernel == number][:launches] for number in taken.tolist()]
     index = np.sort(np.concatenate(chosen))
-    return dataclasses.replace(
-        data,
-        rows=data.rows.take(index),
-        log2_ns=data.log2_ns[index],
-        family_id=data.family_id[index],
-        suite=data.suite[index],
-        single_launch=data.single_launch[index],
-    )
+    return data.take(index)
 
 
 def run_all(data: TrainingData, out: Path, names: list[str], overrides: list[str]) -> None:

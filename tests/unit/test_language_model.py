@@ -178,8 +178,7 @@ def test_a_dataset_without_sources_is_refused_and_leaves_nothing(data, tmp_path)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_kernel_without_source_is_refused_before_the_fit_in_whatever_part_it_is(data, tmp_path):
-    """The rows that judge the model are read after the fit."""
+def test_a_kernel_without_source_is_left_out_and_said(data, tmp_path):
     settings = config()
     test = row_parts(data, make_split(data, settings.split)) == "test"
     row = int(data.rows.kernel_row[test][0])
@@ -190,10 +189,13 @@ def test_a_kernel_without_source_is_refused_before_the_fit_in_whatever_part_it_i
     bare = kernels.set_column(place, kernels.schema.field("source"), pa.array(sources, pa.string()))
     rows = dataclasses.replace(data.rows, kernels=bare)
     lines = []
-    with pytest.raises(BadInput, match="comes without its source"):
-        run(dataclasses.replace(data, rows=rows), settings, tmp_path / "run", lines.append)
-    assert not any("step" in line for line in lines)
-    assert not (tmp_path / "run").exists()
+    summary = run(dataclasses.replace(data, rows=rows), settings, tmp_path / "run", lines.append)
+    missing = int((data.rows.kernel_row == row).sum())
+    note = f"kernels without source, left out: 1 ({missing} rows)"
+    assert note in lines
+    assert note in summary.notes
+    assert sum(summary.num_rows.values()) == len(data) - missing
+    assert note in (tmp_path / "run" / "model_card.md").read_text(encoding="utf-8")
 
 
 def test_nothing_to_calibrate_on_is_said_before_the_fit(data, tmp_path):

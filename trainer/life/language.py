@@ -42,7 +42,7 @@ from trainer.life.conductor import Conductor
 from trainer.life.identity import Init
 from trainer.life.offset import fitted_offset
 from trainer.life.prompt_notes import prompt_notes, said_of_prompts
-from trainer.prompt.encode import Encoder, distinct_kernels, new_encoder
+from trainer.prompt.encode import Encoder, new_encoder
 from trainer.prompt.numeric import NUM_SLOTS
 from trainer.prompt.prompt_statistics import prompt_statistics
 from trainer.registry import load_model
@@ -115,7 +115,6 @@ def prepare(
     Raises:
         BadInput: A kernel's source is missing, no prompt fits, or the checkpoint cannot be used.
     """
-    distinct_kernels(data.rows)  # all that judge it have a source, too: not after hours of fitting
     temporary = folder / PREPARING_FOLDER
     shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed here
     temporary.mkdir()

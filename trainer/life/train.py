@@ -26,7 +26,7 @@ from llmperf_common.launch_columns import device_from_mapping
 from llmperf_common.metrics import encode
 from llmperf_common.splits import Part, Split
 from trainer.config import TrainConfig
-from trainer.data.dataset import Texts, TrainingData, row_weights
+from trainer.data.dataset import Texts, TrainingData, row_weights, with_sources
 from trainer.data.parts import make_split, part_sizes, row_parts, split_notes
 from trainer.data.training_range import training_range
 from trainer.errors import BadInput
@@ -133,6 +133,9 @@ def train(
     started = time.monotonic()
     identity = run_identity(data, config, init)
     check_free(out, identity, overwrite=config.train.overwrite)
+    source_notes: list[str] = []
+    if config.model == LANGUAGE_MODEL:
+        data, source_notes = with_sources(data)
     split = make_split(data, config.split)
     parts = row_parts(data, split)
     fit = fit_data(data, parts, config)
@@ -148,7 +151,9 @@ def train(
         sizes = ", ".join(f"{part} {rows}" for part, rows in part_sizes(parts).items())
         progress(f"split by {split.kind}: {sizes}")
         model: Predictor
-        notes = origin_notes(read_json(folder / CONFIG_FILE))
+        for note in source_notes:
+            progress(note)
+        notes = [*origin_notes(read_json(folder / CONFIG_FILE)), *source_notes]
         if config.model == LANGUAGE_MODEL:
             assert conductor is not None, "trainer/launch passes one"
             check_calibration(data, parts)
