@@ -21,10 +21,10 @@ from llmperf_common.ledger.holder import boot_clock_s, this_process
 from llmperf_common.ledger.protocol import Holder
 from llmperf_common.records import Device
 from llmperf_common.store.card import update_card
-from llmperf_common.store.filesystem import Filesystem
+from llmperf_common.store.filesystem import Filesystem, StoreLostError
 from llmperf_common.store.manifest import ShardEntry, latest_manifest
 from llmperf_common.store.reader import open_dataset
-from llmperf_common.store.run import RUN_LOCK
+from llmperf_common.store.run import RUN_FILE, RUN_LOCK, read_run
 from llmperf_common.store.sweep import sweep
 from workers.board import BoardWriter
 from workers.config import CollectConfig
@@ -180,6 +180,7 @@ class DeviceWorker:
             DeviceLostError: The device failed; everything finished is committed.
         """
         assert self._found is not None, "open() comes first"
+        _pin(fs, plan)
         with contextlib.ExitStack() as stack:
             with fs.lock(RUN_LOCK, exclusive=False, wait=True):
                 device, device_entry = device_of_run(fs, self._found, plan, self._pipeline)
@@ -237,6 +238,16 @@ class DeviceWorker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _pin(fs: Filesystem, plan: Plan) -> None:
+    """From here on it must stay this folder, of this plan, and is never made anew."""
+    fs.pin(RUN_FILE)
+    run = read_run(fs)
+    if run is None or run.plan_hash != plan.plan_hash:
+        raise StoreLostError(
+            f"{fs.describe(RUN_FILE)} has become another run's while this one was starting: run the same command again"
+        )
 
 
 def _make_loop(
@@ -313,7 +324,9 @@ def _tidy(fs: Filesystem, loop: CollectLoop) -> None:
             if alone:
                 # Where a lock does not reach other hosts, their leases tell of them: what they have written stays.
                 if loop.finish() and loop.num_leased() == 0:
-                    sweep(fs)
+                    recorded = loop.recorded()
+                    if recorded is not None:
+                        sweep(fs, recorded=recorded)
                 update_card(fs)
                 return
         time.sleep(_POLL_S)

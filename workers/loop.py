@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
+from llmperf_common.ledger.agreement import absent_shards
 from llmperf_common.ledger.protocol import (
     Committed,
     Holder,
@@ -81,6 +82,7 @@ class CollectLoop:
         sleep: Callable[[float], None] = time.sleep,
         board: Board | None = None,
     ) -> None:
+        self._fs = fs
         self._attach = attach
         self._plan = plan
         self._tasks = tasks
@@ -178,6 +180,12 @@ class CollectLoop:
         """Publish every committed shard, whoever committed it."""
         self._publisher.publish_all(self._ledger)
 
+    def recorded(self) -> frozenset[str] | None:
+        """Return the shards that the ledger has ever recorded, which no sweep may touch; None where it does not answer."""
+        found: list[str] = []
+        is_there = self._guarded(lambda: found.extend(one.name for one in self._ledger.shards()))
+        return frozenset(found) if is_there else None
+
     def close(self) -> None:
         """Give back what is still leased, as far as that is possible, and close the ledger."""
         if not self._is_attached:
@@ -206,6 +214,7 @@ class CollectLoop:
             self._note_away(error)
             return False
         except LedgerLostError as error:
+            self._fs.check_place()  # with its folder a ledger is gone, too: nothing is dropped, nothing begun anew
             dropped = [lease.task for lease in self._held()]
             self._observer.lost(dropped, str(error))
             self._executor.abandon([lease.task for lease in self._executor.leases()])
@@ -318,6 +327,10 @@ class CollectLoop:
         """
         batch = self._outbox.written(self._ledger.epoch, wait=wait)
         if batch is None:
+            return
+        # At the last moment: shards that another place has swallowed, or somebody removed, must not be committed.
+        if absent_shards(self._fs, batch.shards):
+            self._outbox.write_again()
             return
         outcome = self._ledger.commit(
             shards=[*batch.shards, *self._device_shards], leases=batch.leases

@@ -127,6 +127,11 @@ class Outbox:
             raise
         return batch
 
+    def write_again(self) -> None:
+        """The shards of the batch in hand have vanished since they were written."""
+        assert self._batch is not None, "something was written"
+        self._batch.writing = None
+
     def settle(self) -> None:
         """The batch in hand is committed."""
         self._batch = None
