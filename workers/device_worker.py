@@ -21,10 +21,10 @@ from llmperf_common.ledger.holder import boot_clock_s, this_process
 from llmperf_common.ledger.protocol import Holder
 from llmperf_common.records import Device
 from llmperf_common.store.card import update_card
-from llmperf_common.store.filesystem import Filesystem, StoreLostError
+from llmperf_common.store.filesystem import Filesystem
 from llmperf_common.store.manifest import ShardEntry, latest_manifest
 from llmperf_common.store.reader import open_dataset
-from llmperf_common.store.run import RUN_FILE, RUN_LOCK, read_run
+from llmperf_common.store.run import RUN_LOCK
 from llmperf_common.store.sweep import sweep
 from workers.board import BoardWriter
 from workers.config import CollectConfig
@@ -33,7 +33,8 @@ from workers.device.nvml import open_monitor
 from workers.device.ownership import GpuClaim, needs_owner
 from workers.event_logging import EventLogHandler, logging_taken
 from workers.events import open_event_log
-from workers.joining import attach_ledger, device_of_run
+from workers.joining import attach_ledger, device_of_run, pin_run
+from workers.kept import KeptPairs, keeping
 from workers.launch_processor import LaunchProcessor
 from workers.loop import CollectLoop
 from workers.loop_interfaces import LoopObserver, StopReason
@@ -43,6 +44,7 @@ from workers.plan import Plan
 from workers.run_children import DeviceLostError
 from workers.scratch import scratch_folder
 from workers.self_report import SelfReport, WorkerState
+from workers.task_index import TaskIndex
 
 _logger = logging.getLogger(__name__)
 
@@ -151,6 +153,7 @@ class DeviceWorker:
         plan: Plan,
         home: LedgerHome,
         events: Path,
+        kept: Path,
         control: Control,
         observe: Callable[[RunStart], LoopObserver],
         skipped: tuple[tuple[str, str], ...] = (),
@@ -165,6 +168,7 @@ class DeviceWorker:
             plan: of the run.
             home: where its ledgers are kept.
             events: folder of the event log.
+            kept: folder of this host for what is in hand when a dataset's folder is lost.
             control: for Ctrl-C.
             observe: makes the observer of progress.
             skipped: files of the corpus without any kernel, and why.
@@ -176,11 +180,11 @@ class DeviceWorker:
             Why it ended, and the device as the dataset records it.
 
         Raises:
-            StoreError: The dataset cannot be used.
+            StoreError: The dataset cannot be used (``StoreLostError``: its folder is lost; what was in hand is kept).
             DeviceLostError: The device failed; everything finished is committed.
         """
         assert self._found is not None, "open() comes first"
-        _pin(fs, plan)
+        run = pin_run(fs, plan)
         with contextlib.ExitStack() as stack:
             with fs.lock(RUN_LOCK, exclusive=False, wait=True):
                 device, device_entry = device_of_run(fs, self._found, plan, self._pipeline)
@@ -203,6 +207,9 @@ class DeviceWorker:
                     )
                 )
                 self._pipeline.use(plan, device, note=log.note, monitor=monitor)
+                own = kept / (run.run_id or plan.plan_hash) / device.device_id
+                pairs = KeptPairs(own, plan_hash=plan.plan_hash)
+                put_back = pairs.put_back(fs)  # before a ledger is rebuilt, which may adopt them
                 loop = _make_loop(
                     fs=fs,
                     home=home,
@@ -219,7 +226,9 @@ class DeviceWorker:
                     writer=stack.enter_context(ThreadPoolExecutor(1, "shard-writer")),
                 )
                 stack.callback(loop.close)
-                with _telling_the_end(told, control, loop):
+                if put_back:
+                    pairs.commit(loop, put_back, TaskIndex(plan))
+                with _telling_the_end(told, control, loop), keeping(loop, pairs):
                     try:
                         _drive(loop, control, self._config, tally, self._started_s)
                     except DeviceLostError:
@@ -238,16 +247,6 @@ class DeviceWorker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _pin(fs: Filesystem, plan: Plan) -> None:
-    """From here on it must stay this folder, of this plan, and is never made anew."""
-    fs.pin(RUN_FILE)
-    run = read_run(fs)
-    if run is None or run.plan_hash != plan.plan_hash:
-        raise StoreLostError(
-            f"{fs.describe(RUN_FILE)} has become another run's while this one was starting: run the same command again"
-        )
 
 
 def _make_loop(

@@ -16,10 +16,16 @@ from llmperf_common.ledger.protocol import Ledger
 from llmperf_common.records import Device
 from llmperf_common.schemas import TABLES
 from llmperf_common.store.epochs import EPOCHS_FOLDER
-from llmperf_common.store.filesystem import Filesystem
+from llmperf_common.store.filesystem import Filesystem, StoreLostError
 from llmperf_common.store.manifest import ShardEntry
 from llmperf_common.store.probe import probe
-from llmperf_common.store.run import ForeignRunError, RunRecord, create_or_join_run, read_run
+from llmperf_common.store.run import (
+    RUN_FILE,
+    ForeignRunError,
+    RunRecord,
+    create_or_join_run,
+    read_run,
+)
 from llmperf_common.store.shard import ShardError, decode, device_from_table, encode_device
 from llmperf_common.store.sweep import TRASH_FOLDER
 from workers.config import CollectConfig
@@ -90,6 +96,17 @@ def _run_record(plan: Plan, config: CollectConfig) -> RunRecord:
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         run_id=secrets.token_hex(10),
     )
+
+
+def pin_run(fs: Filesystem, plan: Plan) -> RunRecord:
+    """From here on the dataset must stay this folder, of this plan, and is never made anew."""
+    fs.pin(RUN_FILE)
+    run = read_run(fs)
+    if run is None or run.plan_hash != plan.plan_hash:
+        raise StoreLostError(
+            f"{fs.describe(RUN_FILE)} has become another run's while this one was starting: run the same command again"
+        )
+    return run
 
 
 def device_of_run(

@@ -14,6 +14,7 @@ from concurrent.futures import Executor
 
 from llmperf_common.ledger.agreement import absent_shards
 from llmperf_common.ledger.protocol import (
+    CommitOutcome,
     Committed,
     Holder,
     Lease,
@@ -27,7 +28,7 @@ from llmperf_common.store.manifest import ShardEntry
 from llmperf_common.store.shard import Encoder, encode_results
 from workers.away import Backoff
 from workers.config import LedgerConfig, StoreConfig
-from workers.executor import TaskExecutor
+from workers.executor import FinishedTask, TaskExecutor
 from workers.loop_interfaces import Board, LoopObserver, StopReason, TaskSource
 from workers.outbox import Outbox
 from workers.publishing import Publisher
@@ -179,6 +180,21 @@ class CollectLoop:
     def publish_all(self) -> None:
         """Publish every committed shard, whoever committed it."""
         self._publisher.publish_all(self._ledger)
+
+    @property
+    def in_hand(self) -> list[FinishedTask]:
+        """What has finished and is not committed."""
+        return self._outbox.items
+
+    def commit_kept(self, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> bool | None:
+        """Commit a pair that an earlier process has written; say whether its tokens are still current, None without an answer."""
+        answers: list[CommitOutcome] = []
+        self._guarded(
+            lambda: answers.append(
+                self._ledger.commit(shards=[*shards, *self._device_shards], leases=leases)
+            )
+        )
+        return isinstance(answers[0], Committed) if answers else None
 
     def recorded(self) -> frozenset[str] | None:
         """Return the shards that the ledger has ever recorded, which no sweep may touch; None where it does not answer."""

@@ -186,6 +186,11 @@ def test_manifests_removed_during_a_run(
     assert len(started(attacked.out)) == NUM_TASKS, "no task was timed again"
 
 
+def finished(out: Path) -> list[object]:
+    """Return the tasks that have finished, one for each time."""
+    return [one["task_id"] for one in events(out) if one["event"] == "finished"]
+
+
 def started(out: Path) -> list[object]:
     """Return the tasks that were claimed, one for each time."""
     return [one["task_id"] for one in events(out) if one["event"] == "claimed"]
@@ -195,8 +200,12 @@ def started(out: Path) -> list[object]:
 
 
 def test_a_folder_that_is_moved_during_a_run(attacked: Attacked, tmp_path: Path) -> None:
-    process = attacked.start()
-    attacked.wait_for(6, process)
+    slow = ("--set", "store.commit_interval_s=3")
+    process = attacked.start(*slow)
+    attacked.wait_for(1, process)
+    wait_until(
+        lambda: len(done := finished(attacked.out)) > attacked.num_published() and bool(done)
+    )
     moved = tmp_path / "moved"
     attacked.out.rename(moved)
     _, err = process.communicate(timeout=100)
@@ -204,10 +213,17 @@ def test_a_folder_that_is_moved_during_a_run(attacked: Attacked, tmp_path: Path)
     assert "Traceback" not in err
     assert str(attacked.out) in err
     assert not attacked.out.exists(), "it is not made anew"
-    num_before = attacked.num_published(moved)
-    assert num_before >= 6
+    assert f"it is now {moved}" in err
+    num_published = attacked.num_published(moved)
+    kept = list(attacked.state.rglob("*.parquet"))
+    assert [path.parent.name for path in sorted(kept)] == ["kernels", "samples"]
+    assert str(kept[0].parents[1]) in err
+    num_finished = len(finished(moved))
+    assert num_finished > num_published >= 1
     moved.rename(attacked.out)
     attacked.finish()
+    assert len(finished(attacked.out)) == NUM_TASKS, "what was kept is not timed again"
+    assert not list(attacked.state.rglob("*.parquet"))
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
