@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from llmperf.exits import Exit
 from llmperf_common.store.filesystem import PosixFilesystem
-from llmperf_common.store.manifest import latest_manifest
+from llmperf_common.store.manifest import latest_manifest, publish
 from llmperf_common.store.verify import verify
 from tests.integration.collecting import Collect, events, replay_file, wait_until, write_kernels
+from tests.integration.conftest import Collected
+from tests.integration.in_process import assert_refused
 from tests.integration.redis_server import RedisServer
 
 pytestmark = pytest.mark.timeout(240)
@@ -57,9 +61,11 @@ class Attacked:
             {"XDG_STATE_HOME": str(self.state)},
         )
 
-    def start(self, *options: str, out: Path | None = None) -> subprocess.Popen[str]:
-        """Start the command."""
-        process = self.command(*options, out=out).start()
+    def start(
+        self, *options: str, out: Path | None = None, prefix: Sequence[str] = ()
+    ) -> subprocess.Popen[str]:
+        """Start the command, as the last words of ``prefix``."""
+        process = self.command(*options, out=out).start(prefix)
         self._running.append(process)
         return process
 
@@ -203,9 +209,7 @@ def test_a_folder_that_is_moved_during_a_run(attacked: Attacked, tmp_path: Path)
     slow = ("--set", "store.commit_interval_s=3")
     process = attacked.start(*slow)
     attacked.wait_for(1, process)
-    wait_until(
-        lambda: len(done := finished(attacked.out)) > attacked.num_published() and bool(done)
-    )
+    wait_until(lambda: len(finished(attacked.out)) > attacked.num_published())
     moved = tmp_path / "moved"
     attacked.out.rename(moved)
     _, err = process.communicate(timeout=100)
@@ -226,32 +230,116 @@ def test_a_folder_that_is_moved_during_a_run(attacked: Attacked, tmp_path: Path)
     assert not list(attacked.state.rglob("*.parquet"))
 
 
-@pytest.mark.parametrize("is_replaced", [False, True])
+class Mount:
+    """A second way to the dataset, for one collector alone, and how it goes."""
+
+    def __init__(self, path: Path, target: Path) -> None:
+        self.path = path
+        target.mkdir()
+        self._target = target
+        self.prefix: tuple[str, ...] = ()
+        path.symlink_to(target)
+
+    def go(self, process: subprocess.Popen[str]) -> None:
+        """The path leads nowhere."""
+        del process
+        self.path.unlink()
+
+    def check(self) -> None:
+        """Nothing was made in its place."""
+        assert not self.path.is_symlink()
+        assert not self.path.exists()
+
+
+class Replaced(Mount):
+    """The path leads to an empty folder, as below a mount."""
+
+    def go(self, process: subprocess.Popen[str]) -> None:
+        """Put an empty folder in its place."""
+        super().go(process)
+        self.path.mkdir()
+
+    def check(self) -> None:
+        """Nothing was written to a stranger."""
+        assert list(self.path.iterdir()) == []
+
+
+class Unmounted(Replaced):
+    """A real mount, in a namespace of the collector's own."""
+
+    def __init__(self, path: Path, target: Path) -> None:
+        super().__init__(path, target)
+        path.unlink()
+        path.mkdir()
+        mount = f'mount --bind {target} {path} && exec "$0" "$@"'
+        self.prefix = ("unshare", "--mount", "sh", "-c", mount)
+
+    def go(self, process: subprocess.Popen[str]) -> None:
+        """``umount -l`` under the collector."""
+        inside = ("nsenter", "--mount", f"--target={process.pid}")
+        subprocess.run([*inside, "umount", "-l", self.path], check=True)
+
+
+def may_mount() -> bool:
+    """Whether this user may make mounts of its own."""
+    try:
+        return subprocess.run(["unshare", "--mount", "true"], check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("kind", [Mount, Replaced, Unmounted])
 def test_a_folder_lost_to_one_of_two_collectors(
-    attacked: Attacked, tmp_path: Path, *, is_replaced: bool
+    attacked: Attacked, tmp_path: Path, kind: type[Mount]
 ) -> None:
-    """As when a mount goes: the path leads nowhere, or to the empty folder below the mount."""
+    """Their ledger is on a server: the one that has lost the folder could still commit."""
+    if kind is Unmounted and not may_mount():
+        pytest.skip("this user may not mount")
+    mount = kind(tmp_path / "mount", attacked.out)
     server = RedisServer(tmp_path / "redis")
     try:
         ledger = ("--ledger", server.url)
-        mount = tmp_path / "mount"
-        attacked.out.mkdir()
-        mount.symlink_to(attacked.out)
-        lost = attacked.start(*ledger, out=mount)
+        lost = attacked.start(*ledger, out=mount.path, prefix=mount.prefix)
         attacked.wait_for(4, lost)
         other = attacked.start(*ledger)
-        mount.unlink()
-        if is_replaced:
-            mount.mkdir()
+        mount.go(lost)
         _, err = lost.communicate(timeout=100)
         assert lost.returncode == Exit.BAD_INPUT, err
         assert "Traceback" not in err
-        assert str(mount) in err
-        if is_replaced:
-            assert list(mount.iterdir()) == [], "nothing is written to a stranger"
-        else:
-            assert not mount.exists(), "it is not made anew"
+        assert f"{mount.path} is no longer the dataset's folder" in err
+        mount.check()
         out, err = other.communicate(timeout=100)
         attacked.check(other.returncode, out + err)
     finally:
         server.kill()
+
+
+# ------------------------------------------------------------------ what an older version has left
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_dataset_that_is_doubled_already_is_told_without_a_traceback(
+    copied: Collected, is_known: bool
+) -> None:
+    """As outdated ledgers have left them: a task in two shards, both listed, and both in the ledger (``is_known``) or not."""
+    fs = PosixFilesystem(copied.out)
+    before = latest_manifest(fs)
+    assert before is not None
+    stem = before.of_table("kernels")[0].name.removeprefix("kernels/")
+    again = [
+        replace(entry, name=f"{entry.table}/again.parquet")
+        for entry in before.shards
+        if entry.name.endswith(stem)
+    ]
+    for entry in again:
+        fs.put_if_absent(entry.name, fs.read_bytes(f"{entry.table}/{stem}"))
+    publish(fs, again, plan_hash=before.plan_hash, epoch=before.epoch)
+    if is_known:
+        with sqlite3.connect(next((copied.out / "ledger").glob("*.sqlite"))) as db:
+            rows = [(one.name, one.rows, one.bytes, one.sha256, one.tasks) for one in again]
+            db.executemany("INSERT INTO shards VALUES (?, ?, ?, ?, ?, 1)", rows)
+        db.close()
+    for _ in range(2):
+        done = copied.collect()
+        words = (f"{copied.out} holds", "twice", f"llmperf dataset repair {copied.out}")
+        assert_refused(done, Exit.BAD_INPUT, *words)

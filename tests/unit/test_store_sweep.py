@@ -11,6 +11,7 @@ import pytest
 from llmperf_common.store.filesystem import PosixFilesystem, StoreError
 from llmperf_common.store.manifest import latest_manifest, manifest_name, manifest_versions
 from llmperf_common.store.reader import open_dataset
+from llmperf_common.store.rebuild import rebuild_manifest
 from llmperf_common.store.sweep import old_trash, sweep
 from tests.unit.dataset_factory import (
     good_outcome,
@@ -86,6 +87,18 @@ def test_what_a_removed_manifest_has_listed_goes_to_the_trash_alone(fs):
     trashed = old_trash(fs, before=datetime.now(UTC) + timedelta(seconds=1))
     assert sorted(map(fs.read_bytes, trashed)) == sorted(data.values())
     assert not set(pair) & files(fs)
+
+
+def test_a_sweep_can_be_undone(fs):
+    manifest = latest_manifest(fs)
+    less = manifest_of_one_pair_less(fs)
+    sweep(fs)
+    for name in fs.names("trash"):
+        fs.move(f"trash/{name}", name.split("-", 1)[1].replace("-", "/", 1))
+    rebuilt = rebuild_manifest(fs, plan_hash=less.plan_hash, epoch=less.epoch + 1)
+    assert {entry.name: entry for entry in rebuilt.shards} == {
+        entry.name: entry for entry in manifest.shards
+    }
 
 
 def test_what_an_earlier_manifest_of_the_epoch_lists_stays(fs):
