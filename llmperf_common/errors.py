@@ -14,7 +14,6 @@ declared beside the code that raises it and carries its exit code::
     +-- ClusterAddressError    2  the address of a Ray cluster; also a ValueError
     +-- StoreError             3  a dataset that cannot be read or written
     |   +-- ForeignRunError    2  the folder holds the dataset of another run
-    |   +-- StoreLostError        its folder is gone, or another one has its name
     +-- LedgerAwayError        3  the ledger cannot be reached
     +-- CorpusError            3  sources without any kernel; also a ValueError
     +-- SplitError             3  a split that cannot be made; also a ValueError
