@@ -6,6 +6,7 @@ Each test is an attack that once broke that promise, by the real command on the 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -205,7 +206,10 @@ def started(out: Path) -> list[object]:
 # ------------------------------------------------------------------ the folder is not there any more
 
 
-def test_a_folder_that_is_moved_during_a_run(attacked: Attacked, tmp_path: Path) -> None:
+@pytest.mark.parametrize("meanwhile", ["nothing", "the ledger is lost", "others have done it all"])
+def test_a_folder_that_is_moved_during_a_run(
+    attacked: Attacked, tmp_path: Path, meanwhile: str
+) -> None:
     slow = ("--set", "store.commit_interval_s=3")
     process = attacked.start(*slow)
     attacked.wait_for(1, process)
@@ -225,8 +229,16 @@ def test_a_folder_that_is_moved_during_a_run(attacked: Attacked, tmp_path: Path)
     num_finished = len(finished(moved))
     assert num_finished > num_published >= 1
     moved.rename(attacked.out)
+    if meanwhile == "the ledger is lost":
+        shutil.rmtree(attacked.out / "ledger")
+    if meanwhile == "others have done it all":
+        attacked.state.rename(tmp_path / "aside")
+        attacked.finish()
+        (tmp_path / "aside").rename(attacked.state)
     attacked.finish()
-    assert len(finished(attacked.out)) == NUM_TASKS, "what was kept is not timed again"
+    num_again = len(finished(attacked.out)) - NUM_TASKS
+    is_kept_in_vain = meanwhile == "others have done it all"
+    assert (num_again > 0) == is_kept_in_vain, "what was kept is not timed again"
     assert not list(attacked.state.rglob("*.parquet"))
 
 
