@@ -47,7 +47,7 @@ class Kind(StrEnum):
     LOSE_MANIFESTS = "lose_manifests"
     """Somebody removes the newest manifest (even n), all of them (n = 1) or another one."""
     LOSE_SHARD = "lose_shard"
-    """Somebody removes a shard that no manifest lists."""
+    """Somebody removes a shard that no manifest has ever listed."""
     LOSE_FOLDER = "lose_folder"
     """The process's mount goes: under the dataset's name it finds an empty folder. Its ledger is on a server."""
 

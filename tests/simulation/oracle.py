@@ -41,6 +41,8 @@ class Oracle:
         self._verified: dict[str, bytes] = {}
         self._tasks: dict[str, tuple[str, ...]] = {}
         self.latest: Manifest | None = None
+        self.ever_listed: set[str] = set()
+        """Shards that some manifest has listed, be it removed since: who loses one of these has lost a result."""
         disk.written = self._written
         disk.removed = self._removed
 
@@ -151,6 +153,7 @@ class Oracle:
                 bound[task] = entry
         self._check_bindings(bound, manifest, name)
         self._manifests[name] = manifest
+        self.ever_listed |= manifest.shard_names
         if before is None or manifest.version > before.version:
             self._note(manifest)
 

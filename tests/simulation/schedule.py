@@ -184,7 +184,6 @@ class World:
 
     def _lose_shard(self, number: int, process: Process) -> None:
         del process
-        listed = self.oracle.latest.shard_names if self.oracle.latest else frozenset()
         in_hand = {
             name for one in self.scheduler.processes if not one.is_over for name in one.touched
         }
@@ -192,7 +191,7 @@ class World:
             f"{table}/{name}"
             for table in ("kernels", "samples")
             for name in sorted(self.disk.folders.get(table, {}))
-            if f"{table}/{name}" not in listed and f"{table}/{name}" not in in_hand
+            if f"{table}/{name}" not in self.oracle.ever_listed and f"{table}/{name}" not in in_hand
         ]
         if names:
             folder, _, base = names[number % len(names)].partition("/")
