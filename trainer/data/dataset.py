@@ -226,6 +226,12 @@ def _counts(labels: Texts) -> dict[str, int]:
     return {str(name): int(count) for name, count in zip(names, counts, strict=True)}
 
 
+def has_source(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return which rows are of a kernel whose source the dataset holds, shape (n,)."""
+    known = rows.kernels.column("source").is_valid().combine_chunks().to_numpy(zero_copy_only=False)
+    return np.asarray(known, dtype=np.bool_)[rows.kernel_row]
+
+
 def row_weights(log2_ns: Floats, kernel: Codes, rule: str) -> Floats:
     """Return positive weights with mean 1, shape (n,): the balancing of the training rows.
 
