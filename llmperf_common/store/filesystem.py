@@ -17,10 +17,15 @@ from pathlib import Path
 from typing import Protocol
 
 from llmperf_common.errors import LlmperfError
+from llmperf_common.plain_files import UnfitFileError, open_lock_file, read_plain
 
 TEMPORARY_PREFIX = ".tmp-"
 """Readers of Parquet folders skip names with a leading dot; the sweeper removes leftovers."""
 
+
+_MAX_SHARD_BYTES = 2**30
+_MAX_OTHER_BYTES = 256 * 2**20
+"""Of a manifest; one of a million shards has as many."""
 
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
 """What ``link`` says on FAT and on many FUSE mounts (of buckets, say)."""
@@ -69,6 +74,10 @@ class Filesystem(Protocol):
         """Hold an advisory lock for the length of a ``with``; its value is whether it was obtained."""
         ...
 
+    def is_locked(self, name: str) -> bool:
+        """Whether anybody holds the lock ``name`` now. Nothing is created: for readers."""
+        ...
+
 
 class PosixFilesystem:
     """A folder on a POSIX file system.
@@ -88,11 +97,17 @@ class PosixFilesystem:
         """Return the whole file. Raises FileNotFoundError, StoreError where it cannot be read."""
         path = self.root / name
         try:
-            return path.read_bytes()
+            return read_plain(path, max_bytes=_max_bytes_of(name), inside=self.root)
+        except UnfitFileError as error:
+            raise StoreError(str(error)) from error
         except (NotADirectoryError, IsADirectoryError, PermissionError) as error:
             raise StoreError(
                 f"cannot read {path}: {error.strerror}; name a dataset folder"
             ) from error
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG):
+                raise
+            raise StoreError(f"cannot read {path}: {error.strerror}") from error
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Create ``name`` with ``data``, durably; False, and nothing changed, if it exists."""
@@ -125,7 +140,7 @@ class PosixFilesystem:
         """Return the sorted names of the files directly in ``folder``."""
         try:
             with os.scandir(self.root / folder) as entries:
-                return sorted(entry.name for entry in entries if entry.is_file())
+                return sorted(entry.name for entry in entries if not _is_folder(entry))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -133,7 +148,7 @@ class PosixFilesystem:
         """Return the sorted names of the folders directly in it."""
         try:
             with os.scandir(self.root) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir())
+                return sorted(entry.name for entry in entries if _is_folder(entry))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -155,6 +170,22 @@ class PosixFilesystem:
             yield True
         finally:
             os.close(descriptor)
+
+    def is_locked(self, name: str) -> bool:
+        """Whether anybody holds the lock ``name``; False where that cannot be asked. Nothing is created."""
+        try:
+            descriptor = open_lock_file(self.root / name, create=False)
+        except (OSError, UnfitFileError):
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return False
 
     @contextlib.contextmanager
     def _temporary(self, target: Path, data: bytes) -> Iterator[Path]:
@@ -184,15 +215,27 @@ def _open_lock(path: Path) -> int:
     """Open a lock file; one that exists can be locked also where nothing may be written."""
     try:
         _make_folder(path.parent)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return open_lock_file(path, create=True)
+    except UnfitFileError as error:
+        raise StoreError(str(error)) from error
     except OSError as error:
         explained = _explained(error, path)
         if explained is None:
             raise
-        try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            raise explained from error
+        raise explained from error
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder. What is neither that nor a file is listed as one: reading it says what it is."""
+    try:
+        return entry.is_dir()
+    except OSError:  # links in a circle
+        return False
+
+
+def _max_bytes_of(name: str) -> int:
+    """Return how large a file of a dataset may be that is read whole."""
+    return _MAX_SHARD_BYTES if name.endswith(".parquet") else _MAX_OTHER_BYTES
 
 
 def _make_folder(folder: Path) -> None:
