@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Final
 
+from trainer.data.foreign_files import reading
 from trainer.errors import BadInput
 from trainer.interface import Predictor
 
@@ -34,8 +35,6 @@ def load_model(name: str, folder: Path) -> Predictor:
         )
     module, attribute = _CLASSES[name]
     kind = getattr(importlib.import_module(module), attribute)
-    try:
+    with reading(f"model {name!r} in {folder}"):
         model: Predictor = kind.load(folder)
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"model {name!r} in {folder} cannot be read: {error}") from None
-    return model
+        return model
