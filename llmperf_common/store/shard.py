@@ -18,7 +18,11 @@ import pyarrow.parquet as pq
 from llmperf_common.foreign_json import parse_json
 from llmperf_common.parquet_room import check_room
 from llmperf_common.records import Device, SentinelReading, TaskResult
-from llmperf_common.schemas import SCHEMA_VERSION, missing_or_changed_columns
+from llmperf_common.schemas import (
+    SCHEMA_VERSION,
+    columns_without_values,
+    missing_or_changed_columns,
+)
 from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifest import ShardEntry
 from llmperf_common.store.rows import devices_table, kernels_table, samples_table
@@ -143,7 +147,9 @@ def decode(data: bytes, name: str) -> tuple[pa.Table, Footer]:
         table = pq.read_table(pa.BufferReader(data))
         footer = _parse_footer((table.schema.metadata or {})[_FOOTER_KEY])
         # A damaged name of a column is decoded when it is looked at, not when the table is read.
-        problems = missing_or_changed_columns(name.split("/", 1)[0], table.schema)
+        kind = name.split("/", 1)[0]
+        problems = missing_or_changed_columns(kind, table.schema)
+        problems += columns_without_values(kind, table)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, OverflowError) as error:
         raise ShardError(f"{name} is damaged: {type(error).__name__}: {error}") from None
     if problems:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -67,12 +68,19 @@ def json_of(path: Path, draw: random.Random) -> None:
         marks = [i for i, byte in enumerate(data) if byte in b":,["]
         if marks:
             at = draw.choice(marks) + 1
-            data = data[:at] + draw.choice(_RAW) + data[at:] if draw.random() < 0.5 else _with_raw(data, at, draw)
+            data = (
+                data[:at] + draw.choice(_RAW) + data[at:]
+                if draw.random() < 0.5
+                else _with_raw(data, at, draw)
+            )
     path.write_bytes(data)
 
 
 def _with_raw(data: bytes, at: int, draw: random.Random) -> bytes:
-    end = min((i for i in (data.find(mark, at) for mark in (b",", b"}", b"]")) if i >= 0), default=len(data))
+    end = min(
+        (i for i in (data.find(mark, at) for mark in (b",", b"}", b"]")) if i >= 0),
+        default=len(data),
+    )
     return data[:at] + draw.choice(_RAW) + data[end:]
 
 
@@ -102,7 +110,9 @@ def _changed(value: Any, draw: random.Random) -> Any:
                 value[at] = _changed(value[at], draw)
         return value
     if isinstance(value, int | float) and not isinstance(value, bool) and draw.random() < 0.5:
-        return draw.choice((-value, value + 1, value * 10**6, value - 1, float(value), str(value), [value]))
+        return draw.choice(
+            (-value, value + 1, value * 10**6, value - 1, float(value), str(value), [value])
+        )
     return draw.choice(_ODD)
 
 
@@ -129,7 +139,7 @@ def kind_of(path: Path, draw: random.Random) -> None:
             pass
 
 
-def parquet_of(path: Path, draw: random.Random) -> None:
+def parquet_of(path: Path, draw: random.Random) -> None:  # noqa: PLR0912
     """Change a column of a Parquet file: values, type, name, or the rows."""
     try:
         table = pq.read_table(path)
@@ -145,7 +155,9 @@ def parquet_of(path: Path, draw: random.Random) -> None:
             case 0:
                 table = table.drop_columns([name])
             case 1:
-                table = table.rename_columns([one if one != name else one + "x" for one in table.column_names])
+                table = table.rename_columns(
+                    [one if one != name else one + "x" for one in table.column_names]
+                )
             case 2:
                 table = table.set_column(at, name, pa.nulls(len(table), field.type))
             case 3:
@@ -153,12 +165,17 @@ def parquet_of(path: Path, draw: random.Random) -> None:
             case 4:
                 table = table.slice(draw.randrange(len(table) + 1))
             case 5:
-                other = draw.choice((pa.int64(), pa.string(), pa.float64(), pa.bool_(), pa.list_(pa.string())))
+                other = draw.choice(
+                    (pa.int64(), pa.string(), pa.float64(), pa.bool_(), pa.list_(pa.string()))
+                )
                 table = table.set_column(at, name, pa.nulls(len(table), other))
             case 6:
                 table = table.append_column("more", pa.nulls(len(table), pa.int8()))
             case 7:
-                metadata = {**(metadata or {}), b"llmperf": draw.choice(_RAW + (b'{"tasks": [[1]]}', b"{}"))}
+                metadata = {
+                    **(metadata or {}),
+                    b"llmperf": draw.choice((*_RAW, b'{"tasks": [[1]]}', b"{}")),
+                }
             case _:
                 values = table.column(at).to_pylist()
                 for _ in range(draw.choice((1, 1, len(values)))):
@@ -185,12 +202,16 @@ def arrays_of(path: Path, draw: random.Random) -> None:
         case 2:
             arrays[name] = array[None]
         case 3:
-            arrays[name] = array.astype(draw.choice(("S4", "complex128", "float16", "int8", "bool", "U3")))
+            arrays[name] = array.astype(
+                draw.choice(("S4", "complex128", "float16", "int8", "bool", "U3"))
+            )
         case _:
             flat = array.reshape(-1).copy()
             if flat.size and flat.dtype.kind in "iufb":
                 for _ in range(draw.choice((1, 5, flat.size // 2 + 1))):
-                    value = draw.choice((-1, 0, 1, 127, -128, 2**31 - 1, -(2**31), float("nan"), 1e30))
+                    value = draw.choice(
+                        (-1, 0, 1, 127, -128, 2**31 - 1, -(2**31), float("nan"), 1e30)
+                    )
                     with np.errstate(all="ignore"):
                         flat[draw.randrange(flat.size)] = np.array(value).astype(flat.dtype)
             arrays[name] = flat.reshape(array.shape)
@@ -210,7 +231,19 @@ def words_of(path: Path, draw: random.Random) -> None:
             case 1:
                 words.insert(at, words[draw.randrange(len(words))])
             case _:
-                words[at] = draw.choice(("-1", "0", "99999999", "-99999999999999999999", "nan", "1e999", "x", "\0", "2147483648"))
+                words[at] = draw.choice(
+                    (
+                        "-1",
+                        "0",
+                        "99999999",
+                        "-99999999999999999999",
+                        "nan",
+                        "1e999",
+                        "x",
+                        "\0",
+                        "2147483648",
+                    )
+                )
         if not words:
             break
     path.write_text(" ".join(words))
@@ -251,10 +284,8 @@ def mend_manifest(data: Path) -> None:
             if is_plain(path):
                 content = path.read_bytes()
                 entry.update(bytes=len(content), sha256=sha256_hex(content))
-                try:
+                with contextlib.suppress(pa.ArrowException, OSError):
                     entry["rows"] = pq.read_metadata(path).num_rows
-                except (pa.ArrowException, OSError):
-                    pass
         newest.write_text(json.dumps(document))
     except (ValueError, KeyError, TypeError, OSError, RecursionError):
         return

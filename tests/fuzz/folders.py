@@ -7,6 +7,7 @@ file outside of what the command may write. ``python -m tests.fuzz.folders --num
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -75,7 +76,9 @@ def make_world(folder: Path) -> World:
     write_corpus(world.corpus, read_sources([sources]))
     (folder / "runs").mkdir()
     for preset in ("log-linear", "gbdt"):
-        done = llmperf("train", "--data", world.data, "--preset", preset, "--out", world.run(preset))
+        done = llmperf(
+            "train", "--data", world.data, "--preset", preset, "--out", world.run(preset)
+        )
         assert done.code == 0, done.err
     shipped = shipped_run()
     if shipped is not None:
@@ -141,7 +144,8 @@ def _run_case(world: World, at: Path, draw: random.Random) -> Case:
     used = [
         path
         for path in _files(run)
-        if "baselines" not in path.parts and path.name not in ("model_card.md", "predictions.parquet", "metrics.json")
+        if "baselines" not in path.parts
+        and path.name not in ("model_card.md", "predictions.parquet", "metrics.json")
     ]
     what = [mutate_file(draw.choice(used), draw) for _ in range(draw.choice((1, 1, 2)))]
     if draw.random() < 0.9:
@@ -150,7 +154,16 @@ def _run_case(world: World, at: Path, draw: random.Random) -> Case:
     commands = [("predict", str(world.source), "--model", str(run), *sizes)]
     if draw.random() < 0.3:
         commands.append(
-            ("evaluate", str(run), "--data", str(world.data), "--split", "test", "--out", str(at / "evaluation"))
+            (
+                "evaluate",
+                str(run),
+                "--data",
+                str(world.data),
+                "--split",
+                "test",
+                "--out",
+                str(at / "evaluation"),
+            )
         )
     return Case(what=tuple(what), commands=tuple(commands))
 
@@ -170,7 +183,17 @@ def _corpus_case(world: World, at: Path, draw: random.Random) -> Case:
 def _resume_case(world: World, at: Path, draw: random.Random) -> Case:
     data, what = _mutated_data(world, at, draw)
     sources = str(world.folder / "sources")
-    command = ("collect", "--corpus", sources, "--out", str(data), "--device", _replay(at), "--samples-per-kernel", "2")
+    command = (
+        "collect",
+        "--corpus",
+        sources,
+        "--out",
+        str(data),
+        "--device",
+        _replay(at),
+        "--samples-per-kernel",
+        "2",
+    )
     return Case(what=tuple(what), commands=(command,))
 
 
@@ -180,7 +203,9 @@ def _replay(at: Path) -> str:
     return f"replay:{path}"
 
 
-def run_case(world: World, *, seed: int, number: int, seconds: float = SECONDS) -> tuple[Case | None, list[str]]:
+def run_case(
+    world: World, *, seed: int, number: int, seconds: float = SECONDS
+) -> tuple[Case | None, list[str]]:
     """Make a mutant, put it through its commands in a child each, and return what is wrong."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         at = Path(folder)
@@ -237,7 +262,9 @@ def run_command(command: Sequence[str], *, seconds: float = SECONDS) -> str:
 def _peak_of(pid: int) -> int:
     try:
         text = Path(f"/proc/{pid}/status").read_text()
-        return next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("VmHWM"))
+        return next(
+            int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("VmHWM")
+        )
     except (OSError, StopIteration, ValueError):
         return 0
 
@@ -256,14 +283,12 @@ def _in_child(command: Sequence[str], writer: int) -> None:
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="replace")
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="replace")
         code = _run(command)
-    except BaseException:
+    except BaseException:  # noqa: BLE001  (the process boundary)
         os.write(2, traceback.format_exc().encode("utf-8", "replace"))
     finally:
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-            except (OSError, ValueError):
-                pass
         os._exit(code)
 
 
@@ -292,7 +317,9 @@ class Result:
     findings: dict[int, tuple[tuple[str, ...], list[str]]] = field(default_factory=dict)
 
 
-def campaign(world: World, *, seed: int, numbers: Sequence[int], seconds: float, tell: bool = False) -> Result:
+def campaign(
+    world: World, *, seed: int, numbers: Sequence[int], seconds: float, tell: bool = False
+) -> Result:
     """Run mutants until all are done or time is up."""
     _warm_up()
     result = Result()
@@ -314,9 +341,6 @@ def campaign(world: World, *, seed: int, numbers: Sequence[int], seconds: float,
 
 def _warm_up() -> None:
     """Import what commands import, once: children are forked from here. Nothing that starts threads is run."""
-    import llmperf.api  # noqa: PLC0415
-    import llmperf.cli.main  # noqa: PLC0415
-    import llmperf.collecting  # noqa: PLC0415
     import trainer.baselines.gbdt  # noqa: PLC0415
     import trainer.life.train  # noqa: PLC0415
     import trainer.prediction.predict  # noqa: F401, PLC0415
@@ -329,7 +353,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same mutants")
     parser.add_argument("--first", type=int, default=0, help="number of the first mutant")
     parser.add_argument("--seconds", type=float, default=3600.0, help="stop after this long")
-    parser.add_argument("--world", type=Path, default=None, help="keep the sound folders here, and take them again")
+    parser.add_argument(
+        "--world", type=Path, default=None, help="keep the sound folders here, and take them again"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fuzz-world-") as folder:
         place = given.world or Path(folder)
@@ -351,7 +377,7 @@ def _made_in_child(place: Path) -> World:
         try:
             make_world(place)
             os._exit(0)
-        except BaseException:
+        except BaseException:  # noqa: BLE001  (the process boundary)
             traceback.print_exc()
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0, "the sound folders could not be made"
