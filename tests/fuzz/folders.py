@@ -330,6 +330,8 @@ def campaign(
         case, wrong = run_case(world, seed=seed, number=number)
         assert case is not None
         result.num_cases += 1
+        if tell and result.num_cases % 50 == 0:
+            print(f"... {result.num_cases} to {number}", flush=True)
         result.num_commands += len(case.commands)
         result.what.update(one.split()[0] for one in case.what)
         if wrong:
