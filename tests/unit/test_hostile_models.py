@@ -181,3 +181,18 @@ def test_json_of_a_run_that_is_none(run: Path, name: str, text: str) -> None:
         (run / "published.json").write_text(json.dumps(listed))
     with pytest.raises(LlmperfError):
         load_run(run)
+
+
+@pytest.mark.parametrize(
+    "field", ["max_allocation_bytes", "compute_units", "max_work_item_sizes", "name"]
+)
+def test_a_device_record_of_other_kinds(run: Path, field: str) -> None:
+    path = run / "device.json"
+    document = json.loads(path.read_text())
+    document["devices"][0][field] = {"x": "many"}
+    path.write_text(json.dumps(document))
+    listed = json.loads((run / "published.json").read_text())
+    listed["files"]["device.json"]["bytes"] = path.stat().st_size
+    (run / "published.json").write_text(json.dumps(listed))
+    with pytest.raises(BadInput, match="device record"):
+        load_run(run)
