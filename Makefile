@@ -40,6 +40,7 @@ chaos: install
 fuzz: install
 	$(BIN)/python -m tests.fuzz --sources 10000 --seed 0
 	$(BIN)/python -m tests.fuzz --sources 2000 --seed 0 --instrument
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.folders --number 2000 --seed 0
 
 lint: install
 	$(BIN)/ruff check .

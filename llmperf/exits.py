@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.masking import masked
+from llmperf_common.visible import visible_lines
 
 __all__ = [
     "CommandError",
@@ -82,7 +83,7 @@ def run_guarded(command: Callable[[], None]) -> None:
         if _is_said_elsewhere(error, code):
             time.sleep(_FIRST_SPEAKS_S)
         else:
-            sys.stderr.write(f"llmperf: {masked(text)}\n")
+            sys.stderr.write(f"llmperf: {visible_lines(masked(text))}\n")
         sys.exit(code)
 
 

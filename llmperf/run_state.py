@@ -6,19 +6,26 @@ from both.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from llmperf_common.failures import OK_STATUS
+from llmperf_common.foreign_json import parse_json
 from llmperf_common.ledger.looking import LedgerView, class_ranges
 from llmperf_common.ledger.protocol import WorkerReport
 
 STALE_S = 15.0
 """A worker reports every 2 s; one that was silent for so long is dead, or cannot reach its ledger."""
 _FINAL = ("ended", "drained", "failed")
+_NUMBERS = frozenset(
+    {
+        "ok", "ok_per_s", "tasks_done", "tasks_in_hand", "tasks_per_s", "busy_share", "temperature_c", "throttled_share",
+    }
+)  # fmt: skip
+_TABLES = frozenset({"failed", "seats"})
+_TEXTS = frozenset({"state", "role", "seat", "device_class", "host", "why", "last_error"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +102,12 @@ def is_complete(state: Mapping[str, Any]) -> bool:
 def _worker(report: WorkerReport) -> dict[str, Any]:
     """Return a worker's own document, and what its age says of it."""
     try:
-        told = json.loads(report.document)
-    except ValueError:
+        told = parse_json(report.document.encode("utf-8", "replace"))
+    except (ValueError, AttributeError):
         told = {}
-    if not isinstance(told, dict):
-        told = {}
+    told = (
+        {key: one for key, one in told.items() if _fits(key, one)} if isinstance(told, dict) else {}
+    )
     is_final = told.get("state") in _FINAL
     return {
         "worker": report.worker,
@@ -108,6 +116,21 @@ def _worker(report: WorkerReport) -> dict[str, Any]:
         "stale": not is_final and report.age_s > STALE_S,
         "live": not is_final and report.age_s <= STALE_S,
     }
+
+
+def _fits(key: str, value: Any) -> bool:
+    """Whether a value of a worker's document is of its kind: the ledger may be a stranger's."""
+    if key in _NUMBERS:
+        return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    if key in _TABLES:
+        return isinstance(value, dict) and all(type(one) is int for one in value.values())
+    if key == "not_collecting":
+        return isinstance(value, list) and all(
+            isinstance(one, dict) and {"seat", "state", "why"} <= one.keys() for one in value
+        )
+    if key == "missing_labels":
+        return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return key not in _TEXTS or value is None or isinstance(value, str)
 
 
 def _classes(

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from llmperf_common.errors import LlmperfError
 from llmperf_common.launch_columns import LaunchColumns, columns_from_records
 from llmperf_common.records import Device, DeviceClass, LaunchConfig, Signature
 from llmperf_common.regimes import UNDER_UTILISED_GROUPS_PER_UNIT
@@ -109,6 +110,10 @@ def feature_meanings(static_names: Mapping[str, str] = STATIC_FEATURES) -> dict[
     return _LAUNCH_MEANINGS | _DEVICE_MEANINGS | ANALYTIC_MEANINGS | _static_meanings(static_names)
 
 
+class UnknownFeatureError(LlmperfError, ValueError):
+    """A model asks for a feature that there is not (any more)."""
+
+
 def feature_names(static_names: Mapping[str, str] = STATIC_FEATURES) -> tuple[str, ...]:
     """Return the names of the vector's f entries."""
     return tuple(feature_meanings(static_names))
@@ -140,7 +145,9 @@ def named_features(features: Floats, names: Sequence[str]) -> Floats:
     try:
         return features[:, [column[name] for name in names]]
     except KeyError as error:
-        raise ValueError(f"feature {error} is not computed by this release") from None
+        raise UnknownFeatureError(
+            f"feature {error} is not computed by this release: train the model again"
+        ) from None
 
 
 def features_from_records(

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pydantic
 
 from llmperf_common.records import (
     Access,
@@ -247,16 +248,20 @@ def assemble(
     )
 
 
+_DEVICE: pydantic.TypeAdapter[Device] = pydantic.TypeAdapter(Device)
+
+
 def device_from_mapping(values: Mapping[str, Any]) -> Device:
     """Return the record of one ``devices`` row (or of ``device.json``).
 
     Raises:
         ValueError: A key is missing or unknown.
     """
-    content = dict(values)
-    content["max_work_item_sizes"] = tuple(content.get("max_work_item_sizes", ()))
     known = set(Device.__slots__)
+    content = {"max_work_item_sizes": (), **values}
     try:
-        return Device(**{name: value for name, value in content.items() if name in known})
-    except TypeError as error:
+        return _DEVICE.validate_python(
+            {name: value for name, value in content.items() if name in known}
+        )
+    except (TypeError, ValueError) as error:
         raise ValueError(f"device record: {error}") from None

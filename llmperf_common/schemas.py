@@ -159,6 +159,17 @@ def missing_or_changed_columns(table: str, found: pa.Schema) -> list[str]:
     return problems
 
 
+def columns_without_values(table: str, found: pa.Table) -> list[str]:
+    """Say which columns have nulls where the contract has none; an empty list means that none has."""
+    return [
+        f"{table}: column {wanted.name!r} has nulls"
+        for wanted in TABLES[table]
+        if not wanted.nullable
+        and wanted.name in found.column_names
+        and found.column(wanted.name).null_count
+    ]
+
+
 def _is_earlier_form(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether ``found`` is ``wanted``, or lacks members of structs (or lists of them) added since."""
     if found == wanted:

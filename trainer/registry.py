@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from llmperf_common.extras import require_installed
+from trainer.data.foreign_files import reading
 from trainer.errors import BadInput
 from trainer.interface import Predictor
 
@@ -65,8 +66,6 @@ def load_model(name: str, folder: Path) -> Predictor:
         require_installed(modules, extra)
     module, attribute = _CLASSES[name]
     kind = getattr(importlib.import_module(module), attribute)
-    try:
+    with reading(f"model {name!r} in {folder}"):
         model: Predictor = kind.load(folder)
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"model {name!r} in {folder} cannot be read: {error}") from None
-    return model
+        return model

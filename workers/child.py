@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from workers.channel import Channel, ChannelClosedError, FromChild, ToChild, UnreadableMessageError
+from workers.child_environment import child_environment
 from workers.processors import ONE_THREAD
 
 CACHE_FOLDER = "pocl"
@@ -33,7 +34,7 @@ class Child:
     Args:
         module: run as ``python -m module``.
         argument: handed to the module's main as text.
-        environment: added to ours.
+        environment: added to what a child inherits of ours.
         scratch: a folder of the child's own for caches and its stderr.
     """
 
@@ -50,12 +51,9 @@ class Child:
         with theirs, self._stderr_path.open("wb") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), argument],
-                env={
-                    **os.environ,
-                    **ONE_THREAD,
-                    **environment,
-                    "POCL_CACHE_DIR": str(scratch / CACHE_FOLDER),
-                },
+                env=child_environment(
+                    ONE_THREAD, environment, {"POCL_CACHE_DIR": str(scratch / CACHE_FOLDER)}
+                ),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -95,14 +95,12 @@ def _prelude() -> str:
 def translate(source: str, options: tuple[str, ...]) -> Any:
     """Return libclang's translation unit of a text that is parsed as ``FILE_NAME``.
 
-    No file of this machine is seen, unless ``options`` name a folder to include from.
+    No file of this machine is seen.
 
     Raises:
         ParserCrashError: libclang failed inside.
     """
-    arguments = ["-x", "cl", *_TARGET, *options]
-    if not any(option.startswith("-I") for option in options):
-        arguments += ["-ivfsoverlay", str(_NO_FILES)]
+    arguments = ["-x", "cl", *_TARGET, *options, "-ivfsoverlay", str(_NO_FILES)]
     # NUL bytes would end the text early inside libclang; they are errors to every compiler.
     text = source.replace("\0", " ")
     try:

@@ -30,6 +30,7 @@ from workers.corpus_files import (
     recorded_path,
 )
 from workers.corpus_includes import remembered, with_includes
+from workers.git_borders import check_borders, check_link
 from workers.git_directory import Blobs, Entry, entries, linked_git_directory
 
 _FILE_MODES = frozenset({"100644", "100755", "100664"})
@@ -50,6 +51,9 @@ def read_git(source: Path, suite: str | None) -> FoundFiles:
     name = suite or _suite_of(source.resolve())
     folder = linked_git_directory(source) if source.is_file() else source
     assert folder is not None
+    check_borders(folder)
+    if source.is_file():
+        check_link(source, folder)
     wanted, skipped, headers = _sorted_out(entries(folder))
     if not wanted and not skipped:
         raise CorpusError(

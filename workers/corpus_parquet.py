@@ -23,7 +23,10 @@ from llmperf_common.analysis import Analysis
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ids import canonical_json, sha256_hex
 from llmperf_common.outputs import file_to_write
+from llmperf_common.parquet_room import check_room
+from llmperf_common.plain_files import UnfitFileError, read_plain
 from llmperf_common.records import Argument, Kernel
+from llmperf_common.store.names import checked_id
 from workers.corpus_files import CorpusError
 from workers.parse_pool import signature_from_json
 
@@ -52,6 +55,7 @@ _SKIPPED: pydantic.TypeAdapter[tuple[tuple[str, str], ...]] = pydantic.TypeAdapt
 _ANALYSIS: pydantic.TypeAdapter[Analysis] = pydantic.TypeAdapter(Analysis)
 _MAGIC = b"PAR1"
 _ROWS_AT_ONCE = 500
+_MAX_FILE_BYTES = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,20 +140,24 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
     """
     where = Path(path)
     try:
-        with pq.ParquetFile(where) as file:
+        data = pa.py_buffer(read_plain(where, max_bytes=_MAX_FILE_BYTES))
+        check_room(data)
+        with pq.ParquetFile(pa.BufferReader(data)) as file:
             metadata = file.schema_arrow.metadata or {}
             _check_header(where, file.schema_arrow, metadata)
             kernels = tuple(_kernels(file))
         skipped = _SKIPPED.validate_json(metadata.get(_SKIPPED_KEY, b"[]"))
     except CorpusError:
         raise  # (a ValueError, too)
+    except UnfitFileError as error:
+        raise CorpusError(str(error)) from None
     except FileNotFoundError:
         raise CorpusError(f"{where} does not exist: make it with `llmperf corpus build`") from None
     except (OSError, pa.ArrowException) as error:
         raise CorpusError(
             f"{where} is damaged or no Parquet file ({error}): build it again with `llmperf corpus build`"
         ) from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise CorpusError(
             f"{where} has a row that cannot be read: {error}: build it again"
         ) from None
@@ -221,6 +229,8 @@ def _kernel(row: dict[str, Any]) -> Kernel:
     empty = [name for name in _REQUIRED_TEXTS if row[name] is None]
     if empty:
         raise ValueError(f"kernel {row['kernel_id']}: has no {', '.join(empty)}")
+    checked_id(row["kernel_id"], "kernel_id")
+    checked_id(row["family_id"], "family_id")
     failure = None
     if row["failure_code"] is not None:
         failure = Failure(

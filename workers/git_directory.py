@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from workers.archive_streams import MAX_UNPACKED_BYTES
+from workers.child_environment import child_environment
 from workers.corpus_files import MAX_MEMBERS, CorpusError, recorded_path
 
 _READ_BYTES = 1 << 16
@@ -68,7 +69,7 @@ def _start(source: Path, *arguments: str) -> subprocess.Popen[bytes]:
     # An explicit --git-dir needs no safe.directory. Objects that a partial clone left out are not fetched: the
     # repository's own configuration could name any program as the helper that fetches them.
     environment = {
-        **{key: value for key, value in os.environ.items() if not key.startswith("GIT_")},
+        **child_environment(),
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_ALLOW_PROTOCOL": "none",

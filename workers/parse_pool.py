@@ -24,6 +24,7 @@ import pydantic
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.least_time import DenseAccess
 from llmperf_common.records import Signature
+from workers.child_environment import child_environment
 from workers.front_end import ReadKernel
 from workers.processors import ONE_THREAD
 
@@ -94,7 +95,7 @@ class _ParseChild:
     def __init__(self, argv: Sequence[str]) -> None:
         self._process = subprocess.Popen(
             argv,
-            env={**os.environ, **ONE_THREAD},
+            env=child_environment(ONE_THREAD),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -3,7 +3,7 @@
 Owns two refusals. A kernel never sees files of this machine: ``#include "/etc/passwd"`` would quote it in a
 dataset's failure_detail, ``"/dev/zero"`` fills the memory, ``"/dev/stdin"`` waits for ever. And half of a character
 (a lone surrogate) has no bytes. An include path that a macro makes up gets past this: the parser sees no file
-(``clang_parse.py``), the device's compiler runs in a child.
+(``clang_parse.py``), and no such directive reaches the device's compiler (``compiler_text.py``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def refused(source: str) -> Failure | None:
     if found:
         return _failure(
             f"#include {found.group(1).strip()}: a kernel must not read files of this machine; "
-            "name a file beside it, or pass its folder (-I...)"
+            "name a file beside it"
         )
     return None
 

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmperf_common.plain_files import open_lock_file
+
 _MAX_RECORD_BYTES = 64
 _GONE_POLL_S = 0.005
 GONE_TIMEOUT_S = 10.0
@@ -42,7 +44,7 @@ def device_turn(path: Path | None) -> Iterator[Handover]:
     if path is None:
         yield Handover(idle_s=None, dead_pid=None)
         return
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_lock_file(path, create=True, mode=0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         handover = _read(descriptor)

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from llmperf_common.masking import masked
+from llmperf_common.visible import visible, visible_json, visible_lines
 
 _PACKAGES = ("llmperf", "llmperf_common", "workers", "cluster", "trainer")
 _LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -32,7 +33,7 @@ class _Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
-        return masked(super().format(record))
+        return visible_lines(masked(super().format(record)))
 
 
 class _Console:
@@ -49,6 +50,8 @@ def set_loudness(loudness: Loudness) -> None:
     ``VERBOSE``. Child processes say what they always do.
     """
     _Console.loudness = loudness
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_Formatter("%(message)s"))
     root = logging.getLogger()
     if _Console.handler is not None:
         root.removeHandler(_Console.handler)
@@ -74,26 +77,34 @@ def say(text: str = "", *, is_result: bool = False) -> None:
     if is_quiet() and not is_result:
         return
     with contextlib.suppress(BrokenPipeError):  # `collect 2>&1 | head` must not end the run
-        sys.stderr.write(masked(text) + "\n")
+        sys.stderr.write(visible_lines(masked(text)) + "\n")
         sys.stderr.flush()
 
 
 def answer(text: str = "") -> None:
     """Write a line of the result to stdout."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(visible(text) + "\n")
+
+
+def answer_lines(text: str) -> None:
+    """Write several lines of the result to stdout."""
+    for line in text.split("\n"):
+        answer(line)
 
 
 def answer_json(document: Any) -> None:
     """Write the one JSON document of a ``--json`` command to stdout."""
-    sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, default=str) + "\n")
+    text = json.dumps(document, indent=1, ensure_ascii=False, default=str)
+    sys.stdout.write(visible_json(text) + "\n")
 
 
 def answer_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a table to stdout, columns aligned; numbers to the right."""
     from rich.console import Console  # noqa: PLC0415  (keeps `--help` fast)
     from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=Text(visible(title)), title_justify="left", title_style="bold")
     cells = [[_cell(value) for value in row] for row in rows]
     for index, name in enumerate(header):
         numeric = bool(cells) and all(
@@ -101,7 +112,7 @@ def answer_table(title: str, header: Sequence[str], rows: Iterable[Sequence[obje
         )
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in cells:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     Console(file=sys.stdout).print(table, markup=False)
 
 
@@ -114,4 +125,4 @@ def _cell(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.4g}"
-    return str(value)
+    return visible(str(value))

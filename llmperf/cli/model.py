@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmperf.cli.console import answer, answer_json, answer_table, say
+from llmperf.cli.console import answer, answer_json, answer_lines, answer_table, say
 from llmperf.cli.paths import local_only
 from llmperf.cli.predict_configs import predict_configs
 from llmperf.exits import CommandError, Exit, sigterm_interrupts
@@ -114,7 +114,7 @@ def train(
             }
         )
     else:
-        answer(markdown_table(summary.metrics["parts"]))
+        answer_lines(markdown_table(summary.metrics["parts"]))
     for note in summary.notes:
         say(f"note: {note}")
     say(f"the run is in {out}")
@@ -154,7 +154,7 @@ def evaluate(
             {"out": str(summary.folder), "rows": summary.num_rows, "metrics": summary.metrics}
         )
     else:
-        answer(summary.table)
+        answer_lines(summary.table)
     for note in summary.notes:
         say(f"note: {note}")
     say(f"{summary.num_rows:,} rows scored; written to {out}")

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from llmperf.cli.console import is_quiet, say
 from llmperf.progress import CollectProgress, DeviceProgress
+from llmperf_common.visible import visible
 
 if TYPE_CHECKING:
     from workers.device_worker import Control, RunStart
@@ -44,7 +45,7 @@ class ProgressDisplay(DeviceProgress):
         if sys.stderr.isatty() and not is_quiet():
             self._bar = Progress(
                 BarColumn(bar_width=30),
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 console=Console(stderr=True),
             )
             self._row = self._bar.add_task("", total=num_tasks, completed=num_done)
@@ -66,7 +67,7 @@ class ProgressDisplay(DeviceProgress):
             self._bar.update(
                 self._row,
                 completed=progress.num_tasks_done,
-                description=f"{progress}  {progress.kernel}",
+                description=visible(f"{progress}  {progress.kernel}"),
             )
         elif time.monotonic() >= self._line_after_s:
             self._line_after_s = time.monotonic() + _LINE_INTERVAL_S

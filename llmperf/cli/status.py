@@ -113,8 +113,7 @@ def _read(directory: str, ledger: str | None) -> dict[str, Any]:
     if not state[
         "collecting"
     ]:  # a collector that has not reported yet, or whose ledger is a server's
-        with fs.lock(RUN_LOCK, exclusive=True, wait=False) as alone:
-            state["collecting"] = not alone
+        state["collecting"] = fs.is_locked(RUN_LOCK)
     return state
 
 

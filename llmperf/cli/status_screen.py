@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmperf.run_state import is_complete
+from llmperf_common.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,10 +42,9 @@ def screen_of(states: Sequence[Mapping[str, Any]]) -> RenderableType:
 
     parts: list[RenderableType] = []
     for state in states:
-        parts += [Text(f"{state['directory']}  plan {state['plan_hash']}", style="bold")]
-        parts += [Text(totals(state))]
-        parts += [Text(f"  {_class_line(one)}") for one in state["classes"]]
-        parts += [Text(f"  {line}") for line in _driver_lines(state)]
+        parts += [Text(visible(f"{state['directory']}  plan {state['plan_hash']}"), style="bold")]
+        lines = [_class_line(one) for one in state["classes"]] + _driver_lines(state)
+        parts += [Text(visible(line)) for line in (totals(state), *(f"  {one}" for one in lines))]
         if state["workers"]:
             table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
             for name in _HEAD:
@@ -132,7 +132,7 @@ def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     failed = sum(one.get("failed", {}).values())
     note = one.get("why") if one.get("state") in ("drained", "failed") else one.get("last_error")
     age = f"{_span(one['age_s'])} ago"
-    return (
+    cells = (
         one.get("seat") or one["worker"],
         one.get("device_class", "-"),
         "STALE" if one["stale"] else one.get("state", "-"),
@@ -147,6 +147,7 @@ def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
         age,
         (note or "")[:_NOTE_LIMIT],
     )
+    return tuple(visible(str(cell)) for cell in cells)
 
 
 def _share(value: float | None) -> str:

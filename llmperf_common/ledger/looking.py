@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import stat
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,10 @@ from llmperf_common.ledger.board_sql import read_reports
 from llmperf_common.ledger.protocol import TaskCounts, WorkerReport
 
 _TIMEOUT_S = 1.0
+_LONGEST_LOOK_S = 5.0
+_STEPS_A_CHECK = 100_000
+_MAX_VALUE_BYTES = 2**20
+"""A report is a few KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,21 +55,46 @@ def look_at_sqlite(folder: Path, ranges: Sequence[range], *, now_s: float) -> Le
         now_s: by the clock of the ledger's writers (``boot_clock_s``).
     """
     paths = sorted(folder.glob("ledger-*.sqlite"))
-    if not paths:
+    if not paths or (log := _log_of(paths[-1])) is None:
         return None
     try:
-        with contextlib.closing(_opened(paths[-1])) as db:
+        with contextlib.closing(_opened(paths[-1], has_log=log)) as db:
             return _view(db, ranges, now_s)
-    except (sqlite3.DatabaseError, TypeError):
+    except (sqlite3.DatabaseError, TypeError, ValueError, OverflowError):
         return None  # damaged, of an unknown form, or removed while we looked
 
 
-def _opened(path: Path) -> sqlite3.Connection:
-    """Open for reading only. Without a write-ahead log nobody is at work, and all is in the file itself."""
-    has_log = path.with_name(f"{path.name}-wal").exists()
+def _log_of(path: Path) -> bool | None:
+    """Return whether a ledger has a write-ahead log; None where it cannot be looked at without a trace.
+
+    A log without its index has no writer, and to read it SQLite would make the index anew.
+    """
+    log, index = (path.with_name(f"{path.name}{ending}") for ending in ("-wal", "-shm"))
+    there = [_is_regular(one) for one in (path, log, index)]
+    if there[0] is not True or False in there[1:] or (there[1] and there[2] is None):
+        return None
+    return bool(there[1])
+
+
+def _is_regular(path: Path) -> bool | None:
+    """Whether it is a regular file and no link; None where there is nothing."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return None
+
+
+def _opened(path: Path, *, has_log: bool) -> sqlite3.Connection:
+    """Open for reading only, and not for long. Without a write-ahead log nobody is at work, and all is in the file itself."""
     how = "mode=ro" if has_log else "mode=ro&immutable=1"
     uri = f"file:{quote(str(path.absolute()))}?{how}"
-    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_TIMEOUT_S)
+    db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_TIMEOUT_S)
+    # The file may be a stranger's, and what is asked for a view that never ends.
+    give_up_s = time.monotonic() + _LONGEST_LOOK_S
+    db.set_progress_handler(lambda: time.monotonic() > give_up_s, _STEPS_A_CHECK)
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
+    db.execute("PRAGMA trusted_schema = OFF")
+    return db
 
 
 def _view(db: sqlite3.Connection, ranges: Sequence[range], now_s: float) -> LedgerView:

@@ -19,6 +19,7 @@ from llmperf_common.analysis import (
     Polynomial,
     Term,
 )
+from llmperf_common.host_paths import without_host_paths
 
 ANALYSIS_COLUMNS = (
     "analysis",
@@ -136,7 +137,7 @@ def _extent_row(extent: Extent) -> dict[str, Any]:
         "cap_constant": cap["constant"],
         "cap_terms": cap["terms"],
         "validated": extent.validated,
-        "reason": extent.reason or None,
+        "reason": without_host_paths(extent.reason) or None,
     }
 
 

@@ -18,6 +18,7 @@ from llmperf_common.store.croissant import CROISSANT_FILE, croissant_json
 from llmperf_common.store.filesystem import Filesystem
 from llmperf_common.store.reader import Dataset, open_dataset
 from llmperf_common.store.stats import DatasetStats, dataset_stats
+from llmperf_common.visible import in_code, in_markdown, visible, visible_json
 
 CARD_FILE = "README.md"
 _MARKER = "<!-- Written by llmperf, and again after each run. Remove this line to keep a text of your own. -->"
@@ -112,7 +113,7 @@ def card_text(dataset: Dataset, *, pretty_name: str, license_name: str | None) -
     parts = (
         _front_matter(dataset, stats, pretty_name, license_name),
         _MARKER,
-        f"# {pretty_name}\n\n{_DESCRIPTION}",
+        f"# {visible(pretty_name)}\n\n{_DESCRIPTION}",
         _contents(dataset, stats),
         _devices(dataset),
         _loading(dataset),
@@ -144,14 +145,14 @@ def _front_matter(
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)  # a JSON string is a YAML string
+    return visible_json(json.dumps(text, ensure_ascii=False))  # a JSON string is a YAML string
 
 
 def _contents(dataset: Dataset, stats: DatasetStats) -> str:
     meanings: dict[str, str] = {OK_STATUS: "Timed."} | {
         code.value: FAILURE_MEANINGS[code] for code in FailureCode
     }
-    rows = [[f"`{s}`", f"{n:,}", meanings.get(s, "")] for s, n in stats.by_status.items()]
+    rows = [[in_code(s), f"{n:,}", meanings.get(s, "")] for s, n in stats.by_status.items()]
     run = dataset.run
     lines = [
         "## What is in it",
@@ -167,18 +168,18 @@ def _contents(dataset: Dataset, stats: DatasetStats) -> str:
         *_count_lines("By regime", stats.by_regime),
         *_count_lines("By input strategy", stats.by_strategy),
         *_count_lines("By suite", stats.by_suite),
-        f"- Dataset version {dataset.manifest.version}, plan `{run.plan_hash}`, harness version "
+        f"- Dataset version {dataset.manifest.version}, plan {in_code(run.plan_hash)}, harness version "
         f"{run.harness_version}, schema version {dataset.manifest.schema_version}.",
     ]
     if run.merged_from:
-        lines.append(f"- Merged from the plans {', '.join(f'`{p}`' for p in run.merged_from)}.")
+        lines.append(f"- Merged from the plans {', '.join(map(in_code, run.merged_from))}.")
     return "\n".join(lines)
 
 
 def _count_lines(title: str, counts: Mapping[str, int]) -> list[str]:
     if not counts:
         return []
-    return [f"- {title}: " + ", ".join(f"`{k}` {n:,}" for k, n in counts.items()) + "."]
+    return [f"- {title}: " + ", ".join(f"{in_code(k)} {n:,}" for k, n in counts.items()) + "."]
 
 
 def _devices(dataset: Dataset) -> str:
@@ -247,7 +248,7 @@ _MEASUREMENT = """## How it was measured
 def _caveats(stats: DatasetStats) -> str:
     lines = ["## What to keep in mind", ""]
     if stats.censored_share is not None:
-        by = ", ".join(f"`{k}` {v:.2%}" for k, v in stats.censored_share_by_regime.items())
+        by = ", ".join(f"{in_code(k)} {v:.2%}" for k, v in stats.censored_share_by_regime.items())
         lines.append(
             f"- Launches above the time budget have no time (`over_time_budget`): "
             f"{stats.censored_share:.2%} of those and the timed ones"
@@ -287,5 +288,4 @@ def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[
 
 
 def _cell(value: object) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
+    return f"{value:.4g}" if isinstance(value, float) else in_markdown(str(value))

@@ -5,10 +5,11 @@ Owns the chain rule as verification sees it; ``manifest.publish`` is what keeps 
 
 from __future__ import annotations
 
-from llmperf_common.store.filesystem import Filesystem
+from itertools import pairwise
+
+from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifest import (
     Manifest,
-    ManifestError,
     manifest_name,
     manifest_versions,
     parse_manifest,
@@ -22,15 +23,16 @@ def check_chain(fs: Filesystem, run: RunRecord | None) -> tuple[Manifest | None,
     problems: list[Problem] = []
     last: Manifest | None = None
     versions = manifest_versions(fs)
-    gaps = sorted(set(range(versions[0], versions[-1])) - set(versions)) if versions else []
-    for version in gaps:
-        what = "is missing, though an earlier and a later one exist"
-        problems.append(_problem(manifest_name(version), what))
+    for before, after in pairwise(versions):
+        if after > before + 1:
+            last_missing = f" and all to {manifest_name(after - 1)}" if after > before + 2 else ""
+            what = f"is missing{last_missing}, though an earlier and a later one exist"
+            problems.append(_problem(manifest_name(before + 1), what))
     for version in versions:
         name = manifest_name(version)
         try:
             manifest = parse_manifest(fs.read_bytes(name), fs.describe(name))
-        except ManifestError as error:
+        except StoreError as error:
             problems.append(_problem(name, str(error)))
             continue
         if manifest.version != version:

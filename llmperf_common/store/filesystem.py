@@ -19,11 +19,16 @@ from pathlib import Path
 from typing import Protocol
 
 from llmperf_common.errors import LlmperfError
+from llmperf_common.plain_files import UnfitFileError, open_lock_file, read_plain
 from llmperf_common.store.pinned_folder import PinnedFolder
 
 TEMPORARY_PREFIX = ".tmp-"
 """Readers of Parquet folders skip names with a leading dot; the sweeper removes leftovers."""
 
+
+_MAX_SHARD_BYTES = 2**30
+_MAX_OTHER_BYTES = 256 * 2**20
+"""Of a manifest; one of a million shards has as many."""
 
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
 """What ``link`` says on FAT and on many FUSE mounts (of buckets, say)."""
@@ -98,6 +103,10 @@ class Filesystem(Protocol):
         """Hold an advisory lock for the length of a ``with``; its value is whether it was obtained."""
         ...
 
+    def is_locked(self, name: str) -> bool:
+        """Whether anybody holds the lock ``name`` now. Nothing is created: for readers."""
+        ...
+
 
 class PosixFilesystem:
     """A folder on a POSIX file system.
@@ -117,11 +126,17 @@ class PosixFilesystem:
     def read_bytes(self, name: str) -> bytes:
         """Return the whole file. Raises FileNotFoundError, StoreError where it cannot be read."""
         try:
-            return self._path(name).read_bytes()
+            return read_plain(self._path(name), max_bytes=_max_bytes_of(name), inside=self._path())
+        except UnfitFileError as error:
+            raise StoreError(str(error).replace(str(self._path()), str(self.root))) from error
         except (NotADirectoryError, IsADirectoryError, PermissionError) as error:
             raise StoreError(
                 f"cannot read {self.describe(name)}: {error.strerror}; name a dataset folder"
             ) from error
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG):
+                raise
+            raise StoreError(f"cannot read {self.describe(name)}: {error.strerror}") from error
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Create ``name`` with ``data``, durably; False, and nothing changed, if it exists."""
@@ -185,7 +200,7 @@ class PosixFilesystem:
         """Return the sorted names of the files directly in ``folder``."""
         try:
             with os.scandir(self._path(folder)) as entries:
-                return sorted(entry.name for entry in entries if entry.is_file())
+                return sorted(entry.name for entry in entries if not _is_folder(entry))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -193,7 +208,7 @@ class PosixFilesystem:
         """Return the sorted names of the folders directly in it."""
         try:
             with os.scandir(self._path()) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir())
+                return sorted(entry.name for entry in entries if _is_folder(entry))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -219,6 +234,22 @@ class PosixFilesystem:
             yield True
         finally:
             os.close(descriptor)
+
+    def is_locked(self, name: str) -> bool:
+        """Whether anybody holds the lock ``name``; False where that cannot be asked. Nothing is created."""
+        try:
+            descriptor = open_lock_file(self._path(name), create=False)
+        except (OSError, UnfitFileError):
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return False
 
     def _path(self, name: str = "") -> Path:
         return (self._pinned.base if self._pinned else self.root) / name
@@ -266,15 +297,27 @@ def _open_lock(path: Path) -> int:
     """Open a lock file; one that exists can be locked also where nothing may be written."""
     try:
         _make_folder(path.parent)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return open_lock_file(path, create=True)
+    except UnfitFileError as error:
+        raise StoreError(str(error)) from error
     except OSError as error:
         explained = _explained(error, path)
         if explained is None:
             raise
-        try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            raise explained from error
+        raise explained from error
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder. What is neither that nor a file is listed as one: reading it says what it is."""
+    try:
+        return entry.is_dir()
+    except OSError:  # links in a circle
+        return False
+
+
+def _max_bytes_of(name: str) -> int:
+    """Return how large a file of a dataset may be that is read whole."""
+    return _MAX_SHARD_BYTES if name.endswith(".parquet") else _MAX_OTHER_BYTES
 
 
 def _make_folder(folder: Path) -> None:

@@ -13,10 +13,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from llmperf_common.foreign_json import parse_json
 from llmperf_common.ids import sha256_hex
 from llmperf_common.schemas import SCHEMA_VERSION, TABLES
 from llmperf_common.store.filesystem import Filesystem, StoreError
+from llmperf_common.store.names import checked_shard_name
 
+_MAX_COUNT = 2**63
 _NAME = re.compile(r"manifest-(\d{6,})\.json")
 
 
@@ -33,6 +36,17 @@ class ShardEntry:
     bytes: int
     sha256: str
     tasks: int
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what no shard of ours is: names and numbers come from others, too."""
+        checked_shard_name(self.name)
+        for number in (self.rows, self.bytes, self.tasks):
+            if type(number) is not int or not 0 <= number < _MAX_COUNT:
+                raise ValueError(
+                    f"{self.name}: {ascii(number)[:40]} is no number of rows, bytes or tasks"
+                )
+        if not isinstance(self.sha256, str):
+            raise TypeError(f"{self.name}: its sha256 is no text")
 
     @classmethod
     def of(cls, name: str, data: builtins.bytes, *, rows: int, tasks: int) -> ShardEntry:
@@ -138,7 +152,7 @@ def manifest_name(version: int) -> str:
 def parse_manifest(data: bytes, where: str) -> Manifest:
     """Read a manifest file. Raises ManifestError naming ``where``."""
     try:
-        document = json.loads(data)
+        document = parse_json(data)
         schema_version = int(document["schema_version"])
         if schema_version > SCHEMA_VERSION:  # first: its other fields may be unknown to us
             raise ManifestError(
@@ -151,10 +165,13 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
             plan_hash=str(document["plan_hash"]),
             epoch=int(document["epoch"]),
             shards=shards,
-            replaces=tuple((name, tuple(old)) for name, old in document["replaces"].items()),
+            replaces=tuple(
+                (checked_shard_name(name), tuple(map(checked_shard_name, old)))
+                for name, old in document["replaces"].items()
+            ),
             schema_version=schema_version,
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ManifestError(
             f"{where} is damaged ({type(error).__name__}: {error}); move it away to fall back to the version "
             "before it, then run `llmperf collect` again: shards on disk are found by their footers"
@@ -182,8 +199,19 @@ def _newest_from(fs: Filesystem, version: int) -> Manifest:
         try:
             data = fs.read_bytes(manifest_name(version + 1))
         except FileNotFoundError:
-            return parse_manifest(data, fs.describe(manifest_name(version)))
+            return _of_version(version, data, fs.describe(manifest_name(version)))
         version += 1
+
+
+def _of_version(version: int, data: builtins.bytes, where: str) -> Manifest:
+    """Return the manifest, whose version is that of its name: the next one is made from it."""
+    manifest = parse_manifest(data, where)
+    if manifest.version != version:
+        raise ManifestError(
+            f"{where} is damaged (it says that it is version {manifest.version}); move it away to fall back to the "
+            "version before it"
+        )
+    return manifest
 
 
 @dataclass(frozen=True, slots=True)

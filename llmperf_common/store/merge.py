@@ -102,7 +102,13 @@ def merge(
         if not fs.put_if_absent(RUN_FILE, run.to_json()):
             raise ForeignRunError(f"{out} was just taken by another process: choose a new folder")
         shards = _merged_shards(devices, pairs, choice, families, run)
-        entries = [write_shard(fs, shard) for shard in shards]
+        try:
+            entries = [write_shard(fs, shard) for shard in shards]
+        except (pa.ArrowException, KeyError) as error:
+            raise StoreError(
+                f"a row of the sources is none of ours ({type(error).__name__}: {error}): "
+                f"run `llmperf dataset verify` on each, and remove {fs.describe()}"
+            ) from None
         manifest = publish(fs, entries, plan_hash=run.plan_hash, epoch=_EPOCH)
     assert isinstance(manifest, Manifest), "nobody else publishes in a folder that we created"
     num_samples = sum(int(rows.sum()) for rows in choice.rows)

@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from llmperf_common.schemas import DEVICES
+from llmperf_common.store.filesystem import StoreError
+from llmperf_common.store.names import checked_id
 from llmperf_common.store.reader import Dataset
 
 PEAK_TOLERANCE = 0.10
@@ -61,13 +63,23 @@ def merge_devices(
     for dataset in datasets:
         for table in dataset.iter_table("devices"):
             for row in table.to_pylist():
-                records.setdefault(row["device_id"], []).append(row)
+                records.setdefault(_id_of(row, dataset), []).append(row)
     tables = {
         device: pa.Table.from_pylist([_merged(rows)], schema=DEVICES)
         for device, rows in records.items()
     }
     differences = (one for rows in records.values() for one in _differences(rows))
     return tables, tuple(differences)
+
+
+def _id_of(row: dict[str, Any], dataset: Dataset) -> str:
+    """Return a row's device id: it becomes the name of a file."""
+    try:
+        return checked_id(row["device_id"], "device_id")
+    except ValueError as error:
+        raise StoreError(
+            f"{dataset.fs.describe()}: {error}: run `llmperf dataset verify` on it"
+        ) from None
 
 
 def _merged(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

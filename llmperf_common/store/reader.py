@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.ids import sha256_hex
 from llmperf_common.notebook import html_facts
+from llmperf_common.parquet_room import check_room
 from llmperf_common.records import SentinelReading
-from llmperf_common.schemas import TABLES, missing_or_changed_columns
+from llmperf_common.schemas import TABLES, columns_without_values, missing_or_changed_columns
 from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.location import Location, open_filesystem
 from llmperf_common.store.manifest import Manifest, ShardEntry, latest_manifest, manifest_name
@@ -230,12 +231,14 @@ def _samples_of_kernel(dataset: Dataset, name: str, columns: Sequence[str]) -> p
 def read_columns(data: bytes, name: str, columns: Sequence[str]) -> pa.Table:
     """Read those of ``columns`` that a shard has. Raises ShardError naming it."""
     try:
+        check_room(pa.py_buffer(data), columns)
         with pq.ParquetFile(pa.BufferReader(data)) as file:
             found = file.schema_arrow
             table = file.read([column for column in columns if column in found.names])
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ShardError(f"{name} is damaged: {type(error).__name__}: {error}") from None
-    problems = missing_or_changed_columns(name.split("/", 1)[0], found)
+    kind = name.split("/", 1)[0]
+    problems = missing_or_changed_columns(kind, found) + columns_without_values(kind, table)
     if problems:
         raise ShardError(f"{name}: {'; '.join(problems)}")
     return table

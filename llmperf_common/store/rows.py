@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from llmperf_common.failures import OK_STATUS, Failure
+from llmperf_common.host_paths import without_host_paths
 from llmperf_common.ids import HARNESS_VERSION
 from llmperf_common.records import (
     STRATEGY_PRECEDENCE,
@@ -89,7 +90,7 @@ def _outcome_columns(outcome: Timing | Failure) -> dict[str, Any]:
     if isinstance(outcome, Failure):
         return {
             "status": outcome.code.value,
-            "failure_detail": f"{outcome.stage.value}: {outcome.detail}",
+            "failure_detail": without_host_paths(f"{outcome.stage.value}: {outcome.detail}"),
         }
     times = outcome.time_ns
     return {
@@ -149,7 +150,7 @@ def _kernel_row(result: TaskResult) -> dict[str, Any]:
 def _build_row(build: Build) -> dict[str, Any]:
     return {
         "options": build.options,
-        "log": build.log,
+        "log": without_host_paths(build.log),
         "seconds": build.seconds,
         "binary_sha256": build.binary_sha256,
     }

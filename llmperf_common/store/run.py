@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from llmperf_common.errors import Exit
+from llmperf_common.foreign_json import parse_json
 from llmperf_common.ids import HARNESS_VERSION
 from llmperf_common.records import DeviceClass
 from llmperf_common.schemas import SCHEMA_VERSION
 from llmperf_common.store.filesystem import Filesystem, StoreError, StoreLostError
 
 RUN_FILE = "run.json"
+_MAX_RUN_VALUES = 1_000_000
+_MAX_NUMBER = 2**63
+_RUN_ID = re.compile(r"[\w.:+-]{0,200}", re.ASCII)
+"""It becomes the name of a folder."""
 
 RUN_LOCK = ".run.lock"
 """Collectors hold it shared while they run; sweep and compaction need it exclusively."""
@@ -66,7 +72,7 @@ def read_run(fs: Filesystem) -> RunRecord | None:
     except FileNotFoundError:
         return None
     try:
-        document = json.loads(data)
+        document = parse_json(data, max_values=_MAX_RUN_VALUES)
         if (
             int(document["schema_version"]) > SCHEMA_VERSION
         ):  # its other fields may be unknown to us
@@ -79,12 +85,33 @@ def read_run(fs: Filesystem) -> RunRecord | None:
             for item in document.pop("device_classes")
         )
         merged_from = tuple(document.pop("merged_from", ()))
-        return RunRecord(device_classes=classes, merged_from=merged_from, **document)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        run = RunRecord(device_classes=classes, merged_from=merged_from, **document)
+        _check_types(run)
+        return run
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise StoreError(
             f"{fs.describe(RUN_FILE)} is damaged ({type(error).__name__}: {error}): restore it from a "
             "backup or choose a new folder"
         ) from None
+
+
+def _check_types(run: RunRecord) -> None:
+    """Raise TypeError or ValueError for a field that is none of ours."""
+    texts = (run.plan_hash, run.corpus_sha256, run.config_hash, run.created_at, run.run_id)
+    names = tuple(one.name for one in run.device_classes)
+    if not all(isinstance(one, str) for one in (*texts, *names, *run.merged_from)):
+        raise TypeError("a hash, a name or a time is no text")
+    if _RUN_ID.fullmatch(run.run_id) is None:
+        raise ValueError("its run_id is no id")
+    if not isinstance(run.config, Mapping):
+        raise TypeError("its config is no table")
+    numbers = [run.num_tasks, run.harness_version, run.schema_version]
+    for one in run.device_classes:
+        facts = {**dataclasses.asdict(one), "name": 0}
+        sizes = facts.pop("max_work_item_sizes")
+        numbers += [value for value in (*facts.values(), *sizes) if value is not None]
+    if not all(type(number) is int and 0 <= number < _MAX_NUMBER for number in numbers):
+        raise ValueError("one of its numbers is no whole number that can be")
 
 
 def create_or_join_run(fs: Filesystem, run: RunRecord) -> RunRecord:

@@ -187,6 +187,10 @@ class S3Filesystem:
         """Hold an advisory lock made of objects; ``s3_lock.py`` says what it is worth."""
         return self._claims.hold(name, exclusive=exclusive, wait=wait)
 
+    def is_locked(self, name: str) -> bool:
+        """Whether anybody holds the lock ``name``; nothing is created."""
+        return self._claims.is_held(name)
+
     def delete(self, name: str) -> None:
         """Delete ``name`` whatever is locked."""
         self._request("delete_object", name, Key=self._key(name))

@@ -109,6 +109,10 @@ class LockClaims:
             self._held.discard(claim)
             claim.withdraw()
 
+    def is_held(self, name: str) -> bool:
+        """Whether anybody holds the lock ``name`` now; no claim is made."""
+        return _Claim(self._store, name, exclusive=True, timing=self._timing).has_rivals()
+
     def check(self) -> None:
         """Raise StoreError if a lock that is held here may be another's by now."""
         for claim in tuple(self._held):
@@ -145,6 +149,10 @@ class _Claim:
             if not wait:
                 return False
             time.sleep(_POLL_S * random.uniform(0.5, 1.5))  # noqa: S311
+
+    def has_rivals(self) -> bool:
+        """Whether another claim that lives conflicts with this one."""
+        return bool(self._live_rivals(self._store.listing(self._lock))[0])
 
     def withdraw(self) -> None:
         """Give up the claim, granted or not."""

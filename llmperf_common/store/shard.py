@@ -15,8 +15,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from llmperf_common.foreign_json import parse_json
+from llmperf_common.parquet_room import check_room
 from llmperf_common.records import Device, SentinelReading, TaskResult
-from llmperf_common.schemas import SCHEMA_VERSION, missing_or_changed_columns
+from llmperf_common.schemas import (
+    SCHEMA_VERSION,
+    columns_without_values,
+    missing_or_changed_columns,
+)
 from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifest import ShardEntry
 from llmperf_common.store.rows import devices_table, kernels_table, samples_table
@@ -137,11 +143,14 @@ def device_from_table(table: pa.Table, row: int = 0) -> Device:
 def decode(data: bytes, name: str) -> tuple[pa.Table, Footer]:
     """Read a shard from bytes, every page of it. Raises ShardError naming ``name``."""
     try:
+        check_room(pa.py_buffer(data))
         table = pq.read_table(pa.BufferReader(data))
         footer = _parse_footer((table.schema.metadata or {})[_FOOTER_KEY])
         # A damaged name of a column is decoded when it is looked at, not when the table is read.
-        problems = missing_or_changed_columns(name.split("/", 1)[0], table.schema)
-    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+        kind = name.split("/", 1)[0]
+        problems = missing_or_changed_columns(kind, table.schema)
+        problems += columns_without_values(kind, table)
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, OverflowError) as error:
         raise ShardError(f"{name} is damaged: {type(error).__name__}: {error}") from None
     if problems:
         raise ShardError(f"{name}: {'; '.join(problems)}")
@@ -153,12 +162,12 @@ def read_footer(data: bytes, name: str) -> Footer:
     try:
         metadata = pq.read_metadata(pa.BufferReader(data)).metadata
         return _parse_footer((metadata or {})[_FOOTER_KEY])
-    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, OverflowError) as error:
         raise ShardError(f"{name} is damaged: {type(error).__name__}: {error}") from None
 
 
 def _parse_footer(raw: bytes) -> Footer:
-    document = json.loads(raw)
+    document = parse_json(raw)
     return Footer(
         plan_hash=document["plan_hash"],
         epoch=int(document["epoch"]),

@@ -275,8 +275,7 @@ class _Verification:
 def _is_collecting(fs: Filesystem) -> bool:
     """Whether a collector holds the run lock; False where that cannot be asked (read-only folders)."""
     try:
-        with fs.lock(RUN_LOCK, exclusive=True, wait=False) as alone:
-            return not alone
+        return fs.is_locked(RUN_LOCK)
     except StoreError:
         return False
 

@@ -196,6 +196,11 @@ class SimFilesystem:
         self._scheduler.point(f"remove {name}")
         self.disk.remove(name)
 
+    def is_locked(self, name: str) -> bool:
+        """Whether anybody holds the lock file."""
+        self._scheduler.point(f"look at lock {name}")
+        return not self.disk.lock(name).is_free(True)
+
     @contextlib.contextmanager
     def lock(self, name: str, *, exclusive: bool, wait: bool) -> Iterator[bool]:
         """Hold a lock file; dropped at the end of the ``with``, also by death."""

@@ -35,7 +35,7 @@ def fs(tmp_path: Path) -> PosixFilesystem:
     version=st.integers(1, 10**7),
     epoch=st.integers(0, 1000),
     numbers=st.lists(st.integers(0, 1000), unique=True),
-    replaced=st.lists(st.text("abc", min_size=1), unique=True),
+    replaced=st.lists(st.text("abc", min_size=1).map("kernels/{}.parquet".format), unique=True),
 )
 def test_json_round_trip(version, epoch, numbers, replaced):
     manifest = Manifest(

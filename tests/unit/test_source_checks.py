@@ -107,9 +107,11 @@ def test_whether_a_file_is_there_cannot_be_asked():
     assert diagnose(asks + KERNEL) == ()
 
 
-def test_a_folder_that_the_options_name_is_seen(tmp_path: Path):
+def test_a_folder_that_the_options_name_is_not_seen(tmp_path: Path):
     (tmp_path / "mine.h").write_text("#define MINE 1\n")
-    assert diagnose(f'#include "mine.h"\nint a = MINE;{KERNEL}', f"-I{tmp_path}") == ()
+    text = f'#include "mine.h"\nint a = MINE;{KERNEL}'
+    assert diagnose(text, f"-I{tmp_path}")[0] == "1: 'mine.h' file not found"
+    assert diagnose(text, f"-include {tmp_path / 'mine.h'}")[0] == "1: 'mine.h' file not found"
 
 
 def test_options_with_an_open_quote_are_words():

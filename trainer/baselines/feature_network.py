@@ -11,6 +11,7 @@ goes on where a plain network would saturate.
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmperf_common.features import named_features
+from llmperf_common.plain_files import UnfitFileError, check_plain
 from trainer.baselines.simple import read_model_json, write_model_json
 from trainer.interface import Codes, Floats, Predicted, Rows
 
@@ -267,6 +269,7 @@ class FeatureNetwork:
         )
 
 
+_MAX_ARRAYS_BYTES = 512 * 2**20
 _LEAST_SPREAD = 1e-3
 """Of log2: no launch is known to a thousandth."""
 
@@ -304,10 +307,17 @@ def read_arrays(path: Path, kind: type, dtype: npt.DTypeLike | None) -> dict[str
     """
     try:
         # Opened here: numpy leaves a damaged file open.
+        check_plain(path, max_bytes=_MAX_ARRAYS_BYTES)
+        with path.open("rb") as stored, zipfile.ZipFile(stored) as packed:
+            if sum(one.file_size for one in packed.infolist()) > _MAX_ARRAYS_BYTES:
+                raise ValueError(f"unfolded it would take more than {_MAX_ARRAYS_BYTES} bytes")
         with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
             return {
                 one.name: file[one.name] if dtype is None else file[one.name].astype(dtype)
                 for one in fields(kind)
             }
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except (
+        OSError, EOFError, KeyError, ValueError, TypeError, AttributeError, MemoryError, OverflowError, SyntaxError,
+        NotImplementedError, UnfitFileError, zipfile.BadZipFile, zlib.error,
+    ) as error:  # fmt: skip
         raise ValueError(f"{path}: {error}") from None

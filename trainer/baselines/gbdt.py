@@ -19,8 +19,10 @@ from llmperf_common.extras import require
 from llmperf_common.features import feature_names, named_features
 from trainer.baselines.forest import Forest
 from trainer.baselines.simple import read_model_json, write_model_json
+from trainer.baselines.trees_text import check_trees
 from trainer.config import FeatureEnsembleConfig, FitConfig, GbdtConfig
 from trainer.data.dataset import row_weights
+from trainer.data.foreign_files import read_text
 from trainer.interface import Codes, FitData, Floats, Predicted, Progress, Rows
 
 TREES_FILE = "trees.txt"
@@ -73,18 +75,13 @@ class Gbdt:
         """
         content = read_model_json(folder, "gbdt")
         path = folder / TREES_FILE
+        names = tuple(map(str, content["features"]))
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: {error}") from None
-        # LightGBM aborts the process on a model text cut short: its last line says it is whole.
-        if "end of trees" not in text:
-            raise ValueError(f"{path}: cut short; train again or copy the run anew")
-        return cls(
-            booster=_booster(text),
-            names=tuple(content["features"]),
-            chosen=dict(content["chosen"]),
-        )
+            text = read_text(path)
+            check_trees(text, num_features=len(names))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path}: {error}; train again or copy the run anew") from None
+        return cls(booster=_booster(text), names=names, chosen=dict(content["chosen"]))
 
 
 def fit_gbdt(

@@ -20,6 +20,7 @@ from llmperf_common.ids import sha256_hex
 from llmperf_common.source_sets import SourceSets
 from trainer.baselines.roofline import roofline_log2_ns
 from trainer.baselines.simple import read_model_json, weighted_median, write_model_json
+from trainer.data.foreign_files import read_table
 from trainer.interface import Codes, FitData, Floats, Predicted, Rows
 
 SOURCES_FILE = "sources.parquet"
@@ -154,13 +155,13 @@ class NearestKernel:
         """
         content = read_model_json(folder, "nearest-kernel")
         try:
-            sources = pq.read_table(folder / SOURCES_FILE)
-            launches = pq.read_table(folder / LAUNCHES_FILE)
+            sources = read_table(folder / SOURCES_FILE)
+            launches = read_table(folder / LAUNCHES_FILE)
         except (OSError, pa.ArrowException) as error:
             raise ValueError(f"{folder}: {error}") from None
         columns = [launches.column(name).to_numpy().astype(np.float64) for name in _COLUMNS]
         counts = sources.column("num_launches").to_numpy().astype(np.int64)
-        if counts.sum() != len(launches):
+        if counts.sum() != len(launches) or counts.min(initial=0) < 0:
             raise ValueError(f"{folder}: {len(launches)} launches, the sources name {counts.sum()}")
         return cls(
             sources=SourceSets.of_table(sources),

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from llmperf_common.features import feature_names, named_features
+from trainer.data.foreign_files import read_json_value
 from trainer.interface import FitData, Floats, Predicted, Rows
 
 MODEL_FILE = "model.json"
@@ -34,8 +35,8 @@ def read_model_json(folder: Path, name: str) -> dict[str, Any]:
     """
     path = folder / MODEL_FILE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        content = read_json_value(path)
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
     if not isinstance(content, dict) or content.get("schema") != 1 or content.get("name") != name:
         raise ValueError(f"{path}: not a model {name!r} of schema 1")

@@ -22,6 +22,7 @@ from llmperf_common.metrics import encode
 from llmperf_common.store.location import Location
 from llmperf_common.store.reader import open_dataset
 from llmperf_common.table_columns import kernel_rows
+from trainer.data.foreign_files import reading
 from trainer.errors import BadInput
 from trainer.interface import Codes, Floats, Rows
 
@@ -178,12 +179,13 @@ def load_data(path: Location) -> TrainingData:
         "plan_hashes": list(dataset.run.plan_hashes),
         "manifest_version": dataset.manifest.version,
     }
-    return data_from_tables(
-        dataset.samples(columns=list(SAMPLE_COLUMNS)),
-        dataset.kernels(),
-        dataset.devices(),
-        identity=identity,
-    )
+    with reading(f"{path}: run `llmperf dataset verify` on it: its rows"):
+        return data_from_tables(
+            dataset.samples(columns=list(SAMPLE_COLUMNS)),
+            dataset.kernels(),
+            dataset.devices(),
+            identity=identity,
+        )
 
 
 def data_from_tables(

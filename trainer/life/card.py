@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llmperf_common.splits import Split
+from llmperf_common.visible import visible
 from trainer.config import TrainConfig
 from trainer.evaluation.scoring import markdown_table
 
@@ -42,7 +43,7 @@ def model_card(summary: RunSummary, config: TrainConfig, split: Split) -> str:
         f"- noise floor: a further reading is {'unknown' if noise is None else f'{noise:.2f} %'} "
         "(median) from the median of its own run; two runs differ by more",
     ]
-    notes = [f"- {note}" for note in summary.notes] or ["- none"]
+    notes = [f"- {visible(note)}" for note in summary.notes] or ["- none"]
     sections = [
         f"# LLMPerf run: {summary.model}",
         _INTENDED,

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from llmperf_common.ids import sha256_hex
 from llmperf_common.metrics import encode
 from llmperf_common.notebook import html_table
 from llmperf_common.splits import unit_hashes
 from trainer.data.dataset import TrainingData
+from trainer.data.foreign_files import read_table
 from trainer.errors import BadInput
 from trainer.prediction.few_shot import Launches, few_shot_of_predictions, posterior
 from trainer.run.folder import PREDICTIONS_FILE
@@ -154,8 +154,8 @@ def few_shot_of_run(run: LoadedRun) -> FewShot:
     if run.few_shot is not None:
         return run.few_shot
     try:
-        predictions = pq.read_table(run.folder / PREDICTIONS_FILE)
-    except (OSError, pa.ArrowException) as error:
+        predictions = read_table(run.folder / PREDICTIONS_FILE)
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise BadInput(
             f"{run.folder}: cannot learn from measured launches, for it does not say how kernels differ "
             f"({error}): train it again"

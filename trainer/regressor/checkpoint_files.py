@@ -7,7 +7,6 @@ architecture. No network.
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from torch import nn
 
 from llmperf_common.extras import require
+from trainer.data.foreign_files import read_json_value
 from trainer.errors import BadInput
 from trainer.regressor.backbones.lora import ADAPTER_NAMES
 
@@ -41,7 +41,7 @@ def read_json(path: Path) -> dict[str, Any]:
         BadInput: The file is missing, unreadable, or holds no object.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json_value(path)
     except FileNotFoundError:
         raise BadInput(f"{path.parent}: no {path.name}; not a model's folder") from None
     except (OSError, ValueError) as error:

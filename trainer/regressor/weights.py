@@ -138,7 +138,7 @@ def load_regressor(
     """
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder")
-    model = _build_empty(RegressorSpec.from_json(read_json(folder / SPEC_FILE)))
+    model = _build_empty(RegressorSpec.from_json(read_json(folder / SPEC_FILE)), folder)
     load_backbone(model, folder)
     rest = torch.nn.ModuleDict({"head": model.head})
     if model.numeric is not None:
@@ -148,13 +148,24 @@ def load_regressor(
     return model.to(device).eval()
 
 
-def _build_empty(spec: RegressorSpec) -> Regressor:
+def _build_empty(spec: RegressorSpec, folder: Path) -> Regressor:
     """Build a regressor whose weights are not drawn, for all of them are loaded next."""
-    if spec.config.backbone == "auto":
-        return build_regressor(spec)  # transformers' models keep buffers that no file holds
     with torch.device("meta"):
         model = build_regressor(spec)
+    _check_size(model, folder)
+    if spec.config.backbone == "auto":
+        return build_regressor(spec)  # transformers' models keep buffers that no file holds
     return model.to_empty(device="cpu")
+
+
+def _check_size(model: Regressor, folder: Path) -> None:
+    """Raise BadInput where the config asks for more weights than the files can hold."""
+    num_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    num_weights = sum(one.numel() for one in model.parameters())
+    if num_weights > num_bytes:
+        raise BadInput(
+            f"{folder}: its config is of {num_weights:,} weights, which {num_bytes:,} bytes of files cannot hold"
+        )
 
 
 def _load_auto(backbone: AutoBackbone, folder: Path) -> None:

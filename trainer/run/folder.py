@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from llmperf_common.outputs import folder_to_write
 from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS
+from trainer.data.foreign_files import read_json_value
 from trainer.errors import BadInput, RunExists
 from trainer.run.shipped import shipped_models, shipped_run
 
@@ -110,8 +111,8 @@ def read_json(path: Path) -> dict[str, Any]:
         BadInput: It cannot be read or is no object.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        content = read_json_value(path)
+    except (OSError, ValueError) as error:
         raise BadInput(f"{path}: {error}; is this the folder of a finished training?") from None
     if not isinstance(content, dict):
         raise BadInput(f"{path}: not a JSON object")

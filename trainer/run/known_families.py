@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from llmperf_common.families import MIN_JACCARD
 from llmperf_common.source_sets import SourceSets
 from trainer.data.dataset import TrainingData
+from trainer.data.foreign_files import read_table
 from trainer.run.folder import FAMILIES_FILE
 
 
@@ -91,7 +92,7 @@ class KnownFamilies:
         if not path.exists():
             return None
         try:
-            table = pq.read_table(path)
+            table = read_table(path)
             return cls(
                 sources=SourceSets.of_table(table),
                 sha256=tuple(one.hex() for one in table.column("source_sha256").to_pylist()),

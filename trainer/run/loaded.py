@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from llmperf_common.config import ConfigError
 from llmperf_common.conformal import Conformal
@@ -17,6 +17,7 @@ from llmperf_common.launch_columns import device_from_mapping
 from llmperf_common.records import Device
 from llmperf_common.splits import Split
 from trainer.config import TrainConfig
+from trainer.data.foreign_files import check_files, read_table, reading
 from trainer.data.training_range import TrainingRange
 from trainer.errors import BadInput
 from trainer.interface import Predictor
@@ -101,29 +102,29 @@ def load_run(folder: Path) -> LoadedRun:
             compute. Features that were added since do no harm: models take theirs by name.
         MissingExtra: Its model needs a library that is not installed.
     """
-    content = read_json(folder / CONFIG_FILE)
-    _check_whole(folder)
-    lost = unknown_features(map(str, content.get("features", ())))
+    with reading(f"{folder}"):
+        check_files(folder)
+        content = read_json(folder / CONFIG_FILE)
+        _check_whole(folder)
+        lost = unknown_features(map(str, content.get("features", ())))
     if lost:
         raise BadInput(
             f"{folder}: trained with features that this release does not compute "
             f"({', '.join(lost[:3])}); train it again"
         )
-    try:
+    with _as_a_run(folder), reading(f"{folder}: not a readable run: it"):
         name = str(content["model"])
         config = TrainConfig.from_mapping(content["config"])
         split = Split.from_json(read_json(folder / SPLIT_FILE))
         conformal = Conformal.from_json(read_json(folder / CONFORMAL_FILE))
         known = TrainingRange.from_json(read_json(folder / RANGE_FILE))
         records = [device_from_mapping(item) for item in read_json(folder / DEVICE_FILE)["devices"]]
-        kernels = pq.read_table(folder / KERNELS_FILE)
+        kernels = read_table(folder / KERNELS_FILE)
         learnt = folder / FEW_SHOT_FILE
         few_shot = FewShot.from_json(read_json(learnt)) if learnt.exists() else None
-    except (ConfigError, KeyError, OSError, pa.ArrowException, TypeError, ValueError) as error:
-        raise BadInput(f"{folder}: not a readable run: {error}") from None
-    devices: dict[str, Device] = {}
-    for record in records:
-        devices.setdefault(record.device_class, record)
+        devices: dict[str, Device] = {}
+        for record in records:
+            devices.setdefault(record.device_class, record)
     baselines = folder / BASELINES_FOLDER
     return LoadedRun(
         folder=folder,
@@ -158,6 +159,14 @@ def origin_notes(content: Mapping[str, Any]) -> list[str]:
     ]
 
 
+@contextmanager
+def _as_a_run(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:  # of the run's config, not of this command's
+        raise BadInput(f"{folder}: not a readable run: {error}") from None
+
+
 def _check_whole(folder: Path) -> None:
     """Assert that every file of the run is there with its size; hashes are for copies over a network."""
     if stage_of(folder) is not Stage.PUBLISHED:
@@ -170,6 +179,8 @@ def _check_whole(folder: Path) -> None:
         raise BadInput(f"{folder / PUBLISHED_FILE}: lists no files; train the run again")
     for name, facts in files.items():
         path = folder / name
+        if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
+            raise BadInput(f"{folder / PUBLISHED_FILE}: lists a file that is not of the run")
         size = path.stat().st_size if path.is_file() else None
         if size != facts["bytes"]:
             found = "is missing" if size is None else f"has {size:,} of {facts['bytes']:,} bytes"

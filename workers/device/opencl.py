@@ -19,6 +19,8 @@ import pyopencl as cl  # noqa: TID251
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Device, Kernel
+from workers.build_options import refused_option
+from workers.compiler_text import compiler_text
 from workers.device.interface import DeviceFailure, DeviceRef, Program
 from workers.device.opencl_buffers import OpenclLoadedKernel
 from workers.device.opencl_device import describe, find_cl_device
@@ -38,6 +40,9 @@ def build_program(
 ) -> tuple[cl.Program, str]:
     """Build from source text or from a binary; return the program and the compiler's log.
 
+    Source and options may be a stranger's: the compiler is handed neither a way to another file nor an option that is
+    not known to be harmless.
+
     pyopencl's own cache is off: a build must cost what it costs, and nothing may be shared with a child
     that gets killed.
 
@@ -47,16 +52,19 @@ def build_program(
     try:
         words = shlex.split(options)
     except ValueError as error:
-        failure = Failure(
-            code=FailureCode.BUILD_ERROR, stage=Stage.BUILD, detail=f"options {options!r}: {error}"
+        raise _build_error(f"options {options!r}: {error}") from error
+    refused = refused_option(options)
+    if refused is not None:
+        raise _build_error(
+            f"build option {refused!r} is refused: it is none of -D, -U, -w, -Werror and the -cl- options that are known; "
+            "nor may a macro's value have blanks or quotes in it"
         )
-        raise DeviceFailure(failure) from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # compiler output, and pyopencl on "defeated caching"
         if isinstance(source, bytes):
             program = cl.Program(context, [device], [source])
         else:
-            program = cl.Program(context, source)
+            program = cl.Program(context, compiler_text(source, options))
             # Looking at it makes it a plain program. pyopencl's caching path, its default, loses the log
             # of a failed build and leaves the source in a temporary file.
             program.get_info(cl.program_info.NUM_DEVICES)
@@ -66,6 +74,10 @@ def build_program(
             log = _build_log(program, device) if error.code == BUILD_PROGRAM_FAILURE else ""
             raise failure_of(error, stage=Stage.BUILD, log=log) from error
     return program, _build_log(program, device)
+
+
+def _build_error(detail: str) -> DeviceFailure:
+    return DeviceFailure(Failure(code=FailureCode.BUILD_ERROR, stage=Stage.BUILD, detail=detail))
 
 
 def _build_log(program: cl.Program, device: cl.Device) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from llmperf_common.records import Device
+from workers.child_environment import child_environment
 from workers.device.candidates import AbsentSource, Candidate, Source
 from workers.device.interface import DeviceRef
 from workers.device.opencl_cache import remove_dead_caches
@@ -141,7 +142,7 @@ class _Child:
         self._command = [sys.executable, "-m", "workers.device.probe", *arguments]
         if candidate.known_cpu_only:
             self._command.append("--known-cpu-only")
-        self._environment = {**os.environ, **candidate.environment}
+        self._environment = child_environment(candidate.environment)
 
     def run(self, timeout_s: float, listing_timeout_s: float) -> tuple[list[dict[str, Any]], str]:
         """Return the child's answers and, where it did not end well, how it ended."""

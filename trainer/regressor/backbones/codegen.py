@@ -73,6 +73,9 @@ CODEGEN_2B = codegen_config(width=2560, depth=32, heads=32, rotary_dims=64)
 """The shape of the published 2B models."""
 
 
+_MOST_BLOCKS = 1_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeGenShape:
     """What a CodeGen checkpoint's ``config.json`` says, in our words.
@@ -122,10 +125,10 @@ class CodeGenShape:
                 heads=heads,
                 rotary_dims=int(config["rotary_dim"]),
                 mlp_width=int(config.get("n_inner") or 4 * width),
-                approximation=_GELU[config.get("activation_function", "gelu_new")],
+                approximation=_GELU[str(config.get("activation_function", "gelu_new"))],
                 epsilon=float(config.get("layer_norm_epsilon", 1e-5)),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise BadInput(f"CodeGen's config: {type(error).__name__}: {error}") from None
         shape._check()
         return shape
@@ -136,6 +139,8 @@ class CodeGenShape:
                 f"CodeGen's config: n_head = {self.heads} must be a multiple of {NUM_PARTITIONS} "
                 f"that divides n_embd = {self.width}"
             )
+        if not 0 < self.depth <= _MOST_BLOCKS:
+            raise BadInput(f"CodeGen's config: n_layer = {self.depth} must be 1 to {_MOST_BLOCKS}")
         if self.rotary_dims % 2 or not 0 < self.rotary_dims <= self.width // self.heads:
             raise BadInput(
                 f"CodeGen's config: rotary_dim = {self.rotary_dims} must be even and at most "

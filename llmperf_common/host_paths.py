@@ -1,0 +1,48 @@
+"""Paths of this host out of what a compiler or a traceback says, before it becomes a row.
+
+Owns what counts as one: an absolute path that begins with a folder of this host's root. Its last part stays, since it
+says which file was meant. Rows are published; a user's name and where programs lie are nobody's business.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+_USUAL_FOLDERS = frozenset(
+    {
+        "bin", "boot", "data", "dev", "etc", "home", "lib", "lib32", "lib64", "media", "mnt", "nix", "opt", "private",
+        "proc", "root", "run", "sbin", "scratch", "snap", "srv", "sys", "tmp", "usr", "var", "work", "Users", "Volumes",
+    }
+)  # fmt: skip
+_END = r"\s\"'`<>|:;,()\[\]{}\x00"
+
+
+def without_host_paths(text: str) -> str:
+    """Return ``text`` with the folders of absolute paths left out.
+
+    >>> without_host_paths("/home/ann/.cache/pocl/tempfile-1.cl:3:1: error: x /= a/b")
+    'tempfile-1.cl:3:1: error: x /= a/b'
+    >>> without_host_paths("Options used: -I /usr/lib/python3/cl -I/opt/x")
+    'Options used: -I cl -Ix'
+    """
+    return _paths().sub(_last_part, text) if "/" in text else text
+
+
+def _last_part(found: re.Match[str]) -> str:
+    return found[0].rstrip("/").rpartition("/")[2]
+
+
+@cache
+def _paths() -> re.Pattern[str]:
+    try:
+        here = frozenset(os.listdir("/"))
+    except OSError:
+        here = frozenset()
+    home = frozenset(Path.home().parts[1:2])
+    first = "|".join(sorted(map(re.escape, _USUAL_FOLDERS | here | home), key=len, reverse=True))
+    return re.compile(
+        rf"(?:(?<![\w.\])/])|(?<=-[IL]))/+(?:{first})/(?=[^{_END}]*[^/{_END}])[^{_END}]*+"
+    )

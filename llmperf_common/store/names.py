@@ -1,0 +1,38 @@
+"""Names that come from others and become names of files: ids in rows, and shards in manifests.
+
+Owns what may be one. A name that is absolute, leads upwards or has odd characters in it would be a file elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+
+_SHARD = re.compile(r"[A-Za-z0-9_-]{1,32}/[A-Za-z0-9_][A-Za-z0-9._+=@-]{0,200}\.parquet", re.ASCII)
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:+-]{0,127}", re.ASCII)
+
+
+def checked_shard_name(name: object) -> str:
+    """Return ``name`` if a shard may be called so: a folder and a file in it. Raises ValueError.
+
+    >>> checked_shard_name("samples/one.parquet")
+    'samples/one.parquet'
+    """
+    if not isinstance(name, str) or _SHARD.fullmatch(name) is None:
+        raise ValueError(f"{_shown(name)} is no name of a shard (FOLDER/NAME.parquet)")
+    return name
+
+
+def checked_id(value: object, what: str) -> str:
+    """Return ``value`` if it is an id that a file may be called by. Raises ValueError.
+
+    >>> checked_id("a1b2", "device_id")
+    'a1b2'
+    """
+    if not isinstance(value, str) or _ID.fullmatch(value) is None:
+        raise ValueError(f"{what} {_shown(value)} is no id: letters, digits and . _ : + - only")
+    return value
+
+
+def _shown(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,110 @@
+"""LightGBM's text of trees, checked before LightGBM reads it: it trusts what it reads, and aborts or runs wild.
+
+Owns what a text of ours looks like: regression, one tree a round, numerical splits only.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from trainer.baselines.forest import Forest
+
+_HEAD = {
+    "version": r"v\d+",
+    "num_class": "1",
+    "num_tree_per_iteration": "1",
+    "label_index": r"\d{1,6}",
+    "max_feature_idx": r"\d{1,6}",
+    "objective": r"[\w :.,-]{1,100}",
+    "feature_names": r"[^\n]*",
+    "feature_infos": r"[^\n]*",
+    "tree_sizes": r"[\d ]*",
+}
+_PER_LEAF = ("leaf_value", "leaf_weight", "leaf_count")
+_PER_SPLIT = (
+    "split_feature", "split_gain", "threshold", "decision_type", "left_child", "right_child", "internal_value",
+    "internal_weight", "internal_count",
+)  # fmt: skip
+_OF_TREE = {
+    "num_leaves": r"\d{1,6}",
+    "num_cat": "0",
+    "is_linear": "0",
+    "shrinkage": r"[-+.\de]{1,30}",
+}
+_NUMBERS = re.compile(r"[-+.\deEinfa ]*")
+
+
+def check_trees(text: str, *, num_features: int) -> None:
+    """Raise ValueError if a text is not as LightGBM writes our trees.
+
+    Args:
+        text: of a model.
+        num_features: that it was grown on.
+    """
+    if not text.isascii() or "\0" in text:
+        raise ValueError("the trees' text is not plain ASCII")
+    head, *blocks = _parts(text)
+    _check_head(head, num_features, sizes=[len(block) for block in blocks])
+    for number, block in enumerate(blocks):
+        _check_tree(block, number)
+    forest = Forest.from_text(text)  # links, and what splits compare
+    if len(forest.feature) and forest.feature.max() >= num_features:
+        raise ValueError(f"a tree has more than {num_features} features")
+
+
+def _parts(text: str) -> list[str]:
+    """Return the head and each tree, with the empty lines behind it."""
+    body, mark, _ = text.partition("end of trees")
+    if not mark:
+        raise ValueError("the trees' text is cut short")
+    starts = [found.start() for found in re.finditer(r"^Tree=", body, re.MULTILINE)]
+    edges = [0, *starts, len(body)]
+    return [body[begin:end] for begin, end in pairwise(edges)]
+
+
+def _check_head(head: str, num_features: int, sizes: list[int]) -> None:
+    kind, *lines = head.strip("\n").split("\n")
+    fields = _fields(lines)
+    if kind != "tree" or fields.keys() != _HEAD.keys():
+        raise ValueError("the head of the trees' text is not LightGBM's")
+    for name, pattern in _HEAD.items():
+        if re.fullmatch(pattern, fields[name]) is None:
+            raise ValueError(f"{name} of the trees' text is none of ours")
+    names, facts = fields["feature_names"].split(" "), fields["feature_infos"].split(" ")
+    if not int(fields["max_feature_idx"]) + 1 == num_features == len(names) == len(facts):
+        raise ValueError(f"the trees' text is not of {num_features} features")
+    if list(map(int, fields["tree_sizes"].split())) != sizes:
+        raise ValueError("tree_sizes of the trees' text are not those of its trees")
+
+
+def _check_tree(block: str, number: int) -> None:
+    first, *lines = block.rstrip("\n").split("\n")
+    fields = _fields(lines)
+    known = {*_PER_LEAF, *_PER_SPLIT, *_OF_TREE}
+    if first != f"Tree={number}" or not fields.keys() <= known:
+        raise ValueError(f"tree {number} has lines that are none of ours")
+    for name, pattern in _OF_TREE.items():
+        if re.fullmatch(pattern, fields.get(name, "")) is None:
+            raise ValueError(f"{name} of tree {number} is none of ours")
+    num_leaves = int(fields["num_leaves"])
+    wanted = {**dict.fromkeys(_PER_LEAF, num_leaves), **dict.fromkeys(_PER_SPLIT, num_leaves - 1)}
+    for name, num_values in wanted.items():
+        values = fields.get(name, "")
+        if num_leaves == 1 and name not in ("leaf_value",) and not values:
+            continue  # a tree that is one leaf has little to say
+        if len(values.split()) != num_values or _NUMBERS.fullmatch(values) is None:
+            raise ValueError(f"{name} of tree {number} is not {num_values} numbers")
+    if num_leaves < 1:
+        raise ValueError(f"tree {number} has no leaf")
+
+
+def _fields(lines: list[str]) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for line in lines:
+        name, equals, value = line.partition("=")
+        if line and (not equals or name in fields):
+            raise ValueError(f"{line[:40]!r} is no line of LightGBM's")
+        if line:
+            fields[name] = value
+    return fields

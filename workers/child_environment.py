@@ -1,0 +1,53 @@
+"""The environment of a child process that compiles or runs what a stranger wrote.
+
+Owns which variables it inherits: those that the system, Python and the OpenCL runtimes need, by name. Whatever else its
+parent has, credentials above all, stays with the parent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+_NAMES = frozenset(
+    {
+        "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "DISPLAY", "GLIBC_TUNABLES", "HOME", "HOSTNAME", "LANG", "LANGUAGE",
+        "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "LLMPERF_LOCK_DIR", "LLMPERF_POCL_ICD", "LOGNAME", "PATH",
+        "SHELL", "TEMP", "TERM", "TMP", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV", "XDG_CACHE_HOME", "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME",
+    }
+)  # fmt: skip
+_PREFIXES = re.compile(
+    r"(?:LC_|PYTHON|OCL_|OPENCL_|CL_|POCL_|PYOPENCL_|CUDA_|NVIDIA_|NV_|__NV|__GL_|INTEL_|IGC_|NEO_|CLOVER_|MESA_|RUSTICL_"
+    r"|LIBGL_|SYCL_|ZE_|ZES_|ROCM_|ROCR_|HIP_|HSA_|AMD_|GPU_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|NUMEXPR_|VECLIB_|TBB_|MALLOC_"
+    r"|ASAN_|LSAN_|TSAN_|UBSAN_|COV_|COVERAGE_|LLVM_|LIBCLANG_|CLANG_)[A-Za-z0-9_]*"
+)
+_SECRET = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|PRIVATE|SESSION|COOKIE|(?:^|_)KEY(?:$|_)|APIKEY",
+    re.IGNORECASE,
+)
+
+
+def child_environment(
+    *more: Mapping[str, str], environ: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return what a child starts with: what it may inherit, then ``more``, the later of a name.
+
+    >>> child_environment({"A": "1"}, environ={"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "x", "NVIDIA_API_KEY": "y"})
+    {'PATH': '/bin', 'A': '1'}
+    """
+    ours = os.environ if environ is None else environ
+    child = {name: value for name, value in ours.items() if is_inherited(name)}
+    for one in more:
+        child.update(one)
+    return child
+
+
+def is_inherited(name: str) -> bool:
+    """Whether a child may have this variable of its parent's.
+
+    >>> is_inherited("POCL_DEBUG"), is_inherited("LLMPERF_LEDGER"), is_inherited("CUDA_TOKEN")
+    (True, False, False)
+    """
+    return (name in _NAMES or _PREFIXES.fullmatch(name) is not None) and not _SECRET.search(name)
