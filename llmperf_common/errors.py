@@ -21,6 +21,7 @@ declared beside the code that raises it and carries its exit code::
     |   +-- SeenRows              rows of families that the model was trained on
     +-- DeviceLostError        4  the device cannot be opened, or is lost
     +-- GpuTakenError          4  another process has the GPU
+    +-- NothingCompilesError   5  no kernel can be built here
 
 Anything else that is raised is a bug of ours.
 """

@@ -27,10 +27,12 @@ from llmperf_common.store.reader import open_dataset
 from llmperf_common.store.run import RUN_LOCK
 from llmperf_common.store.sweep import sweep
 from workers.board import BoardWriter
+from workers.built_before import a_built_task
 from workers.config import CollectConfig
 from workers.device.interface import DeviceRef
 from workers.device.nvml import open_monitor
 from workers.device.ownership import GpuClaim, needs_owner
+from workers.doubtful_builds import NothingCompilesError
 from workers.event_logging import EventLogHandler, logging_taken
 from workers.events import open_event_log
 from workers.joining import attach_ledger, device_of_run
@@ -178,6 +180,7 @@ class DeviceWorker:
         Raises:
             StoreError: The dataset cannot be used.
             DeviceLostError: The device failed; everything finished is committed.
+            NothingCompilesError: No kernel can be built here.
         """
         assert self._found is not None, "open() comes first"
         with contextlib.ExitStack() as stack:
@@ -221,7 +224,7 @@ class DeviceWorker:
                 with _telling_the_end(told, control, loop):
                     try:
                         _drive(loop, control, self._config, tally, self._started_s)
-                    except DeviceLostError:
+                    except (DeviceLostError, NothingCompilesError):
                         loop.finish()  # what has finished is kept
                         raise
                     loop.finish()
@@ -269,7 +272,13 @@ def _make_loop(
         observer=observer,
         writer=writer,
         board=board,
+        builds_again=lambda: _builds_again(fs, plan, pipeline, device.device_class),
     )
+
+
+def _builds_again(fs: Filesystem, plan: Plan, pipeline: DevicePipeline, device_class: str) -> bool:
+    task = a_built_task(fs, plan, device_class)
+    return task is not None and pipeline.can_build(task)
 
 
 @contextlib.contextmanager
