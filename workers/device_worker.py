@@ -25,6 +25,7 @@ from llmperf_common.store.filesystem import Filesystem
 from llmperf_common.store.manifest import ShardEntry, latest_manifest
 from llmperf_common.store.reader import open_dataset
 from llmperf_common.store.run import RUN_LOCK
+from llmperf_common.store.run_lock import beside_others
 from llmperf_common.store.sweep import sweep
 from workers.board import BoardWriter
 from workers.built_before import a_built_task
@@ -184,7 +185,7 @@ class DeviceWorker:
         """
         assert self._found is not None, "open() comes first"
         with contextlib.ExitStack() as stack:
-            with fs.lock(RUN_LOCK, exclusive=False, wait=True):
+            with beside_others(fs):
                 device, device_entry = device_of_run(fs, self._found, plan, self._pipeline)
                 start = _run_start(fs, plan, device, skipped, counts_rows=counts_rows)
                 tally = Tally(start.statuses)

@@ -50,7 +50,8 @@ def breaks(before: Manifest, after: Manifest) -> list[str]:
         found.append(f"its epoch {after.epoch} is below {before.epoch} of the version before it")
     now = {entry.name: entry for entry in after.shards}
     replaced = after.replaced_names
-    lost = [e.name for e in before.shards if e.name not in now and e.name not in replaced]
+    explained = replaced.union(after.dropped)
+    lost = [e.name for e in before.shards if e.name not in now and e.name not in explained]
     if lost:
         found.append(naming(lost, "listed before, but neither now nor replaced", "shard"))
     changed = [e.name for e in before.shards if now.get(e.name, e) != e]
@@ -59,6 +60,9 @@ def breaks(before: Manifest, after: Manifest) -> list[str]:
     forgotten = sorted(before.replaced_names - replaced)
     if forgotten:
         found.append(naming(forgotten, "replaced before, no longer now", "shard"))
+    forgotten = sorted(set(before.dropped).difference(after.dropped))
+    if forgotten:
+        found.append(naming(forgotten, "dropped before, no longer now", "shard"))
     return found
 
 

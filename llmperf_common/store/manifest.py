@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llmperf_common.ids import sha256_hex
@@ -52,7 +52,8 @@ class ShardEntry:
 class Manifest:
     """One immutable version of the dataset.
 
-    ``replaces`` maps the name of a compacted shard to the names it stands for. ``epoch`` is the publisher's.
+    ``replaces`` maps the name of a compacted shard to the names it stands for. ``dropped`` are shards that a repair has
+    taken out. ``epoch`` is the publisher's.
     """
 
     version: int
@@ -60,6 +61,7 @@ class Manifest:
     epoch: int
     shards: tuple[ShardEntry, ...] = ()
     replaces: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    dropped: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -77,13 +79,19 @@ class Manifest:
         """Names of the shards that compacted ones stand for: never to be listed again."""
         return frozenset(name for _, old in self.replaces for name in old)
 
+    @property
+    def barred_names(self) -> frozenset[str]:
+        """Names never to be listed again: of replaced shards, and of dropped ones but devices, which are measured again."""
+        dropped = (name for name in self.dropped if not name.startswith("devices/"))
+        return self.replaced_names.union(dropped)
+
     def of_table(self, table: str) -> tuple[ShardEntry, ...]:
         """The shards of one table, in the order they were published."""
         return tuple(shard for shard in self.shards if shard.table == table)
 
     def with_shards(self, entries: Iterable[ShardEntry], *, epoch: int) -> Manifest:
         """Return the next version with ``entries`` added (those listed or compacted are left out)."""
-        known = self.shard_names | self.replaced_names
+        known = self.shard_names | self.barred_names
         new = {entry.name: entry for entry in entries if entry.name not in known}
         return replace(
             self, version=self.version + 1, epoch=epoch, shards=(*self.shards, *new.values())
@@ -107,6 +115,18 @@ class Manifest:
             schema_version=SCHEMA_VERSION,
         )
 
+    def without(self, names: Collection[str], *, epoch: int) -> Manifest:
+        """Return the next version without these shards: their tasks are free again."""
+        gone = tuple(shard.name for shard in self.shards if shard.name in names)
+        return replace(
+            self,
+            version=self.version + 1,
+            epoch=epoch,
+            shards=tuple(shard for shard in self.shards if shard.name not in names),
+            dropped=tuple(dict.fromkeys((*self.dropped, *gone))),
+            schema_version=SCHEMA_VERSION,
+        )
+
     def to_json(self) -> bytes:
         """Return the bytes of the manifest file."""
         head = {
@@ -117,6 +137,7 @@ class Manifest:
             "tasks": self.num_tasks,
             "rows": {table: sum(shard.rows for shard in self.of_table(table)) for table in TABLES},
             "replaces": {name: list(old) for name, old in self.replaces},
+            **({"dropped": list(self.dropped)} if self.dropped else {}),
         }
         # A line a shard: readable, and json's fast encoder (it has none for indented text).
         shards = ",\n  ".join(shard.to_json() for shard in self.shards)
@@ -127,6 +148,10 @@ class Manifest:
 
 class ManifestError(StoreError):
     """A manifest is damaged or from a newer version of LLMPerf."""
+
+
+class NewerManifestError(ManifestError):
+    """A manifest is from a newer version of LLMPerf: sound, for those who can read it."""
 
 
 def manifest_name(version: int) -> str:
@@ -140,7 +165,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
         document = json.loads(data)
         schema_version = int(document["schema_version"])
         if schema_version > SCHEMA_VERSION:  # first: its other fields may be unknown to us
-            raise ManifestError(
+            raise NewerManifestError(
                 f"{where} has schema version {schema_version}, this LLMPerf reads up to "
                 f"{SCHEMA_VERSION}: upgrade LLMPerf"
             )
@@ -151,12 +176,14 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
             epoch=int(document["epoch"]),
             shards=shards,
             replaces=tuple((name, tuple(old)) for name, old in document["replaces"].items()),
+            dropped=tuple(map(str, document.get("dropped", ()))),
             schema_version=schema_version,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ManifestError(
             f"{where} is damaged ({type(error).__name__}: {error}); move it away to fall back to the version "
-            "before it, then run `llmperf collect` again: shards on disk are found by their footers"
+            "before it, then run `llmperf collect` again: shards on disk are found by their footers (`llmperf dataset "
+            "repair` does both)"
         ) from None
 
 
@@ -164,6 +191,12 @@ def manifest_versions(fs: Filesystem) -> list[int]:
     """Return the versions present, ascending."""
     found = (_NAME.fullmatch(name) for name in fs.names())
     return sorted(int(match.group(1)) for match in found if match)
+
+
+def read_manifest(fs: Filesystem, version: int) -> Manifest:
+    """Return a version that is there. Raises FileNotFoundError, ManifestError."""
+    name = manifest_name(version)
+    return parse_manifest(fs.read_bytes(name), fs.describe(name))
 
 
 def latest_manifest(fs: Filesystem) -> Manifest | None:

@@ -172,7 +172,7 @@ def test_columns() -> None:
     found = {table: schema.names for table, schema in TABLES.items()}
     found["predictions"] = PREDICTIONS.names
     assert found == {table: names.split() for table, names in COLUMNS.items()}
-    assert SCHEMA_VERSION == 4
+    assert SCHEMA_VERSION == 5
 
 
 def test_exit_codes() -> None:
