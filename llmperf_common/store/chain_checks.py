@@ -5,13 +5,15 @@ Owns the chain rule as verification sees it; ``manifest.publish`` is what keeps 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llmperf_common.store.filesystem import Filesystem
 from llmperf_common.store.manifest import (
     Manifest,
     ManifestError,
     manifest_name,
     manifest_versions,
-    parse_manifest,
+    read_manifest,
 )
 from llmperf_common.store.problems import Problem, ProblemKind, naming
 from llmperf_common.store.run import RunRecord
@@ -22,14 +24,12 @@ def check_chain(fs: Filesystem, run: RunRecord | None) -> tuple[Manifest | None,
     problems: list[Problem] = []
     last: Manifest | None = None
     versions = manifest_versions(fs)
-    gaps = sorted(set(range(versions[0], versions[-1])) - set(versions)) if versions else []
-    for version in gaps:
-        what = "is missing, though an earlier and a later one exist"
-        problems.append(_problem(manifest_name(version), what))
     for version in versions:
         name = manifest_name(version)
         try:
-            manifest = parse_manifest(fs.read_bytes(name), fs.describe(name))
+            manifest = read_manifest(fs, version)
+        except FileNotFoundError:
+            continue  # its publisher does not keep it
         except ManifestError as error:
             problems.append(_problem(name, str(error)))
             continue
@@ -40,7 +40,22 @@ def check_chain(fs: Filesystem, run: RunRecord | None) -> tuple[Manifest | None,
         if last is not None:
             problems += [_problem(name, what) for what in breaks(last, manifest)]
         last = manifest
+    if last is not None:
+        what = "is missing, though an earlier and a later one exist"
+        problems += [_problem(manifest_name(gap), what) for gap in missing_versions(versions, last)]
     return last, problems
+
+
+def missing_versions(versions: Sequence[int], last: Manifest) -> list[int]:
+    """Return the versions that ought to be there between the first that is there and ``last``.
+
+    A publisher removes most of the earlier versions, and says which it has left. Those before the first that is there
+    may have been removed since, with all before it.
+    """
+    expected = {version for version, _ in last.earlier}
+    if not last.published_s:  # of a time when all were kept
+        expected = set(range(versions[0], last.version))
+    return sorted(version for version in expected - set(versions) if version > versions[0])
 
 
 def breaks(before: Manifest, after: Manifest) -> list[str]:
@@ -54,7 +69,11 @@ def breaks(before: Manifest, after: Manifest) -> list[str]:
     lost = [e.name for e in before.shards if e.name not in now and e.name not in explained]
     if lost:
         found.append(naming(lost, "listed before, but neither now nor replaced", "shard"))
-    changed = [e.name for e in before.shards if now.get(e.name, e) != e]
+    changed = [
+        e.name
+        for e in before.shards
+        if now.get(e.name, e) != e and e.name not in after.dropped  # a device, measured again
+    ]
     if changed:
         found.append(naming(changed, "listed with other rows, bytes or sha256", "shard"))
     forgotten = sorted(before.replaced_names - replaced)

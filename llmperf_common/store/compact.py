@@ -24,7 +24,7 @@ from llmperf_common.schemas import KERNELS, SAMPLES
 from llmperf_common.store.card import update_card
 from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.location import Location, open_filesystem
-from llmperf_common.store.manifest import Manifest, ShardEntry, manifest_name
+from llmperf_common.store.manifest import Manifest, ShardEntry, manifest_name, put_manifest
 from llmperf_common.store.reader import Dataset, conform, open_dataset, read_columns
 from llmperf_common.store.run_lock import CollectingError, alone
 from llmperf_common.store.shard import Footer, ShardFile, encode_table, read_footer, write_shard
@@ -144,12 +144,13 @@ def _publish_compacted(dataset: Dataset, target: CompactionTarget, moment: datet
     if not replaced:
         return dataset.manifest
     new = dataset.manifest.with_replaced(replaced)
-    if not fs.put_if_absent(manifest_name(new.version), new.to_json()):
+    stored = put_manifest(fs, new)
+    if stored is None:
         raise CollectingError(
             f"{fs.describe(manifest_name(new.version))} was published by somebody else meanwhile: nothing was "
             "compacted; run the same command again"
         )
-    return new
+    return stored
 
 
 def _pairs(dataset: Dataset) -> Iterator[_Pair]:
@@ -239,8 +240,8 @@ def _age(fs: Filesystem, manifest: Manifest, due: Sequence[str]) -> Manifest:
     for _ in range(MANIFESTS_KEPT_WHOLE):
         if not due or recently_listed(fs).isdisjoint(due):
             break
-        following = manifest.with_replaced({})
-        if not fs.put_if_absent(manifest_name(following.version), following.to_json()):
+        following = put_manifest(fs, manifest.with_replaced({}))
+        if following is None:
             break
         manifest = following
     return manifest

@@ -16,6 +16,7 @@ from llmperf_common.store.manifest import (
     StaleEpoch,
     latest_manifest,
     manifest_name,
+    put_manifest,
 )
 from llmperf_common.store.shard import ShardError, decode, read_footer
 
@@ -113,8 +114,9 @@ def rebuild_manifest(
         if entries or any(name.startswith("devices/") for name in base.dropped):
             entries += _device_entries(fs, plan_hash)
         new = base.with_shards(entries, epoch=epoch)
-        if fs.put_if_absent(manifest_name(new.version), new.to_json()):
-            return new
+        stored = put_manifest(fs, new)
+        if stored is not None:
+            return stored
 
 
 def find_candidates(fs: Filesystem, base: Manifest, plan_hash: str) -> Iterator[Candidate]:

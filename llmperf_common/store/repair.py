@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from llmperf_common.ids import sha256_hex
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.store.card import update_card
+from llmperf_common.store.chain_checks import missing_versions
 from llmperf_common.store.doubles import BoundPair, doubled
 from llmperf_common.store.epochs import take_next_epoch
 from llmperf_common.store.filesystem import Filesystem, StoreError
@@ -31,11 +32,13 @@ from llmperf_common.store.manifest import (
     StaleEpoch,
     manifest_name,
     manifest_versions,
+    put_manifest,
     read_manifest,
 )
 from llmperf_common.store.rebuild import rebuild_manifest
 from llmperf_common.store.run import RunRecord, read_run
 from llmperf_common.store.run_lock import alone
+from llmperf_common.store.segments import SEGMENTS_FOLDER, is_damaged
 from llmperf_common.store.shard import ShardError, read_footer
 
 TRASH_FOLDER = "trash"
@@ -58,7 +61,7 @@ class RepairReport:
         dropped: shards that are listed no more.
         num_freed_tasks: tasks that the next ``collect`` does again.
         num_tasks: tasks that have results.
-        manifests: that were set aside: damaged ones, and those before an older damaged or missing one.
+        manifests: that were set aside, and segments of them: damaged ones, and all before an older damaged or missing one.
         is_dry_run: nothing was changed.
     """
 
@@ -99,7 +102,7 @@ def repair(where: Location | Filesystem, *, is_dry_run: bool = False) -> RepairR
         new = seen.manifest
         if seen.dropped or seen.above:
             new = _mended(fs, run, seen)
-        _set_aside(fs, seen.below)
+        _set_aside(fs, [*seen.below, *seen.segments])
         if new is not seen.manifest:
             update_card(fs)
     return seen.report(new)
@@ -107,11 +110,20 @@ def repair(where: Location | Filesystem, *, is_dry_run: bool = False) -> RepairR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """What is wrong: ``above`` are damaged manifests that are newer than ``manifest``, ``below`` all up to an older damaged one."""
+    """What is wrong.
+
+    Attributes:
+        manifest: the highest that can be read.
+        above: damaged manifests that are newer.
+        below: all manifests up to an older damaged one.
+        segments: damaged ones.
+        dropped: shards.
+    """
 
     manifest: Manifest
     above: tuple[str, ...]
     below: tuple[str, ...]
+    segments: tuple[str, ...]
     dropped: tuple[Dropped, ...]
 
     def report(self, new: Manifest | None = None, *, is_dry_run: bool = False) -> RepairReport:
@@ -124,7 +136,7 @@ class _Seen:
             dropped=self.dropped,
             num_freed_tasks=max(0, self.manifest.num_tasks - num_tasks),
             num_tasks=num_tasks,
-            manifests=(*self.above, *self.below),
+            manifests=(*self.above, *self.below, *self.segments),
             is_dry_run=is_dry_run,
         )
 
@@ -135,21 +147,28 @@ def _look(fs: Filesystem, run: RunRecord) -> _Seen:
     manifest: Manifest | None = None
     above: list[int] = []
     broken: list[int] = []
-    for version in reversed(range(versions[0], versions[-1] + 1)):
+    for version in reversed(versions):
         try:
             found = read_manifest(fs, version)
         except NewerManifestError:
             raise
-        except (ManifestError, FileNotFoundError):
+        except ManifestError:
             (above if manifest is None else broken).append(version)
         else:
             manifest = manifest or found
     manifest = manifest or Manifest(version=0, plan_hash=run.plan_hash, epoch=0)
+    broken = sorted((*broken, *missing_versions(versions, manifest)), reverse=True)
+    segments = [f"{SEGMENTS_FOLDER}/{name}" for name in fs.names(SEGMENTS_FOLDER)]
     present = [version for version in versions if broken and version <= broken[0]]
     return _Seen(
         manifest=manifest,
         above=tuple(manifest_name(version) for version in above if version in versions),
         below=tuple(map(manifest_name, present)),
+        segments=tuple(
+            name
+            for name in segments
+            if not name.startswith(f"{SEGMENTS_FOLDER}/.") and is_damaged(name, fs.read_bytes(name))
+        ),
         dropped=_find(fs, manifest),
     )
 
@@ -160,7 +179,7 @@ def _mended(fs: Filesystem, run: RunRecord, seen: _Seen) -> Manifest:
     who = f"repair, {holder.host}/{holder.pid}"
     epoch = take_next_epoch(fs, who=who)
     names = [one.name for one in seen.dropped]
-    _set_aside(fs, [*names, *seen.above])
+    _set_aside(fs, [*names, *seen.above, *seen.segments])
     new = _put(fs, seen.manifest.without(frozenset(names), epoch=epoch))
     if not seen.above:
         return new
@@ -172,12 +191,13 @@ def _mended(fs: Filesystem, run: RunRecord, seen: _Seen) -> Manifest:
 
 
 def _put(fs: Filesystem, manifest: Manifest) -> Manifest:
-    if not fs.put_if_absent(manifest_name(manifest.version), manifest.to_json()):
+    stored = put_manifest(fs, manifest)
+    if stored is None:
         raise StoreError(
             f"{fs.describe(manifest_name(manifest.version))} was published by somebody else meanwhile: run the same "
             "command again"
         )
-    return manifest
+    return stored
 
 
 def _find(fs: Filesystem, manifest: Manifest) -> tuple[Dropped, ...]:

@@ -18,10 +18,11 @@ from llmperf_common.store.manifest import (
     latest_manifest,
     manifest_name,
     manifest_versions,
-    parse_manifest,
+    read_manifest,
 )
 from llmperf_common.store.rebuild import is_shard_name
 from llmperf_common.store.run import read_run
+from llmperf_common.store.segments import SEGMENTS_FOLDER
 from llmperf_common.store.shard import ShardError, read_footer
 
 _log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class SweepReport:
     """What a sweep did; names are relative to the dataset.
 
     Attributes:
-        removed: shards that no manifest lists, and temporary files.
+        removed: shards that no manifest lists, temporary files, and manifests and segments that nobody needs.
         replaced: compacted shards that were left for their readers.
         foreign: Parquet files that are not this run's, or damaged: left for the user to judge.
     """
@@ -77,12 +78,13 @@ def sweep(
             orphans.append(name)
         else:
             foreign.append(name)
-    for name in (*temporary, *orphans):
+    old = superseded_lists(fs, manifest)
+    for name in (*temporary, *orphans, *old):
         fs.remove(name)
     if foreign:
         _log.warning("left alone, not made by this run or damaged: %s", ", ".join(foreign))
     return SweepReport(
-        removed=(*temporary, *orphans), replaced=tuple(replaced), foreign=tuple(foreign)
+        removed=(*temporary, *orphans, *old), replaced=tuple(replaced), foreign=tuple(foreign)
     )
 
 
@@ -100,7 +102,7 @@ def temporary_files(fs: Filesystem) -> list[str]:
     """Return the names of files that were being written when their process died (or still are)."""
     return [
         _join(folder, name)
-        for folder in ("", *TABLES, EPOCHS_FOLDER)
+        for folder in ("", *TABLES, EPOCHS_FOLDER, SEGMENTS_FOLDER)
         for name in fs.names(folder)
         if name.startswith(TEMPORARY_PREFIX)
     ]
@@ -114,9 +116,27 @@ def recently_listed(fs: Filesystem) -> frozenset[str]:
     """Return the shards of the last few versions: somebody may just be reading one of those."""
     names: set[str] = set()
     for version in manifest_versions(fs)[-MANIFESTS_KEPT_WHOLE:]:
-        name = manifest_name(version)
-        names |= parse_manifest(fs.read_bytes(name), fs.describe(name)).shard_names
+        names |= read_manifest(fs, version).shard_names
     return frozenset(names)
+
+
+def superseded_lists(fs: Filesystem, manifest: Manifest) -> list[str]:
+    """Return the manifests that ``manifest`` does not keep, and then the segments that no other names.
+
+    Where it was published by an LLMPerf that kept all, all stay.
+    """
+    versions = manifest_versions(fs)
+    kept = {version for version, _ in manifest.earlier} | {*versions[-MANIFESTS_KEPT_WHOLE:]}
+    going = [v for v in versions if v < manifest.version and v not in kept and manifest.earlier]
+    names = [manifest_name(version) for version in going]
+    present = [f"{SEGMENTS_FOLDER}/{name}" for name in fs.names(SEGMENTS_FOLDER)]
+    if present:
+        named: set[str] = set()
+        for version in set(versions).difference(going):
+            named |= {segment.name for segment in read_manifest(fs, version).segments}
+        hidden = f"{SEGMENTS_FOLDER}/."
+        names += [name for name in present if name not in named and not name.startswith(hidden)]
+    return names
 
 
 def _is_of_plan(fs: Filesystem, name: str, plan_hash: str) -> bool:
