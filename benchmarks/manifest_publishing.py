@@ -74,7 +74,7 @@ def measure(num_shards: int, each: int, versions: int) -> dict[str, object]:
         )
         listed, read_s = done.stdout.split()
         assert int(listed) == len(keep.shards)
-        files = [path for path in Path(folder).rglob("*.json")]
+        files = list(Path(folder).rglob("*.json"))
         return {
             "shards": num_shards,
             "new_shards_a_version": each,

@@ -43,6 +43,7 @@ OPTIONS = {
     "llmperf dataset stats": "[DIR] --json",
     "llmperf dataset card": "[DIR]",
     "llmperf dataset merge": "[DIR...] --out",
+    "llmperf dataset repair": "[DIR] --dry-run --json",
     "llmperf dataset compact": "[DIR] --target-rows --target-mib --json",
     "llmperf dataset export": "[DIR] --out --format",
 }
@@ -199,11 +200,13 @@ ERRORS = {
     "llmperf_common.store.run.ForeignRunError": 2,
     "llmperf_common.ledger.protocol.LedgerAwayError": 3,
     "workers.corpus_files.CorpusError": 3,
+    "workers.parse_pool.ParserError": 3,
     "llmperf_common.splits.SplitError": 3,
     "trainer.errors.BadInput": 3,
     "trainer.errors.SeenRows": 3,
     "workers.run_children.DeviceLostError": 4,
     "workers.device.gpu_lock.GpuTakenError": 4,
+    "workers.doubtful_builds.NothingCompilesError": 5,
 }
 """The tree of ``llmperf_common/errors.py`` with the exit codes."""
 ALSO_VALUE_ERRORS = (
