@@ -81,7 +81,7 @@ def collect(
         GpuTakenError: Another process is at work on the GPU.
         StoreError: ``out`` cannot be used (``ForeignRunError``: it holds the dataset of another run).
     """
-    _check_memory_limit()
+    check_memory_limit()
     from cluster.homes import kept_beside, ledger_home  # noqa: PLC0415
     from llmperf.cli.console import say  # noqa: PLC0415
     from llmperf.progress import observers  # noqa: PLC0415
@@ -156,7 +156,7 @@ def collect_on_cluster(
         ManyHostsError: ``ledger`` is ``sqlite``, and the nodes are several hosts.
         StoreError: ``out`` cannot be used.
     """
-    _check_memory_limit()
+    check_memory_limit()
     from cluster.collect import collect_on_cluster as collect_  # noqa: PLC0415
     from cluster.config import ClusterCollectConfig  # noqa: PLC0415
     from cluster.homes import kept_beside, ledger_home  # noqa: PLC0415
@@ -256,11 +256,11 @@ def parse_duration_s(text: str) -> float:
     return seconds
 
 
-def _check_memory_limit() -> None:
+def check_memory_limit() -> None:
     """Raise CommandError where this process may not have the memory that any collector needs."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE_BYTES:
-        what = f"address space is limited to {limit // 2**20:,} MiB here (`ulimit -v`), and collecting needs 1,024 MiB at least"
+        what = f"address space is limited to {limit // 2**20:,} MiB here (`ulimit -v`), and collecting needs about 1 GiB"
         raise CommandError(Exit.BAD_INPUT, f"{what}: raise that limit, or run without it")
 
 

@@ -42,7 +42,7 @@ def test_a_limit_on_memory_fails_no_kernel(tmp_path: Path) -> None:
     assert statuses(tmp_path / "data") == ["ok"] * 8
 
 
-@pytest.mark.parametrize("kib", [450_000, 650_000])
+@pytest.mark.parametrize("kib", [200_000, 450_000, 650_000])
 @pytest.mark.opencl
 def test_a_limit_that_nothing_works_under_is_said_at_the_start(tmp_path: Path, kib: int) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k0", "k1"])
