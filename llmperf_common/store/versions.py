@@ -24,7 +24,7 @@ def thinned(earlier: Sequence[tuple[int, int]], *, now_s: int) -> Earlier:
     ((1, 0), (2, 90000), (3, 90001))
     >>> versions = thinned([(n, 90_000 + n) for n in range(1, 4000)], now_s=94_000)
     >>> [version for version, _ in versions[:6]], len(versions)
-    ([899, 1799, 2699, 3599, 3980, 3981], 24)
+    ([899, 1799, 2699, 3599, 3979, 3980], 25)
     """
     recent = list(earlier[-NUM_RECENT:])
     older = list(earlier[:-NUM_RECENT])
