@@ -28,8 +28,9 @@ VICTIM_VARIABLE = "DYING_STORE_VICTIM"
 
 
 def shorten_lists() -> None:
-    """Let a run of few shards have segments, and old versions that it removes, as a long one has."""
-    segments.SEALED_AT, segments.FANOUT, versions.NUM_RECENT = 3, 2, 1
+    """Let each version of a run have a new segment, and an old version that it removes, as those of a long one now and then."""
+    segments.SEALED_AT, segments.FANOUT = 1, 2
+    versions.NUM_RECENT, versions.KEPT_FOR_S = 1, 0
 
 
 def plant(step: str, is_counted: Callable[[str], bool]) -> None:

@@ -21,8 +21,8 @@ from tests.integration.s3_server import S3Server, new_prefix
 from tests.integration.test_collect_s3 import start_dying
 from tests.unit.dataset_factory import make_dataset
 
-NUM_STEPS = 16
-"""Two groups of a kernels and a samples shard, a segment, the manifest, seven earlier versions that go, two files of the card; the
+NUM_STEPS = 17
+"""Two groups of a kernels and a samples shard, a segment, the manifest, eight earlier versions that go, two files of the card; the
 last is none."""
 
 
