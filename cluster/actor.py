@@ -36,6 +36,7 @@ from workers.device.interface import DeviceRef
 from workers.device.nvml import NvmlAbsent, open_gpu_of
 from workers.device.nvml_gpu import NvmlGpu
 from workers.device_worker import Control, DeviceWorker
+from workers.doubtful_builds import NothingCompilesError
 from workers.event_logging import EventLogHandler, logging_taken
 from workers.events import open_event_log
 from workers.joining import join_plan
@@ -55,6 +56,7 @@ class ForeignFolderError(StoreError):
 _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (GpuTakenError, FailureKind.TAKEN),
     (DeviceLostError, FailureKind.DEVICE),
+    (NothingCompilesError, FailureKind.DEVICE),
     (ForeignFolderError, FailureKind.FOREIGN),
     (StoreError, FailureKind.STORE),
     (LedgerAwayError, FailureKind.STORE),

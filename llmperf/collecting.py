@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import resource
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 SourcePath = str | os.PathLike[str]
 Overrides = Mapping[str, Any] | Sequence[str]
+_LEAST_ADDRESS_SPACE_BYTES = 512 * 2**20
+"""With less not all libraries load (Python, Arrow, SQLite), and no OpenCL runtime opens a device: 800 MiB did."""
 ConfigT = TypeVar("ConfigT", bound="Node")
 
 
@@ -74,9 +77,11 @@ def collect(
         ConfigError: An argument or a key of the config cannot be used.
         CorpusError: No kernel can be read.
         CommandError: There is no usable device (``exit_code`` 4), or ``device`` is no selector (2).
+        NothingCompilesError: No kernel could be built (5); their tasks are tried again by the same call.
         GpuTakenError: Another process is at work on the GPU.
         StoreError: ``out`` cannot be used (``ForeignRunError``: it holds the dataset of another run).
     """
+    check_memory_limit()
     from cluster.homes import kept_beside, ledger_home  # noqa: PLC0415
     from llmperf.cli.console import say  # noqa: PLC0415
     from llmperf.progress import observers  # noqa: PLC0415
@@ -152,6 +157,7 @@ def collect_on_cluster(
         ManyHostsError: ``ledger`` is ``sqlite``, and the nodes are several hosts.
         StoreError: ``out`` cannot be used.
     """
+    check_memory_limit()
     from cluster.collect import collect_on_cluster as collect_  # noqa: PLC0415
     from cluster.config import ClusterCollectConfig  # noqa: PLC0415
     from cluster.homes import kept_beside, ledger_home  # noqa: PLC0415
@@ -249,6 +255,14 @@ def parse_duration_s(text: str) -> float:
     if not 0 < seconds < math.inf:
         raise CommandError(Exit.USAGE, f"--max-time {text!r}: write it as 90, 90s, 20m or 2h")
     return seconds
+
+
+def check_memory_limit() -> None:
+    """Raise CommandError where this process may not have the memory that any collector needs."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE_BYTES:
+        what = f"address space is limited to {limit // 2**20:,} MiB here (`ulimit -v`), and collecting needs about 1 GiB"
+        raise CommandError(Exit.BAD_INPUT, f"{what}: raise that limit, or run without it")
 
 
 def _sources(corpus: SourcePath | Sequence[SourcePath]) -> list[Path]:

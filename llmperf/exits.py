@@ -1,6 +1,6 @@
 """Exit codes, and the one place where an error becomes a message and a code.
 
-0 done, 2 usage, 3 bad input, 4 no usable device, 5 more failures than ``--max-failures``, 130 interrupted with
+0 done, 2 usage, 3 bad input, 4 no usable device, 5 more failures than ``--max-failures`` or no kernel that can be built, 130 interrupted with
 state saved. Anything else that is thrown is a bug and keeps its traceback.
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -57,7 +59,11 @@ _ENVIRONMENT_ERRORS = frozenset(
 
 
 def _environment_message(error: BaseException) -> str | None:
-    """Return what to tell of a full disk, a folder in the way and their like; None for anything else."""
+    """Return what to tell of a full disk, too little memory, a folder in the way and their like; None for anything else."""
+    if isinstance(error, MemoryError) or _is_of_thread_start(error):
+        limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+        mend = "raise `ulimit -v`" if limited else "free some, or use a larger machine"
+        return f"not enough memory ({error or 'none was granted'}): nothing committed is lost; {mend} and run the same command again"
     if not isinstance(error, OSError) or error.errno not in _ENVIRONMENT_ERRORS:
         return None
     path = error.filename2 or error.filename
@@ -67,6 +73,18 @@ def _environment_message(error: BaseException) -> str | None:
     else:
         what = "name another path, or mend this one"
     return f"{where}{error.strerror}: {what}"
+
+
+def _is_of_thread_start(error: BaseException) -> bool:
+    """Whether the machine refused a new thread: Python says so by a bare ``RuntimeError``."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return (
+        isinstance(error, RuntimeError)
+        and trace is not None
+        and trace.tb_frame.f_code is threading.Thread.start.__code__
+    )
 
 
 def run_guarded(command: Callable[[], None]) -> None:

@@ -46,7 +46,7 @@ EXIT_MEANINGS: dict[Exit, str] = {
     Exit.USAGE: "Usage: an option, a config key, a combination that is not in this release, a missing extra, a folder of another run, or an `--out` that holds what the command did not write.",
     Exit.BAD_INPUT: "Bad input: a corpus, dataset, run or kernel that cannot be used; `dataset verify` found a problem.",
     Exit.NO_DEVICE: "No usable device, or the device can no longer be opened.",
-    Exit.TOO_MANY_FAILURES: "`collect` stopped because of more failed rows than `--max-failures`.",
+    Exit.TOO_MANY_FAILURES: "`collect` stopped because of more failed rows than `--max-failures`, or because no kernel could be built (none of that is recorded).",
     Exit.INTERRUPTED: "Interrupted (Ctrl-C or SIGTERM). `collect` has saved what was finished; the same command resumes.",
 }
 
@@ -204,9 +204,29 @@ def _option_default(parameter: Any, *, is_flag: bool) -> str:
     return f"`{parameter.default}`"
 
 
+_MANIFEST_FIELDS = (
+    ("`schema_version`, `version`", "Of this table of fields and columns; of the dataset, as in the file's name."),
+    ("`plan_hash`, `epoch`", "Of the run; of the ledger whose collector has published it. An epoch never falls."),
+    ("`published_s`", "Seconds since 1970; not in versions below 5."),
+    ("`tasks`, `rows`", "With results; by table. Of the whole list."),
+    ("`earlier`", "Versions before it that are still there: [version, published_s]. Not in versions below 5."),
+    ("`dropped`", "Shards that `llmperf dataset repair` has taken out. Not in versions below 5."),
+    ("`replaces`", "By the name of each compacted shard the names that it stands for; those of segments count, too."),
+    ("`segments`", "Files with the first part of the list: name, bytes, sha256, shards (how many). Each is one JSON object with `shards` and `replaces`. Not in versions below 5: there all is in the manifest."),
+    ("`shards`", "The newest part of the list: name, rows, bytes, sha256, tasks."),
+)  # fmt: skip
+
+
 def _schema() -> Iterator[str]:
     yield f"Schema version {SCHEMA_VERSION}. A dataset is three tables of Parquet shards; the highest"
     yield "`manifest-*.json` lists the shards that count. Later versions only add nullable columns."
+    yield ""
+    yield "## `manifest-*.json`"
+    yield ""
+    yield "One JSON object. The list of shards is that of its `segments`, in their order, and then its own `shards`;"
+    yield "`llmperf_common.store.manifest.latest_manifest(open_filesystem(DIR)).shards` is the whole list."
+    yield ""
+    yield from _table(("field", "meaning"), _MANIFEST_FIELDS)
     for table, schema in TABLES.items():
         yield ""
         yield f"## `{table}`"

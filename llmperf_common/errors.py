@@ -17,6 +17,7 @@ declared beside the code that raises it and carries its exit code::
     |   +-- ForeignRunError    2  the folder holds the dataset of another run
     +-- LedgerAwayError        3  the ledger cannot be reached
     +-- CorpusError            3  sources without any kernel; also a ValueError
+    +-- ParserError            3  the parser cannot work here, whatever the source
     +-- SplitError             3  a split that cannot be made; also a ValueError
     +-- BadInput               3  a kernel, argument, size, run or dataset that cannot be used; also a ValueError
     |   +-- SeenRows              rows of families that the model was trained on
@@ -26,6 +27,7 @@ declared beside the code that raises it and carries its exit code::
     +-- GpuTakenError          4  another process has the GPU
     +-- ClusterTooSmall        4  the Ray cluster has no room for the processes asked for
     +-- Interrupted          130  a signal ended a fit; its state is saved
+    +-- NothingCompilesError   5  no kernel can be built here
 
 Anything else that is raised is a bug of ours.
 """

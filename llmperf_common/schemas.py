@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from llmperf_common.static_feature_names import STATIC_FEATURES
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 
 def _column(

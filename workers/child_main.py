@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from workers.address_space import lower_limit
 from workers.channel import Channel, ChannelClosedError, ChildCrashed
 
 _PR_SET_PDEATHSIG = 1
@@ -31,8 +32,8 @@ def serve(main: Callable[[Channel, str], None]) -> None:
     die_with_parent(int(parent_pid))
     die_before_parent()
     # A kernel may write its way into any file descriptor; core dumps and logs stay small.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, _MAX_FILE_BYTES))
+    lower_limit(resource.RLIMIT_CORE, 0)
+    lower_limit(resource.RLIMIT_FSIZE, _MAX_FILE_BYTES)
     channel = Channel(socket.socket(fileno=int(descriptor)))
     try:
         main(channel, argument)

@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 from workers.channel import ChildCrashed, CompilerReady, FromChild, ToChild
 from workers.child import Child
-from workers.run_children import START_TIMEOUT_S
+from workers.run_children import START_TIMEOUT_S, ChildStartError, start_failure
 
 _logger = logging.getLogger(__name__)
 
@@ -67,8 +67,14 @@ class _Slot(Generic[ItemT]):
     item: ItemT | None = None
     report: str = ""
     is_ready: bool = False
+    has_job: bool = False
+    """Whether the item was handed to the child: not before that is ready, for how it starts is no item's doing."""
     began_s: float = 0.0
     """When the item's time began: when it was handed out, or the child said that from then on it counts."""
+
+
+_MAX_FAILED_STARTS = 3
+"""In a row: then no more children are started, and it is not the items that are at fault."""
 
 
 class ChildPool(Generic[ItemT]):
@@ -97,6 +103,7 @@ class ChildPool(Generic[ItemT]):
         self._slots: list[_Slot[ItemT]] = []
         self._finished: list[ItemT] = []
         self._numbers = itertools.count()
+        self._num_failed_starts = 0
 
     @property
     def is_idle(self) -> bool:
@@ -126,7 +133,11 @@ class ChildPool(Generic[ItemT]):
         self._waiting.append(item)
 
     def start_waiting(self) -> None:
-        """Hand waiting items to idle children, starting children as needed."""
+        """Hand waiting items to idle children, starting children as needed.
+
+        Raises:
+            ChildStartError: Children end, one after the other, before they are ready for any item.
+        """
         while self._waiting:
             self._hear_idle()
             slot = self._idle_slot()
@@ -134,8 +145,8 @@ class ChildPool(Generic[ItemT]):
                 return
             slot.item = self._waiting.popleft()
             slot.began_s = time.monotonic()
-            if not slot.child.send(self._work.job(slot.item)):
-                self._child_gone(slot)
+            if slot.is_ready:
+                self._give(slot)
 
     def children(self) -> list[Child]:
         """The children to watch for messages."""
@@ -151,14 +162,18 @@ class ChildPool(Generic[ItemT]):
             self._child_gone(slot)
 
     def check_deadlines(self, now_s: float) -> None:
-        """Kill the children that take too long."""
+        """Kill the children that take too long. Raises ChildStartError, as ``start_waiting``."""
         for slot in self._busy_slots():
             limit_s = self._work.timeout_s if slot.is_ready else START_TIMEOUT_S
-            if slot.item is not None and now_s - slot.began_s > limit_s:
-                self._discard(slot)
-                self._work.timed_out(slot.item, limit_s)
-                self._finished.append(slot.item)
-                slot.item = None
+            if slot.item is None or now_s - slot.began_s <= limit_s:
+                continue
+            self._discard(slot)
+            if not slot.has_job:
+                self._failed_to_start(slot, f"no answer from it within {limit_s:g} s")
+                continue
+            self._work.timed_out(slot.item, limit_s)
+            self._finished.append(slot.item)
+            slot.item = None
 
     @property
     def has_finished(self) -> bool:
@@ -221,19 +236,45 @@ class ChildPool(Generic[ItemT]):
 
     def _take(self, slot: _Slot[ItemT], message: FromChild) -> None:
         if isinstance(message, CompilerReady):
-            slot.is_ready = True
+            is_first, slot.is_ready = not slot.is_ready, True
             slot.began_s = time.monotonic()
+            if is_first:
+                self._num_failed_starts = 0
+                self._give(slot)
         elif isinstance(message, ChildCrashed):
             slot.report = message.traceback
         elif slot.item is not None:
             item = slot.item
             if self._work.take(item, message):
-                slot.item = None
+                slot.item, slot.has_job = None, False
                 self._finished.append(item)
 
+    def _give(self, slot: _Slot[ItemT]) -> None:
+        """Hand the slot's item to its child, which is ready."""
+        if slot.item is None:
+            return
+        slot.has_job = True
+        if not slot.child.send(self._work.job(slot.item)):
+            self._child_gone(slot)
+
+    def _failed_to_start(self, slot: _Slot[ItemT], why: str) -> None:
+        """Take the item of a child back that never was ready. Raises ChildStartError where it was one too many."""
+        if slot.item is not None:
+            self._waiting.appendleft(slot.item)
+            slot.item = None
+        self._num_failed_starts += not slot.child.was_killed_by_another
+        _logger.warning("%s: a child could not start: %s", self._name, why)
+        if self._num_failed_starts >= _MAX_FAILED_STARTS:
+            raise ChildStartError(start_failure(self._name, why))
+
     def _child_gone(self, slot: _Slot[ItemT]) -> None:
+        if slot not in self._slots:
+            return  # it was gone when its item was handed to it
         self._discard(slot)
         item = slot.item
+        if not slot.is_ready and item is not None:
+            self._failed_to_start(slot, slot.report or slot.child.describe_end())
+            return
         if item is None:
             if slot.report:
                 _logger.warning("%s: a child ended: %s", self._name, slot.report)

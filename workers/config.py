@@ -209,7 +209,7 @@ class StoreConfig(Node):
         1.5,
         ge=0,
         le=60,
-        description="Publish a manifest at most this often, and not before 2 ms have passed for each shard that the last one lists.",
+        description="Publish a manifest at most this often.",
     )
     max_shard_rows: int = Field(
         20_000, ge=1, le=10_000_000, description="Commit earlier when this many sample rows wait."

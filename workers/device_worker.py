@@ -25,12 +25,15 @@ from llmperf_common.store.filesystem import Filesystem
 from llmperf_common.store.manifest import ShardEntry, latest_manifest
 from llmperf_common.store.reader import open_dataset
 from llmperf_common.store.run import RUN_LOCK
+from llmperf_common.store.run_lock import beside_others
 from llmperf_common.store.sweep import sweep
 from workers.board import BoardWriter
+from workers.built_before import a_built_task
 from workers.config import CollectConfig
 from workers.device.interface import DeviceRef
 from workers.device.nvml import open_monitor
 from workers.device.ownership import GpuClaim, needs_owner
+from workers.doubtful_builds import NothingCompilesError
 from workers.event_logging import EventLogHandler, logging_taken
 from workers.events import open_event_log
 from workers.joining import attach_ledger, device_of_run, pin_run
@@ -182,11 +185,12 @@ class DeviceWorker:
         Raises:
             StoreError: The dataset cannot be used (``StoreLostError``: its folder is lost; what was in hand is kept).
             DeviceLostError: The device failed; everything finished is committed.
+            NothingCompilesError: No kernel can be built here.
         """
         assert self._found is not None, "open() comes first"
         run = pin_run(fs, plan)
         with contextlib.ExitStack() as stack:
-            with fs.lock(RUN_LOCK, exclusive=False, wait=True):
+            with beside_others(fs):
                 device, device_entry = device_of_run(fs, self._found, plan, self._pipeline)
                 start = _run_start(fs, plan, device, skipped, counts_rows=counts_rows)
                 tally = Tally(start.statuses)
@@ -231,7 +235,7 @@ class DeviceWorker:
                 with _telling_the_end(told, control, loop), keeping(loop, pairs):
                     try:
                         _drive(loop, control, self._config, tally, self._started_s)
-                    except DeviceLostError:
+                    except (DeviceLostError, NothingCompilesError):
                         loop.finish()  # what has finished is kept
                         raise
                     loop.finish()
@@ -279,7 +283,13 @@ def _make_loop(
         observer=observer,
         writer=writer,
         board=board,
+        builds_again=lambda: _builds_again(fs, plan, pipeline, device.device_class),
     )
+
+
+def _builds_again(fs: Filesystem, plan: Plan, pipeline: DevicePipeline, device_class: str) -> bool:
+    task = a_built_task(fs, plan, device_class)
+    return task is not None and pipeline.can_build(task)
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ from llmperf_common.store.manifest import ShardEntry
 from llmperf_common.store.shard import Encoder, encode_results
 from workers.away import Backoff
 from workers.config import LedgerConfig, StoreConfig
+from workers.doubtful_builds import DoubtfulBuilds
 from workers.executor import FinishedTask, TaskExecutor
 from workers.loop_interfaces import Board, LoopObserver, StopReason, TaskSource
 from workers.outbox import Outbox
@@ -61,6 +62,7 @@ class CollectLoop:
         encode: ``encode_results``, or one that remembers.
         sleep: seconds, while a ledger is away and nothing runs.
         board: tells the ledger how this worker stands.
+        builds_again: for ``DoubtfulBuilds``.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class CollectLoop:
         encode: Encoder = encode_results,
         sleep: Callable[[float], None] = time.sleep,
         board: Board | None = None,
+        builds_again: Callable[[], bool] = lambda: False,
     ) -> None:
         self._fs = fs
         self._attach = attach
@@ -95,6 +98,7 @@ class CollectLoop:
         self._observer = observer
         self._sleep = sleep
         self._board = board
+        self._doubtful = DoubtfulBuilds(builds_again)
         self._ledger = attach()
         self._is_attached = True
         self._backoff = Backoff()
@@ -130,7 +134,8 @@ class CollectLoop:
     def is_over(self) -> bool:
         """Whether nothing is left to do, or to finish after a stop."""
         idle = not self._executor.leases() and self._outbox.is_empty
-        return idle and (self._all_done or self._stop is not None)
+        is_decided = not self._doubtful or self._stop is StopReason.INTERRUPTED
+        return idle and is_decided and (self._all_done or self._stop is not None)
 
     def request_stop(self, reason: StopReason) -> None:
         """Finish the task in hand, commit, give the other leases back."""
@@ -184,7 +189,7 @@ class CollectLoop:
     @property
     def in_hand(self) -> list[FinishedTask]:
         """What has finished and is not committed."""
-        return self._outbox.items
+        return [*self._outbox.items, *self._doubtful.items]
 
     def commit_kept(self, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> bool | None:
         """Commit a pair that an earlier process has written; say whether its tokens are still current, None without an answer."""
@@ -235,6 +240,7 @@ class CollectLoop:
             self._observer.lost(dropped, str(error))
             self._executor.abandon([lease.task for lease in self._executor.leases()])
             self._outbox.clear()
+            self._doubtful.forget(dropped)
             self._ledger.close()
             self._is_attached = False
             try:
@@ -278,20 +284,30 @@ class CollectLoop:
             if waiting:
                 self._ledger.release(waiting)
         self._take_results(timeout_s)
+        self._settle_doubtful()
         if self._outbox.is_due(more_to_come=bool(self._executor.leases())):
             self._commit(wait=False)
         self._publisher.publish_if_due(self._ledger)
 
     def _take_results(self, timeout_s: float) -> None:
         items = list(self._executor.poll(timeout_s))
-        for item in items:
+        for item in self._doubtful.sift(items):
             self._outbox.add(item)
         # After all are kept: an observer that raises must not cost a lease its release.
         for item in items:
             self._observer.finished(item.lease, item.result)
 
+    def _settle_doubtful(self) -> None:
+        """Decide about tasks held back once nothing else is left that might show that kernels can be built here."""
+        is_last = not self._executor.leases() and (
+            self._stop is not None or self._clock_s() < self._claim_after_s
+        )
+        if self._stop is not StopReason.INTERRUPTED and (is_last or self._doubtful.is_full):
+            for item in self._doubtful.settle():
+                self._outbox.add(item)
+
     def _held(self) -> list[Lease]:
-        return self._executor.leases() + self._outbox.leases
+        return self._executor.leases() + self._outbox.leases + self._doubtful.leases
 
     def _renew(self) -> None:
         now_s = self._clock_s()
@@ -303,9 +319,11 @@ class CollectLoop:
             return
         kept = {lease.token for lease in self._ledger.renew(held, ttl_s=self._lease.lease_ttl_s)}
         self._renewed_s = now_s
-        lost = [lease.task for lease in self._executor.leases() if lease.token not in kept]
+        unwritten = self._executor.leases() + self._doubtful.leases
+        lost = [lease.task for lease in unwritten if lease.token not in kept]
         if lost:
             self._executor.abandon(lost)
+            self._doubtful.forget(lost)
             self._observer.lost(lost, "the lease ran out and another worker took the task")
 
     def _claim(self) -> None:
@@ -334,6 +352,7 @@ class CollectLoop:
         if again:
             self._executor.abandon(again)
             self._outbox.forget_waiting(again)
+            self._doubtful.forget(again)
             self._observer.lost(sorted(again), "the lease ran out and was granted to us again")
 
     def _commit(self, *, wait: bool) -> None:

@@ -16,7 +16,7 @@ import sys
 import traceback
 
 from llmperf_common.failures import Failure, FailureCode, Stage
-from workers.address_space import bound_growth
+from workers.address_space import bound_growth, lower_limit
 from workers.front_end import ReadKernel, read_kernels
 
 _PR_SET_PDEATHSIG = 1
@@ -73,7 +73,7 @@ def main() -> None:
     _die_with_parent(int(sys.argv[1]))
     # A macro that unfolds for ever takes 50 MB/s, a file without an end ten times that. libclang aborts at the limit.
     bound_growth(_MAX_BYTES)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    lower_limit(resource.RLIMIT_CORE, 0)
     sys.setrecursionlimit(_RECURSION_LIMIT)
     # libclang may write to stdout; the answers have a descriptor of their own.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:

@@ -21,9 +21,11 @@ from typing import Any, Self
 
 import pydantic
 
+from llmperf_common.errors import LlmperfError
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.least_time import DenseAccess
 from llmperf_common.records import Signature
+from workers.address_space import memory_limit_text
 from workers.child_environment import child_environment
 from workers.front_end import ReadKernel
 from workers.processors import ONE_THREAD
@@ -46,7 +48,13 @@ _DENSE: pydantic.TypeAdapter[tuple[DenseAccess, ...]] = pydantic.TypeAdapter(
 )
 _FAILURE: pydantic.TypeAdapter[Failure] = pydantic.TypeAdapter(Failure)
 
+_SOUND_SOURCE = "kernel void sound(global int *x) { x[0] = 1; }"
+
 Parsed = tuple[ReadKernel, ...] | Failure
+
+
+class ParserError(LlmperfError):
+    """The parser cannot work on this machine, or within its limits: no source is at fault."""
 
 
 def parse_sources(
@@ -66,6 +74,9 @@ def parse_sources(
         timeout_s: a source that takes longer is a ``build_timeout``; a child that shares its core with others
             gets so much CPU time instead, within ten times as long.
         command: what a child runs; the tests put a stubborn one here.
+
+    Raises:
+        ParserError: It read none of them, and cannot read a sound one either.
     """
     if not sources:
         return []
@@ -77,7 +88,20 @@ def parse_sources(
         jobs = (
             json.dumps({"source": source, "build_options": build_options}) for source in sources
         )
-        return pool.run(jobs, len(sources))
+        answers = pool.run(jobs, len(sources))
+        crashes = [
+            one
+            for one in answers
+            if isinstance(one, Failure) and one.code is FailureCode.COMPILER_CRASH
+        ]
+        if len(crashes) < len(answers):
+            return answers
+        sound = json.dumps({"source": _SOUND_SOURCE, "build_options": build_options})
+        [found] = pool.run(iter([sound]), 1)
+    if isinstance(found, Failure):
+        mend = memory_limit_text() or "see `llmperf doctor`, and how much memory is free"
+        raise ParserError(f"the OpenCL C parser does not work here ({found.detail}): {mend}")
+    return answers
 
 
 def signature_from_json(value: Any) -> Signature:

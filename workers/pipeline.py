@@ -43,6 +43,8 @@ _NO_CONFIG = Failure(
     stage=Stage.LAUNCH,
     detail="no launch config fits the device: its required work-group size or smallest buffers exceed the limits",
 )
+_NO_LEASE = Lease(task=-1, epoch=0, token=0, attempt=0)
+"""Of a kernel that is built to see whether it can be."""
 
 
 class DevicePipeline:
@@ -195,7 +197,7 @@ class DevicePipeline:
         """Go on with the work for at most about ``timeout_s``; return the tasks that finished.
 
         Raises:
-            DeviceLostError: The device cannot be opened any more.
+            DeviceLostError: The device cannot be opened any more, or the children that compile or analyse cannot.
             StoreError: The scratch folder is full; what just finished may have failed for that.
         """
         self._start_work()
@@ -215,6 +217,36 @@ class DevicePipeline:
         self._slot.check_deadlines(now_s)
         self._take_over()
         return self._drain()
+
+    def can_build(self, task: Task) -> bool:
+        """Build a task's kernel and forget it; return whether that went well. Raises ChildStartError."""
+        assert self._plan is not None, "use() comes first"
+        state = TaskState(
+            plan=self._plan,
+            task=task,
+            lease=_NO_LEASE,
+            device_id="",
+            worker_id="",
+            now_us=lambda: 0,
+        )
+        work = CompileWork(scratch=self._scratch, timeout_s=self._limits.build_timeout_s)
+        pool: ChildPool[TaskState] = ChildPool(
+            start_child=lambda name: self._starter.start("workers.compile_child", name, self._ref),
+            name="build",
+            work=work,
+            num_children=1,
+        )
+        pool.submit(state)
+        try:
+            while not pool.has_finished:
+                pool.start_waiting()
+                for child in select.select(pool.children(), [], [], 0.1)[0]:
+                    pool.handle(child)
+                pool.check_deadlines(time.monotonic())
+        finally:
+            pool.close()
+            work.forget(state)
+        return state.build is not None and state.build.binary_sha256 is not None
 
     def leases(self) -> list[Lease]:
         """The leases of all tasks taken and not yet returned."""

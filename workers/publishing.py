@@ -15,12 +15,8 @@ from llmperf_common.store.manifest import (
     Manifest,
     ShardEntry,
     StaleEpoch,
-    latest_manifest,
     publish,
 )
-
-_WAIT_PER_SHARD_S = 0.002
-"""After a manifest the next one waits so long for each shard that it lists, all over again: some 0.1 MB/s of manifests, however long the run."""
 
 
 class Publisher:
@@ -53,13 +49,12 @@ class Publisher:
         self._published = published
         self._due_s = 0.0
         self._took_s = 0.0
-        self._num_listed: int | None = None
-        """By the last manifest; None while somebody else publishes."""
-        self._published_s = 0.0
         self._ledger: Ledger | None = None
         """Whose shards have been compared with the manifests as a whole."""
         self._known: frozenset[str] = frozenset()
         """Listed shards that it is known to have recorded."""
+        self._last: Manifest | None = None
+        """The last that this worker has published: as long as it is kept, its segments need not be read again."""
 
     def publish_if_due(self, ledger: Ledger) -> None:
         """Publish what is new, if it is time to and this worker is the one that does it. Raises LedgerLostError."""
@@ -70,15 +65,10 @@ class Publisher:
         # Twice the interval: a publisher that pauses loses the office, one at work keeps it.
         ttl_s = 2 * max(self._interval_s, self._took_s)
         if not ledger.elect_publisher(holder=self._holder, ttl_s=ttl_s):
-            self._num_listed = None
             return
-        if self._num_listed is None:  # its predecessor may have published a moment ago
-            latest = latest_manifest(self._fs)
-            self._num_listed, self._published_s = len(latest.shards) if latest else 0, now_s
-        if now_s - self._published_s >= _WAIT_PER_SHARD_S * self._num_listed:
-            entries = ledger.unpublished()
-            if entries:
-                self._publish(ledger, entries)
+        entries = ledger.unpublished()
+        if entries:
+            self._publish(ledger, entries)
 
     def publish_all(self, ledger: Ledger) -> None:
         """Publish every committed shard, with or without the office; also what manifests have listed that are gone.
@@ -109,8 +99,8 @@ class Publisher:
         self._ledger, self._known = ledger, result.shard_names
         if entries:
             ledger.mark_published([entry.name for entry in entries])
-        self._num_listed, self._published_s = len(result.shards), self._clock_s()
-        self._took_s = self._published_s - began_s
+        self._last = result
+        self._took_s = self._clock_s() - began_s
         self._published(result)
 
     def _admit(self, ledger: Ledger, base: Manifest) -> Sequence[ShardEntry]:

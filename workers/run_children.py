@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.records import Device
+from workers.address_space import memory_limit_text
 from workers.channel import ChildCrashed, ChildReady, PeaksJob
 from workers.child import Child
 
@@ -140,5 +141,13 @@ class RunChild:
         raise DeviceLostError(_lost(f"no answer from the device within {START_TIMEOUT_S:g} s"))
 
 
+def start_failure(name: str, why: str) -> str:
+    """Say that processes beside the one that has the device cannot be started, and why the last could not."""
+    mend = memory_limit_text() or "see `llmperf doctor`, and how much memory is free"
+    lines = why.strip().splitlines() or ["it ended without a word"]
+    return f"processes that {name} kernels cannot be started ({lines[-1].strip()}): {mend}"
+
+
 def _lost(why: str) -> str:
-    return f"the device cannot be opened ({why}): see `llmperf doctor`, and whether another process fills it"
+    mend = memory_limit_text() or "see `llmperf doctor`, and whether another process fills it"
+    return f"the device cannot be opened ({why}): {mend}"

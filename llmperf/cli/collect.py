@@ -115,6 +115,8 @@ def collect(
     """Time kernels on one device, or on a cluster's, into an exactly-once dataset. Running it again resumes."""
     named = ledger_of(ledger, ledger_file) or SQLITE
     from llmperf import collecting  # noqa: PLC0415
+
+    collecting.check_memory_limit()  # before what comes with large libraries
     from llmperf.cli.progress import interrupts_to  # noqa: PLC0415
     from workers.device_worker import Control  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""``llmperf dataset verify|stats|card|merge|compact|export``."""
+"""``llmperf dataset verify|repair|stats|card|merge|compact|export``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llmperf_common.store.location import local_folder
 
 app = typer.Typer(
     cls=Group,
-    help="Check, count, describe, merge, compact and export datasets.",
+    help="Check, repair, count, describe, merge, compact and export datasets.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -45,6 +45,44 @@ def verify(directory: _Directory, as_json: _Json = False) -> None:
         answer("clean" if report.clean else f"{count} problem{'s' if count > 1 else ''}")
     if not report.clean:
         raise typer.Exit(Exit.BAD_INPUT)
+
+
+@app.command(
+    cls=Command,
+    name="repair",
+    short_help="Set aside what is damaged or doubled; its tasks are free again.",
+)
+def repair_(
+    directory: _Directory,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Take shards that are gone, damaged or doubled out of a dataset, under the run lock.
+
+    Their files go to DIR/trash, nothing is deleted. Their tasks are free: the next `collect` does them again. A task that is
+    there twice keeps the result that was published first. Exit 3 while collectors are at work.
+    """
+    from llmperf_common.store.repair import repair  # noqa: PLC0415
+
+    report = repair(directory, is_dry_run=dry_run)
+    if as_json:
+        answer_json(dataclasses.asdict(report))
+        return
+    for one in report.dropped:
+        answer(f"{one.name}: {one.why}")
+    for name in report.manifests:
+        answer(f"{name}: damaged, or before one that is damaged or missing")
+    if not report.dropped and not report.manifests:
+        say(f"{directory}: nothing to repair (version {report.version})")
+        return
+    verb = "would be" if dry_run else "were"
+    say(
+        f"{directory}: {len(report.dropped):,} shards and {len(report.manifests):,} manifests {verb} set aside (version "
+        f"{report.version}); {report.num_tasks:,} tasks have results, {report.num_freed_tasks:,} {verb} freed for the next "
+        "`llmperf collect`"
+    )
 
 
 @app.command(cls=Command, short_help="Count rows by status, regime, strategy and device.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import sys
 
 import typer
@@ -45,6 +47,9 @@ app.command(
 def run() -> None:
     """Run the command line; the process ends with one of ``llmperf.exits.Exit``."""
     sys.excepthook = show_bug
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        # Arrow's own allocator reserves 1 GiB at a time, whatever is used of it.
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     try:
         run_guarded(app)
     except SystemExit as end:

@@ -77,8 +77,8 @@ def unknown_shards(
 
 
 def not_listed(entries: Sequence[ShardEntry], manifest: Manifest) -> list[ShardEntry]:
-    """Return those of ``entries`` that ``manifest`` neither lists nor has replaced."""
-    known = manifest.shard_names | manifest.replaced_names
+    """Return those of ``entries`` that ``manifest`` neither lists nor has replaced or dropped."""
+    known = manifest.shard_names | manifest.barred_names
     return [entry for entry in entries if entry.name not in known]
 
 

@@ -36,6 +36,7 @@ CREATE TABLE shards (
     name TEXT PRIMARY KEY, row_count INTEGER NOT NULL, byte_count INTEGER NOT NULL,
     sha256 TEXT NOT NULL, task_count INTEGER NOT NULL, published INTEGER NOT NULL
 ) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS unpublished ON shards (name) WHERE published = 0;
 CREATE TABLE done (task INTEGER PRIMARY KEY, shard TEXT NOT NULL);
 CREATE TABLE publisher (
     id INTEGER PRIMARY KEY CHECK (id = 0), expires_s REAL NOT NULL,

@@ -5,14 +5,14 @@ Owns the chain rule as verification sees it; ``manifest.publish`` is what keeps 
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
 
 from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifest import (
     Manifest,
     manifest_name,
     manifest_versions,
-    parse_manifest,
+    read_manifest,
 )
 from llmperf_common.store.problems import Problem, ProblemKind, naming
 from llmperf_common.store.run import RunRecord
@@ -23,15 +23,13 @@ def check_chain(fs: Filesystem, run: RunRecord | None) -> tuple[Manifest | None,
     problems: list[Problem] = []
     last: Manifest | None = None
     versions = manifest_versions(fs)
-    for before, after in pairwise(versions):
-        if after > before + 1:
-            last_missing = f" and all to {manifest_name(after - 1)}" if after > before + 2 else ""
-            what = f"is missing{last_missing}, though an earlier and a later one exist"
-            problems.append(_problem(manifest_name(before + 1), what))
+    problems += [_problem(manifest_name(one), "is missing") for one in _missing(fs, versions)]
     for version in versions:
         name = manifest_name(version)
         try:
-            manifest = parse_manifest(fs.read_bytes(name), fs.describe(name))
+            manifest = read_manifest(fs, version)
+        except FileNotFoundError:
+            continue  # its publisher does not keep it
         except StoreError as error:
             problems.append(_problem(name, str(error)))
             continue
@@ -42,7 +40,34 @@ def check_chain(fs: Filesystem, run: RunRecord | None) -> tuple[Manifest | None,
         if last is not None:
             problems += [_problem(name, what) for what in breaks(last, manifest)]
         last = manifest
+    if last is not None:
+        what = "is missing, though an earlier and a later one exist"
+        problems += [_problem(manifest_name(gap), what) for gap in missing_versions(versions, last)]
     return last, problems
+
+
+def missing_versions(versions: Sequence[int], last: Manifest) -> list[int]:
+    """Return the versions that ought to be there between the first that is there and ``last``.
+
+    A publisher removes most of the earlier versions, and says which it has left. Those before the first that is there
+    may have been removed since, with all before it.
+    """
+    expected = {version for version, _ in last.earlier}
+    if not last.published_s:  # of a time when all were kept
+        expected = set(range(versions[0], last.version))
+    return sorted(version for version in expected - set(versions) if version > versions[0])
+
+
+def _missing(fs: Filesystem, versions: Sequence[int]) -> list[int]:
+    """Return the versions that the newest one says are there, and are not; before schema 5 all were kept."""
+    if not versions:
+        return []
+    try:
+        newest = read_manifest(fs, versions[-1])
+    except (FileNotFoundError, StoreError):
+        return []  # said of itself
+    kept = {version for version, _ in newest.earlier} or set(range(versions[0], versions[-1]))
+    return sorted(kept - set(versions))
 
 
 def breaks(before: Manifest, after: Manifest) -> list[str]:
@@ -52,15 +77,23 @@ def breaks(before: Manifest, after: Manifest) -> list[str]:
         found.append(f"its epoch {after.epoch} is below {before.epoch} of the version before it")
     now = {entry.name: entry for entry in after.shards}
     replaced = after.replaced_names
-    lost = [e.name for e in before.shards if e.name not in now and e.name not in replaced]
+    explained = replaced.union(after.dropped)
+    lost = [e.name for e in before.shards if e.name not in now and e.name not in explained]
     if lost:
         found.append(naming(lost, "listed before, but neither now nor replaced", "shard"))
-    changed = [e.name for e in before.shards if now.get(e.name, e) != e]
+    changed = [
+        e.name
+        for e in before.shards
+        if now.get(e.name, e) != e and e.name not in after.dropped  # a device, measured again
+    ]
     if changed:
         found.append(naming(changed, "listed with other rows, bytes or sha256", "shard"))
     forgotten = sorted(before.replaced_names - replaced)
     if forgotten:
         found.append(naming(forgotten, "replaced before, no longer now", "shard"))
+    forgotten = sorted(set(before.dropped).difference(after.dropped))
+    if forgotten:
+        found.append(naming(forgotten, "dropped before, no longer now", "shard"))
     return found
 
 

@@ -12,10 +12,8 @@ which tasks are done, which stays true, and its names of their shards are only u
 
 from __future__ import annotations
 
-import contextlib
 import re
 import secrets
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -26,9 +24,9 @@ from llmperf_common.schemas import KERNELS, SAMPLES
 from llmperf_common.store.card import update_card
 from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.location import Location, open_filesystem
-from llmperf_common.store.manifest import Manifest, ShardEntry, manifest_name
+from llmperf_common.store.manifest import Manifest, ShardEntry, manifest_name, put_manifest
 from llmperf_common.store.reader import Dataset, conform, open_dataset, read_columns
-from llmperf_common.store.run import RUN_LOCK
+from llmperf_common.store.run_lock import CollectingError, alone
 from llmperf_common.store.shard import Footer, ShardFile, encode_table, read_footer, write_shard
 from llmperf_common.store.sweep import (
     MANIFESTS_KEPT_WHOLE,
@@ -42,14 +40,8 @@ KEPT_FOR = timedelta(hours=24)
 """A reader that opened an earlier version has this long to finish."""
 _STEM = re.compile(r"\w+/compact-(\d{8}T\d{6})-[0-9a-f]+\.parquet")
 _MOMENT = "%Y%m%dT%H%M%S"
-_LOCK_ATTEMPTS = 5
-_LOCK_POLL_S = 0.2
 _SMALL_SHARE = 0.5
 """A pair above this share of the target is left as it is: to rewrite it gains little."""
-
-
-class CollectingError(StoreError):
-    """Collectors are at work on the dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +109,7 @@ def compact(
     fs = open_filesystem(where) if isinstance(where, Location) else where
     open_dataset(fs)  # a folder without one gets no lock file
     moment = now or datetime.now(UTC)
-    with _alone(fs):
+    with alone(fs, "compact"):
         before = open_dataset(fs)
         left = _left_by_the_dead(fs, before.manifest)
         move_to_trash(fs, left, moment=moment)
@@ -135,20 +127,6 @@ def compact(
         num_pairs=len(manifest.of_table("samples")),
         removed=(*left, *removed),
         waiting=tuple(waiting),
-    )
-
-
-@contextlib.contextmanager
-def _alone(fs: Filesystem) -> Iterator[None]:
-    """Hold the run lock exclusively. Raises CollectingError."""
-    for _ in range(_LOCK_ATTEMPTS):  # `verify` and `status` hold the lock for a moment, too
-        with fs.lock(RUN_LOCK, exclusive=True, wait=False) as alone:
-            if alone:
-                yield
-                return
-        time.sleep(_LOCK_POLL_S)
-    raise CollectingError(
-        f"{fs.describe()} is being collected right now: compact it when `llmperf status` says that nobody is at work"
     )
 
 
@@ -174,12 +152,13 @@ def _publish_compacted(dataset: Dataset, target: CompactionTarget, moment: datet
     if not replaced:
         return dataset.manifest
     new = dataset.manifest.with_replaced(replaced)
-    if not fs.put_if_absent(manifest_name(new.version), new.to_json()):
+    stored = put_manifest(fs, new)
+    if stored is None:
         raise CollectingError(
             f"{fs.describe(manifest_name(new.version))} was published by somebody else meanwhile: nothing was "
             "compacted; run the same command again"
         )
-    return new
+    return stored
 
 
 def _pairs(dataset: Dataset) -> Iterator[_Pair]:
@@ -269,8 +248,8 @@ def _age(fs: Filesystem, manifest: Manifest, due: Sequence[str]) -> Manifest:
     for _ in range(MANIFESTS_KEPT_WHOLE):
         if not due or recently_listed(fs).isdisjoint(due):
             break
-        following = manifest.with_replaced({})
-        if not fs.put_if_absent(manifest_name(following.version), following.to_json()):
+        following = put_manifest(fs, manifest.with_replaced({}))
+        if following is None:
             break
         manifest = following
     return manifest

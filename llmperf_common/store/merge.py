@@ -7,6 +7,7 @@ then the earlier source; a task is kept once, with a kernels row as long as it h
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,15 +20,23 @@ import pyarrow.compute as pc
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.ids import content_id
 from llmperf_common.schemas import KERNELS, SAMPLES, SCHEMA_VERSION
-from llmperf_common.store.filesystem import StoreError
+from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.location import Location, open_filesystem
-from llmperf_common.store.manifest import Manifest, ShardEntry, publish
+from llmperf_common.store.manifest import Manifest, ShardEntry, manifest_versions, publish
 from llmperf_common.store.merge_devices import PeakDifference, merge_devices
 from llmperf_common.store.probe import probe
 from llmperf_common.store.reader import Dataset, conform, open_dataset, read_columns
-from llmperf_common.store.run import RUN_FILE, RUN_LOCK, ForeignRunError, RunRecord
+from llmperf_common.store.run import RUN_FILE, RUN_LOCK, ForeignRunError, RunRecord, read_run
+from llmperf_common.store.run_lock import alone
 from llmperf_common.store.sample_keys import first_of_each, id_keys, join_keys
-from llmperf_common.store.shard import Footer, ShardFile, encode_table, read_footer, write_shard
+from llmperf_common.store.shard import (
+    Footer,
+    ShardError,
+    ShardFile,
+    encode_table,
+    read_footer,
+    write_shard,
+)
 
 AssignFamilies = Callable[[Sequence[tuple[str, str, str]]], Mapping[str, str]]
 """From (kernel_id, source, name) of every kernel to the family of each kernel id."""
@@ -84,26 +93,30 @@ def merge(
         assign_families: recomputes ``family_id`` over the union (``families.assign_families``).
 
     Raises:
-        ForeignRunError: ``out`` is not empty.
+        ForeignRunError: ``out`` is not empty, and does not hold this very merge, killed.
+        CollectingError: Somebody else is at work on ``out``.
         StoreError: A source cannot be read, or was timed with another meaning of times.
     """
     datasets = [open_dataset(path) for path in sources]
     _check_harness(sources, datasets)
     fs = open_filesystem(out)
-    with fs.lock(RUN_LOCK, exclusive=False, wait=True):  # as a collector holds it while it writes
-        if {*fs.names(), *fs.folders()} != {RUN_LOCK}:
-            raise ForeignRunError(f"{out} is not empty: choose a new or empty folder to merge into")
+    with alone(fs, "merge into"):
+        begun = _begun(fs, out)
         probe(fs)
         pairs = [pair for dataset in datasets for pair in _pairs(dataset)]
         choice = _choose(pairs)
         run = _merged_run(datasets, num_tasks=len(choice.pairs_of_task))
         families = _families(datasets, assign_families)
         devices, peak_differences = merge_devices(datasets)
-        if not fs.put_if_absent(RUN_FILE, run.to_json()):
+        if begun is not None:
+            _check_same(begun, run, out)
+        elif not fs.put_if_absent(RUN_FILE, run.to_json()):
             raise ForeignRunError(f"{out} was just taken by another process: choose a new folder")
         shards = _merged_shards(devices, pairs, choice, families, run)
         try:
             entries = [write_shard(fs, shard) for shard in shards]
+        except ShardError as error:
+            raise _other_merge(out) if begun is not None else error from None
         except (pa.ArrowException, KeyError) as error:
             raise StoreError(
                 f"a row of the sources is none of ours ({type(error).__name__}: {error}): "
@@ -119,6 +132,35 @@ def merge(
         num_dropped_samples=sum(dataset.num_samples for dataset in datasets) - num_samples,
         num_dropped_tasks=sum(dataset.num_tasks for dataset in datasets) - run.num_tasks,
         peak_differences=peak_differences,
+    )
+
+
+def _begun(fs: Filesystem, out: Location) -> RunRecord | None:
+    """Return the run of a merge into ``out`` that was killed before its manifest; None where the folder is empty.
+
+    Raises:
+        ForeignRunError: It holds anything else.
+    """
+    if {*fs.names(), *fs.folders()} == {RUN_LOCK}:
+        return None
+    run = None
+    with contextlib.suppress(StoreError):  # of something else
+        run = read_run(fs)
+    if run is None or not run.merged_from or manifest_versions(fs):
+        raise ForeignRunError(f"{out} is not empty: choose a new or empty folder to merge into")
+    return run
+
+
+def _check_same(begun: RunRecord, run: RunRecord, out: Location) -> None:
+    """Raise ForeignRunError unless a merge that was killed and this one are the same: then its shards are ours, byte for byte."""
+    if replace(begun, created_at="") != replace(run, created_at=""):
+        raise _other_merge(out)
+
+
+def _other_merge(out: Location) -> ForeignRunError:
+    return ForeignRunError(
+        f"{out} holds a merge of other sources, or of these before they changed, that was not finished: choose a new "
+        "folder, or remove this one"
     )
 
 

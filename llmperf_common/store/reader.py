@@ -109,13 +109,15 @@ class Dataset:
         except FileNotFoundError:
             raise ShardError(
                 f"{where} is listed in {manifest_name(self.manifest.version)} but missing: restore it "
-                "from a backup, or open the dataset again if it was compacted meanwhile"
+                "from a backup, or open the dataset again if it was compacted meanwhile; or run "
+                f"`llmperf dataset repair {self.fs.describe()}` to have its tasks done again"
             ) from None
         if len(data) != entry.bytes or sha256_hex(data) != entry.sha256:
             raise ShardError(
                 f"{where} is damaged: its bytes are not those in "
-                f"{manifest_name(self.manifest.version)}: restore it from a backup "
-                "(`llmperf dataset verify` lists everything that is wrong)"
+                f"{manifest_name(self.manifest.version)}: restore it from a backup, or run `llmperf dataset repair "
+                f"{self.fs.describe()}` to set it aside and have its tasks done again (`llmperf dataset verify` lists "
+                "everything that is wrong)"
             )
         return data
 
@@ -182,6 +184,10 @@ def open_dataset(where: Location | Filesystem) -> Dataset:
             "give the folder that `llmperf collect --out` wrote"
         )
     manifest = latest_manifest(fs)
+    if manifest is None and run.merged_from:
+        raise StoreError(
+            f"{fs.describe()} is a merge that was not finished: run the same `llmperf dataset merge` again, it goes on"
+        )
     if manifest is None:
         raise StoreError(
             f"{fs.describe()} has no results yet (no manifest): run `llmperf collect --out {fs.describe()}` "

@@ -16,6 +16,7 @@ from llmperf_common.store.manifest import (
     StaleEpoch,
     latest_manifest,
     manifest_name,
+    put_manifest,
 )
 from llmperf_common.store.shard import ShardError, decode, read_footer
 
@@ -81,7 +82,7 @@ def tasks_by_shard(
         except FileNotFoundError:
             raise ShardError(
                 f"{fs.describe(entry.name)} is listed in {manifest_name(manifest.version)} but missing: "
-                "restore it from a backup, or start a new dataset folder"
+                f"restore it from a backup, or run `llmperf dataset repair {fs.describe()}` to have its tasks done again"
             ) from None
         yield entry.name, tuple(task for task, _ in read_footer(data, entry.name).tasks)
 
@@ -110,17 +111,18 @@ def rebuild_manifest(
         bound = {task for _, tasks in tasks_by_shard(fs, base) for task in tasks if task in claimed}
         adopted = arbitrate(candidates, bound)
         entries = [entry for candidate in adopted for entry in candidate.entries]
-        if entries:
+        if entries or any(name.startswith("devices/") for name in base.dropped):
             entries += _device_entries(fs, plan_hash)
         new = base.with_shards(entries, epoch=epoch)
-        if fs.put_if_absent(manifest_name(new.version), new.to_json()):
-            return new
+        stored = put_manifest(fs, new)
+        if stored is not None:
+            return stored
 
 
 def find_candidates(fs: Filesystem, base: Manifest, plan_hash: str) -> Iterator[Candidate]:
     """Yield the whole, undamaged shard pairs of this plan that ``base`` neither lists nor has compacted."""
     samples = set(fs.names("samples"))
-    known = base.shard_names | base.replaced_names
+    known = base.shard_names | base.barred_names
     for name in fs.names("kernels"):
         if f"kernels/{name}" in known or not is_shard_name(name) or name not in samples:
             continue

@@ -36,6 +36,7 @@ from typing import Protocol
 from llmperf_common.ledger.holder import boot_clock_s, has_ended, this_process
 from llmperf_common.ledger.protocol import Holder
 from llmperf_common.store.filesystem import AccessDeniedError, StoreError
+from llmperf_common.store.lock_holders import this_command
 
 _log = logging.getLogger(__name__)
 _EXCLUSIVE, _SHARED = "exclusive-", "shared-"
@@ -128,7 +129,7 @@ class _Claim:
         self._is_exclusive = exclusive
         self._timing = timing
         self._name = (_EXCLUSIVE if exclusive else _SHARED) + secrets.token_hex(8)
-        self._content = json.dumps(dataclasses.asdict(this_process())).encode()
+        self._content = json.dumps(dataclasses.asdict(this_process()) | this_command()).encode()
         self._renewed_s = 0.0
         self._over = threading.Event()
         self._heart: threading.Thread | None = None
@@ -244,8 +245,9 @@ class _Claim:
 
     def _holder_of(self, name: str) -> Holder | None:
         try:
-            return Holder(**json.loads(self._store.read_bytes(self._path(name))))
-        except (FileNotFoundError, ValueError, TypeError):
+            told = json.loads(self._store.read_bytes(self._path(name)))
+            return Holder(**{field.name: told[field.name] for field in dataclasses.fields(Holder)})
+        except (FileNotFoundError, KeyError, ValueError, TypeError):
             return None
 
     def _path(self, name: str) -> str:

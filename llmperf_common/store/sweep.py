@@ -21,10 +21,11 @@ from llmperf_common.store.manifest import (
     latest_manifest,
     manifest_name,
     manifest_versions,
-    parse_manifest,
+    read_manifest,
 )
 from llmperf_common.store.rebuild import is_shard_name
 from llmperf_common.store.run import read_run
+from llmperf_common.store.segments import SEGMENTS_FOLDER
 from llmperf_common.store.shard import ShardError, read_footer
 
 TRASH_FOLDER = "trash"
@@ -41,8 +42,8 @@ class SweepReport:
     """What a sweep did; names are relative to the dataset.
 
     Attributes:
-        removed: temporary files, shards that were moved to the trash (by their old names) and, where that was
-            asked for, shards that were replaced.
+        removed: temporary files, manifests and segments that nobody needs, shards that were moved to the trash (by
+            their old names) and, where that was asked for, shards that were replaced.
         replaced: compacted shards that were left for their readers.
         foreign: Parquet files that are not this run's, damaged, or listed by an earlier manifest of this epoch
             and not by the current one: left for the user to judge.
@@ -89,7 +90,8 @@ def sweep(
             orphans.append(name)
         else:
             foreign.append(name)
-    for name in (*temporary, *due):
+    old = superseded_lists(fs, manifest)
+    for name in (*temporary, *due, *old):
         fs.remove(name)
     move_to_trash(fs, orphans)
     if foreign:
@@ -98,7 +100,9 @@ def sweep(
             ", ".join(foreign),
         )
     return SweepReport(
-        removed=(*temporary, *due, *orphans), replaced=tuple(replaced), foreign=tuple(foreign)
+        removed=(*temporary, *due, *orphans, *old),
+        replaced=tuple(replaced),
+        foreign=tuple(foreign),
     )
 
 
@@ -136,7 +140,7 @@ def temporary_files(fs: Filesystem) -> list[str]:
     """Return the names of files that were being written when their process died (or still are)."""
     return [
         _join(folder, name)
-        for folder in ("", *TABLES, EPOCHS_FOLDER)
+        for folder in ("", *TABLES, EPOCHS_FOLDER, SEGMENTS_FOLDER)
         for name in fs.names(folder)
         if name.startswith(TEMPORARY_PREFIX)
     ]
@@ -164,9 +168,27 @@ def _listed_in_epoch(fs: Filesystem, current: Manifest) -> frozenset[str]:
 
 def _manifests(fs: Filesystem, versions: Iterable[int]) -> Iterator[Manifest]:
     for version in versions:
-        name = manifest_name(version)
         with contextlib.suppress(FileNotFoundError):  # somebody has just removed it
-            yield parse_manifest(fs.read_bytes(name), fs.describe(name))
+            yield read_manifest(fs, version)
+
+
+def superseded_lists(fs: Filesystem, manifest: Manifest) -> list[str]:
+    """Return the manifests that ``manifest`` does not keep, and then the segments that no other names.
+
+    Where it was published by an LLMPerf that kept all, all stay.
+    """
+    versions = manifest_versions(fs)
+    kept = {version for version, _ in manifest.earlier} | {*versions[-MANIFESTS_KEPT_WHOLE:]}
+    going = [v for v in versions if v < manifest.version and v not in kept and manifest.earlier]
+    names = [manifest_name(version) for version in going]
+    present = [f"{SEGMENTS_FOLDER}/{name}" for name in fs.names(SEGMENTS_FOLDER)]
+    if present:
+        named: set[str] = set()
+        for version in set(versions).difference(going):
+            named |= {segment.name for segment in read_manifest(fs, version).segments}
+        hidden = f"{SEGMENTS_FOLDER}/."
+        names += [name for name in present if name not in named and not name.startswith(hidden)]
+    return names
 
 
 def _is_of_plan(fs: Filesystem, name: str, plan_hash: str) -> bool:

@@ -100,8 +100,8 @@ def verify(path: Location) -> VerifyReport:
     if is_running or is_unfinished or newest != listed.version:  # a later version may list them
         unlisted, notes = [], [*unlisted, *notes]
     if run is not None and manifest is None and not chain_problems:
-        what = "no results are published yet"
-        notes.append(Problem(kind=ProblemKind.MANIFEST, name=RUN_FILE, what=what))
+        problem = _without_manifest(run, is_running=is_running)
+        (notes if is_running else problems).append(problem)
     return VerifyReport(
         path=str(path),
         version=listed.version,
@@ -270,6 +270,16 @@ class _Verification:
             what = f"its footer is of plan {footer.plan_hash}, epoch {footer.epoch}"
             self._note(ProblemKind.FOOTER, entry.name, what)
         return conform(table, TABLES[entry.table]), footer
+
+
+def _without_manifest(run: RunRecord, *, is_running: bool) -> Problem:
+    if is_running:
+        what = "no results are published yet"
+    elif run.merged_from:
+        what = "a merge that was not finished: run the same `llmperf dataset merge` again"
+    else:
+        what = "no manifest, so there is no dataset: run the same `llmperf collect` again"
+    return Problem(kind=ProblemKind.MANIFEST, name=RUN_FILE, what=what)
 
 
 def _is_collecting(fs: Filesystem) -> bool:

@@ -26,7 +26,7 @@ from llmperf_common.store import shard
 from llmperf_common.store.filesystem import PosixFilesystem
 from llmperf_common.store.s3 import S3Filesystem
 from tests.integration.collecting import is_running
-from tests.integration.dying_store import VICTIM_VARIABLE
+from tests.integration.dying_store import VICTIM_VARIABLE, shorten_lists
 
 COMMITS_VARIABLE = "DYING_AT_POINT_COMMITS"
 NEVER = "never"
@@ -138,6 +138,7 @@ class Planted:
 
 
 if __name__ == "__main__":
+    shorten_lists()
     Planted(None if sys.argv[1] == NEVER else Point.parse(sys.argv[1]))
     from llmperf.cli.main import run
 

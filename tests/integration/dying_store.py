@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from llmperf_common.store import segments, versions
 from llmperf_common.store.filesystem import PosixFilesystem
 from llmperf_common.store.s3 import S3Filesystem
 
@@ -24,6 +25,12 @@ CHANGES = ("put_if_absent", "replace", "remove")
 LOG_VARIABLE = "DYING_STORE_LOG"
 VICTIM_VARIABLE = "DYING_STORE_VICTIM"
 """The process that is killed in its place, by its id; the change then happens."""
+
+
+def shorten_lists() -> None:
+    """Let each version of a run have a new segment, and an old version that it removes, as those of a long one now and then."""
+    segments.SEALED_AT, segments.FANOUT = 1, 2
+    versions.NUM_RECENT, versions.KEPT_FOR_S = 1, 0
 
 
 def plant(step: str, is_counted: Callable[[str], bool]) -> None:
@@ -60,6 +67,7 @@ def is_no_lock(name: str) -> bool:
 
 
 if __name__ == "__main__":
+    shorten_lists()
     plant(sys.argv[1], is_no_lock)
     from llmperf.cli.main import run
 

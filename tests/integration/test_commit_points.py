@@ -61,9 +61,13 @@ POINTS = (
     Point(AFTER, "elect_publisher", 2),
     Point(BEFORE, "unpublished", 2),
     Point(AFTER, "unpublished", 2),
+    Point(BEFORE, "put_if_absent", 2, "segments/"),
+    Point(AFTER, "put_if_absent", 2, "segments/"),
     Point(BEFORE, "put_if_absent", 2, "manifest-"),
     # 6
     Point(AFTER, "put_if_absent", 2, "manifest-"),
+    Point(BEFORE, "remove", 2, "manifest-"),
+    Point(AFTER, "remove", 2, "manifest-"),
     # 7
     Point(BEFORE, "mark_published", 2),
     Point(AFTER, "mark_published", 2),
@@ -72,6 +76,7 @@ OF_A_SERVER = tuple(point for point in POINTS if point.call != ENCODE)
 OF_A_REBUILD = (
     Point(AFTER, "put_if_absent", 0, "epochs/"),
     Point(AFTER, "retire", 0),
+    Point(AFTER, "put_if_absent", 0, "segments/"),
     Point(AFTER, "put_if_absent", 0, "manifest-"),
     Point(AFTER, "create", 0),
 )

@@ -21,8 +21,9 @@ from tests.integration.s3_server import S3Server, new_prefix
 from tests.integration.test_collect_s3 import start_dying
 from tests.unit.dataset_factory import make_dataset
 
-NUM_STEPS = 8
-"""Two groups of a kernels and a samples shard, the manifest, two files of the card; the last is none."""
+NUM_STEPS = 17
+"""Two groups of a kernels and a samples shard, a segment, the manifest, eight earlier versions that go, two files of the card; the
+last is none."""
 
 
 def rows_of(location: str) -> list[dict[str, object]]:

@@ -229,7 +229,7 @@ def test_children_started_ahead_that_end_cost_no_task_anything(
             assert select.select([child], [], [], 30)[0], "it has ended"
         pool.submit(states[0])
         pool.start_waiting()
-        assert states[0].num_compile_attempts == 1
+        assert states[0].num_compile_attempts == 0, "its child is not ready yet"
         finished: list[TaskState] = []
         deadline_s = time.monotonic() + 60
         while not finished and time.monotonic() < deadline_s:

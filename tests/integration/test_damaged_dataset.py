@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from llmperf.exits import Exit
+from llmperf_common.store.filesystem import PosixFilesystem
+from llmperf_common.store.manifest import publish
 from llmperf_common.store.reader import open_dataset
 from tests.integration.conftest import Collected
 from tests.integration.in_process import assert_refused, llmperf
@@ -174,3 +177,66 @@ def test_without_run_json_nothing_is_overwritten(copied: Collected) -> None:
     before = snapshot(copied.out)
     assert_refused(copied.collect(), Exit.USAGE, "no run.json", "choose an empty or new folder")
     assert snapshot(copied.out) == before
+
+
+@pytest.mark.parametrize("damage", [flip_a_byte, remove_a_shard])
+def test_repair_sets_a_bad_shard_aside_and_the_next_collect_does_its_tasks_again(
+    copied: Collected, tmp_path: Path, damage: Damage
+) -> None:
+    before = samples(copied.out)
+    damage(copied.out)
+    for words in ("status {}", "train --data {} --out {}-run", "dataset stats {}"):
+        done = llmperf(*words.format(copied.out, copied.out).split())
+        assert_refused(done, Exit.BAD_INPUT, f"llmperf dataset repair {copied.out}")
+    assert_refused(copied.collect(), Exit.BAD_INPUT, f"llmperf dataset repair {copied.out}")
+
+    dry = json.loads(llmperf("dataset", "repair", copied.out, "--dry-run", "--json").out)
+    assert dry["is_dry_run"]
+    done = llmperf("dataset", "repair", copied.out, "--json")
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    assert len(report["dropped"]) == len(dry["dropped"]) == 2
+    assert report["num_freed_tasks"] == dry["num_freed_tasks"] > 0
+    left = samples(copied.out)
+    assert left.items() <= before.items()
+    assert len(left) < len(before)
+    assert llmperf("dataset", "verify", copied.out).code == 0
+    assert "nothing to repair" in llmperf("dataset", "repair", copied.out).err
+
+    done = copied.collect()
+    assert done.code == 0, done.err
+    assert "planned 12 = ok 12 + failed 0 + pending 0" in done.err
+    assert samples(copied.out).keys() == before.keys()
+    assert llmperf("dataset", "verify", copied.out).code == 0
+
+
+def test_a_device_that_was_set_aside_is_measured_again(copied: Collected) -> None:
+    before = samples(copied.out)
+    device = next((copied.out / "devices").glob("*.parquet"))
+    device.write_bytes(device.read_bytes()[:-40] + b"x" * 40)
+    assert llmperf("dataset", "repair", copied.out).code == 0
+    done = copied.collect()
+    assert done.code == 0, done.err
+    assert samples(copied.out) == before
+    assert llmperf("dataset", "verify", copied.out).code == 0
+
+
+def test_a_doubled_dataset_is_singled_and_collects_on(copied: Collected) -> None:
+    """What an outdated ledger has left: tasks that two published shards hold."""
+    before = samples(copied.out)
+    fs = PosixFilesystem(copied.out)
+    dataset = open_dataset(copied.out)
+    entries = []
+    for table in ("kernels", "samples"):
+        first = dataset.shards(table)[0]
+        name = f"{table}/again.parquet"
+        fs.put_if_absent(name, fs.read_bytes(first.name))
+        entries.append(dataclasses.replace(first, name=name))
+    publish(fs, entries, plan_hash=dataset.manifest.plan_hash, epoch=dataset.manifest.epoch)
+    assert llmperf("dataset", "verify", copied.out).code == Exit.BAD_INPUT
+    assert llmperf("dataset", "repair", copied.out).code == 0
+    assert samples(copied.out) == before
+    assert llmperf("dataset", "verify", copied.out).code == 0
+    done = copied.collect()
+    assert done.code == 0, done.err
+    assert samples(copied.out) == before

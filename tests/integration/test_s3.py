@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -13,14 +14,19 @@ from collections.abc import Iterator
 import pytest
 
 from llmperf_common.ledger.holder import this_process
-from llmperf_common.store import s3_lock
+from llmperf_common.store import s3_lock, segments
 from llmperf_common.store.filesystem import AccessDeniedError, StoreError
 from llmperf_common.store.location import open_filesystem
 from llmperf_common.store.probe import probe
+from llmperf_common.store.reader import open_dataset
+from llmperf_common.store.repair import repair
+from llmperf_common.store.run import RUN_LOCK
+from llmperf_common.store.run_lock import CollectingError, alone
 from llmperf_common.store.s3 import ENDPOINT_VARIABLE, S3Filesystem
 from llmperf_common.store.verify import verify
 from tests.integration.in_process import assert_refused, llmperf
 from tests.integration.s3_server import CREDENTIALS, Fault, S3Server, new_prefix, open_at
+from tests.unit.dataset_factory import make_dataset
 
 MANY = 99
 
@@ -248,6 +254,38 @@ def test_who_may_only_read_sees_whether_it_is_free(server, fs, location):
         assert alone
     with pytest.raises(AccessDeniedError), reader.lock("l", exclusive=False, wait=True):
         pass
+
+
+def test_who_holds_it_is_said_to_those_who_want_it(server, location):
+    holder = open_at(server.endpoint, location)
+    told = "process 4711 on elsewhere (llmperf collect --out x) since 2026-01-01"
+    with holder.lock(RUN_LOCK, exclusive=False, wait=False):
+        (claim,) = holder.names(RUN_LOCK)
+        document = json.loads(holder.read_bytes(f"{RUN_LOCK}/{claim}"))
+        assert document["command"]
+        document |= {"host": "elsewhere", "pid": 4711, "command": "llmperf collect --out x", "since": "2026-01-01"}  # fmt: skip
+        holder.replace(f"{RUN_LOCK}/{claim}", json.dumps(document).encode())
+        wants = open_at(server.endpoint, location)
+        with pytest.raises(CollectingError, match=re.escape(told)), alone(wants, "compact"):
+            pass
+
+
+def test_segments_and_a_repair(server, fs, location, tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "SEALED_AT", 4)
+    local = make_dataset(tmp_path / "data", kernels=6, kernels_per_shard=1)
+    for path in sorted(path for path in local.rglob("*") if path.is_file()):
+        fs.put_if_absent(str(path.relative_to(local)), path.read_bytes())
+    dataset = open_dataset(location)
+    assert len(dataset.manifest.segments) > 1
+    assert verify(location).problems == ()
+    victim = dataset.shards("samples")[2]
+    fs.replace(victim.name, b"x" * victim.bytes)
+    report = repair(location)
+    assert report.num_freed_tasks == 1
+    assert verify(location).problems == ()
+    assert len(fs.names("trash")) == 2
+    assert repair(location).dropped == ()
+    assert open_dataset(location).num_tasks == 5
 
 
 def test_heartbeats_end_with_the_lock(fs):

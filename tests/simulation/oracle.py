@@ -121,7 +121,13 @@ class Oracle:
 
     def _written(self, name: str, data: bytes) -> None:
         if name.startswith("manifest-"):
-            self._check_manifest(parse_manifest(data, name), name)
+            self._check_manifest(parse_manifest(data, name, self._segment), name)
+
+    def _segment(self, name: str) -> bytes:
+        data = self._disk.get(name)
+        if data is None:
+            raise Violation("manifest without its segment", name)
+        return data
 
     def _removed(self, name: str) -> None:
         if name in self._listed:

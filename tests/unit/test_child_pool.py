@@ -14,6 +14,7 @@ from workers.analysis_child import _tell_reaches
 from workers.channel import Channel, CompilerReady, FromChild, Reached
 from workers.child_pool import ChildPool
 from workers.device.interface import DeviceFailure, ProbeRecord
+from workers.run_children import ChildStartError
 
 RECORD = ProbeRecord(reaches=(), turns=1, trace=0, exceeded=False, overflow=False)
 LIMIT_S = 5.0
@@ -160,3 +161,63 @@ def test_an_analysis_child_tells_records_as_they_come(is_sticky: bool) -> None:
         Reached(records=(RECORD, None), is_last=False),
         Reached(records=(RECORD, None), is_last=True),
     ]
+
+
+class Starting(FakeChild):
+    """Ends before it is ready, or is silent."""
+
+    def __init__(self, *, is_gone: bool) -> None:
+        super().__init__()
+        self.is_gone = is_gone
+
+    def receive(self) -> tuple[list[FromChild], bool]:
+        return [], self.is_gone
+
+    def describe_end(self) -> str:
+        return "child process ended with exit code 1; stderr ends: MemoryError"
+
+
+def starting_pool(*, is_gone: bool) -> tuple[ChildPool[str], Work, list[Starting]]:
+    work, children = Work(), []
+
+    def start(_name: str) -> Starting:
+        children.append(Starting(is_gone=is_gone))
+        return children[-1]
+
+    pool: ChildPool[str] = ChildPool(
+        start_child=start,  # type: ignore[arg-type]
+        name="compile",
+        work=work,  # type: ignore[arg-type]
+        num_children=1,
+    )
+    return pool, work, children
+
+
+def test_children_that_cannot_start_fail_no_item(clock: list[float]) -> None:
+    pool, work, children = starting_pool(is_gone=True)
+    pool.submit("a")
+    for _ in range(2):
+        pool.start_waiting()
+        pool.handle(children[-1])  # type: ignore[arg-type]
+        assert pool.items() == ["a"]
+    pool.start_waiting()
+    with pytest.raises(ChildStartError, match=r"compile kernels cannot be started .*MemoryError"):
+        pool.handle(children[-1])  # type: ignore[arg-type]
+    assert [child.jobs for child in children] == [[]] * 3, "it was no item's turn yet"
+    assert pool.take_finished() == []
+    assert work.late == []
+
+
+def test_children_that_never_come_to_speak_fail_no_item(clock: list[float]) -> None:
+    pool, work, children = starting_pool(is_gone=False)
+    pool.submit("a")
+    for _ in range(2):
+        pool.start_waiting()
+        clock[0] += 121.0
+        pool.check_deadlines(clock[0])
+        assert children[-1].is_killed
+    pool.start_waiting()
+    clock[0] += 121.0
+    with pytest.raises(ChildStartError, match="no answer from it within 120 s"):
+        pool.check_deadlines(clock[0])
+    assert work.late == []

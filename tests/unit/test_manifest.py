@@ -95,7 +95,7 @@ def test_publishers_that_race_merge(fs):
     manifest = latest_manifest(fs)
     assert manifest is not None
     assert manifest.shard_names == {entry(i).name for i in range(num_publishers * num_each)}
-    assert manifest_versions(fs) == list(range(1, num_publishers * num_each + 1))
+    assert manifest.version == num_publishers * num_each, "each made a version of its own"
 
 
 def test_a_stale_epoch_is_refused(fs):

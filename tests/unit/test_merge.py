@@ -147,6 +147,75 @@ def test_merging_twice_or_the_merged_again_changes_nothing(tmp_path):
     assert again.samples().sort_by("sample_id").equals(once.samples().sort_by("sample_id"))
 
 
+class KilledError(BaseException):
+    """In place of SIGKILL."""
+
+
+@pytest.mark.parametrize("at", ["run.json", "kernels/", "samples/", "manifest-"])
+def test_a_killed_merge_says_so_and_goes_on(tmp_path, monkeypatch, at):
+    sources = [
+        make_dataset(
+            tmp_path / name, kernels=[make_kernel(i) for i in numbers], plan_hash=name * 20
+        )
+        for name, numbers in (("a", range(3)), ("b", range(2, 6)))
+    ]
+    _, whole = merged(sources, tmp_path / "whole")
+    put = PosixFilesystem.put_if_absent
+    out = tmp_path / "out"
+
+    def dying(self, name, data):
+        is_new = put(self, name, data)
+        if name.startswith(at) and not at.startswith("manifest"):
+            raise KilledError
+        return is_new
+
+    def refusing(self, name, data):
+        if name.startswith(at):
+            raise KilledError
+        return put(self, name, data)
+
+    monkeypatch.setattr(
+        PosixFilesystem, "put_if_absent", refusing if at.startswith("manifest") else dying
+    )
+    with pytest.raises(KilledError):
+        merge(sources, out, assign_families=one_family)
+    monkeypatch.undo()
+
+    (problem,) = verify(out).problems
+    assert "a merge that was not finished" in problem.what
+    with pytest.raises(StoreError, match="run the same `llmperf dataset merge` again"):
+        open_dataset(out)
+    with pytest.raises(ForeignRunError, match="a merge of other sources"):
+        merge(sources[:1], out, assign_families=one_family)
+    _, resumed = merged(sources, out)
+    assert resumed.samples().equals(whole.samples())
+    assert resumed.manifest.shards == whole.manifest.shards
+
+
+def test_a_killed_merge_of_sources_that_have_changed_is_refused(tmp_path, monkeypatch):
+    a = make_dataset(tmp_path / "a", kernels=2, plan_hash="a" * 20)
+    b = make_dataset(tmp_path / "b", kernels=[make_kernel(5)], plan_hash="b" * 20)
+    put = PosixFilesystem.put_if_absent
+
+    def dying(self, name, data):
+        if name.startswith("manifest-"):
+            raise KilledError
+        return put(self, name, data)
+
+    monkeypatch.setattr(PosixFilesystem, "put_if_absent", dying)
+    with pytest.raises(KilledError):
+        merge([a, b], tmp_path / "out", assign_families=one_family)
+    monkeypatch.undo()
+    changed = make_dataset(
+        tmp_path / "c",
+        kernels=[make_kernel(5)],
+        plan_hash="b" * 20,
+        outcome_of=lambda _, c: make_timing(1e6 + c),
+    )
+    with pytest.raises(ForeignRunError, match="before they changed"):
+        merge([a, changed], tmp_path / "out", assign_families=one_family)
+
+
 def test_nothing_at_all_merges(tmp_path):
     empty = make_dataset(tmp_path / "a", kernels=0)
     report, _ = merged([empty, empty], tmp_path / "out")

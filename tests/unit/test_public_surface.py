@@ -45,6 +45,7 @@ OPTIONS = {
     "llmperf dataset stats": "[DIR] --json",
     "llmperf dataset card": "[DIR]",
     "llmperf dataset merge": "[DIR...] --out",
+    "llmperf dataset repair": "[DIR] --dry-run --json",
     "llmperf dataset compact": "[DIR] --target-rows --target-mib --json",
     "llmperf dataset export": "[DIR] --out --format",
 }
@@ -174,7 +175,7 @@ def test_columns() -> None:
     found = {table: schema.names for table, schema in TABLES.items()}
     found["predictions"] = PREDICTIONS.names
     assert found == {table: names.split() for table, names in COLUMNS.items()}
-    assert SCHEMA_VERSION == 4
+    assert SCHEMA_VERSION == 5
 
 
 def test_exit_codes() -> None:
@@ -208,6 +209,7 @@ ERRORS = {
     "llmperf_common.store.run.ForeignRunError": 2,
     "llmperf_common.ledger.protocol.LedgerAwayError": 3,
     "workers.corpus_files.CorpusError": 3,
+    "workers.parse_pool.ParserError": 3,
     "llmperf_common.splits.SplitError": 3,
     "trainer.errors.BadInput": 3,
     "trainer.errors.SeenRows": 3,
@@ -218,6 +220,7 @@ ERRORS = {
     "trainer.life.conductor.FirstProcessFailedError": 3,
     "workers.run_children.DeviceLostError": 4,
     "workers.device.gpu_lock.GpuTakenError": 4,
+    "workers.doubtful_builds.NothingCompilesError": 5,
 }
 """The tree of ``llmperf_common/errors.py`` with the exit codes."""
 ALSO_VALUE_ERRORS = (

@@ -1,11 +1,9 @@
-"""When a manifest is published: at once in a small dataset, and seldom enough in a large one that manifests do not fill the disk."""
+"""When a manifest is published, and what that costs, however many shards there are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import pytest
 
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.ledger.protocol import TaskCounts
@@ -13,7 +11,6 @@ from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store.filesystem import PosixFilesystem
 from llmperf_common.store.manifest import Manifest, ShardEntry
 from tests.simulation.work import PLAN_HASH
-from workers import publishing
 from workers.publishing import Publisher
 
 
@@ -91,52 +88,62 @@ def listed(made: list[Manifest]) -> list[int]:
     return found
 
 
-def test_a_small_dataset_is_published_at_once_and_a_large_one_seldom(tmp_path: Path) -> None:
+def test_a_large_dataset_is_published_as_often_as_a_small_one(tmp_path: Path) -> None:
     ledger, made, clock = Shards(tmp_path), list[Manifest](), Clock()
     publisher = publisher_of(tmp_path, made, clock_s=clock, interval_s=1.0)
-    for count in (1, 1, 98):
+    for count in (1, 1, 98, 4900, 1):
         ledger.make(count)
         clock.run(1.0, publisher, ledger=ledger)
-    assert listed(made) == [1, 2, 100]
-    ledger.make(4900)
-    clock.run(1.0, publisher, ledger=ledger)
-    assert listed(made) == [5000]
-    ledger.make(1)
-    clock.run(9.0, publisher, ledger=ledger)
-    assert listed(made) == [], "2 ms for each of 5,000"
-    clock.run(2.0, publisher, ledger=ledger)
-    assert listed(made) == [5001]
-    ledger.make(1)
-    publisher.publish_all(ledger)
-    assert listed(made) == [5002], "at its end a run waits for nothing"
+    assert listed(made) == [1, 2, 100, 5000, 5001]
 
 
-def test_manifests_grow_with_the_length_of_a_run_and_not_with_its_square(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publishing, "_WAIT_PER_SHARD_S", 0.05)
-    sums = []
-    for seconds in (200, 800):
-        ledger, made, clock = Shards(tmp_path / str(seconds)), list[Manifest](), Clock()
-        publisher = publisher_of(tmp_path / str(seconds), made, clock_s=clock, interval_s=1.0)
-        for _ in range(seconds):
-            ledger.make(1)
+class CountingFilesystem(PosixFilesystem):
+    """Counts what is written and read."""
+
+    num_written = num_read = 0
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self.num_written += len(data)
+        return super().put_if_absent(name, data)
+
+    def read_bytes(self, name: str) -> bytes:
+        data = super().read_bytes(name)
+        self.num_read += len(data)
+        return data
+
+
+def test_what_a_version_costs_does_not_grow_with_the_list(tmp_path: Path) -> None:
+    fs, ledger, made, clock = (
+        CountingFilesystem(tmp_path),
+        Shards(tmp_path),
+        list[Manifest](),
+        Clock(),
+    )
+    publisher = Publisher(
+        fs=fs, plan_hash=PLAN_HASH, holder=this_process(), interval_s=1.0, clock_s=clock, published=made.append,
+    )  # fmt: skip
+    costs: dict[int, list[int]] = {}
+    for size in (2_000, 20_000):
+        ledger.make(size - ledger.num_made)
+        clock.run(1.0, publisher, ledger=ledger)
+        fs.num_written = fs.num_read = 0
+        for _ in range(200):
+            ledger.make(4)
             clock.run(1.0, publisher, ledger=ledger)
-        assert made[-1].shards, "it was published"
-        sums.append(sum(listed(made)))
-    short, long = sums
-    assert long <= 800 / 0.05
-    assert 3.0 < long / short < 6.0, "in four times the time; 16 would be the square"
+        costs[size] = [fs.num_written // 200, fs.num_read // 200]
+    assert len(made[-1].shards) == 20_800
+    assert len(made[-1].shard_names) == 20_800
+    for before, after in zip(costs[2_000], costs[20_000], strict=True):
+        assert after < 1.5 * before, costs
+        assert after < 64_000, costs
+    manifests = list(tmp_path.glob("manifest-*"))
+    assert len(manifests) <= 30, "old versions go"
 
 
-def test_whoever_takes_over_waits_as_long_as_its_predecessor_would(tmp_path: Path) -> None:
+def test_one_that_takes_over_lists_what_its_predecessor_has(tmp_path: Path) -> None:
     ledger, made, clock = Shards(tmp_path), list[Manifest](), Clock()
     first, second = (publisher_of(tmp_path, made, clock_s=clock, interval_s=1.0) for _ in range(2))
-    ledger.make(5000)
-    clock.run(1.0, first, ledger=ledger)
-    assert listed(made) == [5000]
-    ledger.make(1)
-    clock.run(9.0, second, ledger=ledger)
-    assert listed(made) == []
-    clock.run(3.0, second, ledger=ledger)
-    assert listed(made) == [5001]
+    for publisher in (first, second, first, second):
+        ledger.make(300)
+        clock.run(1.0, publisher, ledger=ledger)
+    assert listed(made) == [300, 600, 900, 1200]

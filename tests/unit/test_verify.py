@@ -116,12 +116,16 @@ def test_several_shards_and_pending_tasks(tmp_path):
     assert (report.counts.tasks, report.counts.pending_tasks) == (5, 3)
 
 
-def test_no_results_yet_is_a_note(tmp_path):
+def test_without_a_manifest_it_is_not_clean_unless_a_collector_is_at_its_first(tmp_path):
     make_dataset(tmp_path, kernels=0, num_planned_tasks=2)
     assert verify(tmp_path).problems == ()
     for manifest in tmp_path.glob("manifest-*"):
         manifest.unlink()
-    report = verify(tmp_path)
+    (problem,) = verify(tmp_path).problems
+    assert problem.kind is ProblemKind.MANIFEST
+    assert "no manifest" in problem.what
+    with PosixFilesystem(tmp_path).lock(RUN_LOCK, exclusive=False, wait=False):
+        report = verify(tmp_path)
     assert report.problems == ()
     assert [note.what for note in report.notes] == ["no results are published yet"]
 
