@@ -1,6 +1,6 @@
 """One table of models on one family split: every baseline, the language models, and what is left out in turn.
 
-``python -m benchmarks.model_table train --data DIR --out OUT [--kernels 2000] [--launches 24] [--seed 0] [VARIANT …]``
+``python -m benchmarks.model_table train --data DIR --out OUT [--kernels 2000] [--launches 24] [--seed 0] [--set KEY=VALUE]… [VARIANT …]``
 ``python -m benchmarks.model_table table OUT [--reference small] [--out FILE.csv]``
 
 ``train`` draws kernels with equally many launches each (the same for every variant; a variant that is trained is not trained
@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from llmperf_common.splits import Part
 from trainer.config import load_train_config
-from trainer.data.dataset import TrainingData, load_data
+from trainer.data.dataset import TrainingData, has_source, load_data
 from trainer.fit.ranks import Ranks, join_ranks
 from trainer.life.conductor import Conductor
 from trainer.life.fitting import COMPARISONS
@@ -99,26 +99,19 @@ class Scores:
 def subset(data: TrainingData, *, kernels: int, launches: int, seed: int) -> TrainingData:
     """Return random kernels of the dataset with at most ``launches`` random launches each."""
     random = np.random.default_rng(seed)
-    order = random.permutation(len(data))
+    order = random.permutation(np.flatnonzero(has_source(data.rows)))
     _, kernel = np.unique(data.rows.kernel_row[order], return_inverse=True)
     taken = random.permutation(int(kernel.max()) + 1)[:kernels]
     chosen = [order[kernel == number][:launches] for number in taken.tolist()]
     index = np.sort(np.concatenate(chosen))
-    return dataclasses.replace(
-        data,
-        rows=data.rows.take(index),
-        log2_ns=data.log2_ns[index],
-        family_id=data.family_id[index],
-        suite=data.suite[index],
-        single_launch=data.single_launch[index],
-    )
+    return data.take(index)
 
 
-def run_all(data: TrainingData, out: Path, names: list[str]) -> None:
+def run_all(data: TrainingData, out: Path, names: list[str], overrides: list[str]) -> None:
     """Train each variant into ``out``; one that is finished is left as it is."""
     for name in names:
-        preset, overrides = VARIANTS[name]
-        config = load_train_config(preset, overrides=list(overrides))
+        preset, its_own = VARIANTS[name]
+        config = load_train_config(preset, overrides=[*overrides, *its_own])
         train(
             data,
             config,
@@ -223,6 +216,7 @@ def main(words: list[str] | None = None) -> int:
     training.add_argument("--kernels", type=int, default=2000)
     training.add_argument("--launches", type=int, default=24)
     training.add_argument("--seed", type=int, default=0)
+    training.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     showing = commands.add_parser("table")
     showing.add_argument("runs", type=Path)
     showing.add_argument("--reference", default="small")
@@ -234,7 +228,7 @@ def main(words: list[str] | None = None) -> int:
             parser.error(f"no such variant: {', '.join(unknown)}; there are {', '.join(VARIANTS)}")
         data = load_data(given.data)
         chosen = subset(data, kernels=given.kernels, launches=given.launches, seed=given.seed)
-        run_all(chosen, given.out, names)
+        run_all(chosen, given.out, names, given.set)
         return 0
     rows = [dataclasses.asdict(row) for row in table(given.runs, given.reference)]
     for row in rows:

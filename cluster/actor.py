@@ -213,6 +213,7 @@ class CollectActor:
             plan=plan,
             home=TimedHome(home, metrics.ledger_called),
             events=kept_beside(spec.location, spec.state_folder) / "events",
+            kept=spec.state_folder / "kept",
             control=self._control,
             observe=lambda _start: Fanout((self._board, rule, metrics)),
             context=self._context,

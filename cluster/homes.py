@@ -29,7 +29,13 @@ def ledger_home(
         LedgerAwayError: The server cannot be reached, or refuses us.
     """
     if ledger == SQLITE:
-        return lambda run: SqliteHome(sqlite_folder(location, state_folder, run.run_id))
+        dataset = local_folder(location)
+
+        def sqlite_home(run: RunRecord) -> LedgerHome:
+            folder = sqlite_folder(location, state_folder, run.run_id)
+            return SqliteHome(folder, is_in_dataset=folder.parent == dataset)
+
+        return sqlite_home
     require("redis", "cluster")
     from cluster.ledger_redis import redis_home  # noqa: PLC0415  (a server's users have the extra)
 

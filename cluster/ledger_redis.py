@@ -115,6 +115,19 @@ class RedisLedger:
             if len(answer) < 2 * _AT_ONCE:
                 return found
 
+    def shards(self) -> list[ShardEntry]:
+        """Return all shards that were ever recorded here."""
+        answer = self._run("shards")
+        some = zip(*[iter(answer)] * 2, strict=True)
+        return sorted(
+            (_entry(name.decode(), text) for name, text in some), key=lambda one: one.name
+        )
+
+    def unknown(self, names: Sequence[str]) -> list[str]:
+        """Return those of ``names`` that no recorded shard has."""
+        found = [self._run("unknown", *some) for some in _pieces(names)]
+        return [name.decode() for some in found for name in some]
+
     def mark_published(self, names: Sequence[str]) -> None:
         """Note that a manifest lists these shards."""
         for some in _pieces(names):

@@ -87,6 +87,14 @@ class TimedLedger:
         """Return the committed shards that no manifest is known to list."""
         return self._timed("unpublished", self._ledger.unpublished)
 
+    def shards(self) -> list[ShardEntry]:
+        """Return all shards that were ever recorded."""
+        return self._timed("shards", self._ledger.shards)
+
+    def unknown(self, names: Sequence[str]) -> list[str]:
+        """Return those of ``names`` that were never recorded."""
+        return self._timed("unknown", lambda: self._ledger.unknown(names))
+
     def mark_published(self, names: Sequence[str]) -> None:
         """Note that a manifest lists these shards."""
         self._timed("mark_published", lambda: self._ledger.mark_published(names))

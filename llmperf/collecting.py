@@ -94,6 +94,7 @@ def collect(
             corpus=kernels,
             fs=open_filesystem(out),
             events=kept_beside(out, state_folder()) / "events",
+            kept=state_folder() / "kept",
             ref=device_ref(device, say if progress is True else None),
             config=settings,
             control=control or Control_(),

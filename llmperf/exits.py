@@ -9,18 +9,27 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
 from typing import NoReturn
 
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.masking import masked
 from llmperf_common.visible import visible_lines
 
-__all__ = ["CommandError", "Exit", "exit_code_of", "leave", "run_guarded", "show_bug"]
+__all__ = [
+    "CommandError",
+    "Exit",
+    "exit_code_of",
+    "leave",
+    "run_guarded",
+    "show_bug",
+    "sigterm_interrupts",
+]
 
 
 class CommandError(LlmperfError):
@@ -76,6 +85,28 @@ def run_guarded(command: Callable[[], None]) -> None:
         else:
             sys.stderr.write(f"llmperf: {visible_lines(masked(text))}\n")
         sys.exit(code)
+
+
+@contextlib.contextmanager
+def sigterm_interrupts(message: str) -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does; what is raised then says ``message``.
+
+    A block inside may take both signals for itself, as a fit does to save its state.
+
+    Raises:
+        CommandError: With exit code 130, after one of the two.
+    """
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise CommandError(Exit.INTERRUPTED, message) from None
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def show_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import llmperf
 from llmperf import collecting, progress
-from llmperf.exits import CommandError
 from llmperf.prediction import model
 from llmperf.prediction.model import Launch, Model
 from llmperf.prediction.record import Prediction
@@ -59,7 +58,14 @@ ERRORS = (
     "trainer.errors.RunExists",
     "trainer.errors.BadInput",
     "trainer.errors.SeenRows",
+    "trainer.errors.FitFailed",
+    "trainer.errors.Interrupted",
+    "trainer.launch.ray.RayUnreachable",
+    "trainer.launch.ray.ClusterTooSmall",
+    "trainer.life.conductor.FirstProcessFailedError",
 )
+_OWN_CODE = ("CommandError", "FirstProcessFailedError")
+"""Whose exit code is an argument."""
 _ALIASES = {
     "SourcePath": collecting.SourcePath,
     "Size": model.Size,
@@ -171,7 +177,7 @@ def _markdown(docstring: str) -> Iterator[str]:
 def _error_row(name: str) -> str:
     module, _, kind = name.rpartition(".")
     found = getattr(importlib.import_module(module), kind)
-    code = "its own" if found is CommandError else found.exit_code.value
+    code = "its own" if kind in _OWN_CODE else found.exit_code.value
     meaning = " ".join(_paragraph(inspect.getdoc(found) or "")).replace("``", "`")
     return f"| `{name}` | {code} | {meaning} |"
 

@@ -12,6 +12,7 @@ declared beside the code that raises it and carries its exit code::
     +-- LedgerUrlError         2  the URL of a ledger; also a ValueError
     +-- ManyHostsError         2  a ledger in a file cannot serve several hosts; also a ValueError
     +-- ClusterAddressError    2  the address of a Ray cluster; also a ValueError
+    +-- RayUnreachable         2  the Ray cluster that was named cannot be joined; also a ValueError
     +-- StoreError             3  a dataset that cannot be read or written
     |   +-- ForeignRunError    2  the folder holds the dataset of another run
     +-- LedgerAwayError        3  the ledger cannot be reached
@@ -19,8 +20,12 @@ declared beside the code that raises it and carries its exit code::
     +-- SplitError             3  a split that cannot be made; also a ValueError
     +-- BadInput               3  a kernel, argument, size, run or dataset that cannot be used; also a ValueError
     |   +-- SeenRows              rows of families that the model was trained on
+    |   +-- FitFailed             a fit cannot go on; its last whole checkpoint stays
+    +-- FirstProcessFailedError   (torchrun, Ray) what the first process ended with: the exit code is an argument
     +-- DeviceLostError        4  the device cannot be opened, or is lost
     +-- GpuTakenError          4  another process has the GPU
+    +-- ClusterTooSmall        4  the Ray cluster has no room for the processes asked for
+    +-- Interrupted          130  a signal ended a fit; its state is saved
 
 Anything else that is raised is a bug of ours.
 """

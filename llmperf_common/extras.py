@@ -6,6 +6,8 @@ Owns the one error for it and the import that raises it. Each heavy library stil
 from __future__ import annotations
 
 import importlib
+import importlib.util
+from collections.abc import Iterable
 from typing import Any
 
 from llmperf_common.errors import Exit, LlmperfError
@@ -41,3 +43,20 @@ def require(module: str, extra: str) -> Any:
         if error.name is None or module.split(".", maxsplit=1)[0] != error.name.split(".")[0]:
             raise
         raise MissingExtra(module, extra) from error
+
+
+def require_installed(modules: Iterable[str], extra: str) -> None:
+    """Ask that libraries are there, without importing them: before work that needs them later.
+
+    Args:
+        modules: names of the libraries' top modules.
+        extra: name of our extra that installs all of them.
+
+    Raises:
+        MissingExtra: One is not installed; names the first.
+
+    >>> require_installed(["json"], "train")
+    """
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtra(module, extra)

@@ -20,6 +20,8 @@ measured kernels took 0.52 of it."""
 READ_FACTOR = 4 / 3
 """The DRAM peak is a triad's, counted without write-allocate (two reads, one write; the bus moves
 four lines): a kernel that only reads can be faster by this."""
+_TRANSFERS_A_CLOCK = 2
+"""Double data rate, as CUDA's own bandwidth figures take it: an H200 has 2 x 3.2 GHz x 752 bytes = 4,814 GB/s."""
 CACHES_LEFT_OUT = 2
 """Bytes of so many last-level caches count as not moved: warm launches find data there."""
 
@@ -98,4 +100,15 @@ def least_time_ns(
     # (kernels with wide vectors reached 70 GB/s where the triad had 20), but memory is never faster
     # than the cache before it.
     rate = max(READ_FACTOR * device.peak_dram_gbps, device.peak_l2_gbps or 0.0)
+    bus_gbps = _bus_gbps(device)
+    if (
+        bus_gbps >= device.peak_dram_gbps
+    ):  # else the card tells something else than its memory's bus
+        rate = min(rate, bus_gbps)
     return max(floor_ns, beyond_cache / rate)
+
+
+def _bus_gbps(device: Device) -> float:
+    """Return what the bus of a GPU's memory moves at most, 0 where it is not known (CPUs)."""
+    bytes_a_transfer = (device.memory_bus_bits or 0) / 8
+    return _TRANSFERS_A_CLOCK * (device.max_memory_clock_mhz or 0.0) / 1e3 * bytes_a_transfer

@@ -216,7 +216,7 @@ def summarise(
         level: of the bootstrap intervals (percentile method).
 
     Returns:
-        Counts (num_rows, num_kernels, num_families, num_choices) and one number a metric, None where
+        Counts (num_rows, num_kernels, num_families, num_choices, num_ranked: the kernels of spearman_*) and one number a metric, None where
         it is not defined; with ``replicates`` also ``ci``: metric to [low, high], null below two families.
     """
     families = np.unique(scored.family)
@@ -226,6 +226,7 @@ def summarise(
         "num_kernels": len(np.unique(scored.kernel)),
         "num_families": len(families),
         "num_choices": _num_choices(scored.choice),
+        "num_ranked": next(len(one.values) for one in statistics if one.name == "spearman_mean"),
     }
     block.update({item.name: item.point() for item in statistics})
     if replicates > 0 and len(scored.measured_ns):

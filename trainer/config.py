@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from llmperf_common.config import Node, load_config
 from llmperf_common.splits import DEFAULT_HELD_OUT_SHARE, DEFAULT_PUBLIC_SUITES, SplitKind
@@ -251,6 +251,15 @@ class TrainConfig(Node):
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
     cluster: ClusterConfig = ClusterConfig()
+
+    @model_validator(mode="after")
+    def _prompts_fit_packs(self) -> Self:
+        longest = self.packing.lengths[-1]
+        if self.model == "regressor" and self.prompt.max_tokens > longest:
+            raise ValueError(
+                f"prompt.max_tokens = {self.prompt.max_tokens}: give at most the longest of packing.lengths ({longest})"
+            )
+        return self
 
 
 def load_train_config(

@@ -82,10 +82,13 @@ class Predicted:
         log2_ns: log2 of the predicted times in ns, shape (n,), all finite.
         spread: how far off the model expects to be, shape (n,), positive: the mean of
             abs(log2(measured / predicted)); None from a model that expects the same of every launch.
+        is_cut: whether the model read a part of the kernel's source only, because its context is shorter,
+            shape (n,); None from a model that reads no source, or all of it.
     """
 
     log2_ns: Floats
     spread: Floats | None = None
+    is_cut: npt.NDArray[np.bool_] | None = None
 
 
 @runtime_checkable

@@ -1,4 +1,7 @@
-"""The models we know by name: which class reads each back. Imports none of them before it is asked for."""
+"""The models we know by name: which class reads each back, and the libraries that each needs.
+
+Imports none of them before it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import importlib
 from pathlib import Path
 from typing import Final
 
+from llmperf_common.extras import require_installed
 from trainer.data.foreign_files import reading
 from trainer.errors import BadInput
 from trainer.interface import Predictor
@@ -21,6 +25,30 @@ _CLASSES: Final[dict[str, tuple[str, str]]] = {
     "nearest-kernel": ("trainer.baselines.nearest_kernel", "NearestKernel"),
 }
 
+_Libraries = tuple[str, tuple[str, ...]]
+_READ_WITH: Final[dict[str, _Libraries]] = {
+    "gbdt": ("gbdt", ("lightgbm",)),
+    "regressor": ("train", ("torch", "safetensors", "tokenizers")),
+}
+_FITTED_WITH: Final[dict[str, _Libraries]] = {
+    "gbdt": ("gbdt", ("lightgbm",)),
+    "feature-ensemble": ("train", ("torch", "lightgbm")),
+    "feature-network": ("train", ("torch",)),
+    "regressor": ("train", ("torch", "deepspeed", "safetensors", "tokenizers")),
+}
+"""By model: the extra, and which of its libraries. Those that are not named here need none."""
+
+
+def require_to_fit(name: str) -> None:
+    """Ask that the libraries are installed that fit the model ``name``.
+
+    Raises:
+        MissingExtra: One is not; the message names the one extra that brings them all.
+    """
+    if name in _FITTED_WITH:
+        extra, modules = _FITTED_WITH[name]
+        require_installed(modules, extra)
+
 
 def load_model(name: str, folder: Path) -> Predictor:
     """Read the model ``name`` from the folder it was saved in.
@@ -33,6 +61,9 @@ def load_model(name: str, folder: Path) -> Predictor:
         raise BadInput(
             f"{folder}: model {name!r} is not one of {', '.join(sorted(_CLASSES))}: made by another release?"
         )
+    if name in _READ_WITH:
+        extra, modules = _READ_WITH[name]
+        require_installed(modules, extra)
     module, attribute = _CLASSES[name]
     kind = getattr(importlib.import_module(module), attribute)
     with reading(f"model {name!r} in {folder}"):

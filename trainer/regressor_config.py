@@ -87,6 +87,15 @@ class RegressorConfig(Node):
         default="none", description="What the model predicts a correction to."
     )
 
+    @model_validator(mode="after")
+    def _offset_is_read(self) -> Self:
+        if self.head == "softplus" and self.offset != "none":
+            raise ValueError(
+                f"regressor.offset={self.offset}: head softplus answers the whole time; set regressor.head=linear, or "
+                "regressor.offset=none"
+            )
+        return self
+
 
 class OptimiserConfig(Node):
     """How the weights are fitted."""

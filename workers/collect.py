@@ -23,6 +23,7 @@ def collect(
     corpus: Corpus,
     fs: Filesystem,
     events: Path,
+    kept: Path,
     ref: DeviceRef,
     config: CollectConfig,
     control: Control,
@@ -35,6 +36,7 @@ def collect(
         corpus: the kernels.
         fs: dataset folder: new, empty, or of the same plan.
         events: folder of the event log.
+        kept: folder of this host for what is in hand when a dataset's folder is lost.
         ref: the device.
         config: the whole tree.
         control: for Ctrl-C.
@@ -57,6 +59,7 @@ def collect(
             plan=plan,
             home=home_of(run),
             events=events,
+            kept=kept,
             control=control,
             observe=observe,
             skipped=corpus.skipped,

@@ -33,7 +33,8 @@ from workers.device.nvml import open_monitor
 from workers.device.ownership import GpuClaim, needs_owner
 from workers.event_logging import EventLogHandler, logging_taken
 from workers.events import open_event_log
-from workers.joining import attach_ledger, device_of_run
+from workers.joining import attach_ledger, device_of_run, pin_run
+from workers.kept import KeptPairs, keeping
 from workers.launch_processor import LaunchProcessor
 from workers.loop import CollectLoop
 from workers.loop_interfaces import LoopObserver, StopReason
@@ -43,6 +44,7 @@ from workers.plan import Plan
 from workers.run_children import DeviceLostError
 from workers.scratch import scratch_folder
 from workers.self_report import SelfReport, WorkerState
+from workers.task_index import TaskIndex
 
 _logger = logging.getLogger(__name__)
 
@@ -151,6 +153,7 @@ class DeviceWorker:
         plan: Plan,
         home: LedgerHome,
         events: Path,
+        kept: Path,
         control: Control,
         observe: Callable[[RunStart], LoopObserver],
         skipped: tuple[tuple[str, str], ...] = (),
@@ -165,6 +168,7 @@ class DeviceWorker:
             plan: of the run.
             home: where its ledgers are kept.
             events: folder of the event log.
+            kept: folder of this host for what is in hand when a dataset's folder is lost.
             control: for Ctrl-C.
             observe: makes the observer of progress.
             skipped: files of the corpus without any kernel, and why.
@@ -176,10 +180,11 @@ class DeviceWorker:
             Why it ended, and the device as the dataset records it.
 
         Raises:
-            StoreError: The dataset cannot be used.
+            StoreError: The dataset cannot be used (``StoreLostError``: its folder is lost; what was in hand is kept).
             DeviceLostError: The device failed; everything finished is committed.
         """
         assert self._found is not None, "open() comes first"
+        run = pin_run(fs, plan)
         with contextlib.ExitStack() as stack:
             with fs.lock(RUN_LOCK, exclusive=False, wait=True):
                 device, device_entry = device_of_run(fs, self._found, plan, self._pipeline)
@@ -202,6 +207,9 @@ class DeviceWorker:
                     )
                 )
                 self._pipeline.use(plan, device, note=log.note, monitor=monitor)
+                own = kept / (run.run_id or plan.plan_hash) / device.device_id
+                pairs = KeptPairs(own, plan_hash=plan.plan_hash)
+                put_back = pairs.put_back(fs)  # before a ledger is rebuilt, which may adopt them
                 loop = _make_loop(
                     fs=fs,
                     home=home,
@@ -218,7 +226,9 @@ class DeviceWorker:
                     writer=stack.enter_context(ThreadPoolExecutor(1, "shard-writer")),
                 )
                 stack.callback(loop.close)
-                with _telling_the_end(told, control, loop):
+                if put_back:
+                    pairs.commit(loop, put_back, TaskIndex(plan))
+                with _telling_the_end(told, control, loop), keeping(loop, pairs):
                     try:
                         _drive(loop, control, self._config, tally, self._started_s)
                     except DeviceLostError:
@@ -313,7 +323,9 @@ def _tidy(fs: Filesystem, loop: CollectLoop) -> None:
             if alone:
                 # Where a lock does not reach other hosts, their leases tell of them: what they have written stays.
                 if loop.finish() and loop.num_leased() == 0:
-                    sweep(fs)
+                    recorded = loop.recorded()
+                    if recorded is not None:
+                        sweep(fs, recorded=recorded)
                 update_card(fs)
                 return
         time.sleep(_POLL_S)

@@ -6,22 +6,28 @@ Owns what is made once by whoever comes first and taken over by all who come lat
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from llmperf_common.ledger.attach import LedgerHome, attach
-from llmperf_common.ledger.protocol import Ledger, LedgerLostError
+from llmperf_common.ledger.protocol import Ledger
 from llmperf_common.records import Device
 from llmperf_common.schemas import TABLES
 from llmperf_common.store.epochs import EPOCHS_FOLDER
-from llmperf_common.store.filesystem import Filesystem
-from llmperf_common.store.manifest import ShardEntry, latest_manifest
+from llmperf_common.store.filesystem import Filesystem, StoreLostError
+from llmperf_common.store.manifest import ShardEntry
 from llmperf_common.store.probe import probe
-from llmperf_common.store.run import ForeignRunError, RunRecord, create_or_join_run, read_run
+from llmperf_common.store.run import (
+    RUN_FILE,
+    ForeignRunError,
+    RunRecord,
+    create_or_join_run,
+    read_run,
+)
 from llmperf_common.store.shard import ShardError, decode, device_from_table, encode_device
+from llmperf_common.store.sweep import TRASH_FOLDER
 from workers.config import CollectConfig
 from workers.corpus import Corpus
 from workers.device.nvml import NvmlAbsent, open_gpu_of
@@ -70,7 +76,7 @@ def join_plan(
 
 def _refuse_foreign_folders(fs: Filesystem) -> None:
     """A dataset is not mixed into somebody's tree; its own folders may be there from a colleague's start."""
-    own = {*TABLES, EPOCHS_FOLDER, "ledger", "events"}
+    own = {*TABLES, EPOCHS_FOLDER, TRASH_FOLDER, "ledger", "events"}
     foreign = [name for name in fs.folders() if name not in own and not name.startswith(".")]
     if foreign:
         raise ForeignRunError(
@@ -90,6 +96,17 @@ def _run_record(plan: Plan, config: CollectConfig) -> RunRecord:
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         run_id=secrets.token_hex(10),
     )
+
+
+def pin_run(fs: Filesystem, plan: Plan) -> RunRecord:
+    """From here on the dataset must stay this folder, of this plan, and is never made anew."""
+    fs.pin(RUN_FILE)
+    run = read_run(fs)
+    if run is None or run.plan_hash != plan.plan_hash:
+        raise StoreLostError(
+            f"{fs.describe(RUN_FILE)} has become another run's while this one was starting: run the same command again"
+        )
+    return run
 
 
 def device_of_run(
@@ -120,33 +137,6 @@ def with_limits(device: Device) -> Device:
 
 
 def attach_ledger(fs: Filesystem, home: LedgerHome, plan: Plan, *, who: str) -> Ledger:
-    """Return the dataset's ledger; one that knows more than the manifests list is rebuilt from the shards.
-
-    Such a ledger is left when a damaged manifest was moved away. It would never give its tasks out again, and
-    the sweep would take their shards for orphans.
-    """
-    while True:
-        index = TaskIndex(plan)  # a large plan's is large: it goes with this call
-        ledger = attach(fs, home, plan_hash=plan.plan_hash, index_of=index.index_of, who=who)
-        with contextlib.suppress(
-            LedgerLostError
-        ):  # then another collector is rebuilding it: attach to that
-            if _is_listed(ledger, fs, plan):
-                return ledger
-            home.retire(before=ledger.epoch + 1)
-        ledger.close()
-
-
-def _is_listed(ledger: Ledger, fs: Filesystem, plan: Plan) -> bool:
-    """Whether every committed task is in the current manifest or waits for the next one.
-
-    Asked in this order, so that colleagues who commit and publish meanwhile do not disturb it.
-    """
-    num_done = ledger.counts(range(plan.num_tasks)).done
-    waiting = ledger.unpublished()
-    manifest = latest_manifest(fs)
-    listed = manifest.shard_names | manifest.replaced_names if manifest else frozenset()
-    num_waiting = sum(
-        entry.tasks for entry in waiting if entry.table == "kernels" and entry.name not in listed
-    )
-    return (manifest.num_tasks if manifest else 0) + num_waiting >= num_done
+    """Return the dataset's ledger, rebuilt from the shards where it must be."""
+    index = TaskIndex(plan)  # a large plan's is large: it goes with this call
+    return attach(fs, home, plan_hash=plan.plan_hash, index_of=index.index_of, who=who)

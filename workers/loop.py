@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
+from llmperf_common.ledger.agreement import absent_shards
 from llmperf_common.ledger.protocol import (
+    CommitOutcome,
     Committed,
     Holder,
     Lease,
@@ -26,7 +28,7 @@ from llmperf_common.store.manifest import ShardEntry
 from llmperf_common.store.shard import Encoder, encode_results
 from workers.away import Backoff
 from workers.config import LedgerConfig, StoreConfig
-from workers.executor import TaskExecutor
+from workers.executor import FinishedTask, TaskExecutor
 from workers.loop_interfaces import Board, LoopObserver, StopReason, TaskSource
 from workers.outbox import Outbox
 from workers.publishing import Publisher
@@ -81,6 +83,7 @@ class CollectLoop:
         sleep: Callable[[float], None] = time.sleep,
         board: Board | None = None,
     ) -> None:
+        self._fs = fs
         self._attach = attach
         self._plan = plan
         self._tasks = tasks
@@ -178,6 +181,27 @@ class CollectLoop:
         """Publish every committed shard, whoever committed it."""
         self._publisher.publish_all(self._ledger)
 
+    @property
+    def in_hand(self) -> list[FinishedTask]:
+        """What has finished and is not committed."""
+        return self._outbox.items
+
+    def commit_kept(self, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> bool | None:
+        """Commit a pair that an earlier process has written; say whether its tokens are still current, None without an answer."""
+        answers: list[CommitOutcome] = []
+        self._guarded(
+            lambda: answers.append(
+                self._ledger.commit(shards=[*shards, *self._device_shards], leases=leases)
+            )
+        )
+        return isinstance(answers[0], Committed) if answers else None
+
+    def recorded(self) -> frozenset[str] | None:
+        """Return the shards that the ledger has ever recorded, which no sweep may touch; None where it does not answer."""
+        found: list[str] = []
+        is_there = self._guarded(lambda: found.extend(one.name for one in self._ledger.shards()))
+        return frozenset(found) if is_there else None
+
     def close(self) -> None:
         """Give back what is still leased, as far as that is possible, and close the ledger."""
         if not self._is_attached:
@@ -206,6 +230,7 @@ class CollectLoop:
             self._note_away(error)
             return False
         except LedgerLostError as error:
+            self._fs.check_place()  # with its folder a ledger is gone, too: nothing is dropped, nothing begun anew
             dropped = [lease.task for lease in self._held()]
             self._observer.lost(dropped, str(error))
             self._executor.abandon([lease.task for lease in self._executor.leases()])
@@ -318,6 +343,10 @@ class CollectLoop:
         """
         batch = self._outbox.written(self._ledger.epoch, wait=wait)
         if batch is None:
+            return
+        # At the last moment: shards that another place has swallowed, or somebody removed, must not be committed.
+        if absent_shards(self._fs, batch.shards):
+            self._outbox.write_again()
             return
         outcome = self._ledger.commit(
             shards=[*batch.shards, *self._device_shards], leases=batch.leases

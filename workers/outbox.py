@@ -82,6 +82,11 @@ class Outbox:
         waiting = [item.lease for item in self._waiting]
         return waiting + self._batch.leases if self._batch else waiting
 
+    @property
+    def items(self) -> list[FinishedTask]:
+        """All that is on its way."""
+        return [*(self._batch.items if self._batch else ()), *self._waiting]
+
     def add(self, item: FinishedTask) -> None:
         """Take in a finished task."""
         if not self._waiting:
@@ -126,6 +131,11 @@ class Outbox:
             batch.writing = None
             raise
         return batch
+
+    def write_again(self) -> None:
+        """The shards of the batch in hand have vanished since they were written."""
+        assert self._batch is not None, "something was written"
+        self._batch.writing = None
 
     def settle(self) -> None:
         """The batch in hand is committed."""

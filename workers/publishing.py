@@ -6,9 +6,11 @@ Owns when it is done. That two publishers at once do no harm is ``llmperf_common
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from llmperf_common.ledger.agreement import absent_shards, compare, not_listed, unknown_shards
 from llmperf_common.ledger.protocol import Holder, Ledger, LedgerLostError
-from llmperf_common.store.filesystem import Filesystem
+from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifest import (
     Manifest,
     ShardEntry,
@@ -54,6 +56,10 @@ class Publisher:
         self._num_listed: int | None = None
         """By the last manifest; None while somebody else publishes."""
         self._published_s = 0.0
+        self._ledger: Ledger | None = None
+        """Whose shards have been compared with the manifests as a whole."""
+        self._known: frozenset[str] = frozenset()
+        """Listed shards that it is known to have recorded."""
 
     def publish_if_due(self, ledger: Ledger) -> None:
         """Publish what is new, if it is time to and this worker is the one that does it. Raises LedgerLostError."""
@@ -75,16 +81,59 @@ class Publisher:
                 self._publish(ledger, entries)
 
     def publish_all(self, ledger: Ledger) -> None:
-        """Publish every committed shard, with or without the office. Raises LedgerLostError."""
-        self._publish(ledger, ledger.unpublished())
+        """Publish every committed shard, with or without the office; also what manifests have listed that are gone.
+
+        Raises:
+            LedgerLostError: It is lost, or was rolled back.
+            StoreError: The dataset is not there, or a file of it.
+        """
+        self._ledger = None
+        self._publish(ledger, ())
 
     def _publish(self, ledger: Ledger, entries: Sequence[ShardEntry]) -> None:
         began_s = self._clock_s()
-        result = publish(self._fs, entries, plan_hash=self._plan_hash, epoch=ledger.epoch)
+        if self._ledger is not ledger:
+            self._known = frozenset()
+            entries = compare(ledger, self._fs).unlisted
+        self._check_present(entries)
+        result = publish(
+            self._fs,
+            entries,
+            plan_hash=self._plan_hash,
+            epoch=ledger.epoch,
+            admit=partial(self._admit, ledger),
+        )
         if isinstance(result, StaleEpoch):
             raise LedgerLostError(f"epoch {result.current_epoch} has taken over")
+        self._fs.check_place()  # what was written elsewhere is not published
+        self._ledger, self._known = ledger, result.shard_names
         if entries:
             ledger.mark_published([entry.name for entry in entries])
         self._num_listed, self._published_s = len(result.shards), self._clock_s()
         self._took_s = self._published_s - began_s
         self._published(result)
+
+    def _admit(self, ledger: Ledger, base: Manifest) -> Sequence[ShardEntry]:
+        """Refuse to go on from a manifest that lists what the ledger does not know; return what it has lost.
+
+        A ledger that was rolled back gives finished tasks out again: to publish from it would double them.
+        """
+        unknown = unknown_shards(ledger, base, but=self._known)
+        if unknown:
+            raise LedgerLostError(f"it was rolled back: the manifest lists {unknown[0]}")
+        if self._known <= base.shard_names | base.replaced_names:
+            return ()
+        lost = not_listed(ledger.shards(), base)  # a manifest was removed that had listed them
+        self._check_present(lost)
+        return lost
+
+    def _check_present(self, entries: Sequence[ShardEntry]) -> None:
+        absent = absent_shards(self._fs, entries)
+        devices = [entry for entry in absent if not entry.tasks]
+        if devices:
+            raise StoreError(
+                f"{self._fs.describe(devices[0].name)} is gone or cut short: restore it from a backup, or start a new dataset folder"
+            )
+        if absent:
+            where = self._fs.describe(absent[0].name)
+            raise LedgerLostError(f"{where} was committed and is gone: its tasks are done again")

@@ -19,7 +19,7 @@ from llmperf_common.failures import OK_STATUS
 from llmperf_common.notebook import html_facts
 from llmperf_common.records import Device, SentinelReading
 from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS, analysis_from_row
-from llmperf_common.store.filesystem import Filesystem
+from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.noise import NOISE_COLUMNS, Noise, noise_of, relative_iqrs
 from llmperf_common.store.reader import (
     Dataset,
@@ -95,9 +95,19 @@ class CollectSummary:
 def summarise(
     fs: Filesystem, plan: Plan, devices: Sequence[Device], reason: StopReason, *, seconds: float
 ) -> CollectSummary:
-    """Count what the dataset holds against what the plan wants."""
+    """Count what the dataset holds against what the plan wants.
+
+    Raises:
+        StoreError: The dataset holds a task twice, or a shard cannot be read.
+    """
     dataset = open_dataset(fs)
     done = _finished(dataset)
+    num_rows = dataset.manifest.num_tasks
+    if num_rows > len(done):  # left so by an older version: its ledger could be outdated
+        raise StoreError(
+            f"{fs.describe()} holds {num_rows - len(done)} results twice: run `llmperf dataset repair {fs.describe()}`, "
+            "then the same command again"
+        )
     num_pending_tasks = max(0, plan.num_tasks - len(done))
     counted = min(num_pending_tasks, _MAX_TASKS_COUNTED)
     num_pending = sum(map(plan.num_samples, first_pending(plan, done, limit=counted)))

@@ -1,7 +1,7 @@
 """Training speed beside the released recipe and a tuned one: one device, one run, the same tokens.
 
-``python -m benchmarks.training_speed prompts --data DIR --out STORE [--kernels 512] [--launches 48] [--seed 0]``
-``python -m benchmarks.training_speed speed STORE --size 350m [--configs 16 48] [--tokens 49152] [--seconds 5] [--out FILE.csv]``
+``python -m benchmarks.training_speed prompts --data DIR --out STORE [--kernels 512] [--launches 48] [--seed 0] [--tokenizer FOLDER]``
+``python -m benchmarks.training_speed speed STORE --size 350m [--configs 16 48] [--tokens 49152] [--recipes packed released tuned] [--seconds 5] [--out FILE.csv]``
 ``python -m benchmarks.training_speed race STORE --size 350m [--seconds 60] [--rates 1e-4 3e-4 1e-3] [--out FILE.csv]``
 
 ``prompts`` writes compact text prompts of real kernels, which the others read; it needs no GPU. ``speed`` trains random
@@ -38,13 +38,18 @@ _MICRO_BATCHES = {
     },
     "2b": {
         "released": ((1, False), (2, False), (8, True)),
-        "tuned": ((2, False), (4, False), (8, False), (16, True)),
+        "tuned": ((4, False), (8, False), (16, True)),
     },
 }
 """Forward passes of the padded recipes: launches at 2,048 tokens, and whether activations are computed again."""
 
+_RELEASED_LAUNCHES_PER_STEP = 16
+"""The paper's 64 launches a step on four GPUs."""
+
 _SHARE_OF_TIME = 5
 """In a race packed has this part of tuned's time."""
+
+_RECIPES = ("packed", "released", "tuned")
 
 Row = TypeVar("Row", Speed, LossAt)
 
@@ -60,6 +65,7 @@ def main(words: list[str] | None = None) -> int:
             kernels=options.kernels,
             launches=options.launches,
             seed=options.seed,
+            tokenizer=options.tokenizer,
         )
         print(line, file=sys.stderr)
         return 0
@@ -80,19 +86,20 @@ def _recipes(
     store: TokenStore, ranks: Ranks, options: argparse.Namespace
 ) -> Iterator[Callable[[], Recipe]]:
     size, device = options.size, ranks.device
-    for configs in options.configs:
+    for configs in options.configs if "packed" in options.recipes else ():
         yield lambda configs=configs: packed(  # type: ignore[misc]
             store, size, device, configs=configs, tokens=options.tokens
         )
     for name, choices in _MICRO_BATCHES[size].items():
-        for micro_batch, again in choices:
-            yield lambda name=name, micro_batch=micro_batch, again=again: padded(  # type: ignore[misc]
+        launches = options.launches_per_step if name == "tuned" else _RELEASED_LAUNCHES_PER_STEP
+        for micro_batch, again in choices if name in options.recipes else ():
+            yield lambda name=name, micro_batch=micro_batch, again=again, launches=launches: padded(  # type: ignore[misc]
                 store,
                 size,
                 device,
                 is_tuned=name == "tuned",
                 micro_batch=micro_batch,
-                launches_per_step=options.launches_per_step,
+                launches_per_step=launches,
                 checkpointing=again,
             )
 
@@ -163,6 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     prompts.add_argument("--kernels", type=int, default=512)
     prompts.add_argument("--launches", type=int, default=48)
     prompts.add_argument("--seed", type=int, default=0)
+    prompts.add_argument("--tokenizer", type=Path, help="folder of a pretrained model")
     for name, seconds in (("speed", 5.0), ("race", 60.0)):
         command = commands.add_parser(name)
         command.add_argument("store", type=Path)
@@ -172,9 +180,11 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--launches-per-step", type=int, default=64)
         command.add_argument("--seconds", type=float, default=seconds)
         command.add_argument("--out", type=Path)
+        if name == "speed":
+            command.add_argument("--recipes", choices=_RECIPES, nargs="+", default=list(_RECIPES))
         if name == "race":
             command.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3])
-            command.add_argument("--micro-batch", type=int, default=16)
+            command.add_argument("--micro-batch", type=int, default=8)
             command.add_argument("--looks", type=int, default=4)
     return parser
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.data.dataset import TrainingData
+from trainer.data.dataset import TrainingData, has_source
 from trainer.data.token_store import Targets, write_token_store
 from trainer.prompt.encode import new_encoder
 from trainer.regressor_config import PromptConfig
@@ -19,12 +19,18 @@ _CONTEXT = 2048
 
 
 def write_prompts(
-    data: TrainingData, folder: Path, *, kernels: int, launches: int, seed: int
+    data: TrainingData,
+    folder: Path,
+    *,
+    kernels: int,
+    launches: int,
+    seed: int,
+    tokenizer: Path | None = None,
 ) -> str:
     """Write compact text prompts of randomly chosen kernels with equally many launches each.
 
-    Kernels with fewer launches, and those whose prompt would be cut, are not taken. The tokenizer is trained
-    on the kernels that are taken, because the published one cannot be downloaded everywhere.
+    Kernels with fewer launches, and those whose prompt would be cut, are not taken. Without ``tokenizer`` one is
+    trained on the kernels that are taken; it needs a fifth fewer tokens for a source than GPT-2's.
 
     Args:
         data: a dataset whose kernels come with their sources.
@@ -32,18 +38,20 @@ def write_prompts(
         kernels: how many are wanted.
         launches: of each kernel.
         seed: of the choice.
+        tokenizer: a folder with ``tokenizer.json``, or with ``vocab.json`` and ``merges.txt``.
 
     Returns:
         One line about what was written.
 
     Raises:
         ValueError: The dataset has too few such kernels.
+        BadInput: The folder has no tokenizer.
     """
     random = np.random.default_rng(seed)
     rows = _choose(data, kernels, launches, random)
     config = PromptConfig(form="compact", max_tokens=_CONTEXT, too_long="drop")
     chosen = data.rows.take(rows)
-    encoded = new_encoder(chosen, config).encode(chosen)
+    encoded = new_encoder(chosen, config, tokenizer).encode(chosen)
     rows, tokens = rows[encoded.kept], encoded.tokens
     held_out = random.permutation(tokens.num_groups)[: int(tokens.num_groups * VALIDATION_SHARE)]
     _, family = np.unique(data.family_id[rows], return_inverse=True)
@@ -66,7 +74,7 @@ def write_prompts(
 def _choose(
     data: TrainingData, kernels: int, launches: int, random: np.random.Generator
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    order = random.permutation(np.flatnonzero(data.single_launch))
+    order = random.permutation(np.flatnonzero(data.single_launch & has_source(data.rows)))
     _, kernel, count = np.unique(
         data.rows.kernel_row[order], return_inverse=True, return_counts=True
     )

@@ -53,7 +53,7 @@ def packed(
     store: TokenStore, size: Size, device: torch.device, *, configs: int, tokens: int
 ) -> Recipe:
     """Return ours: prefix-shared packs of ``configs`` launches a kernel, ``tokens`` a forward pass."""
-    model = _model(store, size)
+    model = _model(store, size, device)
     longest = 2048
     packing = PackingConfig(
         lengths=(longest,),
@@ -86,7 +86,7 @@ def padded(
     checkpointing: bool = False,
 ) -> Recipe:
     """Return the released recipe or the tuned one; see ``padded.py``."""
-    like = _model(store, size)
+    like = _model(store, size, device)
     source = PaddedSource(
         store=store,
         spec=like.spec,
@@ -95,18 +95,21 @@ def padded(
         launches_per_step=max(launches_per_step, micro_batch),
         is_tuned=is_tuned,
     )
+    with device:
+        model = PaddedRegressor(like, checkpointing=checkpointing)
     again = ", activations computed again" if checkpointing else ""
     return Recipe(
         name="tuned" if is_tuned else "released",
         setting=f"micro-batch {micro_batch} of 2,048 tokens{again}",
         zero_stage=2,
-        model=PaddedRegressor(like, checkpointing=checkpointing),
+        model=model,
         source=source,
         validation=lambda: source.validation(store.validation_rows),
     )
 
 
-def _model(store: TokenStore, size: Size) -> Regressor:
+def _model(store: TokenStore, size: Size, device: torch.device) -> Regressor:
+    """Build the model on ``device``: two billion random numbers take a CPU half a minute."""
     spec = RegressorSpec(
         config=RegressorConfig(backbone="codegen", features=False, head_width=512),
         vocabulary=SHAPES[size]["vocab_size"],
@@ -115,7 +118,8 @@ def _model(store: TokenStore, size: Size) -> Regressor:
         context=2048,
         backbone=SHAPES[size],
     )
-    model = build_regressor(spec, seed=0)
+    with device:
+        model = build_regressor(spec, seed=0)
     rows = store.train_rows
     model.head.fit_target(store.targets.log2_ns[rows], store.targets.weight[rows])
     return model

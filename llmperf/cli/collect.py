@@ -78,7 +78,12 @@ def collect(
         ),
     ] = None,
     preset: Annotated[
-        str, typer.Option("--preset", metavar="NAME", help="A preset of configs/collect/.")
+        str,
+        typer.Option(
+            "--preset",
+            metavar="NAME",
+            help="A preset of configs/collect/: default, demo (few configs), 400k (large corpora).",
+        ),
     ] = "default",
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="A TOML file over the preset.")

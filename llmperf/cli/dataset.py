@@ -88,6 +88,7 @@ def merge(
     Of a device that several of them have, the best of each measured peak is kept; peaks more than 10 % apart are listed.
     """
     from llmperf_common.families import assign_families  # noqa: PLC0415
+    from llmperf_common.outputs import is_folder  # noqa: PLC0415
     from llmperf_common.store.card import write_card  # noqa: PLC0415
     from llmperf_common.store.merge import merge as merge_  # noqa: PLC0415
     from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
@@ -96,6 +97,9 @@ def merge(
         raise CommandError(
             Exit.USAGE, f"only {directories[0]} was named: name two or more datasets to merge"
         )
+    folder = local_folder(out)
+    if folder is not None:
+        is_folder(folder)
     report = merge_(directories, out, assign_families=assign_families)
     merged = open_dataset(out)
     write_card(merged.fs, merged)

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 _EXTRAS = {
     "opencl": ("pyopencl",),
     "cluster": ("ray", "redis"),
-    "gbdt": ("lightgbm", "sklearn"),
-    "train": ("torch", "transformers", "tokenizers", "safetensors", "deepspeed"),
-    "cuda": ("pycuda", "pynvml"),
+    "gbdt": ("lightgbm",),
+    "train": ("torch", "deepspeed", "transformers", "tokenizers", "safetensors", "lightgbm"),
+    "s3": ("boto3",),
+    "cuda": ("pyopencl", "pycuda", "pynvml"),
 }
 
 

@@ -10,7 +10,7 @@ import typer
 from llmperf.cli.console import answer, answer_json, answer_lines, answer_table, say
 from llmperf.cli.paths import local_only
 from llmperf.cli.predict_configs import predict_configs
-from llmperf.exits import CommandError, Exit
+from llmperf.exits import CommandError, Exit, sigterm_interrupts
 
 if TYPE_CHECKING:
     from llmperf.prediction.record import Prediction
@@ -35,8 +35,8 @@ def train(
         typer.Option(
             "--preset",
             metavar="NAME",
-            help="A preset of configs/train/: gbdt, log-linear, tiny, small, codegen-350m, codegen-2b, "
-            "paper-350m, paper-2b.",
+            help="A preset of configs/train/: gbdt, log-linear, feature-network, feature-ensemble, tiny, small, "
+            "codegen-350m, codegen-2b, paper-350m, paper-2b.",
         ),
     ] = "gbdt",
     init: Annotated[
@@ -77,27 +77,30 @@ def train(
             Exit.USAGE,
             "--workers goes with --cluster; on one host start several processes by torchrun",
         )
-    if cluster:
-        summary = api.train_on_cluster(
-            data=data,
-            out=out,
-            preset=preset,
-            config=config,
-            overrides=set_ or (),
-            init=init,
-            num_workers=workers or 1,
-            progress=True,
-        )
-    else:
-        summary = api.train(
-            data=data,
-            out=out,
-            preset=preset,
-            config=config,
-            overrides=set_ or (),
-            init=init,
-            progress=True,
-        )
+    with sigterm_interrupts(
+        "interrupted: what was prepared and the newest checkpoint are kept; run the same command again to go on"
+    ):
+        if cluster:
+            summary = api.train_on_cluster(
+                data=data,
+                out=out,
+                preset=preset,
+                config=config,
+                overrides=set_ or (),
+                init=init,
+                num_workers=workers or 1,
+                progress=True,
+            )
+        else:
+            summary = api.train(
+                data=data,
+                out=out,
+                preset=preset,
+                config=config,
+                overrides=set_ or (),
+                init=init,
+                progress=True,
+            )
     if not api.is_first_process():
         return  # under torchrun one process speaks
     if as_json:
@@ -114,7 +117,7 @@ def train(
         answer_lines(markdown_table(summary.metrics["parts"]))
     for note in summary.notes:
         say(f"note: {note}")
-    say(f"run written to {out}")
+    say(f"the run is in {out}")
 
 
 def evaluate(
@@ -291,7 +294,7 @@ def predict(
                 "--configs names the sizes of each launch: leave out --global-size, --local-size and --sweep",
             )
         predict_configs(
-            lambda: api.load_model(model, progress=say),
+            lambda: api.load_model(model, measured=measured, progress=say),
             file,
             configs,
             out,

@@ -6,6 +6,7 @@ command's name and behind it, and no command declares them.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +14,7 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 import llmperf
-from llmperf.cli.console import Loudness, set_loudness
+from llmperf.cli.console import Loudness, say, set_loudness
 from llmperf.exits import CommandError, Exit
 
 _KEY = "llmperf.loudness"
@@ -83,13 +84,34 @@ def _declared() -> list[Any]:
 SHARED = _declared()
 
 
+def _takes_one(parameter: Any) -> bool:
+    return (
+        parameter.param_type_name == "option" and not parameter.multiple and not parameter.is_flag
+    )
+
+
 class Command(TyperCommand):
-    """A command that also takes the shared options."""
+    """A command that also takes the shared options, and drops no value in silence."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the command's parameters, then the shared ones."""
         *own, help_ = super().get_params(ctx)
         return [*own, *SHARED, help_]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words behind the command's name; warn of an option whose first value is not taken."""
+        given = [] if ctx.resilient_parsing else self._given(ctx, args)
+        left: list[str] = super().parse_args(ctx, args)  # also sets how much is said
+        for option, times in Counter(given).items():
+            if times > 1 and _takes_one(option):
+                say(
+                    f"warning: {option.opts[0]} takes one value and is given twice: the last is taken"
+                )
+        return left
+
+    def _given(self, ctx: Any, args: list[str]) -> list[Any]:
+        """Return the parameters in the order in which they are given; a repeated one comes again."""
+        return list(self.make_parser(ctx).parse_args(args=list(args))[2])
 
 
 class Group(TyperGroup):

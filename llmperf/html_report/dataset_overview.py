@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from llmperf.html_report.columns import array_of, categorical, floats, texts
@@ -31,6 +32,7 @@ from llmperf.html_report.quantities import (
     fact_name,
     nanoseconds,
     num_bytes,
+    percent,
     share,
     significant,
 )
@@ -58,6 +60,12 @@ _DEVICE_NUMBERS: tuple[tuple[str, str, Formatter], ...] = (
     ("Launch floor", "launch_floor_ns", nanoseconds),
     ("Observed timer step", "timer_step_ns", nanoseconds),
 )
+_SPREAD_OF_PEAK = {
+    "peak_dram_gbps": "peak_dram_spread",
+    "peak_l2_gbps": "peak_l2_spread",
+    "peak_fp32_gflops": "peak_fp32_spread",
+    "peak_fp64_gflops": "peak_fp64_spread",
+}
 
 
 def overview_section(facts: DatasetFacts) -> Html:
@@ -167,7 +175,8 @@ def _devices(facts: DatasetFacts) -> Html:
         return nothing_to_show("Devices", "the devices table has no row")
     caption = (
         f"Devices (n = {count(devices.num_rows)}). Peaks were measured by our own kernels before the run, "
-        "not taken from data sheets; a dash means not measured."
+        "not taken from data sheets: the best of several rounds and, in brackets, how much less the middle "
+        "one of its rounds was. A dash means not measured."
     )
     headers, rows = _device_cells(facts)
     if devices.num_rows <= _TURNED_DEVICES:
@@ -182,11 +191,11 @@ def _devices(facts: DatasetFacts) -> Html:
 def _device_cells(facts: DatasetFacts) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     devices = facts.view.devices
     counts = facts.samples.device.counts()
-    numbers = [(words, floats(devices, column), show) for words, column, show in _DEVICE_NUMBERS]
+    numbers = [_device_number(devices, column, show) for _, column, show in _DEVICE_NUMBERS]
     words = [texts(devices, name) for name in ("name", "device_class", "device_id", "driver")]
     rows = []
     for row, (name, device_class, device_id, driver) in enumerate(zip(*words, strict=True)):
-        cells = (show(float(values[row])) for _, values, show in numbers)
+        cells = (values[row] for values in numbers)
         labels = (
             shorten(name, 60),
             shorten(device_class, 30),
@@ -203,3 +212,15 @@ def _device_cells(facts: DatasetFacts) -> tuple[tuple[str, ...], list[tuple[str,
         "Rows in the dataset",
     )
     return headers, rows
+
+
+def _device_number(devices: pa.Table, column: str, show: Formatter) -> list[str]:
+    """Return a number of each device as words; of a peak with the spread of its rounds, where that is known."""
+    cells = [show(float(value)) for value in floats(devices, column)]
+    if column not in _SPREAD_OF_PEAK:
+        return cells
+    spreads = floats(devices, _SPREAD_OF_PEAK[column])
+    return [
+        f"{cell} ({percent(float(spread))})" if math.isfinite(spread) else cell
+        for cell, spread in zip(cells, spreads, strict=True)
+    ]

@@ -27,6 +27,7 @@ HEADINGS = {
     "num_kernels": "Kernels",
     "num_families": "Families",
     "num_choices": "Choices",
+    "num_ranked": "Kernels ranked",
     "mape_percent": "MAPE",
     "median_ape_percent": "Median APE",
     "median_log2_ratio": "Median log2 ratio",

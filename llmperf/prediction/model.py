@@ -215,6 +215,8 @@ class Model:
             BadInput: What is wrong, where, and what to do.
             ConfigError: No device is named and the model knows several.
         """
+        if isinstance(launches, str | Mapping) or not isinstance(launches, Iterable):
+            raise BadInput(f"launches: give a list of them; predict takes one; found {launches!r}")
         chosen = self._reader.kernel(source, kernel, self._trained)
         asked = [Launch.of(one) for one in launches]
         if not asked:

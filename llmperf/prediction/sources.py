@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,8 @@ class SourceReader:
         Raises:
             BadInput: It cannot be read, has no such kernel, or a compiler would refuse it.
         """
+        if not isinstance(source, str | os.PathLike):
+            raise BadInput(f"source {source!r}: give the path of an OpenCL source, or its text")
         where = _TEXT_NAME if is_text(source) else str(source)
         found = {one.kernel.name: one for one in self._read(source, where)}
         names = sorted(found)

@@ -10,6 +10,7 @@ where the SQLite file lies.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import sqlite3
@@ -18,13 +19,16 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from llmperf_common.ledger.agreement import absent_shards, compare, refuse_doubled
 from llmperf_common.ledger.holder import boot_clock_s, is_alive
-from llmperf_common.ledger.protocol import Holder, Ledger
+from llmperf_common.ledger.protocol import Holder, Ledger, LedgerLostError
 from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store.epochs import latest_epoch, take_next_epoch
 from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifest import ShardEntry, StaleEpoch
 from llmperf_common.store.rebuild import rebuild_manifest, tasks_by_shard
+
+_log = logging.getLogger(__name__)
 
 ATTACH_LOCK = "ledger/.attach.lock"
 _BUSY_TIMEOUT_S = 60.0
@@ -74,7 +78,7 @@ def attach(
     index_of: Callable[[str], int],
     who: str,
 ) -> Ledger:
-    """Return the dataset's ledger, rebuilt if it is not there.
+    """Return the dataset's ledger, rebuilt if it is not there or knows less than the manifests.
 
     Args:
         fs: the dataset.
@@ -82,11 +86,21 @@ def attach(
         plan_hash: the plan whose tasks are counted.
         index_of: from a task id to its index in the plan.
         who: noted in the epoch's record.
+
+    Raises:
+        StoreLostError: The dataset's folder is not there any more.
     """
+    fs.check_place()  # before anything is made anew
     with fs.lock(ATTACH_LOCK, exclusive=True, wait=True):
         while True:
+            fs.check_place()
             epoch = latest_epoch(fs)
             ledger = home.open(epoch, plan_hash) if epoch else None
+            if ledger is not None and not _can_be_trusted(ledger, fs):
+                ledger.close()
+                if latest_epoch(fs) != epoch:
+                    continue  # it was ended for another one
+                ledger = None
             if ledger is None:
                 epoch = take_next_epoch(fs, who=who)
                 ledger = _rebuilt(fs, home, plan_hash=plan_hash, index_of=index_of, epoch=epoch)
@@ -97,6 +111,25 @@ def attach(
             if latest_epoch(fs) == epoch:
                 return ledger
             ledger.close()
+
+
+def _can_be_trusted(ledger: Ledger, fs: Filesystem) -> bool:
+    """Whether a ledger knows all that the manifest lists, and what it has recorded beside that is on disk.
+
+    If not, it was rolled back, or files were lost: its tasks are looked for on disk, and what is not there is done again.
+    """
+    try:
+        found = compare(ledger, fs)
+    except LedgerLostError:
+        return False
+    why = ""
+    if found.unknown:
+        why = f"it does not know {found.unknown[0]}, which the manifest lists: it was rolled back"
+    elif absent := absent_shards(fs, found.unlisted):
+        why = f"{fs.describe(absent[0].name)} was committed and is gone"
+    if why:
+        _log.warning("the ledger of epoch %d is built anew from the shards: %s", ledger.epoch, why)
+    return not why
 
 
 def _rebuilt(
@@ -121,6 +154,7 @@ def _rebuilt(
         return None
     for name, tasks in tasks_by_shard(fs, manifest, but=bound):
         note(name, tasks)
+    refuse_doubled(fs, bound)
     done = ((task, name) for name, indices in bound.items() for task in indices)
     return home.create(epoch=epoch, plan_hash=plan_hash, shards=manifest.shards, done=done)
 
@@ -130,10 +164,15 @@ class SqliteHome:
 
     Each epoch has a file of its own: replacing a database under one name would let an old process's
     write-ahead log be replayed into the new file.
+
+    Args:
+        folder: where they lie; made where it is missing.
+        is_in_dataset: it lies in the dataset's folder, which must not be made.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_in_dataset: bool = False) -> None:
         self.folder = folder
+        self._is_in_dataset = is_in_dataset
 
     def open(self, epoch: int, plan_hash: str) -> Ledger | None:
         """Open the ledger of ``epoch``; None if it is gone, damaged or of another plan."""
@@ -168,11 +207,11 @@ class SqliteHome:
         done: Iterable[tuple[int, str]],
     ) -> Ledger:
         """Create the ledger of ``epoch`` and open it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         unfinished = self.folder / f".tmp-{os.getpid()}-{epoch}.sqlite"
-        unfinished.unlink(missing_ok=True)
         path = self._path(epoch)
         try:
+            self.folder.mkdir(parents=not self._is_in_dataset, exist_ok=True)
+            unfinished.unlink(missing_ok=True)
             self._build(unfinished, epoch=epoch, plan_hash=plan_hash, shards=shards, done=done)
             os.replace(unfinished, path)
             connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
@@ -209,17 +248,35 @@ class SqliteHome:
 
     @staticmethod
     def _ledger(connection: sqlite3.Connection, path: Path) -> SqliteLedger:
-        inode = path.stat().st_ino
+        main = path.stat().st_ino
+        sides = [path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm")]
+        logs: list[int | None] = []
 
         def is_current() -> bool:
-            try:
-                return path.stat().st_ino == inode
-            except FileNotFoundError:
+            if _inode(path) != main:
                 return False
+            found = [_inode(side) for side in sides]
+            if not logs and None not in found:
+                logs.extend(found)
+            if not logs or found == logs:
+                return True
+            # Whoever opens the file now sees an old state of it, and what we do is seen by nobody. Neither is the truth:
+            # the file goes, and the next epoch's is built from the shards.
+            path.unlink(missing_ok=True)
+            return False
 
-        return SqliteLedger(
+        ledger = SqliteLedger(
             connection, clock_s=boot_clock_s, is_alive=is_alive, is_current=is_current
         )
+        is_current()  # it was read, so its log is there
+        return ledger
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def ledger_folder(dataset: Path, state_folder: Path) -> Path:

@@ -122,6 +122,14 @@ class Ledger(Protocol):
         """Return the committed shards that no manifest is known to list."""
         ...
 
+    def shards(self) -> list[ShardEntry]:
+        """Return all shards that were ever recorded here, published or not."""
+        ...
+
+    def unknown(self, names: Sequence[str]) -> list[str]:
+        """Return those of ``names`` that no recorded shard has."""
+        ...
+
     def mark_published(self, names: Sequence[str]) -> None:
         """Note that a manifest lists these shards."""
         ...

@@ -156,15 +156,20 @@ class SqliteLedger:
 
     def unpublished(self) -> list[ShardEntry]:
         """Return the committed shards that no manifest is known to list."""
+        return self._recorded("WHERE published = 0")
+
+    def shards(self) -> list[ShardEntry]:
+        """Return all shards that were ever recorded here."""
+        return self._recorded()
+
+    def unknown(self, names: Sequence[str]) -> list[str]:
+        """Return those of ``names`` that no recorded shard has."""
         with self._transaction():
-            rows = self._db.execute(
-                "SELECT name, row_count, byte_count, sha256, task_count FROM shards "
-                "WHERE published = 0 ORDER BY name"
-            ).fetchall()
-        return [
-            ShardEntry(name=name, rows=rows_, bytes=bytes_, sha256=sha256, tasks=tasks)
-            for name, rows_, bytes_, sha256, tasks in rows
-        ]
+            return [
+                name
+                for name in names
+                if not self._db.execute("SELECT 1 FROM shards WHERE name = ?", (name,)).fetchone()
+            ]
 
     def mark_published(self, names: Sequence[str]) -> None:
         """Note that a manifest lists these shards."""
@@ -221,6 +226,17 @@ class SqliteLedger:
     def close(self) -> None:
         """Close the connection."""
         self._db.close()
+
+    def _recorded(self, condition: str = "") -> list[ShardEntry]:
+        with self._transaction():
+            rows = self._db.execute(
+                "SELECT name, row_count, byte_count, sha256, task_count FROM shards "  # noqa: S608
+                f"{condition} ORDER BY name"
+            ).fetchall()
+        return [
+            ShardEntry(name=name, rows=rows_, bytes=bytes_, sha256=sha256, tasks=tasks)
+            for name, rows_, bytes_, sha256, tasks in rows
+        ]
 
     def _meta(self, key: str) -> int | str:
         value: int | str = self._db.execute(

@@ -30,7 +30,13 @@ from llmperf_common.store.manifest import Manifest, ShardEntry, manifest_name
 from llmperf_common.store.reader import Dataset, conform, open_dataset, read_columns
 from llmperf_common.store.run import RUN_LOCK
 from llmperf_common.store.shard import Footer, ShardFile, encode_table, read_footer, write_shard
-from llmperf_common.store.sweep import MANIFESTS_KEPT_WHOLE, recently_listed, unlisted_shards
+from llmperf_common.store.sweep import (
+    MANIFESTS_KEPT_WHOLE,
+    move_to_trash,
+    old_trash,
+    recently_listed,
+    unlisted_shards,
+)
 
 KEPT_FOR = timedelta(hours=24)
 """A reader that opened an earlier version has this long to finish."""
@@ -113,13 +119,15 @@ def compact(
     moment = now or datetime.now(UTC)
     with _alone(fs):
         before = open_dataset(fs)
-        left = _remove(fs, _left_by_the_dead(fs, before.manifest))
+        left = _left_by_the_dead(fs, before.manifest)
+        move_to_trash(fs, left, moment=moment)
         manifest = _publish_compacted(before, target, moment)
         due = _due(fs, manifest, moment)
         manifest = _age(fs, manifest, due)
         update_card(fs)  # before anything goes that the old card names
         listed = recently_listed(fs)
         removed = _remove(fs, [name for name in due if name not in listed])
+        removed += _remove(fs, old_trash(fs, before=moment - KEPT_FOR))
     waiting = [name for name in unlisted_shards(fs, manifest) if name in manifest.replaced_names]
     return CompactionReport(
         version=manifest.version,

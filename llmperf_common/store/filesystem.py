@@ -11,13 +11,16 @@ import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
+import stat
+import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
 from llmperf_common.errors import LlmperfError
 from llmperf_common.plain_files import UnfitFileError, open_lock_file, read_plain
+from llmperf_common.store.pinned_folder import PinnedFolder
 
 TEMPORARY_PREFIX = ".tmp-"
 """Readers of Parquet folders skip names with a leading dot; the sweeper removes leftovers."""
@@ -33,6 +36,10 @@ _NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, er
 
 class StoreError(LlmperfError):
     """The dataset folder cannot be used: the message says what, where and what to do."""
+
+
+class StoreLostError(StoreError):
+    """The place of the dataset is gone, or another one has its name: a mount went, or the folder was moved."""
 
 
 class AccessDeniedError(StoreError):
@@ -56,6 +63,28 @@ class Filesystem(Protocol):
 
     def replace(self, name: str, data: bytes) -> None:
         """Create or overwrite ``name`` atomically (the card only: everything else is immutable)."""
+        ...
+
+    def pin(self, name: str) -> None:
+        """From here on this must stay the same place, known by the content of the file ``name``.
+
+        What a pinned file system writes never lands in another place of its name.
+
+        Raises:
+            StoreLostError: It has no such file.
+        """
+        ...
+
+    def check_place(self) -> None:
+        """Raise StoreLostError if the name leads no longer to what was pinned; nothing where nothing was."""
+        ...
+
+    def sizes(self, names: Sequence[str]) -> dict[str, int | None]:
+        """Return the length of each of these files in bytes, None where there is none."""
+        ...
+
+    def move(self, name: str, new_name: str) -> None:
+        """Give a file another name, durably; no error if it is gone."""
         ...
 
     def names(self, folder: str = "") -> list[str]:
@@ -88,6 +117,7 @@ class PosixFilesystem:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._pinned: PinnedFolder | None = None
 
     def describe(self, name: str = "") -> str:
         """Return the path of ``name``."""
@@ -95,24 +125,23 @@ class PosixFilesystem:
 
     def read_bytes(self, name: str) -> bytes:
         """Return the whole file. Raises FileNotFoundError, StoreError where it cannot be read."""
-        path = self.root / name
         try:
-            return read_plain(path, max_bytes=_max_bytes_of(name), inside=self.root)
+            return read_plain(self._path(name), max_bytes=_max_bytes_of(name), inside=self._path())
         except UnfitFileError as error:
             raise StoreError(str(error)) from error
         except (NotADirectoryError, IsADirectoryError, PermissionError) as error:
             raise StoreError(
-                f"cannot read {path}: {error.strerror}; name a dataset folder"
+                f"cannot read {self.describe(name)}: {error.strerror}; name a dataset folder"
             ) from error
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG):
                 raise
-            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+            raise StoreError(f"cannot read {self.describe(name)}: {error.strerror}") from error
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Create ``name`` with ``data``, durably; False, and nothing changed, if it exists."""
-        target = self.root / name
-        with self._temporary(target, data) as temporary:
+        target = self._path(name)
+        with self._temporary(name, data) as temporary:
             try:
                 os.link(temporary, target)
                 is_new = True
@@ -122,8 +151,8 @@ class PosixFilesystem:
                 if error.errno not in _NO_HARD_LINKS:
                     raise
                 raise StoreError(
-                    f"cannot create {target} only if it is absent: the file system has no hard links ({error.strerror}): "
-                    "choose a folder on a local disk or NFS, or an s3:// location"
+                    f"cannot create {self.describe(name)} only if it is absent: the file system has no hard links "
+                    f"({error.strerror}): choose a folder on a local disk or NFS, or an s3:// location"
                 ) from error
             # Also for a loser: whoever goes on from the winner's file must find it after a power cut.
             _fsync_folder(target.parent)
@@ -131,15 +160,46 @@ class PosixFilesystem:
 
     def replace(self, name: str, data: bytes) -> None:
         """Create or overwrite ``name`` atomically."""
-        target = self.root / name
-        with self._temporary(target, data) as temporary:
+        target = self._path(name)
+        with self._temporary(name, data) as temporary:
             os.replace(temporary, target)
             _fsync_folder(target.parent)
+
+    def pin(self, name: str) -> None:
+        """From here on this must stay the same folder; it is held open, and what is written goes there."""
+        try:
+            self._pinned = PinnedFolder.open(self.root, name)
+        except OSError as error:
+            raise self._lost(f"{error.strerror}: {name}") from error
+        weakref.finalize(self, os.close, self._pinned.descriptor)
+
+    def check_place(self) -> None:
+        """Raise StoreLostError if the path leads no longer to the folder that was pinned."""
+        why = self._pinned.why_lost(self.root) if self._pinned else ""
+        if why:
+            raise self._lost(why)
+
+    def sizes(self, names: Sequence[str]) -> dict[str, int | None]:
+        """Return the length of each of these files in bytes, None where there is none."""
+        return {name: self._size(name) for name in names}
+
+    def move(self, name: str, new_name: str) -> None:
+        """Give a file another name, durably; no error if it is gone."""
+        old, new = self._path(name), self._path(new_name)
+        try:
+            _make_folder(new.parent)
+            os.replace(old, new)
+            for folder in (new.parent, old.parent):
+                _fsync_folder(folder)
+        except FileNotFoundError:
+            self.check_place()
+        except OSError as error:
+            raise (_explained(error, Path(self.describe(new_name))) or error) from error
 
     def names(self, folder: str = "") -> list[str]:
         """Return the sorted names of the files directly in ``folder``."""
         try:
-            with os.scandir(self.root / folder) as entries:
+            with os.scandir(self._path(folder)) as entries:
                 return sorted(entry.name for entry in entries if not _is_folder(entry))
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -147,19 +207,23 @@ class PosixFilesystem:
     def folders(self) -> list[str]:
         """Return the sorted names of the folders directly in it."""
         try:
-            with os.scandir(self.root) as entries:
+            with os.scandir(self._path()) as entries:
                 return sorted(entry.name for entry in entries if _is_folder(entry))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def remove(self, name: str) -> None:
         """Delete ``name``; no error if it is gone."""
-        (self.root / name).unlink(missing_ok=True)
+        self._path(name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def lock(self, name: str, *, exclusive: bool, wait: bool) -> Iterator[bool]:
         """Hold ``flock`` on ``name``; the operating system drops it when the process dies."""
-        descriptor = _open_lock(self.root / name)
+        try:
+            descriptor = _open_lock(self._path(name))
+        except FileNotFoundError:
+            self.check_place()
+            raise
         try:
             mode = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
             try:
@@ -174,7 +238,7 @@ class PosixFilesystem:
     def is_locked(self, name: str) -> bool:
         """Whether anybody holds the lock ``name``; False where that cannot be asked. Nothing is created."""
         try:
-            descriptor = open_lock_file(self.root / name, create=False)
+            descriptor = open_lock_file(self._path(name), create=False)
         except (OSError, UnfitFileError):
             return False
         try:
@@ -187,9 +251,26 @@ class PosixFilesystem:
             os.close(descriptor)
         return False
 
+    def _path(self, name: str = "") -> Path:
+        return (self._pinned.base if self._pinned else self.root) / name
+
+    def _size(self, name: str) -> int | None:
+        try:
+            found = self._path(name).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+    def _lost(self, why: str) -> StoreLostError:
+        return StoreLostError(
+            f"{self.root} is no longer the dataset's folder ({why}): nothing that was committed is lost; put the "
+            "folder back (mount it, or move it to its old name) and run the same command again"
+        )
+
     @contextlib.contextmanager
-    def _temporary(self, target: Path, data: bytes) -> Iterator[Path]:
-        """Write ``data`` to a temporary file beside ``target`` and fsync it; removed at the end."""
+    def _temporary(self, name: str, data: bytes) -> Iterator[Path]:
+        """Write ``data`` to a temporary file beside ``name`` and fsync it; removed at the end."""
+        target = self._path(name)
         temporary = target.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}")
         try:
             _make_folder(target.parent)
@@ -202,7 +283,8 @@ class PosixFilesystem:
                 os.fsync(file.fileno())
             yield temporary
         except OSError as error:
-            explained = _explained(error, target)
+            self.check_place()  # the likeliest reason, where it is one
+            explained = _explained(error, Path(self.describe(name)))
             if explained is None:
                 raise
             raise explained from error

@@ -7,9 +7,10 @@ not below that of v. Does not own which shards are committed: the ledger says th
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llmperf_common.foreign_json import parse_json
@@ -185,12 +186,16 @@ def manifest_versions(fs: Filesystem) -> list[int]:
 
 def latest_manifest(fs: Filesystem) -> Manifest | None:
     """Return the current version, None before the first."""
-    versions = manifest_versions(fs)
-    if not versions:
-        return None
-    version = versions[-1]
+    while versions := manifest_versions(fs):
+        with contextlib.suppress(FileNotFoundError):  # somebody has just removed it: look again
+            return _newest_from(fs, versions[-1])
+    return None
+
+
+def _newest_from(fs: Filesystem, version: int) -> Manifest:
+    """Read this version, or a newer one: a network file system may list what was there a minute ago, a name that is asked for is looked up."""
     data = fs.read_bytes(manifest_name(version))
-    while True:  # a network file system may list what was there a minute ago; a name that is asked for is looked up
+    while True:
         try:
             data = fs.read_bytes(manifest_name(version + 1))
         except FileNotFoundError:
@@ -217,13 +222,26 @@ class StaleEpoch:
 
 
 def publish(
-    fs: Filesystem, entries: Sequence[ShardEntry], *, plan_hash: str, epoch: int
+    fs: Filesystem,
+    entries: Sequence[ShardEntry],
+    *,
+    plan_hash: str,
+    epoch: int,
+    admit: Callable[[Manifest], Sequence[ShardEntry]] = lambda _base: (),
 ) -> Manifest | StaleEpoch:
     """Make ``entries`` part of the current version, whoever else publishes meanwhile.
 
     Create-if-absent decides between publishers; the loser re-reads and merges. Because each version is made
     from the one before it and never lowers the epoch, a publisher whose ledger was rebuilt elsewhere is
     refused from the moment the rebuild has published.
+
+    Args:
+        fs: the dataset.
+        entries: committed shards.
+        plan_hash: of the run.
+        epoch: of the ledger that has committed them.
+        admit: is asked for each version that the next one would be made from: raises where the ledger and that
+            version differ, and returns what else it should have listed.
 
     Raises:
         StoreError: The folder holds another plan's dataset.
@@ -236,7 +254,7 @@ def publish(
             raise StoreError(f"{fs.describe()} belongs to another plan ({base.plan_hash})")
         if base.epoch > epoch:
             return StaleEpoch(base.epoch)
-        new = base.with_shards(entries, epoch=epoch)
+        new = base.with_shards([*entries, *admit(base)], epoch=epoch)
         if base.version > 0 and base.epoch == epoch and new.shards == base.shards:
             return base
         if fs.put_if_absent(manifest_name(new.version), new.to_json()):

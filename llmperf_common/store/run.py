@@ -17,7 +17,7 @@ from llmperf_common.foreign_json import parse_json
 from llmperf_common.ids import HARNESS_VERSION
 from llmperf_common.records import DeviceClass
 from llmperf_common.schemas import SCHEMA_VERSION
-from llmperf_common.store.filesystem import Filesystem, StoreError
+from llmperf_common.store.filesystem import Filesystem, StoreError, StoreLostError
 
 RUN_FILE = "run.json"
 _MAX_RUN_VALUES = 1_000_000
@@ -127,7 +127,11 @@ def create_or_join_run(fs: Filesystem, run: RunRecord) -> RunRecord:
         if fs.put_if_absent(RUN_FILE, run.to_json()):
             return run
         found = read_run(fs)
-        assert found is not None, "run.json is never removed"
+        if found is None:
+            raise StoreLostError(
+                f"{fs.describe(RUN_FILE)} was removed a moment after it was made: nothing of ours does that; see what else "
+                "writes there and run the same command again"
+            )
     if found.plan_hash != run.plan_hash:
         raise ForeignRunError(
             f"{fs.describe()} belongs to another run ({_difference(found, run)}): "

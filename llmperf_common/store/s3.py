@@ -12,18 +12,21 @@ processes may well write the same bytes under one name, and only one of them may
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 import random
 import secrets
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from llmperf_common.extras import require
 from llmperf_common.masking import holds_secret, masked, public_url
-from llmperf_common.store.filesystem import AccessDeniedError, StoreError
+from llmperf_common.store.filesystem import AccessDeniedError, StoreError, StoreLostError
 from llmperf_common.store.s3_lock import Listing, LockClaims, LockTiming
 
 ENDPOINT_VARIABLE = "LLMPERF_S3_ENDPOINT"
@@ -36,6 +39,8 @@ _CONFLICT_ATTEMPTS = 10
 _READ_ATTEMPTS = 3
 _CONNECT_TIMEOUT_S = 5
 _READ_TIMEOUT_S = 30
+_REQUESTS_AT_ONCE = 8
+"""Of those whose answers do not depend on each other; boto3 keeps 16 connections."""
 _MARK = "llmperf-write"
 _ACCESS_CODES = frozenset(
     {
@@ -71,6 +76,7 @@ class S3Filesystem:
         self._errors = require("botocore.exceptions", "s3")
         self._client = self._connect()
         self._claims = LockClaims(self, lock_timing or LockTiming())
+        self._pinned: tuple[str, bytes] | None = None
 
     def describe(self, name: str = "") -> str:
         """Return the address of ``name``."""
@@ -120,6 +126,40 @@ class S3Filesystem:
     def replace(self, name: str, data: bytes) -> None:
         """Create or overwrite ``name``."""
         self._put(name, data)
+
+    def pin(self, name: str) -> None:
+        """From here on the prefix must have this object with the content that it has now: a bucket has no inode."""
+        try:
+            self._pinned = (name, self.read_bytes(name))
+        except FileNotFoundError:
+            raise self._lost(f"it has no {name}") from None
+
+    def check_place(self) -> None:
+        """Raise StoreLostError if the object that was pinned is gone or another one."""
+        if self._pinned is None:
+            return
+        name, content = self._pinned
+        try:
+            is_same = self.read_bytes(name) == content
+        except FileNotFoundError:
+            raise self._lost(f"{name} is gone") from None
+        if not is_same:
+            raise self._lost(f"its {name} is another one")
+
+    def sizes(self, names: Sequence[str]) -> dict[str, int | None]:
+        """Return the length of each of these objects in bytes, None where there is none."""
+        if not names:
+            return {}
+        with ThreadPoolExecutor(min(len(names), _REQUESTS_AT_ONCE), "sizes") as pool:
+            return dict(zip(names, pool.map(self._size, names), strict=True))
+
+    def move(self, name: str, new_name: str) -> None:
+        """Give an object another name; no error if it is gone. Raises StoreError as ``remove`` does."""
+        self._claims.check()
+        source = {"Bucket": self._bucket, "Key": self._key(name)}
+        with contextlib.suppress(FileNotFoundError):
+            self._request("copy_object", new_name, Key=self._key(new_name), CopySource=source)
+            self.delete(name)
 
     def names(self, folder: str = "") -> list[str]:
         """Return the sorted names of the objects directly under ``folder``."""
@@ -202,6 +242,19 @@ class S3Filesystem:
         digest = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
         self._request(
             "put_object", name, Key=self._key(name), Body=data, ContentMD5=digest, **conditions
+        )
+
+    def _size(self, name: str) -> int | None:
+        try:
+            size: int = self._request("head_object", name, Key=self._key(name))["ContentLength"]
+        except FileNotFoundError:
+            return None
+        return size
+
+    def _lost(self, why: str) -> StoreLostError:
+        return StoreLostError(
+            f"{self.describe()} is no longer the run's dataset ({why}): somebody removed or replaced it; nothing more is "
+            "written there; restore it, or name another location"
         )
 
     def _mark_of(self, name: str) -> str | None:

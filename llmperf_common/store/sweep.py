@@ -1,4 +1,4 @@
-"""Sweeping: removing what crashes and refused commits left behind.
+"""Sweeping: moving away what crashes and refused commits left behind.
 
 Owns which files of a dataset folder are leftovers. Only for who holds ``RUN_LOCK`` exclusively: then no
 collector runs, and what no manifest lists never will be.
@@ -6,9 +6,12 @@ collector runs, and what no manifest lists never will be.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from llmperf_common.schemas import TABLES
 from llmperf_common.store.epochs import EPOCHS_FOLDER
@@ -24,6 +27,10 @@ from llmperf_common.store.rebuild import is_shard_name
 from llmperf_common.store.run import read_run
 from llmperf_common.store.shard import ShardError, read_footer
 
+TRASH_FOLDER = "trash"
+"""Where shards go that nothing lists; ``llmperf dataset compact`` empties it of what has lain there for a day."""
+_MOMENT = "%Y%m%dT%H%M%S"
+_TRASHED = re.compile(r"(\d{8}T\d{6})-")
 _log = logging.getLogger(__name__)
 MANIFESTS_KEPT_WHOLE = 3
 """A reader may have opened one of the last few versions: their shards stay although compacted."""
@@ -34,9 +41,11 @@ class SweepReport:
     """What a sweep did; names are relative to the dataset.
 
     Attributes:
-        removed: shards that no manifest lists, and temporary files.
+        removed: temporary files, shards that were moved to the trash (by their old names) and, where that was
+            asked for, shards that were replaced.
         replaced: compacted shards that were left for their readers.
-        foreign: Parquet files that are not this run's, or damaged: left for the user to judge.
+        foreign: Parquet files that are not this run's, damaged, or listed by an earlier manifest of this epoch
+            and not by the current one: left for the user to judge.
     """
 
     removed: tuple[str, ...]
@@ -45,14 +54,14 @@ class SweepReport:
 
 
 def sweep(
-    fs: Filesystem, *, unpublished: Collection[str] = (), remove_replaced: bool = False
+    fs: Filesystem, *, recorded: Collection[str] = (), remove_replaced: bool = False
 ) -> SweepReport:
-    """Remove shards that the current manifest does not list, and temporary files.
+    """Move shards that were never committed to the trash, and remove temporary files.
 
     Args:
         fs: the dataset; the caller holds ``RUN_LOCK`` exclusively.
-        unpublished: shards that the ledger has committed and no manifest lists yet. They are kept: the
-            ledger would never give their tasks out again. Empty where the caller has just published all.
+        recorded: shards that the ledger has ever recorded. They are kept, listed or not: the ledger would
+            never give their tasks out again.
         remove_replaced: also remove compacted shards that none of the last three manifests lists. The
             caller knows that they are old enough (24 h).
 
@@ -64,26 +73,53 @@ def sweep(
         raise StoreError(f"{fs.describe()} has no dataset to sweep")
     temporary = temporary_files(fs)
     orphans: list[str] = []
+    due: list[str] = []
     replaced: list[str] = []
     foreign: list[str] = []
     still_read = recently_listed(fs) if remove_replaced else frozenset()
-    for name in unlisted_shards(fs, manifest):
-        if name in unpublished:
-            continue
+    unlisted = [name for name in unlisted_shards(fs, manifest) if name not in recorded]
+    listed_before = _listed_in_epoch(fs, manifest) if unlisted else frozenset()
+    for name in unlisted:
         if name in manifest.replaced_names:
             can_go = remove_replaced and name not in still_read
-            (orphans if can_go else replaced).append(name)
+            (due if can_go else replaced).append(name)
+        elif name in listed_before:
+            foreign.append(name)
         elif _is_of_plan(fs, name, run.plan_hash):
             orphans.append(name)
         else:
             foreign.append(name)
-    for name in (*temporary, *orphans):
+    for name in (*temporary, *due):
         fs.remove(name)
+    move_to_trash(fs, orphans)
     if foreign:
-        _log.warning("left alone, not made by this run or damaged: %s", ", ".join(foreign))
+        _log.warning(
+            "left alone, not made by this run, damaged or listed by an earlier manifest alone: %s",
+            ", ".join(foreign),
+        )
     return SweepReport(
-        removed=(*temporary, *orphans), replaced=tuple(replaced), foreign=tuple(foreign)
+        removed=(*temporary, *due, *orphans), replaced=tuple(replaced), foreign=tuple(foreign)
     )
+
+
+def move_to_trash(fs: Filesystem, names: Sequence[str], *, moment: datetime | None = None) -> None:
+    """Move shards out of the dataset, for a while: ``kernels/STEM.parquet`` to ``trash/TIME-kernels-STEM.parquet``.
+
+    A collector deletes no shard. What looks like an orphan may be the one copy of a result, where manifests were lost.
+    """
+    when = (moment or datetime.now(UTC)).strftime(_MOMENT)
+    for name in names:
+        fs.move(name, f"{TRASH_FOLDER}/{when}-{name.replace('/', '-', 1)}")
+
+
+def old_trash(fs: Filesystem, *, before: datetime) -> list[str]:
+    """Return what was moved to the trash before a time."""
+    found = []
+    for name in fs.names(TRASH_FOLDER):
+        match = _TRASHED.match(name)
+        if match and datetime.strptime(match.group(1), _MOMENT).replace(tzinfo=UTC) < before:
+            found.append(f"{TRASH_FOLDER}/{name}")
+    return found
 
 
 def unlisted_shards(fs: Filesystem, manifest: Manifest) -> list[str]:
@@ -112,11 +148,25 @@ def _join(folder: str, name: str) -> str:
 
 def recently_listed(fs: Filesystem) -> frozenset[str]:
     """Return the shards of the last few versions: somebody may just be reading one of those."""
+    recent = manifest_versions(fs)[-MANIFESTS_KEPT_WHOLE:]
+    return frozenset(name for one in _manifests(fs, recent) for name in one.shard_names)
+
+
+def _listed_in_epoch(fs: Filesystem, current: Manifest) -> frozenset[str]:
+    """Return all that a manifest of the current epoch lists or has replaced: asked only where there are orphans."""
     names: set[str] = set()
-    for version in manifest_versions(fs)[-MANIFESTS_KEPT_WHOLE:]:
-        name = manifest_name(version)
-        names |= parse_manifest(fs.read_bytes(name), fs.describe(name)).shard_names
+    for manifest in _manifests(fs, reversed(manifest_versions(fs))):
+        if manifest.epoch < current.epoch:
+            break
+        names |= manifest.shard_names | manifest.replaced_names
     return frozenset(names)
+
+
+def _manifests(fs: Filesystem, versions: Iterable[int]) -> Iterator[Manifest]:
+    for version in versions:
+        name = manifest_name(version)
+        with contextlib.suppress(FileNotFoundError):  # somebody has just removed it
+            yield parse_manifest(fs.read_bytes(name), fs.describe(name))
 
 
 def _is_of_plan(fs: Filesystem, name: str, plan_hash: str) -> bool:
@@ -127,5 +177,5 @@ def _is_of_plan(fs: Filesystem, name: str, plan_hash: str) -> bool:
     """
     try:
         return read_footer(fs.read_bytes(name), name).plan_hash == plan_hash
-    except ShardError:
+    except (ShardError, FileNotFoundError):  # (somebody has just removed it)
         return False

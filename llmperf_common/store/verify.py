@@ -288,7 +288,7 @@ def _unlisted(fs: Filesystem, manifest: Manifest) -> tuple[list[Problem], list[P
             what = "was compacted; kept for its readers"
             notes.append(Problem(kind=ProblemKind.ORPHAN, name=name, what=what))
         else:
-            what = "no manifest lists it; the next `llmperf collect` publishes or removes it"
+            what = "no manifest lists it; the next `llmperf collect` publishes it or moves it to the trash"
             orphans.append(Problem(kind=ProblemKind.ORPHAN, name=name, what=what))
     for name in temporary_files(fs):
         what = "left by a process that died; `llmperf collect` removes it at its end"

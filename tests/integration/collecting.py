@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,10 +59,10 @@ class Collect:
         named = ("--corpus", self.corpus, "--out", self.out, "--device", self.device)
         return llmperf_command("collect", *named, *self.options)
 
-    def start(self) -> subprocess.Popen[str]:
-        """Start the command; its output is kept."""
+    def start(self, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """Start the command, as the last words of ``prefix``; its output is kept."""
         return subprocess.Popen(
-            self.arguments(),
+            [*prefix, *self.arguments()],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

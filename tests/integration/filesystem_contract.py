@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from llmperf_common.store.filesystem import Filesystem
+from llmperf_common.store.filesystem import Filesystem, StoreLostError
 from llmperf_common.store.probe import probe
 
 NUM_RACERS = 16
@@ -72,6 +72,35 @@ class FilesystemContract:
         fs.remove("gone")
         assert fs.names() == []
         assert fs.put_if_absent("gone", b"y"), "a removed name is free"
+
+    def test_sizes(self, fs: Filesystem) -> None:
+        fs.put_if_absent("folder/two", b"xx")
+        fs.put_if_absent("none", b"")
+        sizes = fs.sizes(["folder/two", "none", "absent", "folder"])
+        assert sizes == {"folder/two": 2, "none": 0, "absent": None, "folder": None}
+        assert fs.sizes([]) == {}
+
+    def test_move(self, fs: Filesystem) -> None:
+        fs.put_if_absent("folder/one", b"x")
+        for _ in range(2):  # the second time it is gone
+            fs.move("folder/one", "trash/folder-one")
+        assert fs.names("folder") == []
+        assert fs.read_bytes("trash/folder-one") == b"x"
+        assert fs.put_if_absent("folder/one", b"y"), "its name is free"
+
+    def test_a_pinned_place_must_have_its_file(self, fs: Filesystem, again: Again) -> None:
+        fs.check_place()  # not pinned: nothing to say
+        with pytest.raises(StoreLostError):
+            fs.pin("run.json")
+        fs.put_if_absent("run.json", b"{}")
+        fs.pin("run.json")
+        fs.check_place()
+        again().replace("run.json", b"[]")
+        with pytest.raises(StoreLostError, match=r"run\.json is another one"):
+            fs.check_place()
+        again().remove("run.json")
+        with pytest.raises(StoreLostError, match=r"run\.json"):
+            fs.check_place()
 
     def test_names_and_folders(self, fs: Filesystem) -> None:
         assert (fs.names(), fs.folders(), fs.names("none")) == ([], [], [])

@@ -258,6 +258,21 @@ class LedgerContract:
         assert sorted(ledger.unpublished(), key=lambda s: s.name) == shard_pair("b")
         ledger.mark_published(["kernels/unknown.parquet"])
 
+    def test_shards_are_known_for_ever(self, harness: Harness) -> None:
+        ledger = harness.open()
+        names = ["kernels/a.parquet", "kernels/b.parquet"]
+        assert (ledger.shards(), ledger.unknown(names), ledger.unknown([])) == ([], names, [])
+        leases = claim(ledger, harness.holder(1), 1)
+        ledger.commit(shards=shard_pair("a"), leases=leases)
+        refused = ledger.commit(shards=shard_pair("b"), leases=leases)
+        assert refused == Refused((leases[0].task,))
+        for _ in range(2):
+            assert harness.open().shards() == shard_pair("a")
+            assert ledger.unknown(names) == names[1:]
+            ledger.mark_published([shard.name for shard in shard_pair("a")])
+        many = [f"kernels/{number}.parquet" for number in range(1_100)]
+        assert ledger.unknown([*many, names[0]]) == many
+
     def test_one_publisher_at_a_time(self, harness: Harness) -> None:
         ledger, other = harness.open(), harness.open()
         assert ledger.elect_publisher(holder=harness.holder(1), ttl_s=10)
@@ -329,6 +344,8 @@ class LedgerContract:
             lambda: ledger.release(leases),
             lambda: ledger.commit(shards=shard_pair("s"), leases=leases),
             ledger.unpublished,
+            ledger.shards,
+            lambda: ledger.unknown(["kernels/s.parquet"]),
             lambda: ledger.mark_published(["s"]),
             lambda: ledger.elect_publisher(holder=harness.holder(1), ttl_s=TTL_S),
             lambda: ledger.counts(TASKS),

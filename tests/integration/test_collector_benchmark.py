@@ -218,6 +218,7 @@ run_until_done("tests.integration.stub_part", read_work(folder / "given.json"), 
     wait_until(lambda: not is_running(child))
 
 
+@pytest.mark.opencl
 def test_a_fresh_process_that_fails_is_a_row(tmp_path: Path) -> None:
     ref = choose("cpu")
     assert not isinstance(ref, NoDevice), ref
@@ -241,6 +242,7 @@ def _launch(name: str, local_size: int, *args: LaunchArgument) -> LaunchConfig:
     return dataclasses.replace(plain, global_size=(256,), local_size=(local_size,), args=args)
 
 
+@pytest.mark.opencl
 def test_the_plain_loop_times_a_real_kernel_and_goes_on_behind_what_cannot_run(
     tmp_path: Path,
 ) -> None:
@@ -380,7 +382,13 @@ class Compared:
             return {(row["part"], row["subset"]): row for row in csv.DictReader(stream)}
 
 
-@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("cpu", marks=pytest.mark.opencl),
+        pytest.param("cuda:0", marks=pytest.mark.gpu),
+    ],
+)
 def compared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compared:
     """The command on three kernels, one of which faults."""
     ref = choose(request.param)

@@ -75,7 +75,7 @@ OF_A_REBUILD = (
     Point(AFTER, "put_if_absent", 0, "manifest-"),
     Point(AFTER, "create", 0),
 )
-OF_A_SWEEP = (Point(BEFORE, "remove", 1, "samples/"), Point(AFTER, "remove", 1, "kernels/"))
+OF_A_SWEEP = (Point(BEFORE, "move", 1, "samples/"), Point(AFTER, "move", 1, "kernels/"))
 _OF_THE_LEDGER_ALONE = ("elect_publisher", "unpublished", "retire", "create")
 
 

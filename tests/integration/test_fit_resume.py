@@ -130,6 +130,7 @@ def test_world_size_and_passes_do_not_change_the_gradient(straight):
 
 POINTS = (
     "begun", "weights-00000.safetensors", "moments-00000.safetensors", "weights-00001.safetensors",
+    "moments-00001.safetensors", "weights-00002.safetensors", "moments-00002.safetensors",
     "state.json", "manifest.json", "synced", "renamed", "published", "hidden", "removed",
 )  # fmt: skip
 

@@ -17,6 +17,7 @@ def test_it_ends_with_the_first_launch_that_is_as_short_as_the_next_ones() -> No
     assert longer_until(times_s, [1.0] * 40) == (0.0, 1.0)
 
 
+@pytest.mark.opencl
 def test_events_on_a_cpu_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

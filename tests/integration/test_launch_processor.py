@@ -30,6 +30,8 @@ from workers.launch_processor import LaunchProcessor
 from workers.pipeline import DevicePipeline
 from workers.plan import Plan
 
+pytestmark = pytest.mark.opencl
+
 _CPUS = re.compile(r"Cpus_allowed_list:\t(.*)\n")
 
 

@@ -47,6 +47,7 @@ def test_it_is_stored_without_outputs() -> None:
             assert cell["execution_count"] is None
 
 
+@pytest.mark.opencl
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_cell_runs(tmp_path: Path) -> None:

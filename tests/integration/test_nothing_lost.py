@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import stat
 from collections.abc import Callable
@@ -185,6 +186,19 @@ def test_merging_one_dataset_is_a_mistake(three_kernels: Collected, tmp_path: Pa
         done = llmperf("dataset", "merge", one, *again, "--out", tmp_path / "merged")
         assert_refused(done, Exit.USAGE, f"only {one} was named", "name two or more datasets")
     assert not (tmp_path / "merged").exists()
+
+
+def test_merge_says_what_is_in_the_way(three_kernels: Collected, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(three_kernels.out, other)
+    note = tmp_path / "note.txt"
+    note.write_text("mine", encoding="utf-8")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for out, kind in ((note, "a file"), (pipe, "a named pipe")):
+        done = llmperf("dataset", "merge", three_kernels.out, other, "--out", out)
+        assert_refused(done, Exit.USAGE, f"--out {out}: is {kind}, not a folder: name a new folder")
+    assert note.read_text(encoding="utf-8") == "mine"
 
 
 # ------------------------------------------------------------------ ended and finished runs

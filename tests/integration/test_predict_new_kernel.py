@@ -21,6 +21,8 @@ from workers.device.interface import DeviceRef
 from workers.device_class import device_class_of
 from workers.launch_plan import plan_configs
 
+pytestmark = pytest.mark.opencl
+
 SIZES = {"global_size": 65536, "local_size": 64}
 OPTIONS = ("--global-size", 65536, "--local-size", 64)
 FILL = "__kernel void fill(__global float *a) { a[get_global_id(1) * get_global_size(0) + get_global_id(0)] = 1; }\n"

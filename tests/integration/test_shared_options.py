@@ -76,6 +76,30 @@ def test_verbose_and_quiet_exclude_each_other(tmp_path: Path) -> None:
         assert_refused(llmperf(*words), Exit.USAGE, "do not go together: leave one out")
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("collect", "--corpus", "k", "--out", "d", "--device", "cuda:0", "--device", "moon"), "--device"),
+        (("evaluate", "run", "--data", "a", "--data", "b", "--out", "e"), "--data"),
+        (("predict", "k.cl", "--global-size", 64, "--global-size", 64, "--local-size", 8), "--global-size"),
+        (("status", "d", "--ledger", "redis://a", "--ledger=sqlite"), "--ledger"),
+    ],
+)  # fmt: skip
+def test_a_value_that_a_later_one_replaces_is_warned_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[object, ...], option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    warning = f"warning: {option} takes one value and is given twice: the last is taken"
+    assert llmperf(*words).err.splitlines()[0] == warning
+    assert warning not in llmperf(*words, "-q").err
+
+
+def test_a_flag_may_be_repeated_and_so_may_what_takes_several_values(one_kernel: Collected) -> None:
+    done = one_kernel.collect("-v", "-v", "--set", "plan.seed=1", "--set", "plan.seed=2")
+    assert done.code == 0, done.err
+    assert "given twice" not in done.err
+
+
 def test_a_shell_completes_commands_and_options() -> None:
     for words, wanted in (("llmperf da", "dataset"), ("llmperf collect --max-f", "--max-failures")):
         asked = {
@@ -106,6 +130,10 @@ def test_train_and_evaluate_print_one_json_document(trained: Trained, tmp_path: 
     assert told["metrics"] == json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert told["seconds"] > 0
     assert all(f"note: {note}" in done.err for note in told["notes"])
+    again = llmperf("train", "--data", trained.data, "--out", tmp_path / "run", *quick, "--json")
+    assert json.loads(again.out) == told
+    assert "is finished: nothing to do" in again.err
+    assert "written" not in again.err
     scored = ("evaluate", trained.run, "--data", trained.data, "--out", tmp_path / "scored")
     done = llmperf(*scored, "--json")
     assert done.code == 0, done.err

@@ -17,6 +17,7 @@ _VERDICT = Verdict(
 )  # fmt: skip
 
 
+@pytest.mark.opencl
 @pytest.mark.parametrize(
     ("body", "share"),
     [

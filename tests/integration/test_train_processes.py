@@ -113,6 +113,22 @@ def logged(run: Path) -> list[dict[str, object]]:
     return moments(run) if (run / "fit" / "fit.jsonl").exists() else []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_outside_the_fit_is_an_interruption(
+    number: signal.Signals, data: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    process = start(arguments(data, run, *LONG), 1)
+    assert process.stderr is not None
+    told = ""
+    while "split by" not in told:
+        told += process.stderr.readline()
+    process.send_signal(number)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130, rest
+    assert "run the same command again to go on" in rest
+
+
 def test_bad_input_ends_all_processes(tmp_path: Path) -> None:
     began_s = time.monotonic()
     done = command(arguments(tmp_path / "nothing", tmp_path / "run", *STEPS), 2)

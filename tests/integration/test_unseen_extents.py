@@ -30,7 +30,7 @@ REPRESENTATIVE = (
     "scan_blelloch", "haar_step", "move_particles", "shifted_vectors", "struct_by_value", "guard_of_sum",
 )  # fmt: skip
 
-slow = [pytest.mark.slow, pytest.mark.timeout(1800)]
+slow = [pytest.mark.slow, pytest.mark.opencl, pytest.mark.timeout(1800)]
 Judged = Callable[[str], Mapping[str, Finding]]
 
 
@@ -79,6 +79,7 @@ def marked(names: list[str], known: Mapping[str, str]) -> list[object]:
     ]
 
 
+@pytest.mark.opencl
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_a_few_kernels_are_claimed_exactly(prober: Prober, name: str) -> None:
     case = CASES[name]

@@ -32,6 +32,9 @@ _EVENTS = (
     "got no answer",
     "did what it got no answer to",
     "lost a ledger and could not reach the next",
+    "put an earlier ledger in place",
+    "a shard vanished",
+    "found its folder gone",
 )
 """Each must have happened at least once in a search of some thousand schedules."""
 _ENOUGH_FOR_ALL_EVENTS = 2_000

@@ -17,7 +17,7 @@ from llmperf_common.ledger.protocol import Holder, Ledger
 from llmperf_common.records import Device, TaskResult
 from llmperf_common.store.filesystem import Filesystem
 from llmperf_common.store.manifest import ShardEntry
-from llmperf_common.store.run import RUN_LOCK, RunRecord, create_or_join_run
+from llmperf_common.store.run import RUN_FILE, RUN_LOCK, RunRecord, create_or_join_run
 from llmperf_common.store.shard import ShardFile, encode_device
 from llmperf_common.store.sweep import sweep
 from tests.simulation import memo
@@ -127,6 +127,7 @@ def collect(
     """Live like ``workers.collect.collect``, on the simulated world."""
     fs = planted.filesystem_class(disk, scheduler)
     create_or_join_run(fs, _RUN)
+    fs.pin(RUN_FILE)
     with fs.lock(RUN_LOCK, exclusive=False, wait=True):
         home = planted.home_class(
             disk=disk,
@@ -178,7 +179,10 @@ def _tidy(fs: Filesystem, loop: CollectLoop, planted: Planted, disk: Disk) -> No
         if alone or planted.sweeps_beside_others:
             if not loop.finish():
                 return
-            report = sweep(fs)
+            recorded = loop.recorded()
+            if recorded is None:
+                return
+            report = sweep(fs, recorded=recorded)
             disk.coverage["orphan swept"] += len(report.removed)
 
 

@@ -42,6 +42,14 @@ class Kind(StrEnum):
     """The process's next ledger operations get no answer: odd n before their effect, even n after it."""
     NO_SPACE = "no_space"
     """The next file that the process writes finds the disk full."""
+    ROLL_BACK = "roll_back"
+    """Somebody puts an earlier state of the ledger in its place, or removes its write-ahead log."""
+    LOSE_MANIFESTS = "lose_manifests"
+    """Somebody removes the newest manifest (even n), all of them (n = 1) or another one."""
+    LOSE_SHARD = "lose_shard"
+    """Somebody removes a shard that no manifest has ever listed."""
+    LOSE_FOLDER = "lose_folder"
+    """The process's mount goes: under the dataset's name it finds an empty folder. Its ledger is on a server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,10 @@ _WEIGHTS = {
     Kind.SUSPEND: 2,
     Kind.AWAY: 4,
     Kind.NO_SPACE: 1,
+    Kind.ROLL_BACK: 4,
+    Kind.LOSE_MANIFESTS: 3,
+    Kind.LOSE_SHARD: 2,
+    Kind.LOSE_FOLDER: 2,
 }
 _KINDS = tuple(_WEIGHTS)
 _CUMULATIVE = tuple(sum(list(_WEIGHTS.values())[: n + 1]) for n in range(len(_WEIGHTS)))

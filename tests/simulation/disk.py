@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
-from llmperf_common.store.filesystem import TEMPORARY_PREFIX, StoreError
+from llmperf_common.store.filesystem import TEMPORARY_PREFIX, StoreError, StoreLostError
 from tests.simulation.scheduler import Crash, FileLock, Scheduler
 
 
@@ -55,6 +55,8 @@ class Disk:
         self.locks: dict[str, FileLock] = {}
         self.databases = Databases()
         self.ledgers: dict[int, sqlite3.Connection] = {}
+        self.ledger_states: dict[int, list[bytes]] = {}
+        """All that each epoch's ledger has ever been."""
         self.ledger_is_unreadable = False
         self.coverage: Counter[str] = Counter()
         self.written: Callable[[str, bytes], None] = lambda name, data: None
@@ -77,6 +79,27 @@ class Disk:
         if self.folders.get(folder, {}).pop(base, None) is not None:
             self.removed(name)
 
+    def keep_state(self, epoch: int, database: sqlite3.Connection) -> None:
+        """Remember what an epoch's ledger is now, if it is the one in place."""
+        if self.ledgers.get(epoch) is database:
+            self.ledger_states.setdefault(epoch, []).append(database.serialize())
+
+    def roll_back(self, share: float) -> int | None:
+        """Put an earlier state of the newest ledger in its place, as another file; return its epoch, None without one.
+
+        Args:
+            share: of its life that is kept, from 0 to below 1.
+        """
+        epoch = max(self.ledgers, default=None)
+        if epoch is None or epoch not in self.ledger_states:
+            return None
+        states = self.ledger_states[epoch]
+        del states[int(share * len(states)) + 1 :]
+        database = self.databases.take()
+        database.deserialize(states[-1])
+        self.ledgers[epoch] = database
+        return epoch
+
     def lock(self, name: str) -> FileLock:
         """Return the lock file of this name, made when missing."""
         return self.locks.setdefault(name, FileLock(name))
@@ -92,8 +115,17 @@ class SimFilesystem:
     """A ``Filesystem`` on a Disk; every operation is a point of the schedule."""
 
     def __init__(self, disk: Disk, scheduler: Scheduler) -> None:
-        self.disk = disk
+        self._disk = disk
+        self._below = Disk()
+        self._is_pinned = False
         self._scheduler = scheduler
+
+    @property
+    def disk(self) -> Disk:
+        """What the dataset's name leads to; what was pinned is held open."""
+        if self._scheduler.current.has_lost_folder and not self._is_pinned:
+            return self._below
+        return self._disk
 
     def describe(self, name: str = "") -> str:
         """Return the full name of a file."""
@@ -102,6 +134,7 @@ class SimFilesystem:
     def read_bytes(self, name: str) -> bytes:
         """Return the whole file. Raises FileNotFoundError."""
         self._scheduler.point(f"read {name}")
+        self._scheduler.current.touched.add(name)
         data = self.disk.get(name)
         if data is None:
             raise FileNotFoundError(name)
@@ -114,7 +147,39 @@ class SimFilesystem:
             self.disk.coverage["lost the race for a file"] += 1
             return False
         self.disk.put(name, data)
+        if name.startswith("manifest-"):
+            self._scheduler.current.touched.clear()
+        else:
+            self._scheduler.current.touched.add(name)
         return True
+
+    def pin(self, name: str) -> None:
+        """From here on the folder is held open."""
+        if self.disk.get(name) is None:
+            raise StoreLostError("simulated")
+        self._is_pinned = True
+
+    def check_place(self) -> None:
+        """Raise StoreLostError where the folder is another one."""
+        self._scheduler.point("look where the folder is")
+        if self._is_pinned and self._scheduler.current.has_lost_folder:
+            self._disk.coverage["found its folder gone"] += 1
+            raise StoreLostError("simulated")
+
+    def sizes(self, names: Sequence[str]) -> dict[str, int | None]:
+        """Return how long files are."""
+        self._scheduler.point(f"look at {len(names)} files")
+        self._scheduler.current.touched.update(names)
+        found = {name: self.disk.get(name) for name in names}
+        return {name: None if data is None else len(data) for name, data in found.items()}
+
+    def move(self, name: str, new_name: str) -> None:
+        """Give a file another name."""
+        self._scheduler.point(f"move {name} to {new_name}")
+        data = self.disk.get(name)
+        if data is not None:
+            self.disk.put(new_name, data)
+            self.disk.remove(name)
 
     def replace(self, name: str, data: bytes) -> None:
         """Create or overwrite a file atomically."""

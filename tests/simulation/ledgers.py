@@ -89,24 +89,33 @@ class WatchedLedger:
         oracle: Oracle,
         disk: Disk,
         process: Process,
+        database: sqlite3.Connection,
+        is_begun: Callable[[], bool],
     ) -> None:
         self._ledger = ledger
         self._scheduler = scheduler
         self._oracle = oracle
         self._disk = disk
         self._process = process
+        self._database = database
+        self._is_begun = is_begun
 
     def _asked(self, what: str, act: Callable[[], _T]) -> _T:
         """Do it, unless the server is away from this process; then it may have been done nevertheless."""
         self._scheduler.point(what)
-        if not self._process.unanswered:
-            return act()
+        if not self._process.unanswered or not self._is_begun():
+            return self._done(act)
         self._process.unanswered -= 1
         self._disk.coverage["got no answer"] += 1
         if self._process.is_heard:
-            act()
+            self._done(act)
             self._disk.coverage["did what it got no answer to"] += 1
         raise LedgerAwayError("simulated")
+
+    def _done(self, act: Callable[[], _T]) -> _T:
+        answer = act()
+        self._disk.keep_state(self.epoch, self._database)
+        return answer
 
     @property
     def epoch(self) -> int:
@@ -137,7 +146,7 @@ class WatchedLedger:
             outcome = self._ledger.commit(shards=shards, leases=leases)
             self._scheduler.note(f"    {outcome} in epoch {self.epoch}")
             if isinstance(outcome, Committed):
-                self._oracle.committed([lease.task for lease in leases], shards)
+                self._oracle.committed([lease.task for lease in leases], shards, self.epoch)
             return outcome
 
         return self._asked(f"commit {[(x.task, x.token) for x in leases]}", act)
@@ -145,6 +154,14 @@ class WatchedLedger:
     def unpublished(self) -> list[ShardEntry]:
         """Return committed shards that no manifest lists."""
         return self._asked("unpublished", self._ledger.unpublished)
+
+    def shards(self) -> list[ShardEntry]:
+        """Return all recorded shards."""
+        return self._asked("all shards", self._ledger.shards)
+
+    def unknown(self, names: Sequence[str]) -> list[str]:
+        """Return those of ``names`` that were never recorded."""
+        return self._asked(f"unknown of {len(names)}", lambda: self._ledger.unknown(names))
 
     def mark_published(self, names: Sequence[str]) -> None:
         """Note that a manifest lists these."""
@@ -238,6 +255,7 @@ class SimHome:
         SqliteLedger.create(empty, epoch=epoch, plan_hash=plan_hash, shards=shards, done=done)
         self._scheduler.point(f"put ledger {epoch} in place")
         self._disk.ledgers[epoch] = database
+        self._disk.ledger_states[epoch] = [database.serialize()]
         self._disk.coverage["built a ledger"] += 1
         return self._connected(epoch, database)
 
@@ -254,7 +272,15 @@ class SimHome:
         ledger = self.ledger_class(
             connection, clock_s=self._boot_clock_s, is_alive=self._is_alive, is_current=is_current
         )
-        return WatchedLedger(ledger, self._scheduler, self._oracle, self._disk, self._process)
+        return WatchedLedger(
+            ledger,
+            self._scheduler,
+            self._oracle,
+            self._disk,
+            self._process,
+            database,
+            is_begun=lambda: self.has_attached,
+        )
 
     def _boot_clock_s(self) -> float:
         return self._scheduler.now_s + self._scheduler.suspended_s

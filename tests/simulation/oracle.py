@@ -6,7 +6,7 @@ Owns the invariants. It looks at the disk as a reader would, and remembers every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from llmperf_common.ids import sha256_hex
 from llmperf_common.schemas import TABLES
@@ -32,22 +32,31 @@ class Oracle:
         self._task_ids = task_ids
         self._read_footer = read_footer
         self._committed: dict[str, str] = {}
+        self._committed_in: dict[str, int] = {}
+        self._rolled_back: set[int] = set()
+        self._has_lost_manifests = False
+        self._manifests: dict[str, Manifest] = {}
         self._bound: dict[str, ShardEntry] = {}
         self._listed: dict[str, ShardEntry] = {}
         self._verified: dict[str, bytes] = {}
         self._tasks: dict[str, tuple[str, ...]] = {}
         self.latest: Manifest | None = None
+        self.ever_listed: set[str] = set()
+        """Shards that some manifest has listed, be it removed since: who loses one of these has lost a result."""
         disk.written = self._written
         disk.removed = self._removed
 
-    def committed(self, tasks: Sequence[int], shards: Sequence[ShardEntry]) -> None:
+    def committed(self, tasks: Sequence[int], shards: Sequence[ShardEntry], epoch: int) -> None:
         """A ledger has answered Committed."""
         name = shards[0].name
         for shard in shards:
             if self._disk.get(shard.name) is None:
                 raise Violation("commit without a shard", shard.name)
+        if epoch in self._rolled_back:
+            return
         for task in tasks:
             task_id = self._task_ids[task]
+            self._committed_in[task_id] = epoch
             before = self._committed.setdefault(task_id, name)
             if before != name:
                 raise Violation("task committed twice", f"{task_id} in {before} and in {name}")
@@ -56,6 +65,40 @@ class Oracle:
                 raise Violation(
                     "task committed though published", f"{task_id} in {bound.name}, now in {name}"
                 )
+
+    def rolled_back(self, epoch: int) -> None:
+        """Somebody has put an earlier state of a ledger in its place: what manifests list is final, its other commits are not."""
+        self._rolled_back.add(epoch)
+        self._forget_what_nothing_tells()
+
+    def lost_manifests(self, names: Sequence[str]) -> None:
+        """Somebody has removed manifests: what a ledger has committed stays final, if it was not rolled back."""
+        self._has_lost_manifests = True
+        for name in names:
+            del self._manifests[name]
+        self.latest = None
+        self._bound, self._listed = {}, {}
+        for name in sorted(self._manifests)[-1:]:
+            self._note(self._manifests[name])
+        self._forget_what_nothing_tells()
+
+    def lost_shard(self, name: str) -> None:
+        """Somebody has removed a shard that no manifest lists: its tasks are to be done again."""
+        pair = {name.replace("samples/", "kernels/")}
+        self._forget(task for task, shard in self._committed.items() if shard in pair)
+
+    def _forget_what_nothing_tells(self) -> None:
+        """Forget the commits that neither a ledger nor a manifest knows any more."""
+        self._forget(
+            task
+            for task, epoch in self._committed_in.items()
+            if epoch in self._rolled_back and task not in self._bound
+        )
+
+    def _forget(self, tasks: Iterable[str]) -> None:
+        for task in list(tasks):
+            self._committed.pop(task, None)
+            self._committed_in.pop(task, None)
 
     def check_end(self) -> None:
         """All is quiet: every task is in the dataset once, and nothing else is."""
@@ -89,9 +132,11 @@ class Oracle:
     def _check_manifest(self, manifest: Manifest, name: str) -> None:
         before = self.latest
         if before is not None:
-            if manifest.version != before.version + 1:
+            is_next = manifest.version == before.version + 1
+            # Its publisher may have read another version a moment before that was removed.
+            if not is_next and not self._has_lost_manifests:
                 raise Violation("manifest overwritten", f"{name} after version {before.version}")
-            if manifest.epoch < before.epoch:
+            if manifest.epoch < before.epoch and not self._has_lost_manifests:
                 raise Violation("epoch went back", f"{name}: {manifest.epoch} < {before.epoch}")
         bound: dict[str, ShardEntry] = {}
         for entry in manifest.shards:
@@ -107,13 +152,25 @@ class Oracle:
                     )
                 bound[task] = entry
         self._check_bindings(bound, manifest, name)
-        self.latest, self._bound = manifest, bound
+        self._manifests[name] = manifest
+        self.ever_listed |= manifest.shard_names
+        if before is None or manifest.version > before.version:
+            self._note(manifest)
+
+    def _note(self, manifest: Manifest) -> None:
+        self.latest = manifest
+        self._bound = {
+            task: entry
+            for entry in manifest.of_table("kernels")
+            for task in self._tasks[entry.name]
+        }
         self._listed = {entry.name: entry for entry in manifest.shards}
 
     def _check_bindings(self, bound: dict[str, ShardEntry], manifest: Manifest, name: str) -> None:
         before = self.latest
         for task, entry in self._bound.items():
-            if bound.get(task) != entry:
+            # With its manifest goes what bound a task that no ledger has ever committed: a rebuild had adopted its shard.
+            if bound.get(task) != entry and not self._has_lost_manifests:
                 raise Violation("published result changed", f"{name}: {task} was in {entry.name}")
         saved = before is not None and manifest.epoch > before.epoch
         for task, entry in bound.items():

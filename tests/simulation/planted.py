@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from llmperf_common.ledger import attach as attach_module
+from llmperf_common.ledger.agreement import Comparison
 from llmperf_common.ledger.attach import ATTACH_LOCK, LedgerHome
 from llmperf_common.ledger.protocol import CommitOutcome, Committed, Lease, Ledger
 from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store import rebuild
+from llmperf_common.store import sweep as sweep_module
 from llmperf_common.store.epochs import latest_epoch, take_next_epoch
 from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifest import ShardEntry, StaleEpoch
 from llmperf_common.store.rebuild import Candidate
+from llmperf_common.store.sweep import SweepReport
 from tests.simulation import collector
 from tests.simulation.disk import SimFilesystem
 from tests.simulation.ledgers import SimHome
 from tests.simulation.setup import NOTHING_PLANTED, Planted
+from workers import loop as loop_module
+from workers import publishing
 from workers.loop import CollectLoop
 
 
@@ -127,6 +133,34 @@ class LoopThatForgetsWhatItHolds(CollectLoop):
         """Do nothing."""
 
 
+class FilesystemThatFollowsItsName(SimFilesystem):
+    """Goes on in whatever folder has the dataset's name: below a mount that went, say."""
+
+    def pin(self, name: str) -> None:
+        """Do nothing."""
+
+    def check_place(self) -> None:
+        """Do nothing."""
+
+
+def nothing_absent(fs: Filesystem, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
+    """Look at no file."""
+    del fs, entries
+    return []
+
+
+def only_what_waits(ledger: Ledger, fs: Filesystem) -> Comparison:
+    """Publish what the ledger has not published, and think no more of what it has."""
+    del fs
+    return Comparison(unknown=(), unlisted=tuple(ledger.unpublished()))
+
+
+def sweep_by_the_manifest(fs: Filesystem, *, recorded: Collection[str]) -> SweepReport:
+    """Take for an orphan whatever the current manifest does not list."""
+    del recorded
+    return sweep_module.sweep(fs)
+
+
 PLANTED: dict[str, Planted] = {
     "nothing": NOTHING_PLANTED,
     "commit_without_token_check": Planted(home_class=HomeWithoutTokenCheck),
@@ -138,4 +172,25 @@ PLANTED: dict[str, Planted] = {
     "rebuild_before_retiring": Planted(home_class=HomeThatRetiresNothing),
     "attach_trusts_its_lock": Planted(replaced=((collector, "attach", attach_trusting_its_lock),)),
     "loop_takes_its_own_task": Planted(loop_class=LoopThatForgetsWhatItHolds),
+    "outdated_ledger_is_trusted": Planted(
+        replaced=(
+            (attach_module, "_can_be_trusted", lambda *_: True),
+            (publishing, "unknown_shards", lambda *_, **__: []),
+        )
+    ),
+    "folder_is_what_has_its_name": Planted(
+        filesystem_class=FilesystemThatFollowsItsName,
+        replaced=(
+            (loop_module, "absent_shards", nothing_absent),
+            (publishing, "absent_shards", nothing_absent),
+        ),
+    ),
+    "lost_manifests_are_not_missed": Planted(
+        replaced=(
+            (publishing, "compare", only_what_waits),
+            (publishing, "not_listed", lambda *_: []),
+            (collector, "sweep", sweep_by_the_manifest),
+            (sweep_module, "_listed_in_epoch", lambda *_: frozenset()),
+        )
+    ),
 }

@@ -161,6 +161,48 @@ class World:
         del number
         process.finds_disk_full = True
 
+    def _roll_back(self, number: int, process: Process) -> None:
+        del process
+        epoch = self.disk.roll_back(number / 12)
+        if epoch is not None:
+            self.disk.coverage["put an earlier ledger in place"] += 1
+            self.oracle.rolled_back(epoch)
+
+    def _lose_manifests(self, number: int, process: Process) -> None:
+        del process
+        names = sorted(
+            name for name in self.disk.folders.get("", {}) if name.startswith("manifest-")
+        )
+        if not names:
+            return
+        gone = (
+            names if number == 1 else [names[-1] if number % 2 == 0 else names[number % len(names)]]
+        )
+        for name in gone:
+            del self.disk.folders[""][name]
+        self.oracle.lost_manifests(gone)
+
+    def _lose_shard(self, number: int, process: Process) -> None:
+        del process
+        in_hand = {
+            name for one in self.scheduler.processes if not one.is_over for name in one.touched
+        }
+        names = [
+            f"{table}/{name}"
+            for table in ("kernels", "samples")
+            for name in sorted(self.disk.folders.get(table, {}))
+            if f"{table}/{name}" not in self.oracle.ever_listed and f"{table}/{name}" not in in_hand
+        ]
+        if names:
+            folder, _, base = names[number % len(names)].partition("/")
+            del self.disk.folders[folder][base]
+            self.disk.coverage["a shard vanished"] += 1
+            self.oracle.lost_shard(f"{folder}/{base}")
+
+    def _lose_folder(self, number: int, process: Process) -> None:
+        del number
+        process.has_lost_folder = True
+
 
 _ACTIONS: dict[Kind, Callable[[World, int, Process], None]] = {
     Kind.SWITCH: World._switch,
@@ -176,6 +218,10 @@ _ACTIONS: dict[Kind, Callable[[World, int, Process], None]] = {
     Kind.SUSPEND: World._suspend,
     Kind.AWAY: World._away,
     Kind.NO_SPACE: World._no_space,
+    Kind.ROLL_BACK: World._roll_back,
+    Kind.LOSE_MANIFESTS: World._lose_manifests,
+    Kind.LOSE_SHARD: World._lose_shard,
+    Kind.LOSE_FOLDER: World._lose_folder,
 }
 
 

@@ -58,6 +58,9 @@ class Process:
         self.unanswered = 0
         self.is_heard = False
         self.wants_abort = False
+        self.has_lost_folder = False
+        self.touched: set[str] = set()
+        """Shards that it has written or looked at since it last published: it may be about to list them."""
         self.request_stop: Callable[[], None] = lambda: None
         self.on_crash: Callable[[], None] = lambda: None
         self.greenlet: greenlet.greenlet | None = None

@@ -12,8 +12,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from llmperf import api
+from llmperf.cli.main import app
 from llmperf.cli.predict_configs import predict_configs
 from llmperf.prediction.analysing import Analyst
 from llmperf.prediction.answers import SCHEMA, out_file
@@ -245,3 +247,20 @@ def test_the_function_of_the_api_is_that_of_a_model(model):
     assert [one.time_ns for one in found] == [
         one.time_ns for one in model.predict_many(VADD, many(3))
     ]
+
+
+def test_measured_launches_correct_many_predictions_as_they_correct_one(monkeypatch, tmp_path):
+    source, configs = tmp_path / "vadd.cl", tmp_path / "configs.jsonl"
+    source.write_text(VADD)
+    configs.write_text(json.dumps(LAUNCHES[0]))
+    asked = []
+
+    def load_model(model, **more):
+        asked.append(more["measured"])
+        raise BadInput("enough")
+
+    monkeypatch.setattr(api, "load_model", load_model)
+    words = ["predict", str(source), "--configs", str(configs), "--measured", "data"]
+    result = CliRunner().invoke(app, words)
+    assert isinstance(result.exception, BadInput)
+    assert asked == ["data"]

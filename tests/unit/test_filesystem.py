@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -10,7 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from llmperf_common.store.filesystem import TEMPORARY_PREFIX, PosixFilesystem, StoreError
+from llmperf_common.store.filesystem import (
+    TEMPORARY_PREFIX,
+    PosixFilesystem,
+    StoreError,
+    StoreLostError,
+)
 from llmperf_common.store.probe import probe
 
 
@@ -205,3 +211,66 @@ def test_a_file_system_without_hard_links_is_a_message(fs, monkeypatch):
     with pytest.raises(StoreError, match=r"no hard links .*choose a folder on a local disk"):
         probe(fs)
     assert everything_in(fs.root) == []
+
+
+# ------------------------------------------------------------------ a folder that is lost
+
+
+@pytest.fixture
+def pinned(tmp_path: Path) -> PosixFilesystem:
+    fs = PosixFilesystem(tmp_path / "data")
+    fs.put_if_absent("run.json", b"{}")
+    fs.pin("run.json")
+    return fs
+
+
+def test_a_folder_that_was_moved_is_named_and_written_to(pinned, tmp_path):
+    moved = tmp_path / "moved"
+    pinned.root.rename(moved)
+    with pytest.raises(StoreLostError, match=f"{pinned.root} is no longer .*it is now {moved}"):
+        pinned.check_place()
+    assert pinned.put_if_absent("kernels/a", b"x"), "into the folder, wherever it is"
+    assert (moved / "kernels" / "a").read_bytes() == b"x"
+    with pinned.lock("ledger/.lock", exclusive=True, wait=False) as held:
+        assert held
+    assert not pinned.root.exists(), "it is not made anew"
+    moved.rename(pinned.root)
+    pinned.check_place()
+
+
+def test_another_folder_of_its_name_gets_nothing(pinned, tmp_path):
+    pinned.root.rename(tmp_path / "moved")
+    pinned.root.mkdir()
+    (pinned.root / "run.json").write_bytes(b"{}")
+    with pytest.raises(StoreLostError, match="another folder is in its place"):
+        pinned.check_place()
+    pinned.put_if_absent("kernels/a", b"x")
+    assert [path.name for path in pinned.root.iterdir()] == ["run.json"]
+    assert pinned.sizes(["kernels/a"]) == {"kernels/a": 1}
+
+
+def test_a_folder_that_was_removed_is_not_made_anew(pinned):
+    shutil.rmtree(pinned.root)
+    for write in (
+        pinned.check_place,
+        lambda: pinned.put_if_absent("kernels/a", b"x"),
+        lambda: pinned.replace("README.md", b"x"),
+        lambda: pinned.move("a", "trash/a"),
+        lambda: pinned.lock("ledger/.lock", exclusive=True, wait=False).__enter__(),
+    ):
+        with pytest.raises(StoreLostError, match="No such file or directory"):
+            write()
+    assert not pinned.root.exists()
+
+
+def test_a_pinned_folder_is_let_go_with_its_file_system(tmp_path):
+    def num_open() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = num_open()
+    for _ in range(3):
+        fs = PosixFilesystem(tmp_path)
+        fs.put_if_absent("run.json", b"{}")
+        fs.pin("run.json")
+    del fs
+    assert num_open() == before

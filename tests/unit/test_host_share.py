@@ -32,6 +32,7 @@ def test_what_does_not_vary_follows_nothing() -> None:
     assert correlation(np.arange(1.0), np.arange(1.0)) == 0.0
 
 
+@pytest.mark.opencl
 def test_processes_take_turns_on_a_cpu_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

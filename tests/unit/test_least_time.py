@@ -213,6 +213,17 @@ def test_bytes_beyond_the_caches_take_their_time() -> None:
     assert least_time_ns(access, sizes, {0: 4}, {0: items}, unmeasured) == 0
 
 
+def test_memory_is_no_faster_than_its_bus() -> None:
+    """An H200 was said to move 5.4 TB/s: the factor for reads is that of a CPU's write-allocate."""
+    card = replace(DEVICE, peak_dram_gbps=4040.0, peak_l2_gbps=4572.0)
+    card = replace(card, memory_bus_bits=6016, max_memory_clock_mhz=3201.0)
+    items = 2**28
+    access = [DenseAccess(position=0)]
+    found = least_time_ns(access, launch_sizes((items,), (64,), {}), {0: 4}, {0: items}, card)
+    bus_gbps = 2 * 3.201 * 6016 / 8  # two transfers a clock: 4,814
+    assert found == pytest.approx((4 * items - 2 * card.last_level_cache_bytes) / bus_gbps)
+
+
 def test_of_a_wide_element_one_sector_counts_unless_it_is_stored_whole() -> None:
     items = 2**28
     sizes = launch_sizes((items,), (64,), {})

@@ -80,6 +80,13 @@ def test_spearman_leaves_out_small_and_flat_groups_and_counts_constant_predictio
     assert rho.tolist() == [1.0, 0.0]
 
 
+def test_a_ranking_says_over_how_many_kernels_it_is():
+    rows = scored(range(1, 11), range(1, 11), kernel=[0] * 5 + [1] * 4 + [2])
+    assert summarise(rows)["num_ranked"] == 1
+    assert summarise(rows, min_configs=3)["num_ranked"] == 2
+    assert summarise(scored([], []))["num_ranked"] == 0
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(1, 9)), min_size=1))
 def test_metrics_do_not_depend_on_row_order(rows):

@@ -104,6 +104,20 @@ def test_a_floating_argument_that_is_no_number_is_refused(model):
             model.predict(source, global_size=4096, local_size=64, args={"x": value})
 
 
+@pytest.mark.parametrize("source", [5, None, b"__kernel void f() {}", ["a.cl"]])
+def test_a_source_of_another_type_is_refused(model, source):
+    with pytest.raises(BadInput, match="give the path of an OpenCL source, or its text"):
+        model.predict(source, global_size=64, local_size=64)
+
+
+@pytest.mark.parametrize("launches", [5, None, "text", {"global_size": 64, "local_size": 64}])
+def test_launches_that_are_no_list_are_refused(model, launches):
+    with pytest.raises(BadInput, match="launches: give a list of them; predict takes one"):
+        model.predict_many(VADD, launches)
+    with pytest.raises(BadInput, match="launches: give a list of them; predict takes one"):
+        model.predict_many(VADD, Launch(global_size=64, local_size=64))
+
+
 def test_launches_that_cannot_be_are_refused(model):
     sizes = {"global_size": 4096, "local_size": 64}
     assert model.predict_many(VADD, [{**sizes, "args": None}]) == model.predict_many(VADD, [sizes])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -23,13 +24,46 @@ def extras() -> dict[str, list[str]]:
 
 def test_a_predictor_does_not_bring_torch() -> None:
     names = {name: {text.split(">")[0] for text in texts} for name, texts in extras().items()}
-    assert names["gbdt"] == {"lightgbm", "scikit-learn"}
+    assert names["gbdt"] == {"lightgbm"}
     assert {"torch", "transformers", "safetensors", "deepspeed"} < names["train"]
     assert names["gbdt"] < names["train"]
 
 
 def test_doctor_knows_the_extras() -> None:
-    assert set(_EXTRAS) <= set(extras())
+    bundles = {"pocl", "dev"}  # of an extra that is listed, and of tools
+    assert set(_EXTRAS) == set(extras()) - bundles
+
+
+NAMED = re.compile(r"(?:llmperf|[\"' ]\.)\[([a-z0-9,]+)\]")
+"""``llmperf[pocl,gbdt]``, or the same of a checkout: ``-e ".[pocl,gbdt]"``."""
+
+
+def extras_named(path: Path) -> set[str]:
+    found = NAMED.findall(path.read_text(encoding="utf-8"))
+    return {name for names in found for name in names.split(",")}
+
+
+def test_each_extra_that_a_page_or_a_message_names_exists() -> None:
+    places = [REPOSITORY / name for name in (*PACKAGES, "docs", "configs")]
+    kinds = (".py", ".md", ".ipynb", ".toml", ".yaml")
+    files = [path for place in places for path in place.rglob("*") if path.suffix in kinds]
+    named = {path: extras_named(path) for path in (*files, REPOSITORY / "README.md")}
+    assert {"pocl", "gbdt", "train", "cluster", "s3", "cuda"} <= set().union(*named.values())
+    assert {
+        path: names - set(extras()) for path, names in named.items() if names - set(extras())
+    } == {}
+
+
+def test_who_trains_trees_is_not_told_to_install_torch() -> None:
+    preset = REPOSITORY / "configs" / "train"
+    assert extras_named(preset / "gbdt.toml") == {"gbdt"}
+    for model in ("feature-network", "feature-ensemble"):
+        assert extras_named(preset / f"{model}.toml") == {"train"}
+    for page in ("first-dataset.md", "llmperf-in-a-notebook.ipynb"):
+        assert extras_named(REPOSITORY / "docs" / "tutorial" / page) == {"pocl", "gbdt"}
+    table = (REPOSITORY / "docs" / "explanation" / "predictor.md").read_text(encoding="utf-8")
+    (row,) = [line for line in table.splitlines() if line.startswith("| `gbdt` |")]
+    assert NAMED.findall(row) == ["gbdt"]
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ Also what importing the package and asking for help may load: nothing heavy.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import subprocess
@@ -22,6 +23,7 @@ from llmperf_common import errors
 from llmperf_common.config import key_names, preset_names
 from llmperf_common.failures import FailureCode
 from llmperf_common.schemas import SCHEMA_VERSION, TABLES
+from tests.wheel import PACKAGES, REPOSITORY
 from trainer.config import TrainConfig
 from trainer.evaluation.scoring import PREDICTIONS
 from workers.config import CollectConfig
@@ -186,6 +188,13 @@ def test_exit_codes() -> None:
     }
 
 
+@pytest.mark.parametrize("command", ["collect", "train"])
+def test_the_help_names_every_preset(command: str) -> None:
+    options = dict(commands())[f"llmperf {command}"].params
+    (text,) = [one.help for one in options if "--preset" in one.opts]
+    assert [name for name in preset_names(command) if name not in text] == []
+
+
 ERRORS = {
     "llmperf.exits.CommandError": 3,
     "llmperf_common.config.ConfigError": 2,
@@ -202,13 +211,18 @@ ERRORS = {
     "llmperf_common.splits.SplitError": 3,
     "trainer.errors.BadInput": 3,
     "trainer.errors.SeenRows": 3,
+    "trainer.errors.FitFailed": 3,
+    "trainer.errors.Interrupted": 130,
+    "trainer.launch.ray.RayUnreachable": 2,
+    "trainer.launch.ray.ClusterTooSmall": 4,
+    "trainer.life.conductor.FirstProcessFailedError": 3,
     "workers.run_children.DeviceLostError": 4,
     "workers.device.gpu_lock.GpuTakenError": 4,
 }
 """The tree of ``llmperf_common/errors.py`` with the exit codes."""
 ALSO_VALUE_ERRORS = (
     "ConfigError", "LedgerUrlError", "ManyHostsError", "ClusterAddressError", "CorpusError",
-    "SplitError", "BadInput",
+    "SplitError", "BadInput", "RayUnreachable",
 )  # fmt: skip
 
 
@@ -220,6 +234,19 @@ def test_a_foreseeable_error_has_the_base_and_its_code(name: str) -> None:
     assert found.exit_code == ERRORS[name]
     assert exit_code_of(found.__new__(found)) == ERRORS[name]
     assert kind not in ALSO_VALUE_ERRORS or issubclass(found, ValueError)
+
+
+def test_no_foreseeable_error_is_left_out() -> None:
+    """A class that derives from the base itself is one that a user may want to catch."""
+    found = set()
+    for package in PACKAGES:
+        for path in (REPOSITORY / package).rglob("*.py"):
+            module = ".".join(path.relative_to(REPOSITORY).with_suffix("").parts)
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    bases = {ast.unparse(base) for base in node.bases}
+                    found |= {f"{module}.{node.name}"} if "LlmperfError" in bases else set()
+    assert found - set(ERRORS) == set()
 
 
 def test_the_tree_of_errors_is_drawn() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmperf_common.ledger.holder import this_process
+from llmperf_common.ledger.protocol import TaskCounts
 from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store.filesystem import PosixFilesystem
 from llmperf_common.store.manifest import Manifest, ShardEntry
@@ -17,11 +18,13 @@ from workers.publishing import Publisher
 
 
 class Shards(SqliteLedger):
-    """A ledger of which only what is committed and not published matters."""
+    """A ledger of which only the shards matter; they lie in ``folder``."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self.waiting: list[ShardEntry] = []
         self.num_made = 0
+        (folder / "samples").mkdir(parents=True)
 
     @property
     def epoch(self) -> int:
@@ -30,6 +33,7 @@ class Shards(SqliteLedger):
     def make(self, count: int) -> None:
         for number in range(self.num_made, self.num_made + count):
             name = f"samples/{number:06}.parquet"
+            (self._folder / name).write_text(name)
             self.waiting.append(ShardEntry.of(name, name.encode(), rows=1, tasks=1))
         self.num_made += count
 
@@ -38,6 +42,12 @@ class Shards(SqliteLedger):
 
     def unpublished(self) -> list[ShardEntry]:
         return list(self.waiting)
+
+    def counts(self, tasks: range) -> TaskCounts:
+        return TaskCounts(done=0, leased=0, total=len(tasks))  # these are samples: no task's kernel
+
+    def unknown(self, names: Sequence[str]) -> list[str]:
+        return []
 
     def mark_published(self, names: Sequence[str]) -> None:
         gone = set(names)
@@ -82,7 +92,7 @@ def listed(made: list[Manifest]) -> list[int]:
 
 
 def test_a_small_dataset_is_published_at_once_and_a_large_one_seldom(tmp_path: Path) -> None:
-    ledger, made, clock = Shards(), list[Manifest](), Clock()
+    ledger, made, clock = Shards(tmp_path), list[Manifest](), Clock()
     publisher = publisher_of(tmp_path, made, clock_s=clock, interval_s=1.0)
     for count in (1, 1, 98):
         ledger.make(count)
@@ -107,7 +117,7 @@ def test_manifests_grow_with_the_length_of_a_run_and_not_with_its_square(
     monkeypatch.setattr(publishing, "_WAIT_PER_SHARD_S", 0.05)
     sums = []
     for seconds in (200, 800):
-        ledger, made, clock = Shards(), list[Manifest](), Clock()
+        ledger, made, clock = Shards(tmp_path / str(seconds)), list[Manifest](), Clock()
         publisher = publisher_of(tmp_path / str(seconds), made, clock_s=clock, interval_s=1.0)
         for _ in range(seconds):
             ledger.make(1)
@@ -120,7 +130,7 @@ def test_manifests_grow_with_the_length_of_a_run_and_not_with_its_square(
 
 
 def test_whoever_takes_over_waits_as_long_as_its_predecessor_would(tmp_path: Path) -> None:
-    ledger, made, clock = Shards(), list[Manifest](), Clock()
+    ledger, made, clock = Shards(tmp_path), list[Manifest](), Clock()
     first, second = (publisher_of(tmp_path, made, clock_s=clock, interval_s=1.0) for _ in range(2))
     ledger.make(5000)
     clock.run(1.0, first, ledger=ledger)

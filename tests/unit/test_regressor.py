@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from tests.unit.pack_factory import (
     CODEGEN,
@@ -28,7 +29,13 @@ from trainer.regressor.attention import dense_mask
 from trainer.regressor.backbones.codegen import CODEGEN_2B, CODEGEN_350M
 from trainer.regressor.backbones.lora import adapt, merged
 from trainer.regressor.batch import NOT_AN_INTEGER, split_numbers
-from trainer.regressor.flops import PackCount, count_packs, forward_flops
+from trainer.regressor.flops import (
+    PackCount,
+    count_packs,
+    forward_flops,
+    query_flops,
+    training_passes,
+)
 from trainer.regressor.head import Head, SoftplusHead
 from trainer.regressor.inference import predict
 from trainer.regressor.model import build_regressor
@@ -152,6 +159,19 @@ def test_the_papers_head_reads_neither_features_nor_offset():
     assert (spread > 0).all()
 
 
+def test_the_papers_spread_moves_nothing_but_itself():
+    head = SoftplusHead(width=4)
+    nn.init.normal_(head.output.weight)
+    state = torch.randn(1, 2, 4, requires_grad=True)
+    _, spread = head(state, torch.zeros(1, 2, 0), torch.zeros(1, 2))
+    (of_state, of_weight) = torch.autograd.grad(
+        spread.sum(), (state, head.output.weight), allow_unused=True
+    )
+    assert of_state is None
+    assert (of_weight[0] == 0).all()
+    assert (of_weight[1] != 0).all()
+
+
 @pytest.mark.parametrize("backbone", ["small", "codegen"])
 def test_adapters_change_nothing_at_first_and_merge(backbone: str):
     plain, adapted = (
@@ -238,6 +258,31 @@ def test_flops_of_small_and_of_what_is_not_counted():
     for spec in (make_spec("auto"), make_spec(reads="query")):
         with pytest.raises(ValueError, match="no count"):
             forward_flops(spec, count)
+
+
+def test_flops_of_queries_are_those_that_torch_counts():
+    # One kernel and no padding, so that torch does what must be done and no more.
+    spec = make_spec(reads="query")
+    model = make_model(spec)
+    batch = make_queries(make_kernels([(6, (4, 4, 4))]))
+    assert (batch.prefix_length == batch.prefix_ids.shape[1]).all()
+    assert (batch.suffix_length == batch.suffix_ids.shape[2]).all()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.backbone(
+            torch.zeros(1, 6, 16),
+            torch.ones(1, 6, dtype=torch.bool),
+            torch.zeros(1, 3, 4, 16),
+            torch.ones(1, 3, 4, dtype=torch.bool),
+        )
+    of_pairs = 4 * 16 * 2 * (6 * 6 + 3 * 6)  # torch does not count attention on a CPU
+    assert query_flops(spec, batch) == counter.get_total_flops() + of_pairs
+    with pytest.raises(ValueError, match="no queries"):
+        query_flops(make_spec(), batch)
+
+
+def test_adapters_cost_two_passes():
+    assert training_passes(make_spec()) == 3
+    assert training_passes(make_spec(lora_rank=2)) == 2
 
 
 @pytest.mark.parametrize("spec", [make_spec(), make_spec("codegen"), make_spec("auto")])

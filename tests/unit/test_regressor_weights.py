@@ -281,7 +281,7 @@ def test_a_truncated_file(tmp_path: Path, form: str, keep: float):
     path = as_bin(tmp_path) if form == "bin" else tmp_path / "model.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[: keep if isinstance(keep, int) else int(keep * len(whole))])
-    with pytest.raises(BadInput, match=f"{path.name}: (damaged or truncated|not plain tensors)"):
+    with pytest.raises(BadInput, match=f"{path.name}: damaged"):
         load_codegen(tmp_path)
 
 
@@ -294,7 +294,10 @@ def test_a_pickle_that_runs_code_is_not_read(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     save_tiny(tmp_path)
     torch.save({"wte.weight": Evil()}, as_bin(tmp_path))
-    with pytest.raises(BadInput, match="not plain tensors"):
+    with pytest.raises(
+        BadInput,
+        match=r"no pickle that could run code is read: save the weights as model\.safetensors",
+    ):
         load_codegen(tmp_path)
     assert not (tmp_path / "owned").exists()
 

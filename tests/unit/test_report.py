@@ -153,6 +153,19 @@ def test_device_without_peaks_and_rows_without_devices() -> None:
     assert "the devices table has no row" in page
 
 
+def test_a_peak_is_shown_with_the_spread_of_its_rounds() -> None:
+    devices = make_devices()
+    spread = devices.schema.get_field_index("peak_dram_spread")
+    spreads = devices.set_column(spread, devices.schema.field(spread), [pa.array([0.685])])
+    samples = make_samples(60, 3)
+    page = render_report(dataset=dataset_of(samples, devices=spreads), evaluation=None)
+    assert re.search(r"Peak DRAM, GB/s</t.><td[^>]*>4\D?100 \(68.5\D%\)</td>", page)
+    assert re.search(r"Peak L2, GB/s</t.><td[^>]*>9\D?500</td>", page), (
+        "not known: before version 4"
+    )
+    assert "how much less the middle one of its rounds was" in page
+
+
 def without_nullable(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return table.select([field.name for field in schema if not field.nullable])
 

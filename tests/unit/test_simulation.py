@@ -161,7 +161,8 @@ def test_finishing_publishes_what_the_next_ledger_holds(tmp_path: Path) -> None:
         )
     lost, rebuilt = ledgers
     (lease,) = rebuilt.claim(holder=holder, tasks=range(1), limit=1, ttl_s=9)
-    entry = ShardEntry(name="kernels/colleague.parquet", rows=1, bytes=1, sha256="0", tasks=1)
+    entry = ShardEntry.of("kernels/colleague.parquet", b"x", rows=1, tasks=1)
+    fs.put_if_absent(entry.name, b"x")
     rebuilt.commit(shards=[entry], leases=[lease])
     attached = iter((lost, rebuilt))
     loop = CollectLoop(

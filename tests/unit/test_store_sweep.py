@@ -1,6 +1,7 @@
 """Sweeping: leftovers go, everything listed and everything foreign stays."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,9 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from llmperf_common.store.filesystem import PosixFilesystem, StoreError
-from llmperf_common.store.manifest import latest_manifest, manifest_name
+from llmperf_common.store.manifest import latest_manifest, manifest_name, manifest_versions
 from llmperf_common.store.reader import open_dataset
-from llmperf_common.store.sweep import sweep
+from llmperf_common.store.rebuild import rebuild_manifest
+from llmperf_common.store.sweep import old_trash, sweep
 from tests.unit.dataset_factory import (
     good_outcome,
     make_dataset,
@@ -40,7 +42,9 @@ def test_orphans_and_temporary_files_go_and_nothing_else(fs):
     for folder in (".", "samples", "kernels", "devices", "epochs"):
         (fs.root / folder / ".tmp-12-ab").write_bytes(b"half")
     report = sweep(fs)
-    assert files(fs) == before
+    trashed = {name for name in files(fs) if name.startswith("trash/")}
+    assert files(fs) - trashed == before
+    assert {name.split("-", 1)[1] for name in trashed} == {n.replace("/", "-") for n in gone}
     assert set(gone) < set(report.removed)
     assert len(report.removed) == len(gone) + 5
     assert sweep(fs).removed == ()
@@ -66,10 +70,59 @@ def test_what_is_not_ours_stays(fs):
     }
 
 
-def test_committed_but_unpublished_shards_stay(fs):
+def test_recorded_but_unpublished_shards_stay(fs):
     names = orphan(fs)
-    assert sweep(fs, unpublished=names).removed == ()
+    assert sweep(fs, recorded=names).removed == ()
     assert set(names) <= files(fs)
+
+
+def test_what_a_removed_manifest_has_listed_goes_to_the_trash_alone(fs):
+    """The ledger is lost, too: nothing here tells that these were committed. They can be had back for a day."""
+    manifest = latest_manifest(fs)
+    pair = list(manifest.shard_names - manifest_of_one_pair_less(fs).shard_names)
+    data = {name: fs.read_bytes(name) for name in pair}
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    sweep(fs)
+    assert old_trash(fs, before=before) == []
+    trashed = old_trash(fs, before=datetime.now(UTC) + timedelta(seconds=1))
+    assert sorted(map(fs.read_bytes, trashed)) == sorted(data.values())
+    assert not set(pair) & files(fs)
+
+
+def test_a_sweep_can_be_undone(fs):
+    manifest = latest_manifest(fs)
+    less = manifest_of_one_pair_less(fs)
+    sweep(fs)
+    for name in fs.names("trash"):
+        fs.move(f"trash/{name}", name.split("-", 1)[1].replace("-", "/", 1))
+    rebuilt = rebuild_manifest(fs, plan_hash=less.plan_hash, epoch=less.epoch + 1)
+    assert {entry.name: entry for entry in rebuilt.shards} == {
+        entry.name: entry for entry in manifest.shards
+    }
+
+
+def test_what_an_earlier_manifest_of_the_epoch_lists_stays(fs):
+    manifest = latest_manifest(fs)
+    less = manifest_of_one_pair_less(fs)
+    fs.put_if_absent(manifest_name(less.version + 1), manifest.to_json())
+    fs.put_if_absent(manifest_name(less.version + 2), less.to_json())
+    report = sweep(fs)
+    assert report.removed == ()
+    assert set(report.foreign) == manifest.shard_names - less.shard_names
+    assert manifest.shard_names <= files(fs)
+
+
+def manifest_of_one_pair_less(fs):
+    """Put in the place of all manifests one that lacks the last pair; return it."""
+    manifest = latest_manifest(fs)
+    stem = manifest.of_table("kernels")[-1].name.split("/")[1]
+    less = replace(
+        manifest, version=1, shards=tuple(e for e in manifest.shards if stem not in e.name)
+    )
+    for version in manifest_versions(fs):
+        fs.remove(manifest_name(version))
+    fs.put_if_absent(manifest_name(1), less.to_json())
+    return less
 
 
 def test_replaced_shards_stay_until_told(fs):

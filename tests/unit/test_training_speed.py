@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.training_speed.padded import _evenly_spread
 from benchmarks.training_speed.recipes import Recipe, packed, padded
 from trainer.data.token_store import Targets, TokenStore, open_token_store, write_token_store
 from trainer.data.tokens import Tokens
@@ -90,3 +91,11 @@ def predictions(recipe: Recipe, *, steps: int) -> dict[float, float]:
                 assert not found.keys() & set(targets.tolist())
                 found.update(zip(targets.tolist(), said.tolist(), strict=True))
     return found
+
+
+def test_a_few_steps_of_the_tuned_recipe_have_launches_of_all_lengths():
+    order = _evenly_spread(64, start=0.3)
+    assert sorted(order) == list(range(64))
+    for first in (4, 8, 16):
+        gaps = np.diff(np.sort(order[:first]))
+        assert gaps.max() <= 3 * 64 / first

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,17 @@ class TrainingData:
 
     def __len__(self) -> int:
         return len(self.log2_ns)
+
+    def take(self, index: Codes) -> TrainingData:
+        """Return the rows ``index``; the counts stay those of the whole dataset."""
+        return replace(
+            self,
+            rows=self.rows.take(index),
+            log2_ns=self.log2_ns[index],
+            family_id=self.family_id[index],
+            suite=self.suite[index],
+            single_launch=self.single_launch[index],
+        )
 
     def content_id(self) -> str:
         """Return 20 hex digits that change with any row or time, not with the order of rows."""
@@ -226,6 +237,31 @@ def data_from_tables(
 def _counts(labels: Texts) -> dict[str, int]:
     names, counts = np.unique(labels, return_counts=True)
     return {str(name): int(count) for name, count in zip(names, counts, strict=True)}
+
+
+def has_source(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return which rows are of a kernel whose source the dataset holds, shape (n,)."""
+    known = rows.kernels.column("source").is_valid().combine_chunks().to_numpy(zero_copy_only=False)
+    return np.asarray(known, dtype=np.bool_)[rows.kernel_row]
+
+
+def with_sources(data: TrainingData) -> tuple[TrainingData, list[str]]:
+    """Return the rows whose kernel has a source, and a note about the others, if there are any.
+
+    Raises:
+        BadInput: No kernel has one.
+    """
+    known = has_source(data.rows)
+    if known.all():
+        return data, []
+    if not known.any():
+        raise BadInput(
+            "no kernel comes with its source, and this model reads sources: take a dataset whose "
+            "kernels have them, or train a model that reads features only (--preset gbdt)"
+        )
+    num_kernels = len(np.unique(data.rows.kernel_row[~known]))
+    note = f"kernels without source, left out: {num_kernels:,} ({int((~known).sum()):,} rows)"
+    return data.take(np.flatnonzero(known)), [note]
 
 
 def row_weights(log2_ns: Floats, kernel: Codes, rule: str) -> Floats:

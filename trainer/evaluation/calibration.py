@@ -28,6 +28,19 @@ def scores(said: Predicted, log2_ns: Floats) -> Floats:
     return errors if said.spread is None else errors / said.spread
 
 
+def check_calibration(data: TrainingData, parts: Texts) -> None:
+    """Assert, before a model is fitted that is not fitted again, that there are rows to calibrate it on.
+
+    Raises:
+        BadInput: There is none.
+    """
+    if not np.any((parts == Part.CALIBRATION) & data.single_launch):
+        raise BadInput(_NO_ROW)
+
+
+_NO_ROW = "the calibration part has no ok row that times one launch: collect more kernels, or larger launches"
+
+
 def intervals(
     data: TrainingData,
     parts: Texts,
@@ -77,7 +90,7 @@ def intervals(
                 "rest on these few families"
             )
     if len(rows) == 0:
-        raise BadInput("the calibration part has no ok row that times one launch")
+        raise BadInput(_NO_ROW)
     conformal = calibrate(
         found_scores,
         level=config.level,

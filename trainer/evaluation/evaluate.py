@@ -26,6 +26,7 @@ from trainer.evaluation.joined_families import Joined, check_sources, join_famil
 from trainer.evaluation.measured_kernels import with_factors, without_measured
 from trainer.evaluation.scoring import (
     context,
+    cut_notes,
     markdown_table,
     meets_slice_bar,
     notebook_table,
@@ -125,7 +126,7 @@ def evaluate(
     )
     own, said = with_factors(run, data, first)
     predictions = [*own, *others]
-    notes = [*joined.notes, *said]
+    notes = [*run.notes, *joined.notes, *said, *cut_notes(first)]
     if kept.num_left_out:
         notes.append(
             f"{kept.num_left_out} rows made the factors of measured kernels and are not scored"

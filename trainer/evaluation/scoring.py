@@ -61,6 +61,7 @@ class Prediction:
         low_ns: lower ends, shape (m,), or None.
         high_ns: upper ends, or None.
         level: coverage that the intervals promise, or None.
+        num_cut: how many rows are of kernels of whose source the model read a part only.
     """
 
     model: str
@@ -69,6 +70,7 @@ class Prediction:
     low_ns: Floats | None = None
     high_ns: Floats | None = None
     level: float | None = None
+    num_cut: int = 0
 
     def only(self, mask: npt.NDArray[np.bool_]) -> Prediction:
         """Return the entries for which ``mask`` (shape (m,)) is true."""
@@ -95,7 +97,18 @@ def with_interval(
         low_ns=low,
         high_ns=high,
         level=conformal.level,
+        num_cut=0 if said.is_cut is None else int(np.sum(said.is_cut)),
     )
+
+
+def cut_notes(prediction: Prediction) -> list[str]:
+    """Return what a reader must know of rows whose source did not fit into the model's context."""
+    if prediction.num_cut == 0:
+        return []
+    return [
+        f"{prediction.num_cut:,} of {len(prediction.index):,} rows are of kernels whose source is longer than the "
+        f"context of {prediction.model}: it read them cut"
+    ]
 
 
 def predict_rows(

@@ -16,7 +16,13 @@ from trainer.packing.batch import PackBatch, QueryBatch
 from trainer.packing.packs import Packs
 from trainer.packing.schedule import Schedule, pack_schedule, query_schedule
 from trainer.regressor.batch import to_torch, to_torch_query
-from trainer.regressor.flops import TRAINING_PASSES, count_packs, forward_flops
+from trainer.regressor.flops import (
+    PackCount,
+    count_packs,
+    forward_flops,
+    query_flops,
+    training_passes,
+)
 from trainer.regressor.spec import RegressorSpec
 from trainer.regressor_config import PackingConfig
 
@@ -63,7 +69,7 @@ class StoreSource:
                 weight=self._of_rows(self.targets.weight, batch.row),
                 num_launches=count.launches,
                 num_tokens=count.tokens,
-                flops=self._flops(batch),
+                flops=self._flops(count),
             )
         return Pass(
             batch=to_torch_query(batch, features, offset, self.device),
@@ -71,12 +77,13 @@ class StoreSource:
             weight=self._of_rows(self.targets.weight, batch.row),
             num_launches=int(np.sum(batch.row >= 0)),
             num_tokens=int(np.sum(batch.prefix_length) + np.sum(batch.suffix_length)),
+            flops=float(training_passes(self.spec) * query_flops(self.spec, batch)),
         )
 
-    def _flops(self, batch: PackBatch) -> float:
+    def _flops(self, count: PackCount) -> float:
         if self.spec.config.backbone == "auto":
             return 0.0  # its arithmetic is not known here
-        return float(TRAINING_PASSES * forward_flops(self.spec, count_packs(batch)))
+        return float(training_passes(self.spec) * forward_flops(self.spec, count))
 
     def _of_rows(self, values: npt.NDArray[Any], row: npt.NDArray[np.int64]) -> torch.Tensor:
         """Return ``values[row]``, float32, 0 where no launch is."""

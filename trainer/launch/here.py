@@ -13,6 +13,7 @@ from trainer.launch.job import TrainJob
 from trainer.life.conductor import Conductor, Stop, follow
 from trainer.life.identity import LANGUAGE_MODEL
 from trainer.life.train import RunSummary, published_summary, train
+from trainer.registry import require_to_fit
 
 if TYPE_CHECKING:
     from trainer.fit.ranks import Ranks
@@ -34,6 +35,7 @@ def train_here(job: TrainJob, progress: Progress, *, stop: Stop | None = None) -
         BadInput: The dataset or the checkpoint cannot be used, or a process does not see the folder.
         FitFailed: The loss is no number, or a checkpoint cannot be written.
         Interrupted: A signal or ``stop`` ended the fit; the state is saved.
+        MissingExtra: The model needs a library that is not installed.
         FirstProcessFailedError: In the others, if the first process ended with an error.
     """
     rank, num_processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -49,6 +51,7 @@ def train_here(job: TrainJob, progress: Progress, *, stop: Stop | None = None) -
         return join_ranks(job.config.train.device)
 
     if rank > 0:
+        require_to_fit(LANGUAGE_MODEL)
         from trainer.life.language import fit_prepared  # noqa: PLC0415  (torch)
 
         def fit(folder: Path, ranks: Ranks) -> object:

@@ -31,8 +31,9 @@ _NEUTRAL: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Keys that do not make another run."""
 
-_HEAD_BYTES = 2**20
-"""Of each weights file: with its size, enough to tell checkpoints apart without reading gigabytes."""
+_PIECES, _PIECE_BYTES = 16, 2**18
+"""Of each weights file, evenly spread: with its size, enough to tell checkpoints apart without reading gigabytes.
+The first megabyte alone would not do: variants of one model may share their first weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class Init:
 
 
 def init_of(folder: Path) -> Init:
-    """Identify a checkpoint folder by its config and the sizes and heads of its weights.
+    """Identify a checkpoint folder by its config and the sizes and pieces of its weights.
 
     Raises:
         BadInput: There is no such folder, or it holds no ``config.json``.
@@ -61,9 +62,13 @@ def init_of(folder: Path) -> Init:
     digest = hashlib.sha256()
     weights = sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin"))
     for path in (folder / "config.json", *weights):
-        digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+        num_bytes = path.stat().st_size
+        digest.update(f"{path.name} {num_bytes}\n".encode())
+        last = max(0, num_bytes - _PIECE_BYTES)
         with path.open("rb") as file:
-            digest.update(file.read(_HEAD_BYTES))
+            for piece in range(_PIECES):
+                file.seek(last * piece // (_PIECES - 1))
+                digest.update(file.read(_PIECE_BYTES))
     return Init(folder=folder, digest=digest.hexdigest()[:20])
 
 

@@ -9,10 +9,12 @@ process read it.
     RUN/prepared/
       regressor.json   the model to build         tokens/   the token store
       prompt/          form and tokenizer         offset/   the model that is corrected, where there is one
+      model/           the fitted model while it is published, where it predicts on a GPU
 """
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import threading
 from pathlib import Path
@@ -39,16 +41,17 @@ from trainer.interface import FitData, Predictor, Progress
 from trainer.life.conductor import Conductor
 from trainer.life.identity import Init
 from trainer.life.offset import fitted_offset
+from trainer.life.prompt_notes import prompt_notes, said_of_prompts
 from trainer.prompt.encode import Encoder, new_encoder
 from trainer.prompt.numeric import NUM_SLOTS
-from trainer.prompt.prompt_statistics import PromptStatistics, prompt_statistics
+from trainer.prompt.prompt_statistics import prompt_statistics
 from trainer.registry import load_model
 from trainer.regressor.backbones.codegen import codegen_config
 from trainer.regressor.model import Regressor, build_regressor
 from trainer.regressor.predictor import OFFSET_FOLDER, PROMPT_FOLDER, RegressorPredictor
 from trainer.regressor.spec import RegressorSpec
 from trainer.regressor.weights import load_backbone, read_backbone_config
-from trainer.regressor_config import RegressorConfig
+from trainer.regressor_config import OptimiserConfig, RegressorConfig
 from trainer.run.folder import (
     CONFIG_FILE,
     FIT_FOLDER,
@@ -60,6 +63,7 @@ from trainer.run.folder import (
 
 SPEC_FILE = "regressor.json"
 TOKENS_FOLDER = "tokens"
+READ_BACK_FOLDER = "model"
 
 _ROTARY_DIMS = 64
 """Of the published models with heads wider than that; the others rotate half as many."""
@@ -77,13 +81,24 @@ def fit_language_model(
     init: Init | None,
     conductor: Conductor,
     progress: Progress,
-) -> Predictor:
-    """Prepare the run if it is not, fit it with all processes, and return the best model."""
+) -> tuple[Predictor, list[str]]:
+    """Prepare the run if it is not, fit it with all processes, and return the best model with notes on it."""
     if not (folder / PREPARED_FOLDER).exists():
         prepare(folder, data, parts, train, config, init, progress)
+    elif init is not None:
+        _moved(folder / PREPARED_FOLDER / SPEC_FILE, init)
     with conductor.gathered(folder) as ranks:
         best = fit_prepared(folder, ranks, progress, interrupted=conductor.stop.asked)
-    return predictor_of(folder, best, config, ranks)
+    return predictor_of(folder, best, config, ranks), prompt_notes(
+        read_json(folder / PREPARED_FOLDER / SPEC_FILE)
+    )
+
+
+def _moved(file: Path, init: Init) -> None:
+    """Note where the checkpoint lies now: the run's identity holds what is in it, not its place."""
+    content, place = read_json(file), str(init.folder.resolve())
+    if content["init"] != place:
+        write_json(file, content | {"init": place})
 
 
 def prepare(
@@ -114,7 +129,8 @@ def prepare(
             (parts == Part.TRAIN) | ((parts == Part.VALIDATION) & data.single_launch)
         )
         encoded = encoder.encode(data.rows.take(index))
-        progress(_said(prompt_statistics(encoded)))
+        statistics = prompt_statistics(encoded)
+        progress(said_of_prompts(statistics))
         index = index[encoded.kept]
         is_train = parts[index] == Part.TRAIN
         if not is_train.any():
@@ -142,8 +158,15 @@ def prepare(
             _built(
                 spec, config.train.seed, place
             )  # one that does not fit is refused before the first step
-        content = {"spec": spec.to_json(), "init": None if place is None else str(place)}
-        write_json(temporary / SPEC_FILE, content | {"offset": offset.name if offset else None})
+        content: dict[str, Any] = {
+            "spec": spec.to_json(),
+            "init": None if place is None else str(place),
+        }
+        content |= {
+            "offset": offset.name if offset else None,
+            "prompts": dataclasses.asdict(statistics),
+        }
+        write_json(temporary / SPEC_FILE, content)
         temporary.rename(folder / PREPARED_FOLDER)
     finally:
         if temporary.exists():
@@ -173,7 +196,7 @@ def fit_prepared(
     config = TrainConfig.from_mapping(record["config"])
     store = open_token_store(folder / PREPARED_FOLDER / TOKENS_FOLDER)
     model = initial_model(folder, store, config)
-    if ranks.device.type == "cuda":
+    if blocks_are_compiled(ranks.device.type, config.optimiser):
         model.compile_blocks()
     source = store_source(
         store, model.spec, config.packing, seed=config.train.seed, device=ranks.device
@@ -198,18 +221,27 @@ def fit_prepared(
     return result.best
 
 
+def blocks_are_compiled(device_type: str, optimiser: OptimiserConfig) -> bool:
+    """Whether a fit compiles the backbone's blocks: on a GPU, but for ZeRO-3.
+
+    Its hooks fetch the weights of the modules inside a block, which a compiled block does not call.
+    """
+    return device_type == "cuda" and optimiser.zero_stage < 3
+
+
 def predictor_of(folder: Path, best: Path, config: TrainConfig, ranks: Ranks) -> RegressorPredictor:
-    """Return the fitted model with the weights of a checkpoint."""
+    """Return the fitted model with the weights of a checkpoint, as a user will read it from the run."""
     prepared = folder / PREPARED_FOLDER
     model = initial_model(folder, open_token_store(prepared / TOKENS_FOLDER), config)
     load_weights(best, model)
     offset = read_json(prepared / SPEC_FILE)["offset"]
-    return RegressorPredictor(
-        model=model.to(ranks.device).eval(),
+    fitted = RegressorPredictor(
+        model=model.eval(),
         encoder=Encoder.load(prepared / PROMPT_FOLDER),
         packing=config.packing,
         offset=None if offset is None else load_model(offset, prepared / OFFSET_FOLDER),
     )
+    return fitted if ranks.device.type == "cpu" else fitted.read_back(prepared / READ_BACK_FOLDER)
 
 
 def initial_model(folder: Path, store: TokenStore, config: TrainConfig) -> Regressor:
@@ -268,15 +300,3 @@ def _random_backbone(config: RegressorConfig) -> dict[str, Any]:
         if config.width // config.heads > _ROTARY_DIMS
         else _ROTARY_DIMS // 2,
     )
-
-
-def _said(statistics: PromptStatistics) -> str:
-    text = (
-        f"prompts: {statistics.num_launches:,} launches of {statistics.num_groups:,} kernels, "
-        f"{statistics.median_tokens:.0f} tokens (median), {statistics.max_tokens} at most"
-    )
-    if statistics.num_truncated_groups:
-        text += f"; {statistics.num_truncated_groups:,} kernels cut"
-    if statistics.num_dropped_launches:
-        text += f"; {statistics.num_dropped_launches:,} launches too long and left out"
-    return text

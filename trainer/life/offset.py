@@ -11,6 +11,7 @@ import numpy as np
 from trainer.baselines.gbdt import family_folds, subset
 from trainer.config import TrainConfig
 from trainer.data.dataset import TrainingData
+from trainer.errors import BadInput
 from trainer.interface import FitData, Floats, Predictor, Progress
 from trainer.life.fitting import fit_model
 
@@ -32,10 +33,18 @@ def fitted_offset(
         train_rows: its rows of the train part, in the order of ``train``.
         train: the train part.
         progress: told of each fold.
+
+    Raises:
+        BadInput: The train part has one family, so that no model has not seen it.
     """
     name = config.regressor.offset
     if name == "none":
         return None, np.zeros(len(data))
+    if name != "roofline" and len(np.unique(train.family)) < 2:
+        raise BadInput(
+            f"regressor.offset={name}: the train part has one family, and a row's offset comes from a model that "
+            "has not seen its family: collect more kernels, or say --set regressor.offset=roofline"
+        )
     progress(f"offset: fitting {name} on the train part")
     model = fit_model(name, train, config, progress)
     log2_ns = model.predict(data.rows).log2_ns

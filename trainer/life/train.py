@@ -26,13 +26,14 @@ from llmperf_common.launch_columns import device_from_mapping
 from llmperf_common.metrics import encode
 from llmperf_common.splits import Part, Split
 from trainer.config import TrainConfig
-from trainer.data.dataset import Texts, TrainingData, row_weights
+from trainer.data.dataset import Texts, TrainingData, row_weights, with_sources
 from trainer.data.parts import make_split, part_sizes, row_parts, split_notes
 from trainer.data.training_range import training_range
 from trainer.errors import BadInput
-from trainer.evaluation.calibration import intervals
+from trainer.evaluation.calibration import check_calibration, intervals
 from trainer.evaluation.scoring import (
     context,
+    cut_notes,
     meets_slice_bar,
     notebook_table,
     predict_rows,
@@ -47,6 +48,7 @@ from trainer.life.identity import LANGUAGE_MODEL, Init, run_identity
 from trainer.life.opening import opened
 from trainer.life.publishing import mark_published, publishing
 from trainer.prediction.few_shot import few_shot_of_predictions
+from trainer.registry import require_to_fit
 from trainer.run.folder import (
     BASELINES_FOLDER,
     CARD_FILE,
@@ -70,6 +72,7 @@ from trainer.run.folder import (
 )
 from trainer.run.kernel_factors import floor_ns
 from trainer.run.known_families import KnownFamilies
+from trainer.run.loaded import origin_notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +133,9 @@ def train(
     started = time.monotonic()
     identity = run_identity(data, config, init)
     check_free(out, identity, overwrite=config.train.overwrite)
+    source_notes: list[str] = []
+    if config.model == LANGUAGE_MODEL:
+        data, source_notes = with_sources(data)
     split = make_split(data, config.split)
     parts = row_parts(data, split)
     fit = fit_data(data, parts, config)
@@ -139,17 +145,24 @@ def train(
                 f"{out} is finished: nothing to do (--set train.overwrite=true trains it anew)"
             )
             return published_summary(folder)
+        require_to_fit(config.model)
         write_json(folder / CONFIG_FILE, _config_record(config, identity, data.identity, init))
         write_json(folder / SPLIT_FILE, split.to_json())
         sizes = ", ".join(f"{part} {rows}" for part, rows in part_sizes(parts).items())
         progress(f"split by {split.kind}: {sizes}")
+        model: Predictor
+        for note in source_notes:
+            progress(note)
+        notes = [*origin_notes(read_json(folder / CONFIG_FILE)), *source_notes]
         if config.model == LANGUAGE_MODEL:
             assert conductor is not None, "trainer/launch passes one"
+            check_calibration(data, parts)
             from trainer.life.language import fit_language_model  # noqa: PLC0415  (torch)
 
-            model: Predictor = fit_language_model(
+            model, prompt_notes = fit_language_model(
                 folder, data, parts, fit, config, init, conductor, progress
             )
+            notes += prompt_notes
         else:
             model = fit_model(config.model, fit, config, progress)
         baselines = {
@@ -158,7 +171,11 @@ def train(
             if name != config.model
         }
         return _publish(
-            folder, _Fitted(data, parts, split, fit, model, baselines), config, started, progress
+            folder,
+            _Fitted(data, parts, split, fit, model, baselines, notes),
+            config,
+            started,
+            progress,
         )
 
 
@@ -170,6 +187,7 @@ class _Fitted:
     fit: FitData
     model: Predictor
     baselines: Mapping[str, Predictor]
+    notes: Sequence[str]
 
 
 def _publish(
@@ -206,7 +224,12 @@ def _publish(
         num_rows=part_sizes(parts),
         num_families=part_sizes(parts, data.family_id),
         metrics=metrics,
-        notes=[*notes, *split_notes(data, fitted.split, parts)],
+        notes=[
+            *fitted.notes,
+            *cut_notes(predictions[0]),
+            *notes,
+            *split_notes(data, fitted.split, parts),
+        ],
         seconds=time.monotonic() - started,
     )
     with publishing(folder) as staged:

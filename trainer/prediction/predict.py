@@ -36,6 +36,11 @@ _LOCAL_ITEMS = "log2_local_items"
 _MOST_LAUNCHES = 8192
 """Launches that a model is asked about at a time, so that memory is bounded and progress is seen."""
 
+_CUT = (
+    "the kernel's source is longer than the model's context: what the model read is cut, its callees first, then "
+    "the middle of the kernel"
+)
+
 _PROGRESS_INTERVAL_S = 5.0
 """Seconds between two lines of progress."""
 
@@ -184,6 +189,7 @@ def _record(
             *one.asked.warnings,
             *_dimension_warning(one.request),
             *_array_warning(one.request),
+            *([_CUT] if times.is_cut[asked] else []),
             *([times.factor.said()] if times.factor is not None else []),
             *_least_warning(times, asked),
             *_best_warning(launches, times, best, order[0]),

@@ -38,6 +38,7 @@ class Times:
     ``least_ns``. ``unlike``: the launch is unlike the training data, and the interval is not
     calibrated there. ``bound``: what limits each. ``features``: those of ``run.known.names``.
     ``factor``: the kernel's own, if it was measured; the model's times and intervals have it in them.
+    ``is_cut``: the model read a part of the kernel's source only.
     """
 
     model_ns: Floats
@@ -48,6 +49,7 @@ class Times:
     unlike: npt.NDArray[np.bool_]
     features: Floats
     bound: tuple[Bound, ...]
+    is_cut: npt.NDArray[np.bool_]
     factor: KernelFactor | None = None
 
 
@@ -78,6 +80,7 @@ def predict_times(
         unlike=unlike_training(checked, run.known),
         features=checked,
         bound=tuple(bound_of(columns)),
+        is_cut=np.zeros(len(launches), dtype=bool) if said.is_cut is None else said.is_cut,
         factor=factor,
     )
 

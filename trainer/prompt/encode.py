@@ -26,7 +26,7 @@ from trainer.prompt.launch_numbers import LaunchNumbers, launch_numbers, widest_
 from trainer.prompt.source_pieces import plain_source
 from trainer.prompt.suffixes import Suffixes, joined, starts, text_suffixes
 from trainer.prompt.tokenizer import TextTokenizer, load_tokenizer, train_tokenizer
-from trainer.prompt.truncation import cut_source, is_hopeless
+from trainer.prompt.truncation import CHARACTERS_PER_TOKEN, cut_source, is_hopeless
 from trainer.regressor_config import PromptConfig
 
 FILE = "prompt.json"
@@ -39,12 +39,14 @@ class Encoded:
     Attributes:
         tokens: of the k launches; a group is a kernel on a device class that has one.
         kept: which rows they are, ascending, shape (k,).
+        is_cut: whether the source of its kernel was cut, shape (k,).
         num_truncated: groups whose source was cut.
         num_dropped: n - k: launches longer than the context.
     """
 
     tokens: Tokens
     kept: npt.NDArray[np.intp]
+    is_cut: npt.NDArray[np.bool_]
     num_truncated: int
     num_dropped: int
 
@@ -69,10 +71,26 @@ class Encoder:
         Raises:
             BadInput: A kernel comes without its source.
         """
+        return self._encoded(rows, keeps_all=False)
+
+    def encode_all(self, rows: Rows) -> Encoded:
+        """Return the tokens of all rows, for a model that must answer those that ``encode`` drops, too.
+
+        Sources are cut by the rule, whatever ``too_long`` says, and where not even the signature fits, the end
+        of the prefix and the beginning of the suffix go.
+
+        Raises:
+            BadInput: A kernel comes without its source.
+        """
+        return self._encoded(rows, keeps_all=True)
+
+    def _encoded(self, rows: Rows, *, keeps_all: bool) -> Encoded:
         kernels, kernel = distinct_kernels(rows)
-        prefixes = self._prefixes(kernels)
+        prefixes = self._prefixes(kernels, keeps_all=keeps_all)
         suffix = self._suffixes(kernels, kernel, launch_numbers(rows.samples))
         prefix_length = np.array([len(ids) for ids, _ in prefixes], dtype=np.int64)
+        if keeps_all:
+            suffix = suffix.last(self.config.max_tokens - prefix_length[kernel])
         whole = prefix_length[kernel] + np.diff(suffix.start)
         fits = (prefix_length[kernel] > 0) & (whole <= self.config.max_tokens)
         kept = np.flatnonzero(fits)
@@ -88,11 +106,14 @@ class Encoder:
                 group=group.astype(np.int64),
             ),
             kept=kept,
+            is_cut=np.array([cut for _, cut in prefixes], dtype=bool)[kernel[kept]],
             num_truncated=sum(prefixes[number][1] for number in used),
             num_dropped=len(rows) - len(kept),
         )
 
-    def _prefixes(self, kernels: Sequence[KernelText]) -> list[tuple[Ids, bool]]:
+    def _prefixes(
+        self, kernels: Sequence[KernelText], *, keeps_all: bool
+    ) -> list[tuple[Ids, bool]]:
         """Return each kernel's prefix and whether it was cut; an empty one where it cannot fit."""
         parts = [_prefix_parts(kernel, self.config) for kernel in kernels]
         texts = ["".join(part) for part in parts]
@@ -104,7 +125,7 @@ class Encoder:
         whole = dict(
             zip(short, self.tokenizer.ids([texts[number] for number in short]), strict=True)
         )
-        if self.config.too_long == "drop":
+        if self.config.too_long == "drop" and not keeps_all:
             return [(whole.get(number, joined([])), False) for number in range(len(kernels))]
         room = self.config.max_tokens - self._longest_suffixes(kernels)
         prefixes = []
@@ -112,8 +133,17 @@ class Encoder:
             if number in whole and len(whole[number]) <= most:
                 prefixes.append((whole[number], False))
             else:
-                prefixes.append((self._cut(kernels[number].name, parts[number], most), True))
+                ids = self._cut(kernels[number].name, parts[number], most)
+                if keeps_all and len(ids) == 0:
+                    ids = self._beginning(texts[number], most)
+                prefixes.append((ids, True))
         return prefixes
+
+    def _beginning(self, text: str, most: int) -> Ids:
+        """Return the first tokens of a prefix of which not even the signature fits."""
+        room = max(most, self.config.max_tokens // 2)
+        (ids,) = self.tokenizer.ids([text[: CHARACTERS_PER_TOKEN * room]])
+        return ids[:room]
 
     def _cut(self, kernel: str, part: tuple[str, str, str], most: int) -> Ids:
         before, after = self.tokenizer.ids([part[0], part[2]])

@@ -28,6 +28,16 @@ class Suffixes:
         at = np.arange(start[-1]) + np.repeat(self.start[:-1][index] - start[:-1], lengths)
         return Suffixes(ids=self.ids[at], values=self.values[at], start=start)
 
+    def last(self, most: npt.NDArray[np.int64]) -> Suffixes:
+        """Return the last ``most`` tokens of each suffix, shape (n,); the end is where its state is read."""
+        lengths = np.diff(self.start)
+        kept = np.minimum(lengths, most)
+        if np.array_equal(kept, lengths):
+            return self
+        start = starts(kept)
+        at = np.arange(start[-1]) + np.repeat(self.start[1:] - start[1:], kept)
+        return Suffixes(ids=self.ids[at], values=self.values[at], start=start)
+
 
 def starts(lengths: Sequence[int] | npt.NDArray[np.int64]) -> Starts:
     """Return where each of some sequences begins and the last one ends.

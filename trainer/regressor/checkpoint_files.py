@@ -94,8 +94,9 @@ def tensors_in(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
         raise BadInput(f"{path}: damaged or truncated: {str(error)[:200]}") from None
     except (pickle.UnpicklingError, AttributeError) as error:
         raise BadInput(
-            f"{path}: not plain tensors, and no other pickle is read: {str(error)[:200]}"
-        ) from None
+            f"{path}: damaged, or holds more than plain tensors, and no pickle that could run code is read: save the weights "
+            f"as {SAFETENSORS_FILE}, on a machine where you trust the file"
+        ) from error
 
 
 def _tensors_in_pickle(path: Path) -> list[tuple[str, torch.Tensor]]:

@@ -142,8 +142,8 @@ class Head(nn.Module):
 class SoftplusHead(nn.Module):
     """The paper's head: log2(us) = softplus(linear(state)), without features and offset.
 
-    It cannot say less than 1 us. The paper predicts no spread; ours is a second output, which its loss
-    need not train.
+    It cannot say less than 1 us. The paper predicts no spread; ours is a second output that reads the state and
+    moves nothing but itself, so that the time is fitted as in the paper.
 
     Source: LLMPerf, arXiv 2503.11244.
 
@@ -166,7 +166,7 @@ class SoftplusHead(nn.Module):
         """Return log2(ns) and spread, each of shape (b, m); ``features`` and ``offset`` are not read."""
         del features, offset
         with full_precision(state):
-            log2_us, raw = self.output(state).unbind(-1)
+            log2_us, raw = self.output(state)[..., 0], self.output(state.detach())[..., 1]
             return functional.softplus(log2_us) + _LOG2_NS_PER_US, _spread(raw, self.scale)
 
     def fit_features(self, features: Floats) -> None:

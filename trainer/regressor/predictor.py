@@ -7,8 +7,9 @@ that a thousand configs cost little more than one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -19,13 +20,10 @@ import torch
 from llmperf_common.features import named_features
 from trainer.data.tokens import Tokens
 from trainer.errors import BadInput
-from trainer.interface import Predicted, Predictor, Rows
+from trainer.interface import Floats, Predicted, Predictor, Rows
 from trainer.packing.batch import PackBatch, QueryBatch
-from trainer.packing.layout import pack_batch
-from trainer.packing.packs import Packs
-from trainer.packing.plan import packs_for
-from trainer.packing.queries import query_batch, query_packs_for
-from trainer.prompt.encode import Encoder
+from trainer.packing.prediction import pack_batches_for, query_batches_for
+from trainer.prompt.encode import Encoded, Encoder
 from trainer.registry import load_model
 from trainer.regressor.batch import AnyBatch, to_torch, to_torch_query
 from trainer.regressor.inference import predict as predict_batches
@@ -35,6 +33,8 @@ from trainer.regressor.weights import load_regressor, save_regressor
 from trainer.regressor_config import PackingConfig
 
 Rows64 = npt.NDArray[np.int64]
+Places = npt.NDArray[np.intp]
+Float32s = npt.NDArray[np.float32]
 
 NAME = "regressor"
 PROMPT_FOLDER = "prompt"
@@ -50,43 +50,60 @@ class RegressorPredictor:
         model: on the device that predicts.
         encoder: makes the tokens.
         packing: lengths of packs, and tokens of a forward pass.
-            offset: predicts what the model corrects; None where it predicts the whole time.
+        offset: predicts what the model corrects; None where it predicts the whole time.
+        saved_in: a folder that ``save`` copies; the weights on a GPU are rounded ones.
     """
 
     model: Regressor
     encoder: Encoder
     packing: PackingConfig
     offset: Predictor | None = None
+    saved_in: Path | None = None
     name: str = NAME
     refits: bool = False
 
     def predict(self, rows: Rows) -> Predicted:
-        """Return the time and spread of each row; a prompt that is too long is cut.
+        """Return the time and spread of each row; a prompt that is too long is cut, and the row says so.
 
         Raises:
             BadInput: A kernel comes without its source.
         """
         if len(rows) == 0:
             return Predicted(log2_ns=np.zeros(0), spread=np.zeros(0))
-        tokens = self.encoder.encode(rows).tokens
         offset = np.zeros(len(rows)) if self.offset is None else self.offset.predict(rows).log2_ns
         features = named_features(rows.features, self.model.spec.feature_names).astype(np.float32)
         offset32 = offset.astype(np.float32)
+        found, is_cut = np.empty((2, len(rows))), np.zeros(len(rows), dtype=bool)
+        for encoded, index in self._encoded(rows):
+            found[:, index] = self._answers(encoded.tokens, features[index], offset32[index])
+            is_cut[index] = encoded.is_cut
+        return Predicted(log2_ns=found[0], spread=found[1], is_cut=is_cut)
+
+    def _encoded(self, rows: Rows) -> Iterator[tuple[Encoded, Places]]:
+        """Give the rows as training read them, then those that it would have dropped; with their places."""
+        encoded = self.encoder.encode(rows)
+        if len(encoded.kept):
+            yield encoded, encoded.kept
+        left = np.setdiff1d(np.arange(len(rows)), encoded.kept)
+        if len(left):
+            yield self.encoder.encode_all(rows.take(left)), left
+
+    def _answers(self, tokens: Tokens, features: Float32s, offset: Float32s) -> Floats:
+        """Return log2(ns) and spread of n launches, shape (2, n)."""
         order: list[Rows64] = []
 
         def batches() -> Iterator[AnyBatch]:
             for batch in self._batches(tokens):
                 order.append(batch.row[batch.row >= 0])
                 if isinstance(batch, PackBatch):
-                    yield to_torch(batch, features, offset32, self._device)
+                    yield to_torch(batch, features, offset, self._device)
                 else:
-                    yield to_torch_query(batch, features, offset32, self._device)
+                    yield to_torch_query(batch, features, offset, self._device)
 
-        log2_ns, spread = predict_batches(self.model, batches())
-        place = np.concatenate(order)
-        found = np.empty((2, len(rows)))
-        found[0, place], found[1, place] = log2_ns, spread
-        return Predicted(log2_ns=found[0], spread=found[1])
+        answers = predict_batches(self.model, batches())
+        found = np.empty((2, len(tokens)))
+        found[:, np.concatenate(order)] = answers
+        return found
 
     def _batches(self, tokens: Tokens) -> Iterator[PackBatch | QueryBatch]:
         """Give the forward passes over all launches.
@@ -98,30 +115,19 @@ class RegressorPredictor:
         rows = np.arange(len(tokens))
         cached = self.model.takes_cache and (tokens.num_groups == 1 or self._device.type == "cpu")
         if self.model.spec.config.reads == "query" or cached:
-            packs, shape = query_packs_for(tokens, rows, self.packing)
-            for some in self._by_length(
-                packs, lambda length: shape.kernels_per_pass(length, self.packing)
-            ):
-                yield query_batch(some, tokens, shape)
-            return
-        packs = packs_for(tokens, rows, self.packing)
-        for some in self._by_length(packs, lambda length: self.packing.tokens_per_pass // length):
-            yield pack_batch(some, tokens)
+            yield from query_batches_for(tokens, rows, self.packing)
+        else:
+            yield from pack_batches_for(tokens, rows, self.packing)
 
     @property
     def _device(self) -> torch.device:
         return next(self.model.parameters()).device
 
-    @staticmethod
-    def _by_length(packs: Packs, per_pass: Callable[[int], int]) -> Iterator[Packs]:
-        for length in np.unique(packs.length).tolist():
-            index = np.flatnonzero(packs.length == length)
-            width = max(1, per_pass(length))
-            for first in range(0, len(index), width):
-                yield packs.take(index[first : first + width])
-
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder with our head, the prompt and the offset's model beside it."""
+        if self.saved_in is not None:
+            shutil.copytree(self.saved_in, folder, dirs_exist_ok=True)
+            return
         save_regressor(self.model, folder)
         (folder / PROMPT_FOLDER).mkdir(exist_ok=True)
         self.encoder.save(folder / PROMPT_FOLDER)
@@ -132,6 +138,16 @@ class RegressorPredictor:
             self.offset.save(folder / OFFSET_FOLDER)
         facts = {"schema": 1, "packing": self.packing.model_dump(mode="json"), "offset": offset}
         (folder / FACTS_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+    def read_back(self, folder: Path) -> Self:
+        """Write the model into ``folder`` and return what ``load`` makes of it: what users will have.
+
+        On a GPU that is not the fitted model: its weights are rounded there.
+        """
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        self.save(folder)
+        return replace(type(self).load(folder), saved_in=folder)
 
     @classmethod
     def load(cls, folder: Path) -> Self:

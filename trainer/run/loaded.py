@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -56,6 +57,7 @@ class LoadedRun:
         kernels: the kernels that were fitted (``KERNEL_COLUMNS``).
         few_shot: how kernels differ from their predictions; None from an earlier release, or from too few kernels.
         factors: those of kernels that were measured since (``llmperf calibrate``), or None.
+        notes: what a reader of its numbers must know whatever it is scored on.
     """
 
     folder: Path
@@ -70,6 +72,7 @@ class LoadedRun:
     kernels: pa.Table
     few_shot: FewShot | None = None
     factors: KernelFactors | None = None
+    notes: tuple[str, ...] = ()
 
 
 class _Baselines(Mapping[str, Predictor]):
@@ -136,6 +139,7 @@ def load_run(folder: Path) -> LoadedRun:
         kernels=kernels,
         few_shot=few_shot,
         factors=KernelFactors.load(folder),
+        notes=tuple(origin_notes(content)),
     )
 
 
@@ -145,6 +149,22 @@ def _as_a_run(folder: Path) -> Iterator[None]:
         yield
     except ConfigError as error:  # of the run's config, not of this command's
         raise BadInput(f"{folder}: not a readable run: {error}") from None
+
+
+def origin_notes(content: Mapping[str, Any]) -> list[str]:
+    """Say what the weights of a published architecture started from, by the content of ``config.json``."""
+    config = content.get("config", {})
+    backbone = config.get("regressor", {}).get("backbone")
+    if config.get("model") != "regressor" or backbone not in ("codegen", "auto"):
+        return []
+    init = content.get("init")
+    if init is None:
+        return [
+            f"weights: backbone {backbone} started from random weights (--init random), not from a pretrained model"
+        ]
+    return [
+        f"weights: backbone {backbone} started from the checkpoint {init['name']} (digest {init['digest']})"
+    ]
 
 
 def _check_whole(folder: Path) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from trainer.errors import BadInput
-from trainer.regressor.attention import Mask, attend
+from trainer.regressor.attention import LEAST_HEAD, Mask, attend
 from trainer.regressor.backbones.base import Backbone, run_block, states_at
 from trainer.regressor.backbones.rotary import angles, rotate
 from trainer.regressor.precise import PreciseLayerNorm
@@ -188,6 +188,7 @@ class CodeGenBackbone(Backbone):
         self.shape = shape
         self.width = shape.width
         self.checkpointing = checkpointing
+        self.takes_blocks = shape.width // shape.heads >= LEAST_HEAD
         self.embedding = nn.Embedding(shape.vocabulary, shape.width)
         self.blocks = nn.ModuleList(CodeGenBlock(shape) for _ in range(shape.depth))
         self.norm = PreciseLayerNorm(shape.width, eps=shape.epsilon)

@@ -16,7 +16,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from llmperf_common.extras import require
 from trainer.errors import BadInput
-from trainer.regressor.attention import Mask, dense_mask
+from trainer.regressor.attention import LEAST_HEAD, Mask, dense_mask
 from trainer.regressor.backbones.base import Backbone, states_at
 from trainer.regressor.precise import widen
 from trainer.regressor.prefix_cache import PrefixCache
@@ -46,7 +46,10 @@ class AutoBackbone(Backbone):
         self.model = _from_config(config)
         self.width = _width_of(self.model)
         self.takes_cache = False
-        self.takes_blocks = bool(getattr(self.model, "_supports_flex_attn", False))
+        self.takes_blocks = (
+            bool(getattr(self.model, "_supports_flex_attn", False))
+            and _head_dims(self.model.config) >= LEAST_HEAD
+        )
         if checkpointing:
             self.model.gradient_checkpointing_enable(
                 gradient_checkpointing_kwargs={"use_reentrant": False}
@@ -122,6 +125,13 @@ def _width_of(model: Any) -> int:
         return int(model.get_input_embeddings().weight.shape[1])
     except (AttributeError, NotImplementedError):
         raise BadInput(f"{type(model).__name__} has no token embedding: it reads no text") from None
+
+
+def _head_dims(config: Any) -> int:
+    """Return the dimensions of an attention head; 0 where the config does not say."""
+    named = getattr(config, "head_dim", None)
+    heads = getattr(config, "num_attention_heads", 0)
+    return int(named or (config.hidden_size // heads if heads else 0))
 
 
 def _trial(backbone: Backbone) -> float:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from trainer.errors import BadInput
-from trainer.regressor.attention import Mask, attend
+from trainer.regressor.attention import LEAST_HEAD, Mask, attend
 from trainer.regressor.backbones.base import Backbone, run_block, states_at
 from trainer.regressor.backbones.rotary import angles, rotate
 from trainer.regressor.precise import PreciseLayerNorm
@@ -100,6 +100,7 @@ class SmallBackbone(Backbone):
         self.width = width
         self.checkpointing = checkpointing
         self.head_dims = width // heads
+        self.takes_blocks = self.head_dims >= LEAST_HEAD
         self.embedding = nn.Embedding(vocabulary, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
         self.norm = PreciseLayerNorm(width)

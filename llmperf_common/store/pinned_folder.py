@@ -1,0 +1,76 @@
+"""A folder held open, so that it is known again: whatever its path leads to later.
+
+Owns how a collector notices that a mount went or that the folder was moved. What it then says: ``filesystem.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedFolder:
+    """A folder as it was when it was opened.
+
+    Attributes:
+        descriptor: of the folder; its owner closes it.
+        base: leads to it as long as the descriptor is open, also after a move or ``umount -l``.
+        device: of its file system.
+        inode: of the folder.
+        name: a file in it that never changes.
+        content: of this file.
+    """
+
+    descriptor: int
+    base: Path
+    device: int
+    inode: int
+    name: str
+    content: bytes
+
+    @classmethod
+    def open(cls, root: Path, name: str) -> PinnedFolder:
+        """Open ``root``, which has a file ``name``. Raises OSError."""
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            base = Path(f"/proc/self/fd/{descriptor}")
+            found, content = os.fstat(descriptor), (base / name).read_bytes()
+        except OSError:
+            os.close(descriptor)
+            raise
+        return cls(
+            descriptor=descriptor,
+            base=base,
+            device=found.st_dev,
+            inode=found.st_ino,
+            name=name,
+            content=content,
+        )
+
+    def why_lost(self, root: Path) -> str:
+        """Say why ``root`` leads no longer to this folder; empty where it does."""
+        try:
+            found = root.stat()
+        except OSError as error:
+            return f"{error.strerror}{self._whereabouts()}"
+        if not self._is_at(found):
+            return f"another folder is in its place{self._whereabouts()}"
+        try:
+            content = (self.base / self.name).read_bytes()
+        except OSError as error:
+            return f"{self.name}: {error.strerror}"
+        return "" if content == self.content else f"its {self.name} is another one"
+
+    def _is_at(self, found: os.stat_result) -> bool:
+        return (found.st_dev, found.st_ino) == (self.device, self.inode)
+
+    def _whereabouts(self) -> str:
+        """Say where the folder is now, if it has a name."""
+        with contextlib.suppress(OSError):
+            now = self.base.readlink()
+            if self._is_at(now.stat()):
+                return f"; it is now {now}"
+        return ""
