@@ -126,3 +126,14 @@ def test_a_barrier_that_not_all_reach_leaves_counts_or_a_reason(ref: DeviceRef) 
             assert outcome.active_items == size - 7
         else:
             assert outcome.detail
+
+
+def test_an_index_below_the_start_ends_and_is_one_sector(ref: DeviceRef) -> None:
+    kernel = kernel_of(
+        "__kernel void k(__global const ulong *a, __global ulong *c, int n) { int i = get_global_id(0); c[i] = a[i - n] + a[i - 1]; }"
+    )
+    (work,) = count_work(kernel, configs_of(kernel, 128), ref, timeout_s=6)
+    assert isinstance(work, Work), work
+    assert work.global_loads == 2 * 128
+    # Of a[i - n] each warp touches 8 sectors; a[i - 1] begins one earlier.
+    assert work.global_load_sectors == 4 * (8 + 9)

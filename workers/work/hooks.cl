@@ -255,9 +255,10 @@ __attribute__((noinline)) void lp_see(lp_ctx *c, uint k, uint site, ulong at, ul
         return;
     volatile __global uint *count = c->seen + ((c->number * LP_SEEN + site) * LP_TURNS + slot);
     volatile __global uint *set = c->set + (site * LP_TURNS + slot) * 64;
-    uint last = (uint)((at + bytes - 1) >> 5);
-    for (uint sector = (uint)(at >> 5); sector <= last; ++sector) {
-        uint mark = sector ^ k << 28, known = *count & 0xffffu, kept = min(known, 64u);
+    // Counted, not compared with the last: below the start of a buffer that is the largest number there is.
+    uint first = (uint)(at >> 5), number = (uint)((at + bytes - 1) >> 5) - first;
+    for (uint b = 0; b <= number; ++b) {
+        uint mark = (first + b) ^ k << 28, known = *count & 0xffffu, kept = min(known, 64u);
         bool has_line = false, has_sector = false;
         for (uint j = 0; j < kept && !has_sector; ++j) {
             has_line |= set[j] >> 2 == mark >> 2;
@@ -278,7 +279,8 @@ __attribute__((noinline)) ulong lp_stored(lp_ctx *c, uint k, ulong at, ulong byt
     __global const ulong *d = c->in + LP_DESCRIBED + LP_WORDS * k;
     if (d[5]) {
         volatile __global ulong *kept = c->kept + d[5] + (folded >> 5);
-        ulong first = at >> 5, number = ((at + bytes - 1) >> 5) - first;
+        ulong first = at >> 5;
+        uint number = (uint)((at + bytes - 1) >> 5) - (uint)first;
         for (ulong b = 0; b <= number; ++b) {
             ulong mark = (first + b) << 16 | c->epoch;
             if (kept[b] != mark) {
