@@ -16,6 +16,7 @@ import pydantic
 from llmperf_common.analysis import Analysis
 from llmperf_common.failures import Failure
 from llmperf_common.records import Device, Kernel, KernelResources, LaunchConfig, Timing
+from llmperf_common.work import Work
 from workers.config import TimingConfig
 from workers.device.interface import ProbeRecord
 
@@ -82,8 +83,32 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CountJob:
+    """To a counting child: count what ``configs`` of ``kernel`` execute.
+
+    ``without_barriers``: its work-items run one after another in any case.
+    """
+
+    kernel: Kernel
+    configs: tuple[LaunchConfig, ...]
+    without_barriers: bool = False
+    count: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """From a counting child: what the first of the job's configs execute, or why that is not known.
+
+    One after each config, since the next may never end; the one that ``is_last`` has them all.
+    """
+
+    outcomes: tuple[Work | Failure, ...]
+    is_last: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerReady:
-    """From a compile or analysis child: from here on, time is the job's and no longer the start-up's.
+    """From a compile, analysis or counting child: from here on, time is the job's and no longer the start-up's.
 
     From a compile child also when a build is done and only its resources are not yet known.
     """
@@ -232,11 +257,12 @@ class ChildCrashed:
     """The exception in one line."""
 
 
-ToChild = CompileJob | AnalyseJob | ReachJob | PeaksJob | RunJob
+ToChild = CompileJob | AnalyseJob | ReachJob | CountJob | PeaksJob | RunJob
 FromChild = (
     CompilerReady
     | Analysed
     | Reached
+    | Counted
     | Compiled
     | CompileFailed
     | ChildReady
@@ -258,6 +284,8 @@ _MESSAGES: dict[str, type] = {
         Analysed,
         ReachJob,
         Reached,
+        CountJob,
+        Counted,
         PeaksJob,
         RunJob,
         CompilerReady,

@@ -15,6 +15,7 @@ from tests.side_files import (
     read_source,
     sizes_of,
 )
+from tests.side_work import FIELDS
 
 KERNEL_KEYS = {
     "name",
@@ -26,7 +27,10 @@ KERNEL_KEYS = {
     "reads",
     "data_dependent",
     "extent",
+    "work",
 }
+RACES = {"bfs_frontier", "peak_cmpxchg"}
+"""How many atomic operations these do follows from who comes first."""
 POLYNOMIAL_KEYS = {"constant", "terms"}
 CAP_KEYS = {"cap_constant", "cap_terms"}
 SIDE_KERNELS = read_side_files()
@@ -81,6 +85,16 @@ def test_kernel_table_is_well_formed(kernel: SideKernel) -> None:
     buffers = {p.name for p in kernel.parameters if p.space in {"global", "constant"}}
     assert kernel.table["writes"], "a kernel that writes nothing measures nothing"
     assert set(kernel.table["reads"]) | set(kernel.table["writes"]) == buffers
+
+
+@each_kernel
+def test_the_work_is_told_in_known_words(kernel: SideKernel) -> None:
+    table = kernel.table["work"]
+    assert set(table) <= {"where", *FIELDS}
+    assert "active" in table
+    assert ("stores" in table) or ("atomics" in table) or kernel.name in RACES
+    assert ("loads" in table) == ("load_bytes" in table)
+    assert ("stores" in table) == ("store_bytes" in table)
 
 
 @each_kernel

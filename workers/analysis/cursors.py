@@ -6,6 +6,7 @@ Part of the door ``clang_parse.py``: what an expression is, below casts and pare
 from __future__ import annotations
 
 import ctypes
+import re
 from typing import Any
 
 from clang import cindex
@@ -20,6 +21,9 @@ ARRAYS = frozenset({112, 114, 115, 116})
 _VECTORS = frozenset({113, 176})
 _TYPES = frozenset({2, 3, 5, TYPE_REF})
 """Structures, unions, enumerations. Libclang shows each nested one twice: who goes into them visits 2^n."""
+COMPOUND, IF, WHILE, DO, FOR = 202, 205, 207, 208, 209
+LABEL, CASE, DEFAULT, SWITCH, _DECL_STMT = 201, 203, 204, 206, 231
+_NESTING = frozenset({IF, WHILE, FOR, LABEL, CASE, DEFAULT, SWITCH})
 _BARRIERS = frozenset({"barrier", "work_group_barrier"})
 
 
@@ -151,6 +155,16 @@ def text_range(cursor: Any) -> tuple[int, int]:
     """Return the byte offsets of a cursor in the file."""
     extent = cursor.extent
     return _file_offset(extent.start), _file_offset(extent.end)
+
+
+def statement_end(raw: bytes, statement: Any, end: int) -> int:
+    """Return where a statement that libclang ends at ``end`` does: the range of an expression leaves out its semicolon."""
+    while statement._kind_id in _NESTING:
+        statement = children_of(statement)[-1]
+    if statement._kind_id in {COMPOUND, _DECL_STMT}:
+        return end
+    match = re.compile(rb"\s*;").match(raw, end)
+    return match.end() if match and not raw[:end].endswith(b";") else end
 
 
 def _file_offset(location: Any) -> int:

@@ -6,7 +6,6 @@ Owns which cursors are accesses, addresses and loops; part of the door ``clang_p
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -14,7 +13,10 @@ from typing import Any
 from workers.analysis.calls import CallRewriter
 from workers.analysis.cursors import (
     CALL,
+    COMPOUND,
+    DO,
     FIRST_ATTRIBUTE,
+    FOR,
     MEMBER,
     PAREN,
     REFERENCE,
@@ -22,6 +24,7 @@ from workers.analysis.cursors import (
     TYPE_REF,
     UNEXPOSED,
     VARIABLE,
+    WHILE,
     children_of,
     decayed_array,
     has_barrier,
@@ -30,15 +33,13 @@ from workers.analysis.cursors import (
     is_dereference,
     is_division,
     lies_behind_pointer,
+    statement_end,
     text_range,
 )
 from workers.analysis.rewriter import CONTEXT, Rewriter
 from workers.clang_nodes import Space, TypeClass
 
-_COMPOUND, _IF, _WHILE, _DO, _FOR = 202, 205, 207, 208, 209
-_LABEL, _CASE, _DEFAULT, _SWITCH, _DECL_STMT = 201, 203, 204, 206, 231
 _SIZEOF, _RETURN = 136, 214
-_NESTING = frozenset({_IF, _WHILE, _FOR, _LABEL, _CASE, _DEFAULT, _SWITCH})
 _OWN = frozenset({Space.LOCAL, Space.PRIVATE})
 
 
@@ -56,21 +57,31 @@ class FunctionWalk:
     Args:
         rewriter: of the file.
         is_defined: whether the file defines a function of this name.
+        calls: what calls become; None: what the memory analysis makes of them.
+        leave: what the kernel does before it returns.
     """
 
-    def __init__(self, rewriter: Rewriter, is_defined: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        rewriter: Rewriter,
+        is_defined: Callable[[str], bool],
+        *,
+        calls: CallRewriter | None = None,
+        leave: str = f"lp_end({CONTEXT});",
+    ) -> None:
         self._rewriter = rewriter
         self._edits = rewriter.edits
         self._sites = rewriter.sites
         self._type = rewriter.type
-        self._calls = CallRewriter(rewriter, is_defined)
+        self._calls = calls or CallRewriter(rewriter, is_defined)
+        self._leave = leave
         self._is_kernel = False
 
     def rewrite(self, body: Any, *, is_kernel: bool) -> None:
         """Instrument one function's body; a kernel hands in its record at its end. Raises UnresolvedError."""
         self._is_kernel = is_kernel
         if is_kernel:
-            self._edits.close(text_range(body)[1] - 1, f" lp_end({CONTEXT}); ")
+            self._edits.close(text_range(body)[1] - 1, f" {self._leave} ")
         self._visit(body)
 
     def _visit(self, cursor: Any, use: _Use = _Use.WHOLE) -> None:
@@ -91,7 +102,7 @@ class FunctionWalk:
         elif kind == CALL:
             for child, is_part in self._calls.rewrite(cursor):
                 self._visit(child, _Use.PART if is_part else _Use.WHOLE)
-        elif kind in {_WHILE, _DO, _FOR}:
+        elif kind in {WHILE, DO, FOR}:
             self._visit_loop(cursor)
         elif kind != VARIABLE or self._type(cursor).space is not Space.CONSTANT:
             # The initialiser of a constant is computed before the kernel runs.
@@ -100,8 +111,8 @@ class FunctionWalk:
     def _visit_other(self, cursor: Any) -> None:
         if cursor._kind_id == _RETURN and self._is_kernel:
             start, end = text_range(cursor)
-            self._edits.insert(start, f"{{ lp_end({CONTEXT}); ")
-            self._edits.close(self._statement_end(cursor, end), " }")
+            self._edits.insert(start, f"{{ {self._leave} ")
+            self._edits.close(statement_end(self._edits.raw, cursor, end), " }")
         if is_division(cursor):
             self._guard_division(cursor)
         for child in children_of(cursor):
@@ -197,29 +208,20 @@ class FunctionWalk:
 
     def _visit_loop(self, cursor: Any) -> None:
         children = children_of(cursor)
-        body = children[0] if cursor._kind_id == _DO else children[-1]
+        body = children[0] if cursor._kind_id == DO else children[-1]
         # Leaving a loop early where work-items meet at a barrier would leave the others waiting.
         hook = f"if (lp_turn({CONTEXT})) break; "
         if has_barrier(body):
             hook = f"lp_count({CONTEXT}); "
             self._sites.has_uncut_loops = True
         start, end = text_range(body)
-        if body._kind_id == _COMPOUND:
+        if body._kind_id == COMPOUND:
             self._edits.insert(start + 1, f" {hook}")
         else:
             self._edits.insert(start, f"{{ {hook}")
-            self._edits.close(self._statement_end(body, end), " }")
+            self._edits.close(statement_end(self._edits.raw, body, end), " }")
         for child in children:
             self._visit(child)
-
-    def _statement_end(self, statement: Any, end: int) -> int:
-        """Libclang's range of an expression statement leaves out its semicolon."""
-        while statement._kind_id in _NESTING:
-            statement = children_of(statement)[-1]
-        if statement._kind_id in {_COMPOUND, _DECL_STMT}:
-            return end
-        match = re.compile(rb"\s*;").match(self._edits.raw, end)
-        return match.end() if match and not self._edits.raw[:end].endswith(b";") else end
 
     # -- what things are ---------------------------------------------------------------------
 

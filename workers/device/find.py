@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from workers.device.candidates import AbsentSource, Candidate, Candidates, Source, candidates
 from workers.device.interface import Compiler, DeviceRef, Prober, Session
@@ -25,6 +26,9 @@ from workers.device.runtime_probe import (
     Tell,
     probe_runtime,
 )
+
+if TYPE_CHECKING:
+    from workers.device.opencl_virtual import OpenclVirtualDevice
 
 SELECTORS = "auto, pocl, cpu, cuda[:N] or replay:FILE"
 _CPU_SELECTORS = ("pocl", "cpu")
@@ -157,6 +161,16 @@ def open_prober(ref: DeviceRef) -> Prober:
     from workers.device.opencl_probe import OpenclProber  # noqa: PLC0415
 
     return OpenclProber(ref)
+
+
+def open_virtual(ref: DeviceRef) -> OpenclVirtualDevice:
+    """Open the CPU device that ``ref`` names for virtual launches, in this process. Raises as ``open_prober`` does."""
+    if ref.selector.startswith(SELECTOR_PREFIX):
+        raise LookupError("a replay device cannot count")
+    _enter_environment(ref)
+    from workers.device.opencl_virtual import OpenclVirtualDevice  # noqa: PLC0415
+
+    return OpenclVirtualDevice(ref)
 
 
 def _enter_environment(ref: DeviceRef) -> None:

@@ -1,0 +1,312 @@
+"""Basic blocks of a kernel's text: where a counter stands, and what one execution of the block does.
+
+Owns the walk that finds blocks, inserts their counters and hands operations and accesses to ``costs.py``. What
+follows a ``return``, ``break`` or ``continue`` is a block of its own, and so is the operand that ``&&``, ``||`` and
+``?:`` may leave out: a counter and the text then say exactly how often each operation ran.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from clang import cindex
+
+from workers.analysis.cursors import (
+    CALL,
+    CASE,
+    COMPOUND,
+    DEFAULT,
+    DO,
+    FOR,
+    IF,
+    LABEL,
+    MEMBER,
+    SUBSCRIPT,
+    SWITCH,
+    UNARY,
+    VARIABLE,
+    WHILE,
+    children_of,
+    statement_end,
+    text_range,
+)
+from workers.analysis.rewriter import CONTEXT, Rewriter
+from workers.clang_nodes import Space, TypeClass, TypeFacts
+from workers.work.costs import Costs
+
+_CONDITIONAL, _BINARY, _COMPOUND_ASSIGN = 116, 114, 115
+_DECL_STMT, _NULL_STMT = 231, 230
+_LEAVES_LOOP = frozenset({211, 212})
+"""``continue`` and ``break``."""
+_LEAVES_FUNCTION = frozenset({210, 213, 214})
+"""Both ``goto``s and ``return``."""
+_LOOPS = frozenset({WHILE, DO, FOR})
+_SIZEOF = 136
+_FIRST_INVALID, _LAST_INVALID = 70, 73
+_LOGICAL_AND, _LOGICAL_OR = 20, 21
+_COSTLY = frozenset({CALL, SUBSCRIPT, MEMBER, UNARY, _BINARY, _COMPOUND_ASSIGN, _CONDITIONAL})
+
+
+@dataclass(slots=True, kw_only=True)
+class Block:
+    """Statements that run equally often.
+
+    ``tally``: what one execution does, by the names of ``costs.py``. ``turn``: the block that counts the turns of the
+    innermost loop around it, or the calls of its function. ``is_turn``: it is the body of a loop.
+    """
+
+    number: int
+    turn: int
+    is_turn: bool = False
+    tally: Counter[str] = field(default_factory=Counter)
+
+
+class BlockWalk:
+    """Numbers the blocks of all functions of a file and inserts their counters.
+
+    Args:
+        rewriter: of the file. Its other edits must come later: a counter stands outside of them.
+    """
+
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._rewriter = rewriter
+        self._edits = rewriter.edits
+        self._costs = Costs(rewriter, self._expression)
+        self.blocks: list[Block] = []
+        self._spans: list[tuple[int, int, Block]] = []
+        self._turn: Block | None = None
+
+    @property
+    def uses(self) -> dict[tuple[int, int], str]:
+        """Whether what stands at a range of the text loads, stores, or does both."""
+        return self._costs.uses
+
+    def block_at(self, offset: int) -> Block:
+        """Return the block that a place of the text belongs to."""
+        inside = [one for one in self._spans if one[0] <= offset < one[1]]
+        return max(enumerate(inside), key=lambda one: (one[1][0], one[0]))[1][2]
+
+    def walk(self, body: Any) -> None:
+        """Insert the counters of one function's body."""
+        start, end = text_range(body)
+        self._turn = None
+        entry = self._new(start, end)
+        self._turn = entry
+        entry.turn = entry.number
+        self._edits.insert(start + 1, f" {_count(entry)};")
+        self._compound(body, entry)
+
+    def copy(self, cursor: Any, pointers: list[TypeFacts]) -> Block:
+        """Return a block that counts the elements a work-item's share of a work-group's copy has."""
+        start, _ = text_range(cursor)
+        self._turn = None
+        block = self._new(start, start)
+        for kind, use in zip(pointers, ("store", "load"), strict=True):
+            if kind.pointee is not None:
+                self._costs.memory(kind.pointee.space, 1, kind.pointee.size_bytes, block, use)
+        return block
+
+    def _new(self, start: int, end: int, *, is_turn: bool = False) -> Block:
+        number = len(self.blocks)
+        turn = number if is_turn or self._turn is None else self._turn.number
+        block = Block(number=number, turn=turn, is_turn=is_turn)
+        self.blocks.append(block)
+        self._spans.append((start, end, block))
+        return block
+
+    # -- statements ----------------------------------------------------------------------------
+
+    def _compound(self, compound: Any, block: Block) -> None:
+        end = text_range(compound)[1]
+        has_left = False
+        for statement in children_of(compound):
+            start = text_range(statement)[0]
+            if has_left and statement._kind_id not in {LABEL, CASE, DEFAULT, _NULL_STMT}:
+                block = self._new(start, end)
+                self._edits.insert(start, f"{_count(block)}; ")
+            block, has_left = self._statement(statement, block, end)
+
+    def _statement(self, statement: Any, block: Block, end: int) -> tuple[Block, bool]:
+        """Walk one statement; return the block that it ends in, and whether it may not come to its end."""
+        kind, children = statement._kind_id, children_of(statement)
+        if kind in {LABEL, CASE, DEFAULT}:
+            return self._labelled(statement, block, end)
+        if kind == COMPOUND:
+            self._compound(statement, block)
+        elif kind == IF:
+            self._expression(children[0], block)
+            for branch in children[1:]:
+                self._branch(branch)
+        elif kind in _LOOPS:
+            self._loop(statement, block)
+        elif kind == SWITCH:
+            self._expression(children[0], block)
+            self._compound(children[-1], block)
+        else:
+            self._expression(statement, block)
+        return block, _may_leave(statement)
+
+    def _labelled(self, statement: Any, block: Block, end: int) -> tuple[Block, bool]:
+        """Walk what stands after a label: it may be jumped to."""
+        inner = children_of(statement)
+        if not inner:
+            return block, False
+        below = inner[-1]
+        if below._kind_id in {LABEL, CASE, DEFAULT}:
+            return self._labelled(below, block, end)
+        start = text_range(below)[0]
+        block = self._new(start, end)
+        self._edits.insert(start, f"{_count(block)}; ")
+        return self._statement(below, block, end)
+
+    def _branch(self, statement: Any, *, is_turn: bool = False) -> Block:
+        """Walk a statement that may not run as often as what is around it."""
+        start, end = text_range(statement)
+        block = self._new(start, end + 1, is_turn=is_turn)
+        outer = self._turn
+        if is_turn:
+            self._turn = block
+        if statement._kind_id == COMPOUND:
+            self._edits.insert(start + 1, f" {_count(block)};")
+        else:
+            self._edits.insert(start, f"{{ {_count(block)}; ")
+            self._edits.close(statement_end(self._edits.raw, statement, end), " }")
+        self._statement(statement, block, end)
+        self._turn = outer
+        return block
+
+    def _loop(self, statement: Any, block: Block) -> None:
+        """Walk a loop. Its condition runs once more than its body, unless something else leaves it."""
+        kind, children = statement._kind_id, children_of(statement)
+        body = children[0] if kind == DO else children[-1]
+        parts = {"condition": children[-1] if kind == DO else children[0]}
+        if kind == FOR:
+            parts = _for_parts(self._edits.raw, statement, children[:-1])
+        if "start" in parts:
+            self._expression(parts["start"], block)
+        turn = self._branch(body, is_turn=True)
+        outer, self._turn = self._turn, turn
+        is_plain = not _contains(body, _LEAVES_FUNCTION) and not _breaks(body)
+        if "step" in parts:
+            self._spans.append((*text_range(parts["step"]), turn))
+            if not _breaks(body) and not _contains(body, _LEAVES_FUNCTION):
+                self._expression(parts["step"], turn)
+            else:
+                self._optional(parts["step"])
+        if "condition" in parts:
+            if kind == DO and is_plain:
+                self._spans.append((*text_range(parts["condition"]), turn))
+                self._expression(parts["condition"], turn)
+            else:
+                self._optional(parts["condition"])
+        self._turn = outer
+
+    # -- expressions -----------------------------------------------------------------------------
+
+    def _expression(self, cursor: Any, block: Block) -> None:
+        """Walk an expression that runs with ``block``: operands that may be left out get blocks."""
+        kind = cursor._kind_id
+        if kind == _SIZEOF:
+            return
+        children = children_of(cursor)
+        if kind == _CONDITIONAL and len(children) == 3:
+            self._expression(children[0], block)
+            is_vector = self._rewriter.type(children[0]).shape is TypeClass.VECTOR
+            for child in children[1:]:
+                if is_vector:
+                    self._expression(child, block)
+                else:
+                    self._optional(child)
+        elif kind == _BINARY and self._costs.operator(cursor) in {_LOGICAL_AND, _LOGICAL_OR}:
+            self._expression(children[0], block)
+            self._optional(children[1])
+        elif kind == _DECL_STMT:
+            for variable in children:
+                self._initialiser(variable, block)
+        else:
+            self._costs.add(cursor, block)
+
+    def _initialiser(self, variable: Any, block: Block) -> None:
+        if variable._kind_id != VARIABLE or self._rewriter.type(variable).space is Space.CONSTANT:
+            return  # made before the kernel runs
+        value = cindex.conf.lib.clang_Cursor_getVarDeclInitializer(variable)
+        if not _FIRST_INVALID <= value._kind_id <= _LAST_INVALID:
+            value._tu = variable._tu
+            self._expression(value, block)
+
+    def _optional(self, cursor: Any) -> None:
+        if not _contains(cursor, _COSTLY):
+            return
+        start, end = text_range(cursor)
+        block = self._new(start, end)
+        self._edits.insert(start, f"({_count(block)}, ")
+        self._edits.close(end, ")")
+        self._expression(cursor, block)
+
+
+def _count(block: Block) -> str:
+    return f"lp_count_block({CONTEXT}, {block.number})"
+
+
+def _contains(cursor: Any, kinds: frozenset[int]) -> bool:
+    stack = [cursor]
+    while stack:
+        one = stack.pop()
+        if one._kind_id in kinds:
+            return True
+        stack.extend(children_of(one))
+    return False
+
+
+def _may_leave(statement: Any) -> bool:
+    """Whether what follows may not run: a jump out of the statement stands in it."""
+    stack = [(statement, False)]
+    while stack:
+        one, is_inside = stack.pop()
+        kind = one._kind_id
+        if kind in _LEAVES_FUNCTION or (kind in _LEAVES_LOOP and not is_inside):
+            return True
+        inside = is_inside or kind in _LOOPS
+        if kind == SWITCH:
+            # `break` ends the switch; `continue` does not.
+            if any(_contains(child, frozenset({211})) and not inside for child in children_of(one)):
+                return True
+            inside = True
+        stack.extend((child, inside) for child in children_of(one))
+    return False
+
+
+def _breaks(body: Any) -> bool:
+    """Whether a loop's body has a ``break`` of that loop."""
+    stack = [body]
+    while stack:
+        one = stack.pop()
+        if one._kind_id == 212:
+            return True
+        if one._kind_id not in {*_LOOPS, SWITCH}:
+            stack.extend(children_of(one))
+    return False
+
+
+def _for_parts(raw: bytes, statement: Any, header: list[Any]) -> dict[str, Any]:
+    """Tell the parts of a ``for``; libclang leaves out the empty ones without saying which."""
+    at = raw.index(b"(", text_range(statement)[0])
+    depth, ends = 0, []
+    for offset in range(at, len(raw)):
+        letter = raw[offset : offset + 1]
+        if letter in b"([{":
+            depth += 1
+        elif letter in b")]}":
+            depth -= 1
+        if (letter == b";" and depth == 1) or depth == 0:
+            ends.append(offset)
+        if depth == 0:
+            break
+    names = ("start", "condition", "step")
+    found = {}
+    for part in header:
+        start = text_range(part)[0]
+        found[names[sum(start > end for end in ends[:2])]] = part
+    return found

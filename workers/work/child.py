@@ -1,0 +1,44 @@
+"""The counting child: counts the work of kernels' launches, one kernel after another; its parent kills it when one hangs."""
+
+from __future__ import annotations
+
+import json
+
+from llmperf_common.failures import Failure
+from llmperf_common.work import Work
+from workers.channel import Channel, CompilerReady, Counted, CountJob
+from workers.child_main import serve
+from workers.device.find import open_virtual
+from workers.device.interface import DeviceFailure, DeviceRef
+from workers.work.counting import count_kernel
+
+_KERNELS_PER_CHILD = 100
+"""Then it ends and another takes its place: compilers keep what they have built in memory and on disk."""
+
+
+def main(channel: Channel, argument: str) -> None:
+    """Serve ``CountJob``s on ``channel`` until it closes or enough were served; ``argument`` is the DeviceRef as JSON."""
+    device = open_virtual(DeviceRef(**json.loads(argument)))
+    channel.send(CompilerReady())
+    for _ in range(_KERNELS_PER_CHILD):
+        job = channel.receive()
+        assert isinstance(job, CountJob), job
+        found: list[Work | Failure] = []
+        is_lost = False
+        try:
+            for outcome in count_kernel(
+                job.kernel, job.configs, device, without_barriers=job.without_barriers
+            ):
+                found.append(outcome)
+                # Each as soon as it is known: the next config may never end.
+                channel.send(Counted(outcomes=tuple(found), is_last=False))
+        except DeviceFailure as error:
+            is_lost = error.sticky
+            found += [error.failure] * (len(job.configs) - len(found))
+        channel.send(Counted(outcomes=tuple(found)))
+        if is_lost:
+            return
+
+
+if __name__ == "__main__":
+    serve(main)

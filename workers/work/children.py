@@ -1,0 +1,163 @@
+"""Count the work of many kernels' launches in killable children: ``count_work`` for one kernel, ``count_all`` for more.
+
+Owns what a count may cost: a kernel that hangs, faults or explodes costs its own child, and its configs get the reason.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.ledger.holder import this_process
+from llmperf_common.records import Kernel, LaunchConfig
+from llmperf_common.work import Work
+from workers.channel import Counted, CountJob, FromChild
+from workers.child_pool import ChildPool
+from workers.child_starter import ChildStarter
+from workers.device.interface import DeviceRef
+from workers.scratch import check_space, scratch_folder
+
+COUNT_TIMEOUT_S = 20.0
+"""For all configs of a kernel; a median kernel's 68 take half a second."""
+_MAX_ATTEMPTS = 2
+_POLL_S = 1.0
+_BARRIER = re.compile(r"\b(?:work_group_)?barrier\b")
+
+
+@dataclass(slots=True, kw_only=True)
+class CountedKernel:
+    """One kernel, its launch configs, and what each of them executes or why that is not known."""
+
+    kernel: Kernel
+    configs: Sequence[LaunchConfig]
+    outcomes: tuple[Work | Failure, ...] = ()
+    num_attempts: int = 0
+    was_killed: bool = False
+    without_barriers: bool = field(default=False)
+
+
+def count_work(
+    kernel: Kernel,
+    configs: Sequence[LaunchConfig],
+    ref: DeviceRef,
+    *,
+    timeout_s: float = COUNT_TIMEOUT_S,
+) -> tuple[Work | Failure, ...]:
+    """Return what each launch config of one kernel executes, or why that is not known.
+
+    The contents of buffers follow from the seeds of the configs, as they do where the launches are timed.
+
+    Args:
+        kernel: one that can be launched.
+        configs: any launches of it.
+        ref: a CPU OpenCL device.
+        timeout_s: for all configs together.
+
+    Raises:
+        StoreError: The scratch folder is full.
+    """
+    (found,) = count_all([(kernel, configs)], ref, num_children=1, timeout_s=timeout_s)
+    return found.outcomes
+
+
+def count_all(
+    kernels: Iterable[tuple[Kernel, Sequence[LaunchConfig]]],
+    ref: DeviceRef,
+    *,
+    num_children: int,
+    timeout_s: float = COUNT_TIMEOUT_S,
+) -> Iterator[CountedKernel]:
+    """Yield the counts of each kernel when they are known, in any order; arguments as for ``count_work``."""
+    waiting = iter(kernels)
+    with scratch_folder(this_process()) as scratch:
+        starter = ChildStarter(scratch)
+        pool: ChildPool[CountedKernel] = ChildPool(
+            start_child=lambda name: starter.start("workers.work.child", name, ref),
+            name="count",
+            work=_CountWork(timeout_s),
+            num_children=num_children,
+        )
+        num_open = 0
+        try:
+            while True:
+                while num_open < 2 * num_children and (one := next(waiting, None)) is not None:
+                    pool.submit(CountedKernel(kernel=one[0], configs=one[1]))
+                    num_open += 1
+                if not num_open:
+                    return
+                _step(pool)
+                finished = pool.take_finished()
+                num_open -= len(finished)
+                yield from finished
+                check_space(scratch)
+        finally:
+            pool.close()
+
+
+def _step(pool: ChildPool[CountedKernel]) -> None:
+    pool.start_waiting()
+    by_descriptor = {child.fileno(): child for child in pool.children()}
+    for descriptor in select.select(list(by_descriptor), [], [], _POLL_S)[0]:
+        child = by_descriptor[descriptor]
+        if child in pool.children():
+            pool.handle(child)
+    pool.check_deadlines(time.monotonic())
+
+
+class _CountWork:
+    """The ``PoolWork`` of counting children: every config of an item ends with its work or a reason."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    @property
+    def timeout_s(self) -> float:
+        return self._timeout_s
+
+    def job(self, item: CountedKernel) -> CountJob:
+        item.num_attempts += 1
+        return CountJob(
+            kernel=item.kernel,
+            configs=tuple(item.configs),
+            without_barriers=item.without_barriers,
+        )
+
+    def excuses_kill(self, item: CountedKernel) -> bool:
+        is_first, item.was_killed = not item.was_killed, True
+        item.num_attempts -= is_first
+        return is_first
+
+    def take(self, item: CountedKernel, answer: FromChild) -> bool:
+        assert isinstance(answer, Counted), answer
+        item.outcomes = answer.outcomes
+        return answer.is_last
+
+    def timed_out(self, item: CountedKernel, after_s: float) -> None:
+        _fill(item, FailureCode.HANG, f"the count was killed after {after_s:g} s")
+
+    def died(self, item: CountedKernel, how: str, report: str, seconds: float) -> bool:
+        del seconds
+        if report:
+            _fill(item, FailureCode.INTERNAL_ERROR, report)
+            return False
+        if item.num_attempts < _MAX_ATTEMPTS:
+            # A barrier that not all work-items reach ends a process on PoCL.
+            item.without_barriers = _BARRIER.search(item.kernel.source) is not None
+            item.outcomes = ()
+            return True
+        _fill(item, FailureCode.DEVICE_FAULT, f"the count ended its process: {how}")
+        return False
+
+    def forget(self, item: CountedKernel) -> None:
+        """Nothing is left behind."""
+
+
+def _fill(item: CountedKernel, code: FailureCode, detail: str) -> None:
+    """Give the configs that have no outcome a reason."""
+    failure = Failure(code=code, stage=Stage.PROBE, detail=detail)
+    missing = len(item.configs) - len(item.outcomes)
+    item.outcomes = (*item.outcomes, *([failure] * missing))

@@ -1,0 +1,269 @@
+"""What one execution of an expression does: operations by kind, accesses by address space.
+
+Owns the rules, which ``docs/explanation/work.md`` states. Address arithmetic of subscripts and pointers, moves
+between private variables, logical operators and conversions are nothing; a vector counts by its lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from clang import cindex
+
+from workers import builtin_groups as groups
+from workers.analysis.cursors import (
+    CALL,
+    MEMBER,
+    PAREN,
+    SUBSCRIPT,
+    UNARY,
+    UNEXPOSED,
+    children_of,
+    decayed_array,
+    is_dereference,
+    operator,
+    strip,
+    text_range,
+)
+from workers.analysis.rewriter import Rewriter
+from workers.clang_nodes import Space, TypeClass, TypeFacts
+
+if TYPE_CHECKING:
+    from workers.work.blocks import Block
+
+_BINARY, _COMPOUND_ASSIGN, _SIZEOF, _TYPE_REF = 114, 115, 136, 43
+_ASSIGN, _COMMA = 22, 33
+_DIVISIONS = frozenset({4, 5, 24, 25})
+_COMPARISONS = frozenset(range(10, 17))
+_LOGICAL = frozenset({20, 21})
+_STEPS = frozenset({1, 2, 3, 4})
+_ADDRESS_OF, _MINUS, _NOT = 5, 8, 9
+_WIDEST_ACCESS = 16
+_CAST, _LITERALS = 117, frozenset({106, 107, 108, 109, 110})
+_SPACES = {Space.GLOBAL: "global", Space.LOCAL: "local", Space.CONSTANT: "constant"}
+_FLOATS = {"float": "fp32_ops", "double": "fp64_ops", "half": "fp16_ops"}
+_LOAD, _STORE = "load", "store"
+_LANES_OF_SUM = {"dot": (2, -1), "length": (2, -1), "fast_length": (2, -1)}
+
+
+class Costs:
+    """Adds what expressions do to the tallies of blocks.
+
+    Args:
+        rewriter: of the file.
+        descend: walks an operand that runs with a block; it comes back here for what is no ``?:`` or ``&&``.
+    """
+
+    def __init__(self, rewriter: Rewriter, descend: Callable[[Any, Block], None]) -> None:
+        self._type = rewriter.type
+        self._raw = rewriter.edits.raw
+        self._descend = descend
+        self.uses: dict[tuple[int, int], str] = {}
+        """By the range of the text that is an access: ``load``, ``store`` or ``load_store``."""
+
+    @staticmethod
+    def operator(cursor: Any) -> int:
+        """Return libclang's number of a binary operator."""
+        return int(cindex.conf.lib.clang_getCursorBinaryOperatorKind(cursor))
+
+    def add(self, cursor: Any, block: Block) -> None:
+        """Add an expression whose value is used."""
+        kind, children = cursor._kind_id, children_of(cursor)
+        if kind == CALL:
+            self._call(cursor, block)
+        elif kind == _COMPOUND_ASSIGN:
+            self._operation(self.operator(cursor), self._type(children[0]), block)
+            self._place(children[0], block, f"{_LOAD}_{_STORE}")
+            self._descend(children[1], block)
+        elif kind == _BINARY:
+            self._binary(cursor, children, block)
+        elif kind in {SUBSCRIPT, MEMBER} or is_dereference(cursor):
+            self._place(cursor, block, _LOAD)
+        elif kind == UNARY:
+            self._unary(cursor, children[0], block)
+        elif self._is_lane_behind(cursor, children):
+            self._behind(children[0], block, _LOAD)
+        else:
+            for child in children:
+                self._descend(child, block)
+
+    def _binary(self, cursor: Any, children: list[Any], block: Block) -> None:
+        which = self.operator(cursor)
+        if which == _ASSIGN:
+            self._place(children[0], block, _STORE)
+            self._descend(children[1], block)
+            return
+        if all(_is_literal(one) for one in children):
+            return  # the compiler's work
+        if which in _COMPARISONS:
+            block.tally["int_ops"] += _lanes(self._type(children[0]))
+        elif which not in _LOGICAL and which != _COMMA:
+            self._operation(which, self._type(cursor), block)
+        for child in children:
+            self._descend(child, block)
+
+    def _unary(self, cursor: Any, child: Any, block: Block) -> None:
+        which = operator(cursor)
+        if which in _STEPS:
+            self._operation(0, self._type(child), block)
+            self._place(child, block, f"{_LOAD}_{_STORE}")
+        elif which == _ADDRESS_OF:
+            self._place(child, block, "")
+        else:
+            kind = self._type(cursor)
+            if which in {_MINUS, _NOT} and not kind.is_float:
+                block.tally["int_ops"] += _lanes(kind)
+            self._descend(child, block)
+
+    def _operation(self, which: int, kind: TypeFacts, block: Block) -> None:
+        if kind.shape not in {TypeClass.SCALAR, TypeClass.VECTOR}:
+            return  # pointer arithmetic
+        block.tally[_FLOATS.get(kind.scalar, "int_ops")] += _lanes(kind)
+        if which in _DIVISIONS and kind.is_float:
+            block.tally["special_ops"] += _lanes(kind)
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def _place(self, cursor: Any, block: Block, use: str) -> None:
+        """Add an access to an object, and the work of finding it; with no use its address alone is taken."""
+        while cursor._kind_id in {UNEXPOSED, PAREN} and len(children := children_of(cursor)) == 1:
+            if self._is_lane_behind(cursor, children):
+                self._behind(children[0], block, use)
+                return
+            cursor = children[0]  # lanes of a vector: the vector is touched
+        if not (cursor._kind_id in {SUBSCRIPT, MEMBER} or is_dereference(cursor)):
+            self._descend(cursor, block)
+            return
+        kind = self._type(cursor)
+        if use and kind.shape is not TypeClass.ARRAY:
+            self._access(cursor, kind, block, use)
+        children = children_of(cursor)
+        base = _base_of(self._type, children)
+        for child in children:
+            if child is base and not is_dereference(cursor) and self._is_part(child):
+                self._place(child, block, "")
+            else:
+                self._descend(child, block)
+
+    def _is_lane_behind(self, cursor: Any, children: list[Any]) -> bool:
+        """Whether it is ``p->x`` of a pointer to vectors, which libclang has no name for."""
+        if cursor._kind_id != UNEXPOSED or len(children) != 1:
+            return False
+        if self._type(children[0]).shape is not TypeClass.POINTER:
+            return False
+        start, end = text_range(children[0])[1], text_range(cursor)[1]
+        return self._raw[start:end].lstrip().startswith(b"->")
+
+    def _behind(self, pointer: Any, block: Block, use: str) -> None:
+        pointee = self._type(pointer).pointee
+        if use and pointee is not None:
+            self._access(pointer, pointee, block, use)
+        self._descend(pointer, block)
+
+    def _is_part(self, base: Any) -> bool:
+        """Whether a base is an object of which a part is touched, and no pointer that is loaded."""
+        return self._type(base).shape is not TypeClass.POINTER or decayed_array(base) is not None
+
+    def _access(self, cursor: Any, kind: TypeFacts, block: Block, use: str) -> None:
+        self.uses[text_range(cursor)] = use
+        if kind.shape is TypeClass.RECORD:
+            number = max(1, sum(leaf.count for leaf in kind.leaves) or kind.num_scalars)
+        else:
+            number = max(1, -(-kind.size_bytes // _WIDEST_ACCESS))
+        self.memory(kind.space, number, kind.size_bytes, block, use)
+
+    @staticmethod
+    def memory(space: Space, number: int, num_bytes: int, block: Block, use: str) -> None:
+        """Add accesses to an address space."""
+        name = _SPACES.get(space)
+        if name is None:
+            return
+        for one in use.split("_"):
+            block.tally[f"{name}_{one}s"] += number
+            block.tally[f"{name}_{one}_bytes"] += num_bytes
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def _call(self, cursor: Any, block: Block) -> None:
+        arguments = list(cursor.get_arguments())
+        name = cursor.spelling
+        callee = cursor.referenced
+        if callee is None or callee.get_definition() is None:
+            self._builtin(cursor, name, arguments, block)
+        for argument in arguments:
+            self._descend(argument, block)
+
+    def _builtin(self, cursor: Any, name: str, arguments: list[Any], block: Block) -> None:
+        tally, kind = block.tally, self._type(cursor)
+        lanes = _lanes(kind)
+        if name in groups.FREE_CALLS or name.startswith(("convert_", "as_")):
+            return
+        if name in groups.BARRIER_CALLS:
+            tally["barriers"] += 1
+        elif name.startswith(groups.ATOMIC_PREFIXES):
+            self._atomic(arguments, block)
+        elif name.startswith(groups.VECTOR_MEMORY_PREFIXES):
+            self._vector_access(cursor, name, arguments, block)
+        elif name.startswith(groups.COPY_PREFIX):
+            return  # counted by its stand-in, which knows how many elements it copies
+        elif name in groups.FUSED_CALLS:
+            tally[_FLOATS.get(kind.scalar, "int_ops")] += 2 * lanes
+        elif name.startswith(groups.CHEAP_MATH_PREFIXES) or name in groups.GROUP_OF_CALL:
+            wide = max([lanes, *(_lanes(self._type(one)) for one in arguments)])
+            tally["special_ops"] += 1 if name in _LANES_OF_SUM else lanes
+            if name in _LANES_OF_SUM:
+                tally[_FLOATS.get(kind.scalar, "fp32_ops")] += 2 * wide - 1
+        elif name in groups.CHEAP_CALLS:
+            tally[_FLOATS.get(kind.scalar, "int_ops")] += self._cheap(name, arguments, lanes)
+        elif kind.is_float:
+            tally["special_ops"] += lanes
+        elif kind.shape is not TypeClass.VOID:
+            tally["int_ops"] += lanes
+
+    def _cheap(self, name: str, arguments: list[Any], lanes: int) -> int:
+        if name == "dot":
+            return 2 * _lanes(self._type(arguments[0])) - 1
+        if name in {"any", "all"}:
+            return _lanes(self._type(arguments[0]))
+        return {"cross": 9, "mix": 3 * lanes}.get(name, lanes)
+
+    def _atomic(self, arguments: list[Any], block: Block) -> None:
+        pointee = self._type(arguments[0]).pointee if arguments else None
+        if pointee is None:
+            return
+        block.tally["local_atomics" if pointee.space is Space.LOCAL else "global_atomics"] += 1
+        self.uses[text_range(arguments[0])] = "atomic"
+
+    def _vector_access(self, cursor: Any, name: str, arguments: list[Any], block: Block) -> None:
+        is_store = name.startswith("vstore")
+        vector = self._type(arguments[0]) if is_store else self._type(cursor)
+        pointee = self._type(arguments[-1]).pointee
+        if len(arguments) != 2 + is_store or pointee is None:
+            return
+        use = _STORE if is_store else _LOAD
+        self.uses[text_range(cursor)] = use
+        size = (pointee.size_bytes or 2) * _lanes(vector)
+        self.memory(pointee.space, max(1, -(-size // _WIDEST_ACCESS)), size, block, use)
+
+
+def _base_of(type_of: Callable[[Any], TypeFacts], children: list[Any]) -> Any:
+    """Return what is indexed or has the member: of ``1[a]`` the second operand."""
+    if len(children) < 2:
+        return children[0] if children else None
+    first = strip(children[0])
+    is_base = type_of(children[0]).shape in {TypeClass.POINTER, TypeClass.ARRAY, TypeClass.VECTOR}
+    return children[0] if is_base or decayed_array(first) is not None else children[1]
+
+
+def _is_literal(cursor: Any) -> bool:
+    """Whether an expression is made of literals alone."""
+    if cursor._kind_id in _LITERALS:
+        return True
+    below = children_of(cursor)
+    is_made = cursor._kind_id in {UNEXPOSED, PAREN, UNARY, _BINARY, _CAST} and bool(below)
+    return is_made and all(_is_literal(one) for one in below)
+
+
+def _lanes(kind: TypeFacts) -> int:
+    return kind.num_scalars if kind.shape is TypeClass.VECTOR else 1

@@ -1,0 +1,268 @@
+"""Make the counted copy of a kernel: the same code, run as a part of a launch that is not there.
+
+Owns the kernel's header and the loop over work-items. Blocks and what they do: ``blocks.py``, ``costs.py``; accesses
+are rewritten as for the memory analysis (``workers/analysis``), with other hooks (``hooks.cl``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any
+
+from workers import builtin_groups as groups
+from workers.analysis.calls import CallRewriter
+from workers.analysis.cursors import CALL, children_of, has_barrier, text_range
+from workers.analysis.rewriter import CONTEXT, WIDEST_PLAIN_BYTES, Rewriter, UnresolvedError
+from workers.analysis.source_copy import (
+    SourceCopy,
+    body_of,
+    line_of,
+    offset_of,
+    offsets,
+    parameters_of,
+    pointer_space,
+)
+from workers.analysis.walk import FunctionWalk
+from workers.clang_nodes import Space, TypeFacts
+from workers.work.blocks import Block, BlockWalk
+
+KERNEL_NAME = "lp_counted"
+SLACK_BYTES = 1024
+"""Behind the room of each pointer argument, so that a wide access at its end stays inside."""
+NUM_TURNS = 40
+"""Turns of a loop of which a warp's accesses are looked at: up to 2**19 of them."""
+WATCHED_WARPS = 4
+"""Of a work-group that runs as one."""
+DESCRIBED_AT = 16
+DESCRIBED_WORDS = 10
+"""Words of a launch's description before those of its buffers, and of each of these."""
+_MOST_SEEN = 96
+_MOST_BLOCKS = 2000
+_IDS = groups.NDRANGE_CALLS | {"get_work_dim", "get_global_linear_id", "get_local_linear_id"}
+_GROUP_IDS = frozenset({"get_local_id", "get_group_id", "get_local_linear_id"})
+_COPIES = frozenset({"async_work_group_copy", "async_work_group_strided_copy"})
+_LEAVE = "goto lp_next;"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedBlock:
+    """A basic block: what one execution does, and whether it is one turn of a loop."""
+
+    tally: Mapping[str, int]
+    is_turn: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedSite:
+    """An access to global or constant memory: its block, and ``load``, ``store``, ``load_store`` or ``atomic``."""
+
+    block: int
+    use: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedCopy:
+    """A kernel that counts.
+
+    ``source`` has one kernel, ``lp_counted``. ``is_grouped``: its work-items meet at barriers, so that a work-group
+    runs as one; else they run one after another, any of them. ``by_groups``: what a work-item does depends on where in
+    its group it is, so that whole groups are a sample, and else warps. ``sites`` are those of which sectors are noted, None
+    for one in private or local memory. ``positions`` are its pointer arguments.
+    """
+
+    source: str
+    blocks: tuple[CountedBlock, ...]
+    sites: tuple[CountedSite | None, ...]
+    positions: tuple[int, ...]
+    is_grouped: bool
+    by_groups: bool
+
+    @property
+    def num_seen(self) -> int:
+        """Sites of which sectors are noted, and one more that stands for none."""
+        return min(len(self.sites) + 1, _MOST_SEEN)
+
+
+def counted_copy(
+    source: str, name: str, build_options: str = "", *, without_barriers: bool = False
+) -> CountedCopy:
+    """Make the counted copy of the kernel ``name``.
+
+    Args:
+        source: OpenCL C text.
+        name: of the kernel.
+        build_options: as for the device's compiler.
+        without_barriers: run its work-items one after another although they meet at barriers.
+
+    Raises:
+        UnresolvedError: Something in it cannot be followed; the message says what and where.
+    """
+    try:
+        return _Maker(SourceCopy(source, name, build_options), without_barriers).made()
+    except RecursionError:
+        raise UnresolvedError("an expression is nested too deeply") from None
+
+
+class _Calls(CallRewriter):
+    """Asks the virtual launch for ids and sizes, and counts what a work-group copies."""
+
+    def __init__(
+        self,
+        rewriter: Rewriter,
+        is_defined: Callable[[str], bool],
+        copies: Callable[[Any, list[TypeFacts]], Block],
+    ) -> None:
+        super().__init__(rewriter, is_defined)
+        self._copies = copies
+        self.asks_for_groups = False
+
+    def rewrite(self, cursor: Any) -> list[tuple[Any, bool]]:
+        name, arguments = cursor.spelling, list(cursor.get_arguments())
+        if name in groups.FREE_CALLS and name.startswith("get_"):
+            if name not in _IDS:
+                raise self._rewriter.unresolved(cursor, f"{name} is not known of a virtual launch")
+            self.asks_for_groups = self.asks_for_groups or name in _GROUP_IDS
+            self._edits.insert(text_range(cursor)[0], "lp_")
+            self._pass_context(cursor, arguments)
+            return [(one, False) for one in arguments]
+        if name in _COPIES:
+            start, end = text_range(arguments[2])
+            block = self._copies(cursor, [self._rewriter.type(one) for one in arguments[:2]])
+            self._edits.insert(start, f"lp_shared({CONTEXT}, {block.number}, ")
+            self._edits.close(end, ")")
+        return super().rewrite(cursor)
+
+
+class _Sites(Rewriter):
+    """Notes where in the text each numbered access stands."""
+
+    def __init__(self, copy: SourceCopy) -> None:
+        super().__init__(edits=copy.edits, sites=copy.sites, types=copy.types, line_of=line_of)
+        self.ranges: list[tuple[tuple[int, int], bool]] = []
+
+    def site(self, cursor: Any) -> int:
+        kind = self.type(cursor)
+        space = (kind.pointee or kind).space
+        self.ranges.append((text_range(cursor), space is not Space.LOCAL))
+        return super().site(cursor)
+
+
+class _Maker:
+    def __init__(self, copy: SourceCopy, without_barriers: bool) -> None:
+        self._copy = copy
+        self._without_barriers = without_barriers
+
+    def made(self) -> CountedCopy:
+        copy = self._copy
+        kernel, reachable = copy.prepare()
+        bodies = copy.defined(reachable)
+        needs_group = any(has_barrier(body) or _copies(body) for body, _ in bodies)
+        is_grouped = needs_group and not self._without_barriers
+        positions = self._kernel_header(kernel, is_grouped=is_grouped)
+        rewriter = _Sites(copy)
+        blocks = BlockWalk(rewriter)
+        for body, _ in bodies:
+            blocks.walk(body)
+        calls = _Calls(rewriter, copy.bodies.__contains__, blocks.copy)
+        walk = FunctionWalk(rewriter, copy.bodies.__contains__, calls=calls, leave=_LEAVE)
+        for body, is_kernel in bodies:
+            walk.rewrite(body, is_kernel=is_kernel)
+        if len(blocks.blocks) > _MOST_BLOCKS:
+            raise UnresolvedError(f"more than {_MOST_BLOCKS} basic blocks")
+        made = CountedCopy(
+            source="",
+            blocks=tuple(
+                CountedBlock(tally=dict(one.tally), is_turn=one.is_turn) for one in blocks.blocks
+            ),
+            sites=_sites(rewriter, blocks),
+            positions=positions,
+            is_grouped=is_grouped,
+            by_groups=needs_group or calls.asks_for_groups,
+        )
+        turns = [0, *(blocks.block_at(one[0][0]).turn for one in rewriter.ranges)]
+        return replace(made, source=self._source(made, turns))
+
+    def _source(self, made: CountedCopy, turns: list[int]) -> str:
+        copy, num_pointers = self._copy, len(made.positions)
+        sizes = {
+            "BUFFERS": num_pointers + 1,
+            "SPARE": num_pointers,
+            "TAGS": num_pointers + 1 + len(copy.sites.variables),
+            "WIDEST": -(-copy.sites.widest_bytes // WIDEST_PLAIN_BYTES),
+            "SLACK_BYTES": f"{SLACK_BYTES}ul",
+            "BLOCKS": len(made.blocks),
+            "DESCRIBED": DESCRIBED_AT,
+            "WORDS": DESCRIBED_WORDS,
+            "GROUPED": int(made.is_grouped),
+            "BY_GROUPS": int(made.by_groups),
+            "WATCHED": WATCHED_WARPS,
+            "SEEN": made.num_seen,
+            "TURNS": NUM_TURNS,
+            "SET_WORDS": made.num_seen * NUM_TURNS * 64,
+            "TURN_OF": "{" + ",".join(map(str, turns)) + "}",
+        }
+        head = "".join(f"#define LP_{name} {value}\n" for name, value in sizes.items())
+        if self._without_barriers:
+            head += "#define barrier(...)\n#define work_group_barrier(...)\n"
+        hooks = resources.files("workers.work").joinpath("hooks.cl").read_text()
+        return head + hooks + "".join(copy.sites.definitions) + copy.edits.applied()
+
+    def _kernel_header(self, kernel: Any, *, is_grouped: bool) -> tuple[int, ...]:
+        """Rename kernel and parameters, add those of the virtual launch, and begin the loop over work-items."""
+        edits = self._copy.edits
+        positions: list[int] = []
+        opened = [
+            f" lp_ctx lp_own; lp_ctx *{CONTEXT} = &lp_own;"
+            f" lp_open({CONTEXT}, lp_in, lp_out, lp_rows, lp_kept, lp_seen, lp_sets, lp_unit);"
+        ]
+        declared = []
+        for position, parameter in enumerate(parameters_of(kernel)):
+            if not parameter.spelling:
+                continue
+            at, name = offset_of(parameter.location), parameter.spelling
+            edits.replace(at, at + len(name), f"lp_a{position}")
+            value = f"lp_a{position}"
+            if pointer_space(parameter) is not None:
+                row = len(positions)
+                positions.append(position)
+                opened.append(f" lp_buffer({CONTEXT}, {row}, (ulong)lp_a{position});")
+                value = f"(__typeof__(lp_a{position}))LP_TAG({row})"
+            # Each work-item has its own: a kernel may change its parameters.
+            declared.append(f" __typeof__(lp_a{position}) {name} = {value};")
+        label = "" if is_grouped else " lp_again: ;"
+        extra = (
+            "__global const ulong *lp_in, __global ulong *lp_out, __global uint *lp_rows, "
+            "__global ulong *lp_kept, __global uint *lp_seen, __global uint *lp_sets, uint lp_unit"
+        )
+        self._copy.rename_kernel(kernel, KERNEL_NAME, extra)
+        if not is_grouped:  # the local size that the kernel requires is the virtual launch's
+            start, name_at = offsets(kernel.extent)[0], offset_of(kernel.location)
+            edits.replace(start, name_at, "__kernel void ")
+        start = offsets(body_of(kernel).extent)[0]
+        edits.insert(start + 1, "".join([*opened, label, *declared]))
+        again = "" if is_grouped else f" if (lp_more({CONTEXT})) goto lp_again;"
+        edits.close(offsets(body_of(kernel).extent)[1] - 1, f" lp_next: ;{again} ")
+        return tuple(positions)
+
+
+def _sites(rewriter: _Sites, blocks: BlockWalk) -> tuple[CountedSite | None, ...]:
+    found: list[CountedSite | None] = []
+    for place, is_far in rewriter.ranges:
+        use = blocks.uses.get(place)
+        site = None
+        if is_far and use is not None:
+            site = CountedSite(block=blocks.block_at(place[0]).number, use=use)
+        found.append(site)
+    return tuple(found)
+
+
+def _copies(cursor: Any) -> bool:
+    stack = [cursor]
+    while stack:
+        one = stack.pop()
+        if one._kind_id == CALL and one.spelling.startswith(groups.COPY_PREFIX):
+            return True
+        stack.extend(children_of(one))
+    return False

@@ -1,0 +1,163 @@
+"""Count the work of a kernel's launch configs, in the process that this runs in.
+
+Owns how a kernel runs: its work-items one after another where that makes no difference, else a work-group at once. In a
+process of its own that may be killed: ``counting_child.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.records import Kernel, LaunchConfig
+from llmperf_common.work import Work
+from workers.analysis.rewriter import UnresolvedError
+from workers.device.interface import DeviceFailure
+from workers.device.opencl_virtual import OpenclVirtualDevice, VirtualKernel
+from workers.work.counted_copy import CountedCopy, counted_copy
+from workers.work.estimate import estimate
+from workers.work.launch import KernelBudget, UncountedError, VirtualLaunch
+from workers.work.units import Grid, grid_of
+
+_NUM_COMPARED = 2
+_MOST_COMPARED = 2**20
+"""Executions of blocks: a work-group that meets at barriers takes some 0.1 s for them."""
+
+
+def count_kernel(
+    kernel: Kernel,
+    configs: Sequence[LaunchConfig],
+    device: OpenclVirtualDevice,
+    *,
+    without_barriers: bool = False,
+    everything: bool = False,
+) -> Iterator[Work | Failure]:
+    """Yield the work of each config, in order and as soon as it is known.
+
+    Work-items that meet at barriers run one after another all the same where two of the configs show that this
+    changes no count: dozens of times faster, and any 32 of them are a sample.
+
+    Args:
+        kernel: with its signature.
+        configs: of the kernel.
+        device: a CPU.
+        without_barriers: run work-items one after another without trying what difference it makes; a barrier that
+            not all of them reach ends the process.
+        everything: run all work-items, however many they are.
+
+    Raises:
+        DeviceFailure: The device's context was lost (sticky): its process is of no further use.
+    """
+    try:
+        running = _running(kernel, configs, device, without_barriers=without_barriers)
+    except UnresolvedError as error:
+        yield from (_failure(str(error)) for _ in configs)
+        return
+    except DeviceFailure as error:
+        if error.sticky:
+            raise
+        yield from (error.failure for _ in configs)
+        return
+    try:
+        for config in configs:
+            yield running.count(config, everything=everything)
+    finally:
+        running.loaded.release()
+
+
+class _Running:
+    """A kernel that is ready to be counted."""
+
+    def __init__(self, loaded: VirtualKernel, copy: CountedCopy, *, is_unsure: bool) -> None:
+        self.loaded, self.copy = loaded, copy
+        self.is_unsure = is_unsure
+        self._budget = KernelBudget()
+
+    def count(self, config: LaunchConfig, *, everything: bool) -> Work | Failure:
+        """Return the work of one config."""
+        try:
+            launch = self.launch(config)
+            sample = launch.everything() if everything else launch.sample()
+        except UncountedError as error:
+            return _failure(str(error))
+        return estimate(self.copy, sample, without_barriers=self.is_unsure)
+
+    def launch(self, config: LaunchConfig) -> VirtualLaunch:
+        """Return a launch of which nothing has run. Raises UncountedError."""
+        grid = self.grid(config)
+        if self.copy.is_grouped and grid.num_lanes > self.loaded.max_lanes:
+            most = self.loaded.max_lanes
+            raise UncountedError(f"work-groups of {grid.num_lanes}: the device runs at most {most}")
+        self.loaded.prepare(config)
+        return VirtualLaunch(self.loaded, self.copy, config, grid, self._budget)
+
+    def grid(self, config: LaunchConfig) -> Grid:
+        """Return the units of a config."""
+        sizes = zip(config.global_size, config.local_size, strict=True)
+        groups = tuple(total // side for total, side in sizes)
+        lanes = math.prod(config.local_size)
+        return grid_of(groups, lanes, by_groups=self.copy.by_groups)
+
+
+def _running(
+    kernel: Kernel,
+    configs: Sequence[LaunchConfig],
+    device: OpenclVirtualDevice,
+    *,
+    without_barriers: bool,
+) -> _Running:
+    """Return the kernel as it is to run. Raises UnresolvedError, DeviceFailure."""
+
+    def made(*, without_barriers: bool, is_unsure: bool = False) -> _Running:
+        copy = counted_copy(
+            kernel.source, kernel.name, kernel.build_options, without_barriers=without_barriers
+        )
+        return _Running(device.load(kernel, copy), copy, is_unsure=is_unsure)
+
+    if without_barriers:
+        return made(without_barriers=True, is_unsure=True)
+    meeting = made(without_barriers=False)
+    if not meeting.copy.is_grouped:
+        return meeting
+    single = made(without_barriers=True)
+    answer = _agree(meeting, single, configs)
+    if answer is False:
+        single.loaded.release()
+        return meeting
+    meeting.loaded.release()
+    single.is_unsure = answer is None
+    return single
+
+
+def _agree(meeting: _Running, single: _Running, configs: Sequence[LaunchConfig]) -> bool | None:
+    """Whether work-items that do not wait for each other run the same blocks, in the first and last groups of some configs.
+
+    None where it would cost too much to find out.
+    """
+    small = sorted(configs, key=lambda one: math.prod(one.global_size))
+    chosen: dict[tuple[int, ...], LaunchConfig] = {}
+    for config in small:
+        if math.prod(config.local_size) <= meeting.loaded.max_lanes:
+            chosen.setdefault(config.local_size, config)
+    answer = None
+    for config in list(chosen.values())[:_NUM_COMPARED]:
+        grid = meeting.grid(config)
+        try:
+            for end in dict.fromkeys((0, grid.num_units - 1)):
+                places = [grid.place(end)]
+                apart = single.launch(config).rows(places)
+                if int(apart.sum(dtype=np.uint64)) > _MOST_COMPARED:
+                    return answer
+                if not np.array_equal(meeting.launch(config).rows(places), apart):
+                    return False
+                answer = True
+        except UncountedError:
+            return answer
+    return answer
+
+
+def _failure(detail: str) -> Failure:
+    return Failure(code=FailureCode.UNSUPPORTED, stage=Stage.PROBE, detail=detail)

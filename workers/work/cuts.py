@@ -1,0 +1,143 @@
+"""Where a launch changes: the parts of it whose work-items do different things, and how many of each to run.
+
+A guard such as ``if (x < width && y < height)`` cuts the NDRange along its axes. One cut an axis is looked for, by
+bisection along the line through the first unit. Owns the search and the shares; what a unit did is asked of the caller.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Iterator, Sequence
+
+from workers.work.units import Box, Grid, Place
+
+_FEWEST_LAYERS = 3
+KeyOf = Callable[[Place], Hashable | None]
+"""What a unit did, equal where it is the same; None when no more may run."""
+
+
+def find_cuts(grid: Grid, key_of: KeyOf) -> tuple[int, ...]:
+    """Return for each axis the coordinate from which on units do what the last one does; 0 where all do.
+
+    >>> from workers.work.units import grid_of
+    >>> find_cuts(grid_of((1000,), 32, by_groups=True), lambda place: place[0] < 137)
+    (137,)
+    """
+    return tuple(_cut(grid, axis, key_of) for axis in range(len(grid.sides)))
+
+
+def _cut(grid: Grid, axis: int, key_of: KeyOf) -> int:
+    def at(coordinate: int) -> Place:
+        return tuple(coordinate if one == axis else 0 for one in range(len(grid.sides)))
+
+    low, high = 0, grid.sides[axis] - 1
+    if high == 0:
+        return 0
+    first, last = key_of(at(low)), key_of(at(high))
+    if first is None or last is None or first == last:
+        return 0
+    middle = (low + high) // 2
+    # One unit that is like no other, at either end, is as frequent as a guard.
+    key = key_of(at(middle))
+    if key == last and key_of(at(1)) == last:
+        return 1
+    if key == first and key_of(at(high - 1)) == first:
+        return high
+    while key is not None:
+        low, high = (low, middle) if key == last else (middle, high)
+        if high - low <= 1:
+            return high
+        middle = (low + high) // 2
+        key = key_of(at(middle))
+    return middle
+
+
+def find_layers(grid: Grid, cuts: tuple[int, ...], key_of: KeyOf) -> tuple[tuple[int, ...], ...]:
+    """Return for each axis where a first layer ends or a last one begins that is not like the middle, as a stencil's are.
+
+    Looked for in the part of the grid before the cuts.
+
+    >>> from workers.work.units import grid_of
+    >>> find_layers(grid_of((100,), 32, by_groups=True), (0,), lambda place: place[0] > 0)
+    ((1,),)
+    """
+    sides = [cut or side for cut, side in zip(cuts, grid.sides, strict=True)]
+    middle = tuple(side // 2 for side in sides)
+    inner = key_of(middle)
+    layers: list[tuple[int, ...]] = []
+    for axis, side in enumerate(sides):
+        found: list[int] = []
+        for end, begins in ((0, 1), (side - 1, side - 1)):
+            place = (*middle[:axis], end, *middle[axis + 1 :])
+            key = key_of(place) if side > _FEWEST_LAYERS else inner
+            if None not in (key, inner) and key != inner:
+                found.append(begins)
+        layers.append(tuple(found))
+    return tuple(layers)
+
+
+def boxes(
+    grid: Grid, cuts: tuple[int, ...], layers: Sequence[Sequence[int]] = (), *, most: int = 1
+) -> tuple[Box, ...]:
+    """Return the parts into which cuts and layers divide a grid.
+
+    With the unit before each cut apart, since a guard does not end where a unit ends, and with the layers, as far as that
+    makes at most so many parts.
+    """
+    before = [(cut - 1,) for cut in cuts]
+    of_cuts = [(cut,) for cut in cuts]
+    parts: tuple[Box, ...] = ()
+    for marks in ((of_cuts, before, layers), (of_cuts, layers), (of_cuts, before), (of_cuts,)):
+        spans = [
+            _spans(side, {mark for one in marks if one for mark in one[axis]})
+            for axis, side in enumerate(grid.sides)
+        ]
+        parts = tuple(
+            Box(low=tuple(low for low, _ in one), high=tuple(high for _, high in one))
+            for one in itertools.product(*spans)
+        )
+        if len(parts) <= most:
+            break
+    return parts
+
+
+def _spans(side: int, marks: set[int]) -> list[tuple[int, int]]:
+    bounds = [0, *sorted(mark for mark in marks if 0 < mark < side), side]
+    return list(itertools.pairwise(bounds))
+
+
+def sampled(parts: Sequence[Box], most: int, shares: Sequence[float]) -> list[Place]:
+    """Return at most so many places, the parts' numbers in the proportion of their shares at every length.
+
+    >>> from workers.work.units import grid_of
+    >>> parts = boxes(grid_of((100,), 32, by_groups=True), (3,))
+    >>> [place[0] < 3 for place in sampled(parts, 5, (1, 4))]
+    [False, False, True, False, False]
+    """
+    streams = [_distinct(part) for part in parts]
+    taken = [0] * len(parts)
+    places: list[Place] = []
+    while len(places) < most:
+        left = [n for n, part in enumerate(parts) if taken[n] < part.num_units and shares[n] > 0]
+        if not left:
+            break
+        number = min(left, key=lambda n: ((taken[n] + 0.5) / shares[n], -shares[n]))
+        places.append(next(streams[number]))
+        taken[number] += 1
+    return places
+
+
+def _distinct(part: Box) -> Iterator[Place]:
+    """Yield every place of a part once, evenly spread at first."""
+    known: dict[Place, None] = {}
+    for tries, place in enumerate(part.samples()):
+        if place not in known:
+            known[place] = None
+            yield place
+        if tries > 8 * part.num_units:
+            break
+    for place in itertools.product(
+        *(range(low, high) for low, high in zip(part.low, part.high, strict=True))
+    ):
+        if place not in known:
+            yield place

@@ -1,0 +1,371 @@
+// The part of a counted kernel that is the same for all: ids of the virtual launch, counters, and memory that is not there.
+//
+// Pointers are tags, as in the memory analysis (workers/analysis/hooks.cl). A buffer is a direct-mapped store of 32-byte
+// blocks: what a block holds follows from where it lies in the real buffer, so folding does not change what is read.
+#pragma OPENCL EXTENSION cl_khr_byte_addressable_store : enable
+#if LP_DOUBLES
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+
+#define LP_BIAS 0x0000080000000000ul
+#define LP_TAG(k) (0x4000000000000000ul + LP_BIAS + ((ulong)(k) << 44))
+#define lp_count_block(c, k) (++(c)->row[k])
+
+typedef struct {
+    __global const ulong *in;
+    volatile __global ulong *out;
+    __global uint *rows, *row;
+    volatile __global ulong *kept;
+    volatile __global uint *seen, *set, *sets;
+    ulong number, epoch;
+    ulong group[3], item[3];
+    uint lane, unit, last;
+    ulong base[LP_TAGS];
+    ulong mask[LP_TAGS];
+    ulong16 spare[LP_WIDEST];
+} lp_ctx;
+
+__constant uint lp_turn_of[] = LP_TURN_OF;
+
+// -- what the virtual launch is ----------------------------------------------------------------
+
+#define LP_ID(NAME, EXPRESSION, ELSE) \
+    ulong NAME(lp_ctx *c, uint d) { return d < 3 ? (EXPRESSION) : ELSE; }
+LP_ID(lp_get_global_size, c->in[d], 1ul)
+LP_ID(lp_get_local_size, c->in[3 + d], 1ul)
+LP_ID(lp_get_enqueued_local_size, c->in[3 + d], 1ul)
+LP_ID(lp_get_num_groups, c->in[6 + d], 1ul)
+LP_ID(lp_get_group_id, c->group[d], 0ul)
+LP_ID(lp_get_local_id, c->item[d], 0ul)
+LP_ID(lp_get_global_id, c->group[d] * c->in[3 + d] + c->item[d], 0ul)
+LP_ID(lp_get_global_offset, 0ul, 0ul)
+uint lp_get_work_dim(lp_ctx *c) { return (uint)c->in[9]; }
+ulong lp_get_local_linear_id(lp_ctx *c) { return c->lane; }
+ulong lp_get_global_linear_id(lp_ctx *c)
+{
+    return (lp_get_global_id(c, 2) * c->in[1] + lp_get_global_id(c, 1)) * c->in[0] + lp_get_global_id(c, 0);
+}
+
+// Puts the context to one work-item: `lane` of the unit's group.
+__attribute__((noinline)) void lp_place_item(lp_ctx *c, uint lane)
+{
+    __global const ulong *unit = c->in + c->in[15] + 4 * c->unit;
+    ulong group = unit[0];
+    c->lane = lane;
+    c->item[0] = lane % c->in[3];
+    c->item[1] = lane / c->in[3] % c->in[4];
+    c->item[2] = lane / c->in[3] / c->in[4];
+    c->group[0] = group % c->in[6];
+    c->group[1] = group / c->in[6] % c->in[7];
+    c->group[2] = group / c->in[6] / c->in[7];
+    c->epoch = (c->in[10] + c->unit) & 0xfffful;
+    c->row = c->rows + (unit[3] + lane - unit[1]) * LP_BLOCKS;
+    for (uint k = 0; k < LP_BLOCKS; ++k)
+        c->row[k] = 0;
+    uint warp = lane / 32;
+#if LP_BY_GROUPS
+    uint apart = (uint)((unit[2] + 31) / 32 + LP_WATCHED - 1) / LP_WATCHED;
+    uint place = warp / apart;
+    c->set = warp % apart == 0 ? c->sets + (LP_GROUPED ? place * LP_SET_WORDS : 0) : 0;
+    c->number = (ulong)c->unit * LP_WATCHED + place;
+#else
+    c->set = c->sets;
+    c->number = c->unit;
+#endif
+    for (uint k = LP_BUFFERS; k < LP_TAGS; ++k)
+        c->mask[k] = 0;
+}
+
+void lp_open(lp_ctx *c, __global const ulong *in, __global ulong *out, __global uint *rows,
+             __global ulong *kept, __global uint *seen, __global uint *sets, uint unit)
+{
+    c->in = in;
+    c->out = out;
+    c->rows = rows;
+    c->kept = kept;
+    c->seen = seen;
+    c->sets = sets;
+    c->unit = unit;
+    c->base[LP_SPARE] = (ulong)c->spare;
+    c->mask[LP_SPARE] = 0;
+#if LP_GROUPED
+    lp_place_item(c, (uint)((get_local_id(2) * get_local_size(1) + get_local_id(1)) * get_local_size(0) + get_local_id(0)));
+#else
+    c->last = (uint)(in[in[15] + 4 * unit + 1] + in[in[15] + 4 * unit + 2]) - 1;
+    lp_place_item(c, (uint)in[in[15] + 4 * unit + 1]);
+#endif
+}
+
+void lp_buffer(lp_ctx *c, uint k, ulong address)
+{
+    c->base[k] = address;
+    c->mask[k] = c->in[LP_DESCRIBED + LP_WORDS * k + 8];
+}
+
+#if !LP_GROUPED
+// Goes on to the next work-item of the sample; false when there is none.
+bool lp_more(lp_ctx *c)
+{
+    if (c->lane < c->last) {
+        lp_place_item(c, c->lane + 1);
+        return true;
+    }
+    if (++c->unit >= (uint)c->in[12])
+        return false;
+    __global const ulong *unit = c->in + c->in[15] + 4 * c->unit;
+    c->last = (uint)(unit[1] + unit[2]) - 1;
+    lp_place_item(c, (uint)unit[1]);
+    return true;
+}
+#endif
+
+// -- loops ---------------------------------------------------------------------------------------
+
+// One more turn of a loop; true when the launch has had far too many.
+bool lp_turn(lp_ctx *c)
+{
+    if (++c->out[0] < c->in[14])
+        return false;
+    c->out[1] |= 1ul;
+    return true;
+}
+
+// Of a loop that must not be left early: work-items meet at a barrier in it.
+void lp_count(lp_ctx *c) { ++c->out[0]; }
+
+// -- what buffers hold -----------------------------------------------------------------------------
+
+uint lp_mix(uint v)
+{
+    v ^= v >> 16;
+    v *= 0x85EBCA6Bu;
+    v ^= v >> 13;
+    v *= 0xC2B2AE35u;
+    return v ^ (v >> 16);
+}
+
+// Scalar i of a stream as bits; workers/inputs.py has the rule. `how`: kind, bytes, rule, each 8 bits.
+ulong lp_scalar(__global const ulong *d, ulong i)
+{
+    uint how = (uint)d[0], kind = how & 255u, rule = how >> 16 & 255u;
+    ulong n = d[1], limit = d[3];
+    if (i >= n)
+        return 0;
+    uint bits = lp_mix((uint)i * 0x9E3779B9u + ((uint)d[2] ^ ((uint)(i >> 32) * 0xC2B2AE35u)));
+    if (kind == 1)
+        return as_uint((float)(bits >> 8) * 0x1.0p-24f);
+#if LP_DOUBLES
+    if (kind == 2)
+        return as_ulong((double)bits * 0x1.0p-32);
+#endif
+    if (kind == 3) {
+        uint m = bits >> 21, e = 31 - clz(m | 1u);
+        return m ? (e + 4) << 10 | (m << (10 - e) & 0x3ffu) : 0u;
+    }
+    if (kind == 4)
+        return bits >> 31;
+    if (rule == 1)
+        return (ulong)bits * limit >> 32;
+    if (rule == 2) {
+        ulong low = i * limit / n, high = (i + 1) * limit / n;
+        return low + ((ulong)bits * (high - low) >> 32);
+    }
+    return bits >> 28;
+}
+
+void lp_write(__global uchar *p, uint bytes, ulong value)
+{
+    if (bytes == 4)
+        *(__global uint *)p = (uint)value;
+    else if (bytes == 8)
+        *(__global ulong *)p = value;
+    else if (bytes == 2)
+        *(__global ushort *)p = (ushort)value;
+    else
+        *p = (uchar)value;
+}
+
+// Fills 32 bytes with what the real buffer holds from byte `at`.
+void lp_fill(lp_ctx *c, uint k, ulong at, __global uchar *p)
+{
+    __global const ulong *d = c->in + LP_DESCRIBED + LP_WORDS * k;
+    uint num_leaves = (uint)d[6];
+    if (num_leaves == 0) {
+        uint bytes = (uint)d[0] >> 8 & 255u;
+        if (bytes == 0)
+            return;
+        for (uint b = 0; b < 32; b += bytes)
+            lp_write(p + b, bytes, lp_scalar(d, (at + b) / bytes));
+        return;
+    }
+#if LP_LEAVES
+    for (uint b = 0; b < 32; ++b)
+        p[b] = 0;
+    if ((long)at < 0)
+        return;
+    for (uint n = 0; n < num_leaves; ++n) {
+        __global const ulong *leaf = c->in + d[7] + 8 * n;
+        ulong bytes = leaf[0] >> 8 & 255u, offset = leaf[4] * bytes, stride = leaf[5] * bytes, count = leaf[6];
+        for (ulong e = at / stride; e * stride < at + 32; ++e)
+            for (ulong j = 0; j < count; ++j) {
+                ulong to = e * stride + offset + j * bytes;
+                if (to >= at && to < at + 32)
+                    lp_write(p + (to - at), (uint)bytes, lp_scalar(leaf, e * count + j));
+            }
+    }
+#endif
+}
+
+// -- accesses ----------------------------------------------------------------------------------------
+
+uint lp_number(ulong address)
+{
+    uint k = (uint)((address >> 44) & 0x3fffful);
+    return (address >> 62) == 1ul && k != LP_SPARE && k < LP_TAGS ? k : LP_TAGS;
+}
+
+ulong lp_within(ulong at, ulong bytes, ulong size)
+{
+    if (bytes >= size)
+        return 0;
+    if (at <= size - bytes)
+        return at;
+    ulong aligned = ~((bytes & -bytes) - 1ul);
+    return min(at % size & aligned, size - bytes & aligned);
+}
+
+// Which turns of a loop are looked at: the first eight, then two in each power of two. LP_TURNS for the others.
+uint lp_sampled(uint turn)
+{
+    if (turn < 8)
+        return turn;
+    uint k = 31 - clz(turn), upper = turn >> (k - 1) & 1u, span = 1u << (k - 1);
+    uint slot = 8 + 2 * (k - 3) + upper;
+    bool is_it = turn == (2 + upper) * span + (lp_mix(slot) & (span - 1));
+    return is_it && slot < LP_TURNS ? slot : LP_TURNS;
+}
+
+// Notes which sectors of 32 bytes and lines of 128 a warp's work-items touch together.
+__attribute__((noinline)) void lp_see(lp_ctx *c, uint k, uint site, ulong at, ulong bytes)
+{
+    if (site >= LP_SEEN || !c->set || bytes > 256)
+        return;
+    uint slot = lp_sampled(c->row[lp_turn_of[site]] - 1);
+    if (slot == LP_TURNS)
+        return;
+    volatile __global uint *count = c->seen + ((c->number * LP_SEEN + site) * LP_TURNS + slot);
+    volatile __global uint *set = c->set + (site * LP_TURNS + slot) * 64;
+    // Counted, not compared with the last: below the start of a buffer that is the largest number there is.
+    uint first = (uint)(at >> 5), number = (uint)((at + bytes - 1) >> 5) - first;
+    for (uint b = 0; b <= number; ++b) {
+        uint mark = (first + b) ^ k << 28, known = *count & 0xffffu, kept = min(known, 64u);
+        bool has_line = false, has_sector = false;
+        for (uint j = 0; j < kept && !has_sector; ++j) {
+            has_line |= set[j] >> 2 == mark >> 2;
+            has_sector = set[j] == mark;
+        }
+        if (has_sector)
+            continue;
+        if (known < 64)
+            set[known] = mark;
+        *count += has_line ? 1u : 0x10001u;
+    }
+}
+
+// The place in the store that stands for `bytes` of buffer k from `at`.
+__attribute__((noinline)) ulong lp_stored(lp_ctx *c, uint k, ulong at, ulong bytes)
+{
+    ulong mask = c->mask[k], folded = at & mask;
+    __global const ulong *d = c->in + LP_DESCRIBED + LP_WORDS * k;
+    if (d[5]) {
+        volatile __global ulong *kept = c->kept + d[5] + (folded >> 5);
+        ulong first = at >> 5;
+        uint number = (uint)((at + bytes - 1) >> 5) - (uint)first;
+        for (ulong b = 0; b <= number; ++b) {
+            ulong mark = (first + b) << 16 | c->epoch;
+            if (kept[b] != mark) {
+                kept[b] = mark;
+                lp_fill(c, k, (first + b) << 5, (__global uchar *)(c->base[k] + (((folded >> 5) + b) << 5)));
+            }
+        }
+    }
+    return c->base[k] + (folded & ~((bytes & -bytes) - 1ul));
+}
+
+__attribute__((noinline)) ulong lp_span(lp_ctx *c, uint site, ulong address, ulong bytes)
+{
+    uint k = lp_number(address);
+    ulong at = (address & 0xffffffffffful) - LP_BIAS;
+    if (k < LP_BUFFERS) {
+        if (c->in[LP_DESCRIBED + LP_WORDS * k + 4])
+            lp_see(c, k, site, at, bytes);
+        return lp_stored(c, k, at, bytes > LP_SLACK_BYTES ? min(bytes, c->mask[k] + 1 - (at & c->mask[k])) : bytes);
+    }
+    if (k == LP_TAGS || !c->mask[k]) {
+        c->out[1] |= 4ul;
+        return c->base[LP_SPARE];
+    }
+    return c->base[k] + lp_within(at, bytes, c->mask[k]);
+}
+
+__attribute__((noinline)) ulong lp_touch(lp_ctx *c, uint site, ulong address, ulong bytes)
+{
+    uint k = lp_number(address);
+    ulong real = lp_span(c, site, address, k < LP_BUFFERS ? min(bytes, LP_SLACK_BYTES) : bytes);
+    if (k < LP_BUFFERS)
+        return bytes > LP_SLACK_BYTES ? c->base[k] : real;
+    return k < LP_TAGS && bytes > c->mask[k] ? (ulong)c->spare : real;
+}
+
+ulong lp_private(lp_ctx *c, ulong address, ulong bytes)
+{
+    uint k = (uint)((address >> 44) & 0x3fffful);
+    if (k >= LP_BUFFERS && k < LP_TAGS && c->mask[k] == bytes && address == LP_TAG(k))
+        return c->base[k];
+    return lp_touch(c, 0, address, bytes);
+}
+
+ulong lp_pass(lp_ctx *c, uint site, ulong address, ulong bytes)
+{
+    return lp_number(address) < LP_TAGS ? lp_touch(c, site, address, bytes) : address;
+}
+
+ulong lp_named(lp_ctx *c, uint variable, ulong address, ulong bytes)
+{
+    uint k = LP_BUFFERS + variable;
+    c->base[k] = address;
+    c->mask[k] = bytes;
+    return LP_TAG(k);
+}
+
+ulong lp_clip(lp_ctx *c, ulong index, ulong length)
+{
+    if (index < length)
+        return index;
+    c->out[1] |= 2ul;
+    return index % length;
+}
+
+// How many of `wanted` bytes lie behind an address.
+ulong lp_room(lp_ctx *c, ulong address, ulong wanted)
+{
+    uint k = lp_number(address);
+    if (k == LP_TAGS)
+        return 0;
+    if (k < LP_BUFFERS)
+        return min(wanted, c->mask[k] + 1 - (address & c->mask[k]));
+    return min(wanted, c->mask[k] - lp_within((address & 0xffffffffffful) - LP_BIAS, wanted, c->mask[k]));
+}
+
+// How many of n elements that a work-group copies are this work-item's.
+uint lp_share(lp_ctx *c, ulong n)
+{
+    ulong lanes = c->in[3] * c->in[4] * c->in[5];
+    return n > c->lane ? (uint)((n - c->lane + lanes - 1) / lanes) : 0u;
+}
+
+ulong lp_shared(lp_ctx *c, uint block, ulong n)
+{
+    c->row[block] += lp_share(c, n);
+    return n;
+}

@@ -1,0 +1,211 @@
+"""One virtual launch: which of its units run, and what they did.
+
+Owns how much of a launch runs, by what its first units execute and not by time: every machine comes to the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from llmperf_common.records import LaunchConfig
+from workers.device.opencl_virtual import VirtualKernel
+from workers.work.counted_copy import CountedCopy
+from workers.work.cuts import boxes, find_cuts, find_layers, sampled
+from workers.work.estimate import Sample, UnitCounts, block_costs
+from workers.work.units import WARP, Box, Grid, Place
+
+MOST_GROUPS = 16
+MOST_ITEMS = 4096
+"""As many as sixteen work-groups of 256 have."""
+_FEWEST_GROUPS = 4
+"""Left for the sample when it has been looked where the launch changes."""
+_LEAST_SPREAD = 0.1
+_FEW_EACH = 4
+"""Units of each part of a launch that run before it is known how much they differ."""
+_MOST_TURNS = 2**23
+"""Of all loops of one run: what makes more in its first unit is not counted."""
+_MOST_ROWS = 2**22
+"""Numbers that one run may leave."""
+_LAUNCH_COST = 2**23
+"""Blocks, operations and accesses that a launch's sample may have beyond its first unit: some milliseconds."""
+_HEAVY_COST = 2**20
+"""Of a unit, above which it is not looked where the launch changes."""
+_KERNEL_COST = 2**29
+"""Of all launches of a kernel: about a second."""
+_OF_GROUP = 8
+"""Times the cost of a unit that is a work-group: its copy is not optimised, and work-items wait for each other."""
+_OF_TURN = 4
+_CUT_OFF, _LOST = 1, 4
+"""Of a run's flags."""
+
+
+class UncountedError(Exception):
+    """A launch that cannot be counted; the message says why."""
+
+
+class KernelBudget:
+    """What all launches of one kernel may still cost."""
+
+    def __init__(self) -> None:
+        self.left = float(_KERNEL_COST)
+
+
+class VirtualLaunch:
+    """One launch config: the units of it that have run.
+
+    Args:
+        loaded: the kernel, with the config's arguments in place.
+        copy: what it was made from.
+        config: the launch.
+        grid: its units.
+        budget: of the kernel.
+    """
+
+    def __init__(
+        self,
+        loaded: VirtualKernel,
+        copy: CountedCopy,
+        config: LaunchConfig,
+        grid: Grid,
+        budget: KernelBudget,
+    ) -> None:
+        self._loaded, self._copy, self._config, self._grid = loaded, copy, config, grid
+        self._runs: dict[Place, UnitCounts] = {}
+        self._costs: dict[Place, float] = {}
+        self._of_blocks = (1 + block_costs(copy)) * (_OF_GROUP if copy.is_grouped else 1)
+        self._left = float(_LAUNCH_COST)
+        self._budget = budget
+        self._whole = boxes(grid, (0,) * len(grid.sides))
+
+    def everything(self) -> Sample:
+        """Run all units. Raises UncountedError."""
+        return self._sample(self._run_all(list(self._grid.places())), self._whole)
+
+    def sample(self) -> Sample:
+        """Run a fair sample of the units. Raises UncountedError."""
+        grid, by_groups = self._grid, self._copy.by_groups
+        most = MOST_GROUPS if by_groups else MOST_ITEMS // min(grid.num_lanes, WARP)
+        first = sampled(self._whole, 1, (1,))
+        self._run_some(first, at_least=1)
+        is_heavy = self._costs[first[0]] > _HEAVY_COST
+        if is_heavy or grid.num_units <= most:
+            places = self._run_some(sampled(self._whole, most, (1,)))
+            return self._sample(list(dict.fromkeys((*first, *places))), self._whole)
+        parts = self._parts(most)
+        return self._sample(self._of_parts(parts, most), parts)
+
+    def rows(self, places: Sequence[Place]) -> npt.NDArray[np.uint32]:
+        """Return how often each work-item of some units runs each block. Raises UncountedError."""
+        self._run_all(places)
+        return np.concatenate([self._runs[place].rows for place in places])
+
+    def _parts(self, most: int) -> tuple[Box, ...]:
+        """Find the parts of the launch that do different things, with a part of at most so many units."""
+        grid, by_groups = self._grid, self._copy.by_groups
+        for_search = most - _FEWEST_GROUPS if by_groups else most // 2
+        ends = [tuple(0 for _ in grid.sides), tuple(side - 1 for side in grid.sides)]
+        some = self._run_some(list(dict.fromkeys((*ends, *sampled(self._whole, 2, (1,))))))
+        # Of a kernel whose work-items all differ, because data say so, only what they do at all is compared.
+        is_regular = len({self._busiest(place).tobytes() for place in some}) <= 1 + len(some) // 2
+
+        def key_of(place: Place) -> bytes | None:
+            is_new = place not in self._runs
+            if is_new and (len(self._runs) >= for_search or not self._run_some([place])):
+                return None
+            busiest = self._busiest(place)
+            return (busiest if is_regular else busiest > 0).tobytes()
+
+        cuts = find_cuts(grid, key_of)
+        layers = () if by_groups or len(grid.sides) == 1 else find_layers(grid, cuts, key_of)
+        return boxes(grid, cuts, layers, most=most // 4)
+
+    def _of_parts(self, parts: Sequence[Box], most: int) -> list[Place]:
+        """Run units of all parts, more where the parts are large and their units differ."""
+        most = max(len(parts), most - len(self._runs))
+        few = min(most, max(len(parts), min(most // 2, _FEW_EACH * len(parts))))
+        places = self._run_some(sampled(parts, few, (1,) * len(parts)), at_least=len(parts))
+        if few == most:
+            return places
+        spreads = [self._spread([one for one in places if part.holds(one)]) for part in parts]
+        shares = [part.num_units * spread for part, spread in zip(parts, spreads, strict=True)]
+        fresh = [place for place in sampled(parts, most, shares) if place not in places]
+        return [*places, *self._run_some(fresh[: most - len(places)])]
+
+    def _spread(self, places: Sequence[Place]) -> float:
+        """Return how much the costs of units seem to differ: few equal ones prove little."""
+        costs = [self._costs[place] for place in places]
+        mean = sum(costs) / len(costs)
+        return (float(np.std(costs)) if len(costs) > 1 else mean) + _LEAST_SPREAD * mean
+
+    def _run_some(self, places: Sequence[Place], *, at_least: int = 0) -> list[Place]:
+        """Run units in order as far as the costs allow, and the first ``at_least`` in any case; return them."""
+        done: list[Place] = []
+        while len(done) < len(places):
+            number = len(places) - len(done)
+            if self._runs:
+                each = max(1.0, sum(self._costs.values()) / len(self._costs))
+                number = min(number, max(int(self._left / each), at_least - len(done)))
+            else:
+                number = 1
+            if number < 1:
+                break
+            some = places[len(done) : len(done) + number]
+            self._run_all(some)
+            done += some
+        return done
+
+    def _run_all(self, places: Sequence[Place]) -> list[Place]:
+        fresh = [place for place in dict.fromkeys(places) if place not in self._runs]
+        lanes = self._grid.num_lanes if self._copy.by_groups else WARP
+        at_once = max(1, _MOST_ROWS // (lanes * len(self._copy.blocks)))
+        for start in range(0, len(fresh), at_once):
+            self._run(fresh[start : start + at_once])
+        return list(places)
+
+    def _run(self, places: Sequence[Place]) -> None:
+        if self._budget.left <= 0:
+            raise UncountedError("other launches of the kernel have used up what it may cost")
+        units = [self._grid.unit(place) for place in places]
+        run = self._loaded.run(self._config, units, most_turns=_MOST_TURNS)
+        if run.flags & _LOST:
+            self._budget.left -= _OF_TURN * run.turns
+            raise UncountedError("an access through a pointer to no argument and no variable")
+        if run.flags & _CUT_OFF:
+            self._budget.left -= _OF_TURN * run.turns
+            raise UncountedError(f"loops of more than {_MOST_TURNS} turns in {len(units)} units")
+        start = 0
+        warps = len(run.seen) // len(units)
+        for number, (place, unit) in enumerate(zip(places, units, strict=True)):
+            rows = run.rows[start : start + unit.num_lanes]
+            seen = run.seen[number * warps : (number + 1) * warps]
+            self._runs[place] = UnitCounts(rows=rows, seen=seen)
+            cost = float(rows.sum(axis=0, dtype=np.uint64) @ self._of_blocks)
+            self._costs[place] = cost
+            self._left -= cost
+            self._budget.left -= cost
+            start += unit.num_lanes
+
+    def _busiest(self, place: Place) -> npt.NDArray[np.uint32]:
+        busiest: npt.NDArray[np.uint32] = self._runs[place].rows.max(axis=0)
+        return busiest
+
+    def _sample(self, places: Sequence[Place], parts: Sequence[Box]) -> Sample:
+        """Return what some units did, and for how many each of them stands."""
+        counts: list[UnitCounts] = []
+        weights: list[float] = []
+        strata: list[int] = []
+        for number, part in enumerate(parts):
+            chosen = [place for place in places if part.holds(place)]
+            lanes = sum(self._grid.unit(place).num_lanes for place in chosen)
+            counts += [self._runs[place] for place in chosen]
+            weights += [self._grid.num_items(part) / lanes for _ in chosen]
+            strata += [number] * len(chosen)
+        return Sample(
+            counts=tuple(counts),
+            weights=np.array(weights),
+            strata=np.array(strata),
+            is_exact=len(counts) == self._grid.num_units,
+        )

@@ -1,0 +1,153 @@
+"""Which work-items of a launch run: the units of a launch, and fair samples of them.
+
+A *unit* is a warp, 32 neighbouring work-items of a group, or a whole work-group where work-items meet at barriers or ask
+for their place in it. Samples are drawn from a sequence of low discrepancy over the dimensions of the NDRange (Richtmyer's: steps by square roots), shifted
+at random by a little, so that no period of a kernel agrees with it; any beginning of it is a fair sample. Where to cut the launch
+into parts that differ: ``cuts.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from workers.inputs import mix32
+
+WARP = 32
+_STEPS = (2**0.5, 3**0.5, 5**0.5, 7**0.5)
+"""Half the error of Roberts' sequence for a triangle of 32 x 8 groups with 32 warps each, from 60 to 110 units."""
+_JITTER = 1 / 64
+Place = tuple[int, ...]
+"""A unit by its coordinates along ``Grid.sides``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """Work-items ``first_lane`` … of the work-group with this linear number."""
+
+    group: int
+    first_lane: int
+    num_lanes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """All units of a launch.
+
+    ``sides``: work-groups in each dimension, and warps a group; of one dimension, all its warps in a row.
+    """
+
+    sides: Place
+    num_lanes: int
+    by_groups: bool
+
+    @property
+    def num_units(self) -> int:
+        """How many units there are."""
+        return math.prod(self.sides)
+
+    def unit(self, place: Place) -> Unit:
+        """Return the unit at a place."""
+        warps = 1 if self.by_groups else -(-self.num_lanes // WARP)
+        if len(self.sides) == 1:
+            group, warp = divmod(place[0], warps)
+        else:
+            *groups, warp = place
+            group, scale = 0, 1
+            for coordinate, side in zip(groups, self.sides, strict=False):
+                group += coordinate * scale
+                scale *= side
+        if self.by_groups:
+            return Unit(group=group, first_lane=0, num_lanes=self.num_lanes)
+        first = warp * WARP
+        return Unit(group=group, first_lane=first, num_lanes=min(WARP, self.num_lanes - first))
+
+    def num_items(self, box: Box) -> int:
+        """Return the work-items of a part: warps at the end of a group may have fewer lanes.
+
+        >>> grid = grid_of((100,), 40, by_groups=False)
+        >>> grid.num_items(Box(low=(1,), high=(4,)))
+        48
+        """
+        if self.by_groups:
+            return box.num_units * self.num_lanes
+        if len(self.sides) == 1:
+            return self._items_before(box.high[0]) - self._items_before(box.low[0])
+        others = box.num_units // (box.high[-1] - box.low[-1])
+        return others * (self._items_before(box.high[-1]) - self._items_before(box.low[-1]))
+
+    def _items_before(self, warp: int) -> int:
+        """Return the work-items before a warp, counted through groups."""
+        groups, inside = divmod(warp, -(-self.num_lanes // WARP))
+        return groups * self.num_lanes + inside * WARP
+
+    def place(self, number: int) -> Place:
+        """Return the unit of this number, counted group by group, and through the warps of each.
+
+        >>> grid_of((10, 5), 64, by_groups=False).place(2 * 37 + 1)
+        (7, 3, 1)
+        """
+        if len(self.sides) == 1:
+            return (number,)
+        group, warp = divmod(number, self.sides[-1])
+        coordinates = []
+        for side in self.sides[:-1]:
+            group, coordinate = divmod(group, side)
+            coordinates.append(coordinate)
+        return (*coordinates, warp)
+
+    def places(self) -> Iterator[Place]:
+        """Yield all places."""
+        return itertools.product(*(range(side) for side in self.sides))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A part of a grid: from ``low`` up to, not including, ``high``."""
+
+    low: Place
+    high: Place
+
+    @property
+    def num_units(self) -> int:
+        """How many units lie in it."""
+        return math.prod(high - low for low, high in zip(self.low, self.high, strict=True))
+
+    def holds(self, place: Place) -> bool:
+        """Whether a place lies in it."""
+        return all(
+            low <= at < high for low, at, high in zip(self.low, place, self.high, strict=True)
+        )
+
+    def samples(self) -> Iterator[Place]:
+        """Yield places of the box without end, each more evenly spread with those before it; some repeat."""
+        sides = [high - low for low, high in zip(self.low, self.high, strict=True)]
+        moving = [axis for axis, side in enumerate(sides) if side > 1]
+        number = 0
+        while True:
+            number += 1
+            place = list(self.low)
+            for order, axis in enumerate(moving):
+                share = (0.5 + number * _STEPS[order] + _jitter(number, order)) % 1.0
+                place[axis] += int(share * sides[axis])
+            yield tuple(place)
+
+
+def grid_of(num_groups: Sequence[int], num_lanes: int, *, by_groups: bool) -> Grid:
+    """Return the units of a launch.
+
+    >>> grid = grid_of((1000, 70), 256, by_groups=False)
+    >>> grid.num_units, grid.unit((3, 1, 7))
+    (560000, Unit(group=1003, first_lane=224, num_lanes=32))
+    """
+    warps = 1 if by_groups else -(-num_lanes // WARP)
+    if len(num_groups) == 1:
+        return Grid(sides=(num_groups[0] * warps,), num_lanes=num_lanes, by_groups=by_groups)
+    return Grid(sides=(*num_groups, warps), num_lanes=num_lanes, by_groups=by_groups)
+
+
+def _jitter(number: int, axis: int) -> float:
+    """Return a pseudo-random shift of a share: without it the last bits of coordinates have periods of their own."""
+    return (mix32(number * len(_STEPS) + axis + 1) / 2**32 - 0.5) * _JITTER
