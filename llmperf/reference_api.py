@@ -52,6 +52,8 @@ ERRORS = (
     "workers.parse_pool.ParserError",
     "workers.run_children.DeviceLostError",
     "workers.device.gpu_lock.GpuTakenError",
+    "llmperf_common.plain_files.UnfitFileError",
+    "llmperf_common.features.UnknownFeatureError",
     "workers.doubtful_builds.NothingCompilesError",
     "cluster.collect.ManyHostsError",
     "cluster.runtime.ClusterAddressError",

@@ -23,6 +23,8 @@ declared beside the code that raises it and carries its exit code::
     |   +-- SeenRows              rows of families that the model was trained on
     |   +-- FitFailed             a fit cannot go on; its last whole checkpoint stays
     +-- FirstProcessFailedError   (torchrun, Ray) what the first process ended with: the exit code is an argument
+    +-- UnfitFileError         3  no regular file, one outside of its folder, or one that is too large
+    +-- UnknownFeatureError    3  a model asks for a feature that there is not; also a ValueError
     +-- DeviceLostError        4  the device cannot be opened, or is lost
     +-- GpuTakenError          4  another process has the GPU
     +-- ClusterTooSmall        4  the Ray cluster has no room for the processes asked for

@@ -6,6 +6,7 @@ Owns the chain rule as verification sees it; ``manifest.publish`` is what keeps 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifest import (
@@ -23,7 +24,6 @@ def check_chain(fs: Filesystem, run: RunRecord | None) -> tuple[Manifest | None,
     problems: list[Problem] = []
     last: Manifest | None = None
     versions = manifest_versions(fs)
-    problems += [_problem(manifest_name(one), "is missing") for one in _missing(fs, versions)]
     for version in versions:
         name = manifest_name(version)
         try:
@@ -52,22 +52,13 @@ def missing_versions(versions: Sequence[int], last: Manifest) -> list[int]:
     A publisher removes most of the earlier versions, and says which it has left. Those before the first that is there
     may have been removed since, with all before it.
     """
-    expected = {version for version, _ in last.earlier}
-    if not last.published_s:  # of a time when all were kept
-        expected = set(range(versions[0], last.version))
+    if last.published_s:
+        # Each version is made from the one before it, and keeps that for a while.
+        expected = {last.version - 1, *(version for version, _ in last.earlier)}
+    else:  # of a time when all were kept; a gap is told by its ends, for it may be two billion long
+        gaps = [(one, two) for one, two in pairwise(versions) if two > one + 1]
+        expected = {end for one, two in gaps for end in (one + 1, two - 1)}
     return sorted(version for version in expected - set(versions) if version > versions[0])
-
-
-def _missing(fs: Filesystem, versions: Sequence[int]) -> list[int]:
-    """Return the versions that the newest one says are there, and are not; before schema 5 all were kept."""
-    if not versions:
-        return []
-    try:
-        newest = read_manifest(fs, versions[-1])
-    except (FileNotFoundError, StoreError):
-        return []  # said of itself
-    kept = {version for version, _ in newest.earlier} or set(range(versions[0], versions[-1]))
-    return sorted(kept - set(versions))
 
 
 def breaks(before: Manifest, after: Manifest) -> list[str]:

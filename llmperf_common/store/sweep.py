@@ -184,8 +184,8 @@ def superseded_lists(fs: Filesystem, manifest: Manifest) -> list[str]:
     present = [f"{SEGMENTS_FOLDER}/{name}" for name in fs.names(SEGMENTS_FOLDER)]
     if present:
         named: set[str] = set()
-        for version in set(versions).difference(going):
-            named |= {segment.name for segment in read_manifest(fs, version).segments}
+        for one in _manifests(fs, sorted(set(versions).difference(going))):
+            named |= {segment.name for segment in one.segments}
         hidden = f"{SEGMENTS_FOLDER}/."
         names += [name for name in present if name not in named and not name.startswith(hidden)]
     return names

@@ -130,6 +130,7 @@ class Oracle:
         return data
 
     def _removed(self, name: str) -> None:
+        self._manifests.pop(name, None)  # a version that its publisher does not keep
         if name in self._listed:
             raise Violation("listed shard removed", name)
         if name in self._committed.values():

@@ -220,12 +220,14 @@ ERRORS = {
     "trainer.life.conductor.FirstProcessFailedError": 3,
     "workers.run_children.DeviceLostError": 4,
     "workers.device.gpu_lock.GpuTakenError": 4,
+    "llmperf_common.plain_files.UnfitFileError": 3,
+    "llmperf_common.features.UnknownFeatureError": 3,
     "workers.doubtful_builds.NothingCompilesError": 5,
 }
 """The tree of ``llmperf_common/errors.py`` with the exit codes."""
 ALSO_VALUE_ERRORS = (
     "ConfigError", "LedgerUrlError", "ManyHostsError", "ClusterAddressError", "CorpusError",
-    "SplitError", "BadInput", "RayUnreachable",
+    "SplitError", "BadInput", "RayUnreachable", "UnknownFeatureError",
 )  # fmt: skip
 
 

@@ -176,7 +176,7 @@ def test_a_segment_without_its_manifest_is_an_orphan(
     orphans = segment_files(data) - known
     assert orphans
     assert latest_manifest(fs) == before
-    report = sweep(fs, unpublished=[shard.name for shard in more])
+    report = sweep(fs, recorded=[shard.name for shard in more])
     assert set(report.removed) >= orphans
     assert segment_files(data).isdisjoint(orphans)
     published = publish_entries(fs, more, epoch=before.epoch)

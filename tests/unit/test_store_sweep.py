@@ -104,8 +104,8 @@ def test_a_sweep_can_be_undone(fs):
 def test_what_an_earlier_manifest_of_the_epoch_lists_stays(fs):
     manifest = latest_manifest(fs)
     less = manifest_of_one_pair_less(fs)
-    fs.put_if_absent(manifest_name(less.version + 1), manifest.to_json())
-    fs.put_if_absent(manifest_name(less.version + 2), less.to_json())
+    for version, one in ((2, manifest), (3, less)):
+        fs.put_if_absent(manifest_name(version), replace(one, version=version).to_json())
     report = sweep(fs)
     assert report.removed == ()
     assert set(report.foreign) == manifest.shard_names - less.shard_names

@@ -54,7 +54,10 @@ class AutoBackbone(Backbone):
             self.model.gradient_checkpointing_enable(
                 gradient_checkpointing_kwargs={"use_reentrant": False}
             )
-        check_reads_packs(self)
+        if (
+            next(self.model.parameters()).device.type != "meta"
+        ):  # without weights there is nothing to try
+            check_reads_packs(self)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the embeddings of text tokens, shape (b, t, width)."""
