@@ -40,8 +40,9 @@ def test_a_row_that_differs_from_a_quiet_runs_is_seen(tmp_path: Path) -> None:
     assert "{'samples launch_error': 3} in place of {'samples ok': 3}" in told
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("aof", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("aof", [True, False])
 def test_a_storm_on_a_cluster(tmp_path: Path, aof: bool) -> None:
     report, data = run_storm(tmp_path, num_faults=10, num_kernels=120, seed=1, aof=aof)
     assert not report.problems

@@ -22,6 +22,8 @@ from workers.device.interface import DeviceRef
 from workers.work.children import count_all, count_work
 from workers.work.counting import count_kernel
 
+pytestmark = pytest.mark.opencl
+
 VADD = "__kernel void vadd(__global const float *a, __global float *c, int n) { int i = get_global_id(0); if (i < n) c[i] = a[i] + 1.0f; }"
 
 

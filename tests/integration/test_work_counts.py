@@ -17,6 +17,8 @@ from workers.device.find import NoDevice, choose, open_virtual
 from workers.device.opencl_virtual import OpenclVirtualDevice
 from workers.work.counting import count_kernel
 
+pytestmark = pytest.mark.opencl
+
 EXACT_RANGES = Ranges(max_lanes=16, max_groups=40, max_scalar=2000)
 NUM_EXACT = 8
 PLANNED_SHAPES: dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {
