@@ -32,7 +32,7 @@ COMMITS_VARIABLE = "DYING_AT_POINT_COMMITS"
 NEVER = "never"
 _LEDGER_CALLS = ("claim", "commit", "elect_publisher", "unpublished", "mark_published")
 _HOME_CALLS = ("retire", "create")
-_STORE_CALLS = ("put_if_absent", "read_bytes", "move")
+_STORE_CALLS = ("put_if_absent", "read_bytes", "move", "remove")
 ENCODE = "encode_table"
 
 

@@ -1,4 +1,4 @@
-"""Memory stays flat: over a thousand tasks on the replay device, fewer on a CPU device, two thousand parsed sources."""
+"""Memory stays flat: over a thousand tasks on the replay device, fewer on a CPU device, four thousand parsed sources."""
 
 from __future__ import annotations
 
@@ -108,18 +108,19 @@ def test_memory_is_flat_on_a_cpu_device(tmp_path: Path) -> None:
     assert sum(peaks[half:]) / (len(peaks) - half) < 1.1 * sum(peaks[:half]) / half
 
 
-def test_a_parse_child_is_flat_over_2000_sources() -> None:
+def test_a_parse_child_is_flat_over_4000_sources() -> None:
     """One child reads our kernels again and again: what it keeps does not depend on how often."""
     jobs = [
         json.dumps({"source": path.read_text(encoding="utf-8"), "build_options": ""})
         for path in sorted(KERNELS.glob("*.cl"))
     ]
-    readings = list(parse_child_readings(jobs, num_sources=2000))
-    slope = bytes_a_task(readings, warm_up=800)
+    readings = list(parse_child_readings(jobs, num_sources=4000))
+    # It grows from 77 to 105 MiB over its first 1,500 sources, which is each of ours read 19 times.
+    slope = bytes_a_task(readings, warm_up=1600)
     print(
         f"parse child: {slope / KIB:.2f} KiB a source, {readings[-1].rss_bytes / MIB:.0f} MiB at the end"
     )
-    assert slope < 4 * KIB  # fragmentation: 1.4 measured, and less from thousand to thousand
+    assert slope < 4 * KIB  # fragmentation: 1.5 measured
 
 
 def parse_child_readings(jobs: list[str], *, num_sources: int) -> Iterator[Reading]:
