@@ -13,6 +13,7 @@ from enum import StrEnum
 from llmperf_common.analysis import Analysis, Contents
 from llmperf_common.failures import Failure
 from llmperf_common.ids import sample_id
+from llmperf_common.work import Work
 
 
 class ArgumentKind(StrEnum):
@@ -241,7 +242,8 @@ Outcome = Timing | Failure
 class Sample:
     """One launch config with its outcome and where it was made.
 
-    A kernel that fails before it has any launch config gives one sample whose ``config`` has empty sizes.
+    A kernel that fails before it has any launch config gives one sample whose ``config`` has empty sizes. ``work`` is
+    what the launch executes, or why that is not known; None where nobody tried to count it.
     """
 
     config: LaunchConfig
@@ -250,6 +252,7 @@ class Sample:
     worker_id: str
     created_at_us: int
     """Microseconds since the epoch, UTC."""
+    work: Work | Failure | None = None
 
 
 class OccupancyLimit(StrEnum):

@@ -6,11 +6,14 @@ nullable columns; ``SCHEMA_VERSION`` counts them. Does not own how records becom
 
 from __future__ import annotations
 
+import dataclasses
+
 import pyarrow as pa
 
 from llmperf_common.static_feature_names import STATIC_FEATURES
+from llmperf_common.work import Work
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 
 def _column(
@@ -28,6 +31,8 @@ def _struct(*members: tuple[str, pa.DataType]) -> pa.DataType:
 
 _TEXT, _I64, _I32, _F64, _BOOL = pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.bool_()
 _MOMENT = pa.timestamp("us", tz="UTC")
+_WORK_TYPES = {"float": _F64, "int": _I64, "bool": _BOOL}
+_WORK = _struct(*((one.name, _WORK_TYPES[str(one.type)]) for one in dataclasses.fields(Work)))
 _TERMS = pa.list_(_struct(("factors", pa.list_(_TEXT)), ("coefficient", _I64)))
 
 SAMPLES = pa.schema(
@@ -58,6 +63,8 @@ SAMPLES = pa.schema(
         _column("temperature_c", _F64, "Device temperature while timing.", unit="degC"),
         _column("throttled", _BOOL, "Whether the device throttled while timing."),
         _column("checks", _struct(("writes_output", _BOOL), ("deterministic", _BOOL), ("input_sensitive", _BOOL), ("stationary", _BOOL), ("data_dependent", _BOOL), ("above_floor", _BOOL)), "Judgements; null where not checked."),
+        _column("work", _WORK, "What the launch executes, counted by a virtual launch on a CPU device; null where it was not counted, and before version 6."),
+        _column("work_reason", _TEXT, "Why work is null; null where nobody tried to count it."),
         _column("seed", _I64, "Seed of the generated inputs.", nullable=False),
         _column("harness_version", _I32, "Raised when times change their meaning.", nullable=False),
         _column("task_attempt", _I32, "How often the task had been claimed, this time included.", nullable=False),

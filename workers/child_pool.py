@@ -132,13 +132,21 @@ class ChildPool(Generic[ItemT]):
         """Queue an item."""
         self._waiting.append(item)
 
-    def start_waiting(self) -> None:
+    @property
+    def num_busy(self) -> int:
+        """How many children have an item."""
+        return len(self._busy_slots())
+
+    def start_waiting(self, *, most_busy: int | None = None) -> None:
         """Hand waiting items to idle children, starting children as needed.
+
+        Args:
+            most_busy: so many may have an item now; None: all.
 
         Raises:
             ChildStartError: Children end, one after the other, before they are ready for any item.
         """
-        while self._waiting:
+        while self._waiting and (most_busy is None or self.num_busy < most_busy):
             self._hear_idle()
             slot = self._idle_slot()
             if slot is None:

@@ -145,6 +145,16 @@ class LimitsConfig(Node):
         "auto",
         description="Before a GPU launches a kernel of which some extent is not validated, see on a CPU OpenCL device how far its smaller configs reach, and do not launch those that would leave their buffers; or never.",
     )
+    work: Literal["auto", "off"] = Field(
+        "auto",
+        description="Count what each launch executes by virtual launches on a CPU OpenCL device where there is one (columns `work` of `samples`), or do not.",
+    )
+    work_timeout_s: float = Field(
+        20.0,
+        gt=0,
+        le=3600,
+        description="Kill a child that has not counted the launches of a kernel after this long; those it had not come to have no `work`.",
+    )
     config_timeout_s: float | None = Field(
         None,
         gt=0,
@@ -180,7 +190,7 @@ class LimitsConfig(Node):
         None,
         ge=1,
         le=256,
-        description="Compile processes at once, as many that analyse, and as many that see how far kernels reach; "
+        description="Compile processes at once, as many that analyse or count work, and as many that see how far kernels reach; "
         "unset: on a GPU at most 4 that compile and 16 of each other kind (0.4 GiB of memory each), fewer where there "
         "are fewer than 20 processors, 1 elsewhere.",
     )

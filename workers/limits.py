@@ -29,6 +29,7 @@ class Limits:
 
     build_timeout_s: float
     analysis_timeout_s: float
+    work_timeout_s: float
     config_timeout_s: float
     task_timeout_s: float
     task_budget_s: float | None
@@ -65,6 +66,7 @@ def limits_on(config: CollectConfig, *, gpu: bool, shared: bool) -> Limits:
     return Limits(
         build_timeout_s=given.build_timeout_s,
         analysis_timeout_s=given.analysis_timeout_s,
+        work_timeout_s=given.work_timeout_s,
         config_timeout_s=given.config_timeout_s or timeout_s,
         task_timeout_s=given.task_timeout_s,
         task_budget_s=given.task_budget_s,

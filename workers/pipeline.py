@@ -1,24 +1,22 @@
 """One device's assembly line: tasks are analysed and compiled in some children and timed in another.
 
-Owns the order of work. Two modes: on a GPU compiling runs ahead beside the timing and several run children
-load kernels and take turns; on a CPU device (``quiet``) nothing else runs while a task is timed, and each task gets a child of
+Owns the order of work. Two modes: on a GPU compiling, and counting what launches execute, run beside the timing and several
+run children load kernels and take turns; on a CPU device (``quiet``) nothing else runs while a task is timed, and each task gets a child of
 its own, because a kernel there can damage its process unseen.
 """
 
 from __future__ import annotations
 
 import select
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from concurrent.futures import Future
 from pathlib import Path
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import Device
-from workers.analysing import AnalysisWork, analysis_device
+from workers.analysing import AnalysisWork
 from workers.child import Child
 from workers.child_pool import ChildPool
 from workers.child_starter import ChildStarter
@@ -29,10 +27,12 @@ from workers.device.monitor import Monitor
 from workers.executor import FinishedTask
 from workers.launch_processor import LaunchProcessor
 from workers.limits import limits_on
+from workers.places_ahead import PlacesAhead
 from workers.plan import Plan, Task
 from workers.reaching import ReachWork, tried_indices
 from workers.running import RunSlot
 from workers.scratch import check_space
+from workers.task_counting import TaskCounting
 from workers.task_state import TaskState
 
 _WARM_COMPILERS = 2
@@ -69,7 +69,6 @@ class DevicePipeline:
         launches: LaunchProcessor,
     ) -> None:
         self._ref = ref
-        self._config = config
         self._limits = limits_on(config, gpu=ref.selector.startswith("cuda"), shared=not quiet)
         self._scratch = scratch
         self._worker_id = worker_id
@@ -77,13 +76,15 @@ class DevicePipeline:
         self._compiled: deque[TaskState] = deque()
         self._built: list[TaskState] = []
         """Of which it is still being found out how far they reach."""
+        self._timed: list[TaskState] = []
+        """Of which it may still be counted what they execute."""
         self._finished: list[TaskState] = []
         self._starter = ChildStarter(scratch)
         self._plan: Plan | None = None
         self._device_id = ""
         self._monitor: Monitor | None = None
         self._note: Callable[..., None] = lambda *_, **__: None
-        self._analysis_ref: Future[DeviceRef] | None = None
+        self._places = PlacesAhead(ref, config.limits)
         self._analysers: ChildPool[TaskState] = ChildPool(
             start_child=self._analysis_child,
             name="analyse",
@@ -112,6 +113,14 @@ class DevicePipeline:
             num_children=self._limits.num_compile_children,
         )
         self._pools = (self._analysers, self._reachers, self._compilers)
+        self._counting = TaskCounting(
+            start_child=lambda name, where: self._starter.start(
+                "workers.work.child", name, where, beside_timing=not quiet
+            ),
+            places=self._places,
+            timeout_s=self._limits.work_timeout_s,
+            num_children=self._limits.num_analysis_children,
+        )
         self._slot = RunSlot(
             start_child=lambda name: self._starter.start("workers.run_child", name, ref),
             limits=self._limits,
@@ -123,8 +132,8 @@ class DevicePipeline:
 
     def open_device(self, *, measure_peaks: bool) -> Device:
         """Open the device in a run child; raises DeviceLostError."""
-        if measure_peaks and self._analysis_ref is not None:
-            self._analysis_ref.result()  # trying devices launches kernels on them
+        if measure_peaks and not self._quiet:
+            self._places.await_known()  # trying devices launches kernels on them
             self._compilers.await_started()  # contexts are opened
         return self._slot.open_device(measure_peaks=measure_peaks)
 
@@ -132,7 +141,7 @@ class DevicePipeline:
         """Begin what the first tasks will need beside the device, which is ours: each child takes a second or more."""
         if not self._quiet:
             self._compilers.warm_up(_WARM_COMPILERS)
-            self._look_where_to_analyse()
+            self._places.look()
 
     def warm_up(self) -> None:
         """Go on with that while nobody has a task for us yet; waits until it is known where analysis runs.
@@ -142,7 +151,7 @@ class DevicePipeline:
         if self._quiet:
             return
         self._compilers.warm_up(self._limits.num_compile_children)
-        if self._checks_reach and self._where_to_analyse() != self._ref:
+        if self._checks_reach and self._places.analysis() != self._ref:
             self._reachers.warm_up(_WARM_REACHERS)
 
     def use(
@@ -208,12 +217,15 @@ class DevicePipeline:
             child = by_descriptor[descriptor]
             if child in self._slot.children():
                 self._slot.handle(child)
+            if child in self._counting.children():
+                self._counting.handle(child)
             for pool in self._pools:
                 if child in pool.children():
                     pool.handle(child)
         now_s = time.monotonic()
         for pool in self._pools:
             pool.check_deadlines(now_s)
+        self._counting.check_deadlines(now_s)
         self._slot.check_deadlines(now_s)
         self._take_over()
         return self._drain()
@@ -257,11 +269,15 @@ class DevicePipeline:
         lost = set(tasks)
         for pool in self._pools:
             pool.drop(lambda state: state.lease.task in lost)
+        for state in self._states():
+            if state.lease.task in lost:
+                self._counting.forget(state)
         for state in (*self._built, *self._compiled):
             if state.lease.task in lost:
                 self._compile_work.forget(state)
         self._built = [s for s in self._built if s.lease.task not in lost]
         self._compiled = deque(s for s in self._compiled if s.lease.task not in lost)
+        self._timed = [s for s in self._timed if s.lease.task not in lost]
         self._finished = [s for s in self._finished if s.lease.task not in lost]
         self._slot.drop(lost)
 
@@ -276,13 +292,18 @@ class DevicePipeline:
         """End every child."""
         for pool in self._pools:
             pool.close()
+        self._counting.close()
         self._slot.close()
 
     def _start_work(self) -> None:
         if not (self._quiet and self._slot.states):
-            for pool in self._pools:
+            # Counting and analysis share their children: what is begun is brought to its end first.
+            most = self._limits.num_analysis_children
+            self._counting.start_waiting(most_busy=most - self._analysers.num_busy)
+            self._analysers.start_waiting(most_busy=most - self._counting.num_busy)
+            for pool in (self._reachers, self._compilers):
                 pool.start_waiting()
-        is_calm = all(pool.is_idle for pool in self._pools)
+        is_calm = self._counting.is_idle and all(pool.is_idle for pool in self._pools)
         while self._slot.has_room and self._compiled and (is_calm or not self._quiet):
             state = self._compiled.popleft()
             self._slot.run(state, self._compile_work.binary_path(state))
@@ -293,6 +314,7 @@ class DevicePipeline:
             if self._is_to_be_tried(state):
                 self._reachers.submit(state)
             self._compilers.submit(state)
+            self._counting.submit(state)
         else:
             state.fail_whole(state.task.kernel.failure or _NO_CONFIG)
             self._finished.append(state)
@@ -311,10 +333,14 @@ class DevicePipeline:
         for state in ready:
             if state.is_complete:
                 self._compile_work.forget(state)
-            (self._finished if state.is_complete else self._compiled).append(state)
+            (self._timed if state.is_complete else self._compiled).append(state)
         self._compiled.extendleft(self._slot.take_returned())
         for state in self._slot.take_finished():
             self._compile_work.forget(state)
+            self._timed.append(state)
+        for state in [state for state in self._timed if not self._counting.awaits(state)]:
+            self._counting.forget(state)
+            self._timed.remove(state)
             self._finished.append(state)
 
     def _drain(self) -> list[FinishedTask]:
@@ -330,11 +356,12 @@ class DevicePipeline:
         ]
 
     def _states(self) -> list[TaskState]:
-        return [*self._states_ahead(), *self._slot.states, *self._finished]
+        return [*self._states_ahead(), *self._slot.states, *self._timed, *self._finished]
 
     def _children(self) -> list[Child]:
         return [
             *(child for pool in self._pools for child in pool.children()),
+            *self._counting.children(),
             *self._slot.children(),
         ]
 
@@ -348,39 +375,21 @@ class DevicePipeline:
         """Whether its configs might leave their buffers, and another device than this can show which."""
         if not self._checks_reach or state.extents_are_proven or not tried_indices(state.configs):
             return False
-        return self._where_to_analyse() != self._ref
+        return self._places.analysis() != self._ref
 
     def _only_looks_ahead(self) -> bool:
         """Whether the device and all children but those that look ahead are without work."""
         nearer = (*self._analysers.items(), *self._compilers.items(), *self._compiled)
         return not (nearer or self._slot.states or self._reachers.has_finished)
 
-    def _where_to_analyse(self) -> DeviceRef:
-        return self._look_where_to_analyse().result()
-
-    def _look_where_to_analyse(self) -> Future[DeviceRef]:
-        """Trying the devices of a host takes seconds: in a thread, for which the command line does not wait."""
-        if self._analysis_ref is None:
-            found: Future[DeviceRef] = Future()
-            how = self._config.limits.analysis_device
-
-            def look() -> None:
-                try:
-                    found.set_result(analysis_device(self._ref, how))
-                except BaseException as error:  # noqa: BLE001  (raised where the answer is asked for)
-                    found.set_exception(error)
-
-            threading.Thread(target=look, name="analysis-device", daemon=True).start()
-            self._analysis_ref = found
-        return self._analysis_ref
-
     def _analysis_child(self, name: str) -> Child:
-        if self._where_to_analyse() == self._ref:  # each has a context on the card that is timed
+        where = self._places.analysis()
+        if where == self._ref:  # each has a context on the card that is timed
             self._analysers.allow(self._limits.num_compile_children)
         return self._starter.start(
             "workers.analysis_child",
             name,
-            self._where_to_analyse(),
+            where,
             beside_timing=not self._quiet,
         )
 

@@ -26,6 +26,7 @@ from llmperf_common.records import (
     Timing,
     empty_config,
 )
+from llmperf_common.work import Work
 from workers.device.interface import ProbeRecord
 from workers.device.monitor import Condition, Monitor
 from workers.plan import Plan, Task
@@ -61,6 +62,8 @@ class TaskState:
     reaches: tuple[ProbeRecord | None, ...] = ()
     """What the first of the configs that are tried ahead touched, as far as it is known by now."""
     num_compile_attempts: int = 0
+    works: tuple[Work | Failure, ...] = ()
+    """What each config executes, or why that is not known; empty where nobody counts."""
     sentinel: tuple[SentinelReading, ...] = ()
     trace: TaskTrace = field(init=False)
     _windows_s: list[tuple[float, float] | None] = field(init=False, default_factory=list)
@@ -231,8 +234,9 @@ class TaskState:
     def result(self, monitor: Monitor | None = None) -> TaskResult:
         """Return the finished task; ``monitor`` says what the device was like while its configs were timed."""
         samples = []
-        for config, recorded, window_s in zip(
-            self.configs, self.outcomes, self._windows_s, strict=True
+        works = self.works or (None,) * len(self.configs)
+        for config, recorded, window_s, work in zip(
+            self.configs, self.outcomes, self._windows_s, works, strict=True
         ):
             assert recorded is not None, "asked for the result of an unfinished task"
             outcome, at_us = recorded
@@ -244,6 +248,7 @@ class TaskState:
                     task_attempt=self.lease.attempt,
                     worker_id=self.worker_id,
                     created_at_us=at_us,
+                    work=work,
                 )
             )
         return TaskResult(
@@ -262,6 +267,7 @@ class TaskState:
         self.outcomes = [None] * len(configs)
         self.launch_ns = [None] * len(configs)
         self._windows_s = [None] * len(configs)
+        self.works = ()
         self._spared = set()
 
     def _judged(self, outcome: Outcome, seen: Condition | None) -> Outcome:

@@ -14,6 +14,7 @@ from llmperf.exits import Exit
 
 if TYPE_CHECKING:
     from workers.device.gpu_state import GpuState
+    from workers.device.interface import DeviceRef
 
 _EXTRAS = {
     "opencl": ("pyopencl",),
@@ -36,17 +37,19 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Say what is usable on this machine, what is not, and how to mend it."""
-    from workers.device.find import DeviceReport, probe_all  # noqa: PLC0415
+    from workers.device.find import DeviceReport, NoDevice, choose, probe_all  # noqa: PLC0415
     from workers.device.gpu_state import gpu_state  # noqa: PLC0415
 
     report: DeviceReport = probe_all(again=again, tell=say)
     states = [gpu_state(probed.device) if probed.device else None for probed in report.devices]
     extras = {name: _missing(modules) for name, modules in _EXTRAS.items()}
+    found = choose("cpu", report)
+    work = None if isinstance(found, NoDevice) else found
     usable = [probed for probed in report.devices if probed.usable]
     if as_json:
-        answer_json(_document(report, states, extras))
+        answer_json(_document(report, states, extras, work))
     else:
-        _tell(report, states, extras)
+        _tell(report, states, extras, work)
     if not usable:
         raise typer.Exit(Exit.NO_DEVICE)
 
@@ -56,7 +59,7 @@ def _missing(modules: tuple[str, ...]) -> list[str]:
 
 
 def _document(
-    report: Any, states: list[GpuState | None], extras: dict[str, list[str]]
+    report: Any, states: list[GpuState | None], extras: dict[str, list[str]], work: DeviceRef | None
 ) -> dict[str, Any]:
     return {
         "llmperf": importlib.metadata.version("llmperf"),
@@ -78,6 +81,7 @@ def _document(
             for absent in report.absent
         ],
         "extras": {name: {"missing": missing} for name, missing in extras.items()},
+        "work": {"counted_on": work.selector if work else None},
     }
 
 
@@ -89,7 +93,9 @@ def _state_document(state: GpuState) -> dict[str, Any]:
     return document | {"throttle_reasons": list(state.throttle_reasons)}
 
 
-def _tell(report: Any, states: list[GpuState | None], extras: dict[str, list[str]]) -> None:
+def _tell(
+    report: Any, states: list[GpuState | None], extras: dict[str, list[str]], work: DeviceRef | None
+) -> None:
     answer("devices")
     for probed, state in zip(report.devices, states, strict=True):
         mark = "usable    " if probed.usable else "NOT usable"
@@ -113,6 +119,11 @@ def _tell(report: Any, states: list[GpuState | None], extras: dict[str, list[str
         verdict = "complete" if not missing else f"missing {', '.join(missing)}"
         mend = f'   pip install "llmperf[{name}]"' if missing else ""
         answer(f"  {name:<9} {verdict}{mend}")
+    answer("work columns: what a launch executes, counted on a CPU OpenCL device")
+    if work:
+        answer(f"  counted on  --device {work.selector:<8} {work.name}")
+    else:
+        answer("  NOT counted: no CPU OpenCL device is usable; collecting works, they stay empty")
 
 
 def _tell_state(state: GpuState) -> None:

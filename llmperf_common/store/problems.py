@@ -37,6 +37,8 @@ class ProblemKind(StrEnum):
     """A status is unknown, or does not fit the row."""
     TIME = "time"
     """A time is missing, there although the launch failed, not positive, or a statistic is wrong."""
+    WORK = "work"
+    """What a launch executes is no count, or is there and explained away."""
     REFERENCE = "reference"
     """A row names a task, kernel or device that is not there, or contradicts it."""
     ORPHAN = "orphan"

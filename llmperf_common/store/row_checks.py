@@ -81,7 +81,13 @@ def check_kernels(table: pa.Table, name: str, plan_hashes: Collection[str]) -> l
 def check_samples(table: pa.Table, name: str, around: Surroundings) -> list[Problem]:
     """Check every row of a samples shard, in today's schema."""
     table = table.combine_chunks()
-    checks = (_statuses(table), _times(table), _statistics(table), _ids(table, around))
+    checks = (
+        _statuses(table),
+        _times(table),
+        _statistics(table),
+        _ids(table, around),
+        _works(table),
+    )
     problems = [
         Problem(kind=kind, name=name, what=naming(_ids_where(table, mask), what))
         for found in checks
@@ -152,6 +158,22 @@ def _statistics(table: pa.Table) -> list[_Finding]:
             # A null statistic is _times' finding, not another one here.
             wrong[rows] |= np.isfinite(found) & ~(np.abs(found - values) <= slack)
     return [(ProblemKind.TIME, wrong, "a statistic does not follow from time_ns")]
+
+
+def _works(table: pa.Table) -> list[_Finding]:
+    """Counts are finite and not negative, and a row that has them has no reason to have none."""
+    works = _array(table, "work")
+    counted = _mask(pc.is_valid(table.column("work")))
+    wrong = np.zeros(len(table), np.bool_)
+    for number, member in enumerate(works.type):
+        if not pa.types.is_boolean(member.type):
+            values = np.asarray(works.field(number).to_numpy(zero_copy_only=False), np.float64)
+            wrong |= counted & ~(np.isfinite(values) & (values >= 0))
+    both = counted & _mask(pc.is_valid(table.column("work_reason")))
+    return [
+        (ProblemKind.WORK, wrong, "a count of work is missing, negative or infinite"),
+        (ProblemKind.WORK, both, "the work was counted but work_reason says why not"),
+    ]
 
 
 def _ids(table: pa.Table, around: Surroundings) -> list[_Finding]:

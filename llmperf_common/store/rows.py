@@ -27,6 +27,7 @@ from llmperf_common.records import (
 )
 from llmperf_common.schemas import DEVICES, KERNELS, SAMPLES
 from llmperf_common.store.analysis_rows import analysis_columns
+from llmperf_common.work import Work
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CHECKS = tuple(field.name for field in dataclasses.fields(Checks))
@@ -71,7 +72,7 @@ def _sample_row(result: TaskResult, sample: Sample) -> dict[str, Any]:
         "worker_id": sample.worker_id,
         "created_at": _EPOCH + timedelta(microseconds=sample.created_at_us),
     }
-    return row | _outcome_columns(sample.outcome)
+    return row | _outcome_columns(sample.outcome) | _work_columns(sample.work)
 
 
 def _launch_argument_row(argument: LaunchArgument) -> dict[str, Any]:
@@ -106,6 +107,14 @@ def _outcome_columns(outcome: Timing | Failure) -> dict[str, Any]:
         "throttled": outcome.throttled,
         "checks": {name: getattr(outcome.checks, name) for name in _CHECKS},
     }
+
+
+def _work_columns(work: Work | Failure | None) -> dict[str, Any]:
+    if work is None:
+        return {}
+    if isinstance(work, Failure):
+        return {"work_reason": without_host_paths(work.detail)}
+    return {"work": dataclasses.asdict(work)}
 
 
 def statistics_of(times: Sequence[float]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,3 +82,28 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     done = llmperf("train", "--data", made.out, "--out", run, "--preset", "log-linear", *quick)
     assert done.code == 0, done.err
     return Trained(data=made.out, run=run)
+
+
+DEVICE_LIBRARIES = ("pyopencl", "pycuda", "pynvml")
+
+
+@pytest.fixture
+def no_device(tmp_path: Path) -> dict[str, str]:
+    """An environment without an ICD, whose device libraries cannot be imported."""
+    vendors, blocked = tmp_path / "vendors", tmp_path / "blocked"
+    vendors.mkdir()
+    blocked.mkdir()
+    for name in DEVICE_LIBRARIES:
+        text = f"raise ImportError('{name} is blocked: this must work without it')\n"
+        (blocked / f"{name}.py").write_text(text, encoding="utf-8")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OCL_ICD")}
+    return {
+        **kept,
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),  # no verdict of an earlier probe
+        "OCL_ICD_VENDORS": str(vendors),
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join([str(blocked), kept.get("PYTHONPATH", "")]).rstrip(
+            os.pathsep
+        ),
+    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -14,32 +13,9 @@ from tests.fixtures.table import read_fixtures
 from tests.integration.collecting import KERNELS, llmperf_command
 from tests.integration.conftest import Trained
 
-DEVICE_LIBRARIES = ("pyopencl", "pycuda", "pynvml")
 SAXPY = (
     "predict", KERNELS / "saxpy.cl", "--global-size", "65536", "--local-size", "64", "--arg", "alpha=2",
 )  # fmt: skip
-
-
-@pytest.fixture
-def no_device(tmp_path: Path) -> dict[str, str]:
-    """An environment without an ICD, whose device libraries cannot be imported."""
-    vendors, blocked = tmp_path / "vendors", tmp_path / "blocked"
-    vendors.mkdir()
-    blocked.mkdir()
-    for name in DEVICE_LIBRARIES:
-        text = f"raise ImportError('{name} is blocked: this must work without it')\n"
-        (blocked / f"{name}.py").write_text(text, encoding="utf-8")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OCL_ICD")}
-    return {
-        **kept,
-        "XDG_STATE_HOME": str(tmp_path / "state"),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),  # no verdict of an earlier probe
-        "OCL_ICD_VENDORS": str(vendors),
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join([str(blocked), kept.get("PYTHONPATH", "")]).rstrip(
-            os.pathsep
-        ),
-    }
 
 
 def run(environment: dict[str, str] | None, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -74,7 +74,9 @@ def pipeline(plan: Plan, scratch: Path) -> Iterator[DevicePipeline]:
     scratch.mkdir()
     ref = choose("cpu")
     assert isinstance(ref, DeviceRef)
-    config = CollectConfig(timing=plan.timing_config)
+    config = CollectConfig.from_mapping(
+        {"timing": plan.timing_config.model_dump(), "limits": {"work": "off"}}
+    )
     made = DevicePipeline(
         ref=ref,
         config=config,
@@ -86,7 +88,7 @@ def pipeline(plan: Plan, scratch: Path) -> Iterator[DevicePipeline]:
     made._checks_reach = True
     elsewhere: Future[DeviceRef] = Future()
     elsewhere.set_result(replace(ref, environment={**ref.environment, "ANOTHER": "1"}))
-    made._analysis_ref = elsewhere
+    made._places._analysis = elsewhere
     try:
         made.use(plan, made.open_device(measure_peaks=False), note=lambda *_, **__: None)
         yield made

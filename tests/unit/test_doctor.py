@@ -50,13 +50,15 @@ def state_of(card: FakeCard) -> GpuState:
 
 
 def told(state: GpuState | None, capsys: pytest.CaptureFixture[str]) -> str:
-    doctor._tell(REPORT, [state], {})
+    doctor._tell(REPORT, [state], {}, None)
     return " ".join(capsys.readouterr().out.split())
 
 
 def test_other_devices_have_no_state(capsys):
     assert gpu_state(make_device()) is None
-    assert told(None, capsys).endswith("class replay extras")
+    text = told(None, capsys)
+    assert "class replay extras work columns" in text
+    assert text.endswith("no CPU OpenCL device is usable; collecting works, they stay empty")
 
 
 def test_a_card_at_work(capsys):
@@ -85,7 +87,7 @@ def test_without_nvml_one_line_says_so(capsys):
 
 def test_the_document():
     state = state_of(FakeCard(reasons=0x44, pids=(41,)))
-    document = json.loads(json.dumps(doctor._document(REPORT, [state], {})))
+    document = json.loads(json.dumps(doctor._document(REPORT, [state], {}, None)))
     gpu = document["devices"][0]["gpu"]
     assert gpu["reading"] == {
         "sm_clock_mhz": 1905.0, "memory_clock_mhz": 3201.0, "temperature_c": 61.0, "power_w": 512.345,
@@ -95,4 +97,5 @@ def test_the_document():
     assert gpu["throttle_reasons"] == ["software_power_cap", "hardware_thermal"]
     assert gpu["health"] == {"problems": [], "uncorrected_ecc_errors": 0}
     assert gpu["owner"] is gpu["absent"] is None
-    assert doctor._document(REPORT, [None], {})["devices"][0]["gpu"] is None
+    assert document["work"] == {"counted_on": None}
+    assert doctor._document(REPORT, [None], {}, None)["devices"][0]["gpu"] is None

@@ -56,7 +56,7 @@ COLLECT_KEYS = """
     timing.max_readings timing.relative_standard_error timing.sample_budget_ms
     timing.max_launch_ms timing.cold_readings timing.batch_step_share timing.spin_up_ms
     timing.sentinel_every_tasks timing.payload_checks timing.one_processor timing.poll_hz limits.build_timeout_s
-    limits.analysis_timeout_s limits.analysis_device limits.check_reach limits.config_timeout_s limits.task_timeout_s limits.task_budget_s limits.deaths_to_quarantine
+    limits.analysis_timeout_s limits.analysis_device limits.check_reach limits.work limits.work_timeout_s limits.config_timeout_s limits.task_timeout_s limits.task_budget_s limits.deaths_to_quarantine
     limits.faults_to_end_strategy limits.kernel_resources limits.compile_children limits.allow_busy_gpu limits.max_time_s limits.max_failures store.commit_interval_s
     store.publish_interval_s store.max_shard_rows ledger.lease_ttl_s ledger.away_limit_s ledger.claim_ahead
 """
@@ -101,7 +101,7 @@ COLUMNS = {
         sample_id task_id kernel_id device_id device_class global_size local_size args
         regime input_strategy input_strategies status failure_detail time_ns median_ns
         min_ns iqr_ns mean_ns first_ns cold_ns launches_per_reading stop_reason sm_clock_mhz
-        temperature_c throttled checks seed harness_version task_attempt worker_id
+        temperature_c throttled checks work work_reason seed harness_version task_attempt worker_id
         created_at
     """,
     "kernels": """
@@ -175,7 +175,7 @@ def test_columns() -> None:
     found = {table: schema.names for table, schema in TABLES.items()}
     found["predictions"] = PREDICTIONS.names
     assert found == {table: names.split() for table, names in COLUMNS.items()}
-    assert SCHEMA_VERSION == 5
+    assert SCHEMA_VERSION == 6
 
 
 def test_exit_codes() -> None:

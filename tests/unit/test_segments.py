@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmperf_common.schemas import SCHEMA_VERSION
 from llmperf_common.store.compact import CompactionTarget, compact
 from llmperf_common.store.filesystem import PosixFilesystem
 from llmperf_common.store.manifest import (
@@ -217,7 +218,7 @@ def test_a_dataset_of_the_form_before_is_read_and_goes_on(data: Path) -> None:
     pair = write_pair(fs, "later", [make_result(make_kernel(30), [good_outcome(0, 0)])])
     new = publish_entries(fs, pair, epoch=before.epoch)
     assert new.version == 3
-    assert new.schema_version == 5
+    assert new.schema_version == SCHEMA_VERSION
     assert new.shards == (*before.shards, *pair)
     assert new.segments
     assert [problem.what for problem in verify(data).problems if problem.name != "run.json"] == []

@@ -174,6 +174,8 @@ class ReplayFile(Node):
     sentinel_factors: tuple[float, ...] = ()
     """The sentinel's readings take these times longer, in turn over all processes; later ones 1. Counted in a file beside this."""
     behaviours: tuple[Behaviour, ...] = ()
+    counts_work: bool = False
+    """Whether what launches execute is counted on a CPU OpenCL device of this host, as for a GPU."""
 
 
 def read_replay_file(path: Path) -> ReplayFile:

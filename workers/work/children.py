@@ -78,7 +78,7 @@ def count_all(
         pool: ChildPool[CountedKernel] = ChildPool(
             start_child=lambda name: starter.start("workers.work.child", name, ref),
             name="count",
-            work=_CountWork(timeout_s),
+            work=CountWork(timeout_s),
             num_children=num_children,
         )
         num_open = 0
@@ -108,7 +108,7 @@ def _step(pool: ChildPool[CountedKernel]) -> None:
     pool.check_deadlines(time.monotonic())
 
 
-class _CountWork:
+class CountWork:
     """The ``PoolWork`` of counting children: every config of an item ends with its work or a reason."""
 
     def __init__(self, timeout_s: float) -> None:
@@ -116,9 +116,11 @@ class _CountWork:
 
     @property
     def timeout_s(self) -> float:
+        """A count without its last answer for this long is killed."""
         return self._timeout_s
 
     def job(self, item: CountedKernel) -> CountJob:
+        """Return the job, and count the attempt."""
         item.num_attempts += 1
         return CountJob(
             kernel=item.kernel,
@@ -127,19 +129,23 @@ class _CountWork:
         )
 
     def excuses_kill(self, item: CountedKernel) -> bool:
+        """Take the attempt back, once."""
         is_first, item.was_killed = not item.was_killed, True
         item.num_attempts -= is_first
         return is_first
 
     def take(self, item: CountedKernel, answer: FromChild) -> bool:
+        """Keep what is known by now."""
         assert isinstance(answer, Counted), answer
         item.outcomes = answer.outcomes
         return answer.is_last
 
     def timed_out(self, item: CountedKernel, after_s: float) -> None:
+        """Give the configs that were not reached the reason."""
         _fill(item, FailureCode.HANG, f"the count was killed after {after_s:g} s")
 
     def died(self, item: CountedKernel, how: str, report: str, seconds: float) -> bool:
+        """Try once more, or give all configs without outcome the reason."""
         del seconds
         if report:
             _fill(item, FailureCode.INTERNAL_ERROR, report)
