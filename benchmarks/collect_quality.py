@@ -135,7 +135,7 @@ def _print_within(rows: list[dict[str, Any]], path: Path | None) -> None:
         cold = np.array(
             [np.median(row["cold_ns"]) / row["median_ns"] for row in of_it if row["cold_ns"]]
         )
-        spread = np.median([row["iqr_ns"] for row in of_it] / warm)
+        spread = np.median([row["iqr_ns"] / row["median_ns"] for row in of_it if row["iqr_ns"] is not None] or [math.nan])  # fmt: skip
         both = [np.quantile(one, share) if one.size else math.nan for one in (first, cold) for share in (0.5, 0.9)]  # fmt: skip
         table.append((f"1e{decade}", len(of_it), *(round(float(one), 4) for one in (spread, *both))))  # fmt: skip
     names = ("median_decade_ns", "configs", "iqr_by_median", "first_by_warm", "first_by_warm_p90", "cold_by_warm", "cold_by_warm_p90")  # fmt: skip
@@ -157,7 +157,7 @@ def _print_agreement(
         print(
             f"{one.subset:24} {one.num_configs:7} configs: MAPE {one.mape_percent:5.2f} %, median APE {one.median_ape_percent:5.2f} %, p90 {one.p90_ape_percent:5.2f} %, signed {one.signed_percent:+.2f} %"
         )
-    spread = {row["sample_id"]: row["iqr_ns"] / row["median_ns"] for row in rows if row["status"] == "ok"}  # fmt: skip
+    spread = {row["sample_id"]: row["iqr_ns"] / row["median_ns"] for row in rows if row["status"] == "ok" and row["iqr_ns"] is not None}  # fmt: skip
     print(f"within a run, interquartile range ÷ median: {np.median(list(spread.values())):.2%}")
     if path is not None:
         with path.open("w", newline="", encoding="utf-8") as file:

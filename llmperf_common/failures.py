@@ -73,6 +73,21 @@ FAILURE_MEANINGS: dict[FailureCode, str] = {
 }
 
 
+class CensorReason(StrEnum):
+    """Why a launch has no time although nothing was wrong with it: at least so long would it have been."""
+
+    TOO_LONG = "too_long"
+    """The launch itself took more than ``timing.max_launch_ms``."""
+    HUNG = "hung"
+    """It did not end within ``limits.config_timeout_s``."""
+    TASK_BUDGET = "task_budget"
+    """Not launched: ``limits.task_budget_s`` or ``limits.task_timeout_s`` was spent by others of its task."""
+    LARGER_THAN_TOO_LONG = "larger_than_too_long"
+    """Not launched: configs that are larger in nothing took more than ``timing.max_launch_ms``."""
+    LARGER_THAN_HUNG = "larger_than_hung"
+    """Not launched: a config that is larger in nothing hung."""
+
+
 class Stage(StrEnum):
     """Where on its way a kernel failed."""
 
@@ -86,11 +101,15 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One failure: its code, the stage and the evidence (head and tail kept, at most 8 KB)."""
+    """One failure: its code, the stage and the evidence (head and tail kept, at most 8 KB).
+
+    ``censored``: why the time is not known, where the launch would have had one.
+    """
 
     code: FailureCode
     stage: Stage
     detail: str
+    censored: CensorReason | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "detail", shorten_detail(self.detail))

@@ -163,6 +163,8 @@ class Kernel:
     failure: Failure | None
     analysis: Analysis | None = None
     """From ``corpus build --analyse``; else a task's first step finds it out."""
+    invented_macros: tuple[str, ...] | None = None
+    """Words of ``build_options`` that nobody gave: the source asks for them. None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,7 +395,11 @@ class SentinelReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """Everything one finished task adds to the dataset: one kernels row and its samples."""
+    """Everything one finished task adds to the dataset: one kernels row and its samples.
+
+    ``one_processor``: whether all launches came from a processor of the host that was kept for them; None where
+    nothing was launched.
+    """
 
     task_id: str
     device_class: str
@@ -403,6 +409,8 @@ class TaskResult:
     samples: tuple[Sample, ...]
     num_planned: int
     sentinel: tuple[SentinelReading, ...] = ()
+    task_budget_s: float | None = None
+    one_processor: bool | None = None
 
     def __post_init__(self) -> None:
         if len(self.samples) != self.num_planned:

@@ -167,6 +167,7 @@ def _kernel(file: SourceFile, one: ReadKernel, identity: str) -> Kernel:
         suite=file.suite,
         family_id=identifier,
         build_options=one.build_options,
+        invented_macros=one.invented,
         signature=one.signature,
         failure=one.failure,
     )

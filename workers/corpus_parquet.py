@@ -41,7 +41,7 @@ _REQUIRED_TEXTS = (
 )  # fmt: skip
 _REPEATED_TEXTS = ("name", "suite", "family_id", "build_options")
 _OPTIONAL_TEXTS = ("signature", "failure_code", "failure_stage", "failure_detail")
-_LATER_TEXTS = ("analysis",)
+_LATER_TEXTS = ("analysis", "invented_macros")
 """Optional, and not in the corpora of earlier releases."""
 SCHEMA = pa.schema(
     [
@@ -53,6 +53,7 @@ _SKIPPED: pydantic.TypeAdapter[tuple[tuple[str, str], ...]] = pydantic.TypeAdapt
     tuple[tuple[str, str], ...]
 )
 _ANALYSIS: pydantic.TypeAdapter[Analysis] = pydantic.TypeAdapter(Analysis)
+_MACROS: pydantic.TypeAdapter[tuple[str, ...]] = pydantic.TypeAdapter(tuple[str, ...])
 _MAGIC = b"PAR1"
 _ROWS_AT_ONCE = 500
 _MAX_FILE_BYTES = 2**30
@@ -222,6 +223,8 @@ def _row(kernel: Kernel) -> dict[str, str | None]:
     texts["failure_detail"] = failure.detail if failure else None
     analysis = kernel.analysis
     texts["analysis"] = canonical_json(dataclasses.asdict(analysis)) if analysis else None
+    macros = kernel.invented_macros
+    texts["invented_macros"] = None if macros is None else canonical_json(list(macros))
     return texts
 
 
@@ -243,7 +246,7 @@ def _kernel(row: dict[str, Any]) -> Kernel:
         signature = signature_from_json(json.loads(row["signature"]))
     if signature is None and failure is None:
         raise ValueError(f"kernel {row['kernel_id']}: has neither a signature nor a failure")
-    analysis = row.get("analysis")
+    analysis, macros = row.get("analysis"), row.get("invented_macros")
     if sha256_hex(row["source"].encode()) != row["source_sha256"] and row["source"]:
         raise ValueError(f"kernel {row['kernel_id']}: its source does not match its hash")
     return Kernel(
@@ -252,4 +255,5 @@ def _kernel(row: dict[str, Any]) -> Kernel:
         signature=signature,
         failure=failure,
         analysis=None if analysis is None else _ANALYSIS.validate_json(analysis),
+        invented_macros=None if macros is None else _MACROS.validate_json(macros),
     )

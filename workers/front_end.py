@@ -42,6 +42,7 @@ class ReadKernel:
     name: str
     source: str
     build_options: str
+    invented: tuple[str, ...] = ()
     signature: Signature | None = None
     failure: Failure | None = None
     errors: tuple[str, ...] = ()
@@ -152,6 +153,7 @@ class _Reading:
             name=name,
             source=self._source,
             build_options=self._options(view.inferred),
+            invented=view.inferred,
             signature=signature,
             failure=failure,
             errors=errors,
@@ -177,13 +179,16 @@ class _Reading:
             return whole
         self._pruned_bytes += len(shorter)
         pruned = shorter.decode("utf-8", "replace")
-        options = self._options(tuple(word for word in view.inferred if _is_named(word, pruned)))
+        invented = tuple(word for word in view.inferred if _is_named(word, pruned))
+        options = self._options(invented)
         again = parse(pruned, options)
         if not _means_the_same(parsed, one, pruned, again):
             return whole
         left = _without_lines(again.errors)
         errors = tuple(error for error in parsed.errors if _without_line(error) in left)
-        return replace(whole, source=pruned, build_options=options, errors=errors)
+        return replace(
+            whole, source=pruned, build_options=options, invented=invented, errors=errors
+        )
 
     def _loss(self, view: _View, header: KernelHeader) -> Failure | None:
         """Say why a kernel that the text defines was not read; None for a name that is a macro."""

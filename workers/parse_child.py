@@ -48,6 +48,8 @@ def answer(source: str, build_options: str) -> str:
 
 def _kernel(one: ReadKernel, source: str) -> dict[str, object]:
     found: dict[str, object] = {"name": one.name, "build_options": one.build_options}
+    if one.invented:
+        found["invented"] = one.invented
     if one.source != source:
         found["source"] = one.source
     if one.signature is not None:

@@ -289,6 +289,7 @@ def _kernel(one: dict[str, Any], source: str) -> ReadKernel:
         name=one["name"],
         source=one.get("source", source),
         build_options=one["build_options"],
+        invented=tuple(one.get("invented", ())),
         signature=None if signature is None else signature_from_json(signature),
         failure=None if failure is None else _FAILURE.validate_python(failure),
         errors=tuple(one.get("errors", ())),

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.failures import CensorReason, Failure, FailureCode, Stage
 from llmperf_common.records import LaunchConfig
 from workers.channel import (
     Channel,
@@ -178,6 +178,7 @@ def _out_of_budget(order: RunOrder) -> list[FromChild]:
         code=FailureCode.OVER_TIME_BUDGET,
         stage=Stage.LAUNCH,
         detail=OUT_OF_BUDGET,
+        censored=CensorReason.TASK_BUDGET,
     )
     return [
         ConfigFinished(finished_index=index, outcome=failure, sticky=False)

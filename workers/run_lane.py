@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.failures import CensorReason, Failure, FailureCode, Stage
 from llmperf_common.records import Device
 from workers.channel import (
     ChildCrashed,
@@ -128,7 +129,7 @@ class RunLane:
             spent_s = state.trace.device_s + now_s - state.trace.turn_began_s
             if spent_s > limit_s:
                 detail = f"not reached within limits.task_timeout_s ({limit_s:g} s)"
-                state.record_rest(_launch_failure(FailureCode.OVER_TIME_BUDGET, detail))
+                state.record_rest(_out_of_time(detail))
                 self._drop_from_device()
                 self._finish()
 
@@ -317,7 +318,10 @@ class RunLane:
         launch_ns = HUNG_NS if used_up else None
         if used_up:
             self.state.trace.charge_hang(used_up.limit_s)
-        self.state.record(self._index, _launch_failure(code, detail), launch_ns=launch_ns)
+        failure = _launch_failure(code, detail)
+        if code is FailureCode.HANG:
+            failure = replace(failure, censored=CensorReason.HUNG)
+        self.state.record(self._index, failure, launch_ns=launch_ns)
         self._after_fault()
 
     def _death_detail(self, child: Child, used_up: Patience | None) -> str:
@@ -372,7 +376,7 @@ class RunLane:
         """Time the rest in another turn, if there is a rest and the task has time left."""
         assert self.state is not None, "nothing to go on with"
         if self._budget_left_s(self.state) == 0.0:
-            self.state.record_rest(_launch_failure(FailureCode.OVER_TIME_BUDGET, OUT_OF_BUDGET))
+            self.state.record_rest(_out_of_time(OUT_OF_BUDGET))
         if self.state.is_complete:
             self._finish()
         else:
@@ -408,6 +412,8 @@ class RunLane:
         )
         self._phase, self._report, self._index = Phase.LOADING, "", None
         state.trace.processor = job.processor
+        state.task_budget_s = self._limits.task_budget_s
+        state.one_processor = state.one_processor is not False and job.processor is not None
         state.trace.sent_s = time.monotonic()
         if not child.send(job):
             self._died()
@@ -415,6 +421,15 @@ class RunLane:
     def _budget_left_s(self, state: TaskState) -> float | None:
         budget_s = self._limits.task_budget_s
         return None if budget_s is None else max(0.0, budget_s - state.trace.charged_s)
+
+
+def _out_of_time(detail: str) -> Failure:
+    return Failure(
+        code=FailureCode.OVER_TIME_BUDGET,
+        stage=Stage.LAUNCH,
+        detail=detail,
+        censored=CensorReason.TASK_BUDGET,
+    )
 
 
 def _launch_failure(code: FailureCode, detail: str) -> Failure:

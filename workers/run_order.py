@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.failures import CensorReason, Failure, FailureCode, Stage
 from llmperf_common.records import LaunchConfig
 
 HUNG_NS = 1e18
@@ -123,15 +123,17 @@ class RunOrder:
         longest_ns = max(shorter, default=0.0)
         if any(took_ns >= HUNG_NS for took_ns, _ in no_larger):
             code, why = FailureCode.QUARANTINED, "one launch config that is larger in nothing hung"
+            censored = CensorReason.LARGER_THAN_HUNG
         elif longest_ns >= FAR_TOO_LONG * self._limit_ns or len(shorter) >= FEW_TOO_LONG:
-            code = FailureCode.OVER_TIME_BUDGET
+            code, censored = FailureCode.OVER_TIME_BUDGET, CensorReason.LARGER_THAN_TOO_LONG
             why = (
                 f"{len(shorter)} that are smaller, and larger in nothing, took up to {longest_ns / 1e6:.3f} ms, "
                 f"timing.max_launch_ms is {self._limit_ns / 1e6:g}"
             )
         else:
             return None
-        return Failure(code=code, stage=Stage.LAUNCH, detail=f"not launched: {why}")
+        detail = f"not launched: {why}"
+        return Failure(code=code, stage=Stage.LAUNCH, detail=detail, censored=censored)
 
 
 def _sizes(config: LaunchConfig) -> tuple[float, ...]:

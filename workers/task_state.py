@@ -65,6 +65,9 @@ class TaskState:
     works: tuple[Work | Failure, ...] = ()
     """What each config executes, or why that is not known; empty where nobody counts."""
     sentinel: tuple[SentinelReading, ...] = ()
+    task_budget_s: float | None = None
+    one_processor: bool | None = None
+    """Whether every child that had it launched from the host's processor for that; None where none had it."""
     trace: TaskTrace = field(init=False)
     _windows_s: list[tuple[float, float] | None] = field(init=False, default_factory=list)
     _spared: set[int] = field(init=False, default_factory=set)
@@ -260,6 +263,8 @@ class TaskState:
             samples=tuple(samples),
             num_planned=len(self.configs),
             sentinel=self.sentinel,
+            task_budget_s=self.task_budget_s,
+            one_processor=self.one_processor,
         )
 
     def _set_configs(self, configs: tuple[LaunchConfig, ...]) -> None:

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.failures import CensorReason, Failure, FailureCode, Stage
 from llmperf_common.records import Checks, Device, LaunchConfig, Outcome, StopReason, Timing
 from workers.checks import above_floor, is_stationary, payload_checks
 from workers.config import TimingConfig
@@ -222,4 +222,5 @@ def _over_budget(found: _TooLong, rule: TimingConfig) -> Failure:
         code=FailureCode.OVER_TIME_BUDGET,
         stage=Stage.LAUNCH,
         detail=f"{found.what} {found.launch_ns / 1e6:.3f} ms, timing.max_launch_ms is {rule.max_launch_ms:g}",
+        censored=CensorReason.TOO_LONG,
     )

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llmperf_common.schemas import KERNELS, SAMPLES
+from llmperf_common.store.reader import conform
 from llmperf_common.store.row_checks import sample_ids_of
 from llmperf_common.store.rows import statistics_of
 from workers.launch_plan import input_seed
@@ -105,15 +106,18 @@ def without_derived(samples: pa.Table, plan_seed: int) -> PlainSamples:
     short = [first_line(text) for text in texts]
     column = kept.schema.get_field_index("failure_detail")
     table = kept.set_column(column, SAMPLES.field("failure_detail"), pa.array(short, pa.string()))
+    reasons = [unquoted(text) for text in table.column("work_reason").to_pylist()]
+    place = table.schema.get_field_index("work_reason")
+    table = table.set_column(place, SAMPLES.field("work_reason"), pa.array(reasons, pa.string()))
     return PlainSamples(table, sum(a != b for a, b in zip(texts, short, strict=True)))
 
 
 def with_derived(table: pa.Table, plan_seed: int) -> pa.Table:
-    """Return published samples with every column of the dataset, in its order."""
+    """Return published samples with every column of the dataset, in its order; null where they are older than it."""
     for name, make in DERIVED.items():
         if name not in table.column_names:
             table = table.append_column(name, make(table, plan_seed))
-    return table.select(SAMPLES.names).cast(SAMPLES)
+    return conform(table, SAMPLES)
 
 
 def without_sources(kernels: pa.Table) -> pa.Table:

@@ -14,9 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llmperf_common.failures import OK_STATUS, FailureCode
+from llmperf_common.failures import OK_STATUS, CensorReason, FailureCode
 from llmperf_common.ids import ID_HEX_DIGITS, canonical_json, kernel_id, sha256_hex, task_id
 from llmperf_common.store.problems import Problem, ProblemKind, naming
+from llmperf_common.store.rows import FEWEST_FOR_IQR
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -102,10 +103,14 @@ _Finding = tuple[ProblemKind, Mask, str]
 
 def _statuses(table: pa.Table) -> list[_Finding]:
     known = _mask(pc.is_in(table.column("status"), pa.array(_STATUSES)))
+    censored = _mask(pc.is_valid(table.column("censor_reason")))
+    reasoned = _mask(pc.is_in(table.column("censor_reason"), pa.array([*CensorReason])))
     is_ok = _is_ok(table)
     sizes, local_sizes = _lengths(table, "global_size"), _lengths(table, "local_size")
     return [
         (ProblemKind.STATUS, ~known, "the status is neither 'ok' nor a failure code"),
+        (ProblemKind.STATUS, censored & ~reasoned, "censor_reason is none of ours"),
+        (ProblemKind.STATUS, is_ok & censored, "the status is 'ok' but there is a censor_reason"),
         (ProblemKind.STATUS, is_ok & (sizes == 0), "the status is 'ok' but there is no NDRange"),
         (ProblemKind.STATUS, sizes != local_sizes, "global_size and local_size differ in length"),
     ]
@@ -113,10 +118,12 @@ def _statuses(table: pa.Table) -> list[_Finding]:
 
 def _times(table: pa.Table) -> list[_Finding]:
     is_ok = _is_ok(table)
+    has_quartiles = _lengths(table, "time_ns") >= FEWEST_FOR_IQR
     absent, present, not_positive = (np.zeros(len(table), np.bool_) for _ in range(3))
     for name in _TIME_COLUMNS:
         is_null = _mask(pc.is_null(table.column(name)))
-        absent |= is_ok & is_null
+        is_due = is_ok if name != "iqr_ns" else is_ok & has_quartiles
+        absent |= is_due & is_null
         present |= ~is_ok & ~is_null
         if name in ("time_ns", "cold_ns"):
             rows, values = _flat(table, name)

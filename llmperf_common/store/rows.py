@@ -18,7 +18,6 @@ from llmperf_common.records import (
     Build,
     Checks,
     Device,
-    Kernel,
     KernelResources,
     LaunchArgument,
     Sample,
@@ -27,9 +26,12 @@ from llmperf_common.records import (
 )
 from llmperf_common.schemas import DEVICES, KERNELS, SAMPLES
 from llmperf_common.store.analysis_rows import analysis_columns
+from llmperf_common.store.argument_rows import argument_rows
 from llmperf_common.work import Work
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FEWEST_FOR_IQR = 4
+"""Readings: of fewer, quartiles are interpolations between the ends."""
 _CHECKS = tuple(field.name for field in dataclasses.fields(Checks))
 
 
@@ -92,6 +94,7 @@ def _outcome_columns(outcome: Timing | Failure) -> dict[str, Any]:
         return {
             "status": outcome.code.value,
             "failure_detail": without_host_paths(f"{outcome.stage.value}: {outcome.detail}"),
+            "censor_reason": outcome.censored.value if outcome.censored else None,
         }
     times = outcome.time_ns
     return {
@@ -117,7 +120,7 @@ def _work_columns(work: Work | Failure | None) -> dict[str, Any]:
     return {"work": dataclasses.asdict(work)}
 
 
-def statistics_of(times: Sequence[float]) -> dict[str, float]:
+def statistics_of(times: Sequence[float]) -> dict[str, float | None]:
     """Return the columns that follow from ``time_ns``, by name; ``times`` are nanoseconds, at least one."""
     return {
         "median_ns": statistics.median(times),
@@ -127,9 +130,9 @@ def statistics_of(times: Sequence[float]) -> dict[str, float]:
     }
 
 
-def _iqr(times: Sequence[float]) -> float:
-    if len(times) < 2:
-        return 0.0
+def _iqr(times: Sequence[float]) -> float | None:
+    if len(times) < FEWEST_FOR_IQR:
+        return None
     lower, _, upper = statistics.quantiles(times, n=4, method="inclusive")
     return upper - lower
 
@@ -148,7 +151,12 @@ def _kernel_row(result: TaskResult) -> dict[str, Any]:
         "path": kernel.path,
         "dims": signature.dims if signature else None,
         "device_class": result.device_class,
-        "args": _argument_rows(kernel),
+        "args": argument_rows(signature.arguments) if signature else [],
+        "required_local_size": signature.required_local_size if signature else None,
+        "static_local_bytes": signature.static_local_bytes if signature else None,
+        "invented_macros": kernel.invented_macros,
+        "task_budget_s": result.task_budget_s,
+        "one_processor": result.one_processor,
         **analysis_columns(kernel.analysis),
         "build": _build_row(result.build) if result.build else None,
         "static_features": dict(signature.static_features) if signature else None,
@@ -174,21 +182,3 @@ def _resource_columns(resources: KernelResources | None) -> dict[str, Any]:
         "shared_bytes": resources.shared_bytes,
         "occupancy": resources.occupancy,
     }
-
-
-def _argument_rows(kernel: Kernel) -> list[dict[str, Any]]:
-    if kernel.signature is None:
-        return []
-    return [
-        {
-            "position": a.position,
-            "name": a.name,
-            "kind": a.kind.value,
-            "type_name": a.type_name,
-            "scalar_type": a.scalar_type,
-            "vector_width": a.vector_width,
-            "element_bytes": a.element_bytes,
-            "access": a.access.value,
-        }
-        for a in kernel.signature.arguments
-    ]

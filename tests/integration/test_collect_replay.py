@@ -104,6 +104,34 @@ def test_a_task_begins_no_config_beyond_its_budget(tmp_path: Path) -> None:
     details = {row["failure_detail"] for row in rows if row["status"] == "over_time_budget"}
     assert details == {"launch: not reached within limits.task_budget_s"}
     assert [was_launched(row) for row in rows] == [row["status"] == "ok" for row in rows]
+    censored = open_dataset(tmp_path / "data").samples(["status", "censor_reason"]).to_pylist()
+    assert {(row["status"], row["censor_reason"]) for row in censored} == {
+        ("ok", None),
+        ("over_time_budget", "task_budget"),
+    }
+    kernels = open_dataset(tmp_path / "data").kernels(["task_budget_s", "one_processor"])
+    assert kernels.to_pylist() == [{"task_budget_s": 0.12, "one_processor": False}] * 2
+    assert_clean(tmp_path / "data")
+
+
+def test_a_censored_row_says_why_in_a_column(tmp_path: Path) -> None:
+    corpus = write_kernels(tmp_path / "kernels", ["hangs", "lengthy"])
+    device = replay_file(
+        tmp_path / "r.json",
+        model={"floor_ns": 1e5, "ns_per_work_item": 3e3},
+        behaviours=[{"kernel": "hangs", "action": "hang"}],
+    )
+    options = ("--set", "limits.config_timeout_s=1", "--set", "timing.max_launch_ms=2")
+    done = Collect(corpus, tmp_path / "data", device, FAST + options).run()
+    assert done.returncode == 0, done.stderr
+    rows = open_dataset(tmp_path / "data").samples(["status", "failure_detail", "censor_reason"])
+    found = {(row["status"], row["censor_reason"]) for row in rows.to_pylist()}
+    assert found >= {
+        ("hang", "hung"),
+        ("quarantined", "larger_than_hung"),
+        ("over_time_budget", "too_long"),
+        ("over_time_budget", "larger_than_too_long"),
+    }
     assert_clean(tmp_path / "data")
 
 

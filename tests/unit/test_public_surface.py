@@ -101,12 +101,12 @@ COLUMNS = {
         sample_id task_id kernel_id device_id device_class global_size local_size args
         regime input_strategy input_strategies status failure_detail time_ns median_ns
         min_ns iqr_ns mean_ns first_ns cold_ns launches_per_reading stop_reason sm_clock_mhz
-        temperature_c throttled checks work work_reason seed harness_version task_attempt worker_id
+        temperature_c throttled checks work work_reason censor_reason seed harness_version task_attempt worker_id
         created_at
     """,
     "kernels": """
         task_id kernel_id name source source_sha256 family_id suite path dims device_class
-        args analysis data_dependent index_roles analysis_failure overflowing_local_sizes build static_features registers spill_bytes shared_bytes occupancy
+        args required_local_size static_local_bytes invented_macros task_budget_s one_processor analysis data_dependent index_roles analysis_failure overflowing_local_sizes build static_features registers spill_bytes shared_bytes occupancy
     """,
     "devices": """
         device_id device_class device_uuid name platform driver compute_units
