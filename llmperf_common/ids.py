@@ -18,7 +18,7 @@ _ENCODER = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
 )
 
-HARNESS_VERSION = 1
+HARNESS_VERSION = 2
 """Raised only when times change their meaning; part of every ``sample_id``."""
 
 

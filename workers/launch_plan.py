@@ -8,7 +8,7 @@ allocated, and never looks at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from llmperf_common.analysis import Analysis
@@ -92,9 +92,14 @@ def num_configs(
     return len(_sizes(kernel, signature, device_class, config, rules[0], config.samples_per_kernel))
 
 
-def input_seed(plan_seed: int, identifier: str) -> int:
-    """Return the seed of a config's inputs: it follows from the plan's seed and the config's id."""
-    return int(content_id("inputs", [plan_seed, identifier]), 16) % (1 << _SEED_BITS)
+def input_seed(plan_seed: int, kernel_id: str, global_size: Sequence[int]) -> int:
+    """Return the seed of a config's inputs: launches that differ by their local size, or their device, read the same."""
+    return seed_of([plan_seed, kernel_id, list(global_size)])
+
+
+def seed_of(value: object) -> int:
+    """Return the seed of inputs that a JSON value stands for."""
+    return int(content_id("inputs", value), 16) % (1 << _SEED_BITS)
 
 
 def _take_turns(
@@ -143,7 +148,7 @@ def _configs(
             args=arguments,
             regime=regime_of(groups, device_class.compute_units),
             strategies=(rule.strategy,),
-            seed=input_seed(config.seed, identifier),
+            seed=input_seed(config.seed, kernel.kernel_id, global_size),
         )
 
 

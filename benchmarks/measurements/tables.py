@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from llmperf_common.schemas import KERNELS, SAMPLES
 from llmperf_common.store.reader import conform
 from llmperf_common.store.row_checks import sample_ids_of
 from llmperf_common.store.rows import statistics_of
-from workers.launch_plan import input_seed
+from workers.launch_plan import input_seed, seed_of
 
 INDEX_FILE = "tables.json"
 RUN_FILE = "run.json"
@@ -53,12 +52,20 @@ def _ids(samples: pa.Table, _: int) -> pa.Array:
 
 
 def _seeds(samples: pa.Table, plan_seed: int) -> pa.Array:
-    """A launch config's seed follows from its id; a row without NDRange has none, which is 0."""
-    lengths = pc.list_value_length(samples.column("global_size")).to_pylist()
-    names = samples.column("sample_id").to_pylist()
+    """A launch config's seed follows from kernel and global size; a row without NDRange has none, which is 0.
+
+    Under harness version 1 it followed from the sample's id.
+    """
+    columns = ("sample_id", "kernel_id", "global_size", "harness_version")
     seeds = [
-        input_seed(plan_seed, name) if length else 0
-        for name, length in zip(names, lengths, strict=True)
+        0
+        if not size
+        else seed_of([plan_seed, name])
+        if version == 1
+        else input_seed(plan_seed, kernel, size)
+        for name, kernel, size, version in zip(
+            *(samples.column(one).to_pylist() for one in columns), strict=True
+        )
     ]
     return pa.array(seeds, pa.int64())
 

@@ -160,7 +160,10 @@ def _difference(found: RunRecord, wanted: RunRecord) -> str:
         names = ", ".join(item.name for item in found.device_classes)
         return f"it was made for device class {names}"
     if found.harness_version != wanted.harness_version:
-        return f"it was made with harness version {found.harness_version}"
+        return (
+            f"its times are of harness version {found.harness_version}, this LLMPerf's of {wanted.harness_version}: "
+            "they are not mixed in one dataset, and what it has is read as before"
+        )
     changed = []
     for section in ("plan", "timing"):
         there, here = found.config.get(section, {}), wanted.config.get(section, {})

@@ -662,3 +662,22 @@ def test_the_cache_folder_of_a_killed_child_is_swept_by_the_next(ref: DeviceRef)
     assert result == "result"
     assert not folder.exists()
     assert not Path(own).exists()
+
+
+def test_what_a_larger_config_left_behind_a_buffer_is_cleared(
+    session: Session, compiled: Program
+) -> None:
+    """A kernel that reaches further than planned must find the same there, whatever ran before."""
+    kernel = vadd()
+    loaded = session.load(kernel, compiled)
+    assert isinstance(loaded, OpenclLoadedKernel)
+    large, small = make_config(kernel, 2**18), make_config(kernel, 64)
+    for configs in ((large, small), (small, make_config(kernel, 2**14), small)):
+        loaded.reserve([large], with_room=False)
+        for config in configs:
+            assert loaded.prepare(config).launch() > 0
+        for position in (0, 1, 2):
+            found = loaded.read_buffer(position, 4 * 2**18)
+            assert any(found[: 4 * 64])
+            assert not any(found[4 * 64 :])
+        loaded.release()

@@ -240,10 +240,10 @@ def test_a_folder_in_use_is_refused_and_untouched(tmp_path):
 def test_another_harness_version_is_refused(tmp_path):
     a = make_dataset(tmp_path / "a", kernels=1)
     b = make_dataset(tmp_path / "b", kernels=1)
-    run = replace(open_dataset(b).run, harness_version=2)
+    run = replace(open_dataset(b).run, harness_version=1)
     (b / RUN_FILE).write_bytes(run.to_json())
     with pytest.raises(
-        StoreError, match=r"/b has harness version 2, .*/a has 1.*collect the older"
+        StoreError, match=r"/b has harness version 1, .*/a has 2.*collect the older"
     ):
         merge([a, b], tmp_path / "out", assign_families=one_family)
     assert not (tmp_path / "out").exists()

@@ -53,7 +53,7 @@ def test_device_classes_of_earlier_versions_read_back(fs):
     [
         ({"corpus_sha256": "0"}, "its corpus is another one"),
         ({"device_classes": ()}, "device class replay"),
-        ({"harness_version": 0}, "harness version 1"),
+        ({"harness_version": 1}, r"harness version 2, this LLMPerf's of 1"),
         ({"config": {"plan": {"seed": 1}}}, r"plan\.seed: 0 there, 1 here"),
         ({}, "its plan is another one"),
     ],

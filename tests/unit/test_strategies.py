@@ -22,7 +22,7 @@ from llmperf_common.analysis import (
     Term,
     launch_sizes,
 )
-from llmperf_common.ids import content_id
+from llmperf_common.ids import content_id, sample_id
 from llmperf_common.records import (
     Argument,
     ArgumentKind,
@@ -32,10 +32,11 @@ from llmperf_common.records import (
     Leaf,
     SizeRole,
     Strategy,
+    launch_argument_json,
 )
 from tests.unit.test_launch_plan import BUFFER, H200, LOCAL, SCALAR, SMALL_CPU, argument, kernel
 from workers.config import PlanConfig
-from workers.launch_plan import num_configs, plan_configs
+from workers.launch_plan import num_configs, plan_configs, seed_of
 from workers.strategies.buffers import ELEMENTS_PER_ROW, largest_that
 from workers.strategies.rules import needs_analysis
 from workers.strategies.scalars import DRAWN_LOOP_LIMITS, LOOP_LIMITS, drawn_value, role_value
@@ -569,8 +570,21 @@ def test_who_needs_an_analysis():
     assert needs_analysis((BY_ANALYSIS,))
 
 
+def of_the_first_release(launch: LaunchConfig, device: DeviceClass, dims: int) -> tuple[str, int]:
+    """Return id and seed of a config under harness version 1."""
+    identifier = sample_id(
+        kernel_id=kernel(dims=dims).kernel_id,
+        global_size=launch.global_size,
+        local_size=launch.local_size,
+        args=[launch_argument_json(one) for one in launch.args],
+        device_class=device.name,
+        harness_version=1,
+    )
+    return identifier, seed_of([0, identifier])
+
+
 def test_simple_plans_are_those_of_the_first_release():
-    """Ids of recorded datasets: they must not change."""
+    """Configs of recorded datasets: they must not change."""
     arguments = (
         argument(0, BUFFER), argument(1, BUFFER), argument(2, SCALAR, "int"), argument(3, LOCAL),
         argument(4, SCALAR, "uchar"),
@@ -583,7 +597,7 @@ def test_simple_plans_are_those_of_the_first_release():
     ]
     ids = [
         [
-            (launch.sample_id, launch.seed)
+            of_the_first_release(launch, device, dims)
             for launch in plan_configs(
                 kernel(*arguments, dims=dims),
                 device,

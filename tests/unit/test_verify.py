@@ -152,7 +152,7 @@ SAMPLE_CHANGES = [
     ("iqr_ns", 1, 1.0, ProblemKind.TIME, "a statistic does not follow"),
     ("sample_id", 0, "0" * 20, ProblemKind.ID, "not that of the row"),
     ("global_size", 0, [65], ProblemKind.ID, "not that of the row"),
-    ("harness_version", 0, 2, ProblemKind.REFERENCE, "harness_version is not 1"),
+    ("harness_version", 0, 1, ProblemKind.REFERENCE, "harness_version is not 2"),
     ("device_id", 0, "f" * 20, ProblemKind.REFERENCE, "not in devices"),
 ]
 

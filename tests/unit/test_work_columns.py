@@ -10,7 +10,8 @@ import pytest
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.families import assign_families
-from llmperf_common.schemas import SAMPLES
+from llmperf_common.schemas import SAMPLES, SCHEMA_VERSION
+from llmperf_common.store.filesystem import StoreError
 from llmperf_common.store.merge import merge
 from llmperf_common.store.problems import ProblemKind
 from llmperf_common.store.reader import open_dataset
@@ -84,9 +85,15 @@ def test_a_dataset_of_schema_version_5_opens_with_nulls(tmp_path: Path) -> None:
     assert verify(tmp_path / "data").problems == ()
 
 
-def test_a_dataset_of_schema_version_5_is_merged_with_one_of_today(tmp_path: Path) -> None:
-    new = make_dataset(tmp_path / "new")
-    merge([unpack(tmp_path), new], tmp_path / "merged", assign_families=assign_families)
+def test_a_dataset_of_schema_version_5_is_merged_with_its_like_only(tmp_path: Path) -> None:
+    """Harness version 1: times of today's mean something else."""
+    old = unpack(tmp_path)
+    other = unpack(tmp_path / "other")
+    merge([old, other], tmp_path / "merged", assign_families=assign_families)
     merged = open_dataset(tmp_path / "merged")
-    assert merged.num_samples == NUM_ROWS + open_dataset(new).num_samples
+    assert merged.num_samples == NUM_ROWS
+    assert merged.manifest.schema_version == SCHEMA_VERSION
     assert verify(tmp_path / "merged").problems == ()
+    new = make_dataset(tmp_path / "new")
+    with pytest.raises(StoreError, match=r"has harness version 2, .* has 1"):
+        merge([old, new], tmp_path / "mixed", assign_families=assign_families)

@@ -43,6 +43,8 @@ class OpenclLoadedKernel:
         self._buffers: dict[int, cl.Buffer] = {}
         """By position; a buffer with room around it is a part of ``_wholes``'s."""
         self._wholes: dict[int, cl.Buffer] = {}
+        self._ends_of_contents: dict[int, int] = {}
+        """By position, bytes of a buffer behind which there are zeros; not known of one that was just taken."""
         self._rooms_to_clear: list[tuple[cl.Buffer, int]] = []
         """Buffers with room, and how many bytes lie between their rooms."""
         self._is_reserved = False
@@ -203,11 +205,13 @@ class OpenclLoadedKernel:
         self.queue.freed.await_cleared()
         self._buffers.clear()
         self._wholes.clear()
+        self._ends_of_contents.clear()
         self._rooms_to_clear.clear()
         self._is_reserved = False
 
     def _give_back(self, position: int) -> None:
         held, whole = self._buffers.pop(position), self._wholes.pop(position, None)
+        self._ends_of_contents.pop(position, None)
         if self.signature.arguments[position].kind is ArgumentKind.CONSTANT_BUFFER:
             held.release()
         elif whole is None:
@@ -245,13 +249,29 @@ class OpenclLoadedKernel:
                 with cl_errors(Stage.LAUNCH):
                     self._give_back(argument.position)
             held = self._buffers[argument.position] = allocate(needed)
+        guard_bytes = max(0, min(GUARD_BYTES, held.size - num_bytes))
         with cl_errors(Stage.LAUNCH):
+            self._clear_behind(argument.position, num_bytes + guard_bytes)
             self.cl_kernel.set_arg(argument.position, held)
         return PlacedBuffer(
             argument=argument,
             buffer=held,
             elements=elements,
             num_bytes=num_bytes,
-            guard_bytes=max(0, min(GUARD_BYTES, held.size - num_bytes)),
+            guard_bytes=guard_bytes,
             contents=given.contents,
         )
+
+    def _clear_behind(self, position: int, end_bytes: int) -> None:
+        """Make zeros of what a larger config, or another kernel, has left behind a config's contents and their guard.
+
+        A kernel that reaches further than was planned would else do other work after one config than after another.
+        """
+        held = self._buffers[position]
+        room_bytes = (
+            ROOM_BYTES if position in self._wholes else 0
+        )  # ``_clear_rooms`` has been there
+        dirty_bytes = self._ends_of_contents.get(position, held.size - room_bytes)
+        if dirty_bytes > end_bytes:
+            self.queue.fill_bytes(held, 0, start=end_bytes, num_bytes=dirty_bytes - end_bytes)
+        self._ends_of_contents[position] = end_bytes
