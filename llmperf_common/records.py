@@ -204,7 +204,7 @@ class LaunchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checks:
-    """Judgements on one sample; None where a check was not made (payload: first and last config only).
+    """Judgements on one sample; None where a check was not made (payload: three configs of a task).
 
     ``above_floor``: the median is no shorter than the bytes touched ÷ the measured peak bandwidth.
     """

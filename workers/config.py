@@ -109,7 +109,8 @@ class TimingConfig(Node):
         10, ge=1, le=10_000, description="Time the sentinel kernel every so many tasks."
     )
     payload_checks: bool = Field(
-        True, description="Check outputs on a task's smallest and largest config."
+        True,
+        description="Check outputs on a task's smallest and largest config, and on any other one.",
     )
     one_processor: bool = Field(
         True,

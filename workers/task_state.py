@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.failures import Failure, FailureCode, Stage
-from llmperf_common.ids import sha256_hex
+from llmperf_common.ids import content_id, sha256_hex
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import (
     Build,
@@ -118,7 +118,7 @@ class TaskState:
 
     @property
     def check_indices(self) -> tuple[int, ...]:
-        """The smallest and the largest config: there the payload is checked."""
+        """The smallest, the largest and any other config: there the payload is checked. Which other follows from the kernel."""
         by_size = sorted(
             range(len(self.configs)),
             key=lambda index: (
@@ -127,7 +127,11 @@ class TaskState:
                 index,
             ),
         )
-        return tuple(sorted({by_size[0], by_size[-1]}))
+        between = by_size[1:-1]
+        kernel, device_class = self.task.kernel.kernel_id, self.task.device_class.name
+        drawn = int(content_id("checked", [kernel, device_class]), 16)
+        others = {between[drawn % len(between)]} if between else set()
+        return tuple(sorted({by_size[0], by_size[-1]} | others))
 
     def record(
         self,

@@ -5,15 +5,26 @@ Owns the meanings of the checks as told to a reader.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from llmperf.html_report.charts_bars import Bar, stacked_bar_chart
 from llmperf.html_report.charts_points import PlotText
-from llmperf.html_report.columns import CHECK_NAMES
+from llmperf.html_report.columns import CHECK_NAMES, texts
 from llmperf.html_report.dataset_facts import DatasetFacts, words_of
-from llmperf.html_report.markup import Html, details, figure, nothing_to_show, section, table
+from llmperf.html_report.markup import (
+    Html,
+    details,
+    figure,
+    join,
+    nothing_to_show,
+    section,
+    table,
+)
 from llmperf.html_report.quantities import count, share
 from llmperf.html_report.svg import legend
+from llmperf_common.activity import Activity
 
 _MEANINGS = {
     "writes_output": "The launch changed at least one byte of a buffer: it does some work.",
@@ -22,6 +33,11 @@ _MEANINGS = {
     "stationary": "The warm readings show no trend: the last ones are not faster or slower.",
     "above_floor": "The median is no shorter than the bytes touched divided by the measured peak bandwidth.",
     "data_dependent": "A value read from memory decides an address or a loop, so time depends on the data. A property, not a fault.",
+}
+_ACTIVITIES = {
+    Activity.ACTIVE: "Most of its launches have many work-items that store something.",
+    Activity.FEW_ITEMS: "In most launches at most a tenth of the work-items store anything, and the others do far less.",
+    Activity.NOTHING: "No work-item stores anything, or no launch that was checked changed its output.",
 }
 _PARTS = ("yes", "no", "not checked")
 _COLOURS = (0, 1, 7)
@@ -62,7 +78,7 @@ def checks_section(facts: DatasetFacts) -> Html:
     )
     caption = (
         f"Checks of the ok rows, n = {count(total)}. The first three need extra launches with other inputs and are made on a task's smallest and "
-        "largest launch config only, so most rows were not checked. A row that fails a check is kept and flagged."
+        "largest launch config and one other only, so most rows were not checked. A row that fails a check is kept and flagged."
     )
     headers = ("Check", "Yes", "No", "Not checked", "Yes, of checked", "Meaning")
     listed = table(f"Checks of the ok rows (n = {count(total)}).", headers, rows, align="lrrrrp")
@@ -71,8 +87,43 @@ def checks_section(facts: DatasetFacts) -> Html:
         anchor,
         figure([chart], caption, legend=legend(_PARTS, colours=_COLOURS)),
         listed,
+        _activity(facts),
         _below_floor(facts),
     )
+
+
+def _activity(facts: DatasetFacts) -> Html:
+    """Return how many kernels do something on their inputs, and those that do not."""
+    of_row = texts(facts.view.kernels, "activity")
+    ids = texts(facts.view.kernels, "kernel_id")
+    counts = Counter(one for one in of_row if one)
+    if not counts:
+        return Html("")
+    known = counts.total()
+    rows = [
+        (words_of(name), count(counts[name]), share(counts[name], known), meaning)
+        for name, meaning in _ACTIVITIES.items()
+    ]
+    caption = (
+        f"What kernels do on their inputs, by kernels with timed launches of which it is known (n = {count(known)}). Rows of "
+        "kernels that do nothing are kept and flagged."
+    )
+    listed = table(caption, ("Kernel", "Number", "Share", "Meaning"), rows, align="lrrp")
+    idle = [
+        (facts.kernels.link(kernel, 40), kernel, words_of(one))
+        for kernel, one in zip(ids, of_row, strict=True)
+        if one in (Activity.NOTHING, Activity.FEW_ITEMS)
+    ]
+    if not idle:
+        return listed
+    shown = idle[:_MAX_LISTED]
+    named = table(
+        f"Kernels that do nothing or little on their inputs ({len(shown)} of {len(idle)}).",
+        ("Kernel", "Kernel id", "What it does"),
+        shown,
+        align="lll",
+    )
+    return join([listed, details("Table: kernels that do nothing or little", named)])
 
 
 def _below_floor(facts: DatasetFacts) -> Html:

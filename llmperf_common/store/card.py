@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from llmperf_common.activity import Activity
 from llmperf_common.failures import FAILURE_MEANINGS, OK_STATUS, FailureCode
 from llmperf_common.schemas import TABLES
 from llmperf_common.store.croissant import CROISSANT_FILE, croissant_json
@@ -259,6 +260,15 @@ def _caveats(stats: DatasetStats) -> str:
         lines.append(
             f"- {stats.short_share:.2%} of the timed launches take less than 10 µs, where the launch itself "
             "is a large part of the time."
+        )
+    if stats.by_activity:
+        known = sum(stats.by_activity.values())
+        idle, few = (
+            stats.by_activity.get(one, 0) for one in (Activity.NOTHING, Activity.FEW_ITEMS)
+        )
+        lines.append(
+            f"- {idle:,} of {known:,} kernels with timed launches do nothing on their inputs, {few:,} leave more than nine "
+            "tenths of their work-items idle: `kernels.activity`. Their rows are kept; a model may leave them out."
         )
     lines += [
         "- `simple` sizes every buffer and integer scalar by the global size: a kernel that wants other sizes may "

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 
+from llmperf_common.activity import activity_of_kernel
 from llmperf_common.failures import OK_STATUS, Failure
 from llmperf_common.host_paths import without_host_paths
 from llmperf_common.ids import HARNESS_VERSION
@@ -157,11 +159,21 @@ def _kernel_row(result: TaskResult) -> dict[str, Any]:
         "invented_macros": kernel.invented_macros,
         "task_budget_s": result.task_budget_s,
         "one_processor": result.one_processor,
+        "activity": activity_of_kernel(_ok_launches(result)),
         **analysis_columns(kernel.analysis),
         "build": _build_row(result.build) if result.build else None,
         "static_features": dict(signature.static_features) if signature else None,
         **_resource_columns(result.build.resources if result.build else None),
     }
+
+
+def _ok_launches(result: TaskResult) -> Iterator[tuple[int, Work | None, bool | None]]:
+    """Yield the work-items of each timed launch, what it executes, and whether its output changed."""
+    for sample in result.samples:
+        if isinstance(sample.outcome, Timing):
+            work = sample.work if isinstance(sample.work, Work) else None
+            num_items = math.prod(sample.config.global_size)
+            yield num_items, work, sample.outcome.checks.writes_output
 
 
 def _build_row(build: Build) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class DatasetStats:
         by_strategy: rows of each ``input_strategy``.
         by_device_class: rows of each device class.
         by_suite: rows of each suite.
+        by_activity: tasks of each ``kernels.activity``; those of which it is not known are left out.
         num_kernels: different kernels; one on two device classes counts once.
         num_families: different kernel families.
         num_devices: devices on record.
@@ -56,6 +57,7 @@ class DatasetStats:
     by_strategy: dict[str, int]
     by_device_class: dict[str, int]
     by_suite: dict[str, int]
+    by_activity: dict[str, int]
     num_kernels: int
     num_families: int
     num_devices: int
@@ -74,7 +76,7 @@ class DatasetStats:
 
 def dataset_stats(dataset: Dataset) -> DatasetStats:
     """Count what the dataset holds. Raises ShardError on a damaged shard."""
-    kernels = dataset.kernels(["task_id", "kernel_id", "family_id", "suite"])
+    kernels = dataset.kernels(["task_id", "kernel_id", "family_id", "suite", "activity"])
     columns = ["task_id", "status", "regime", "input_strategy", "device_class", "median_ns"]
     counters: dict[str, Counter[str]] = {name: Counter() for name in columns[:-1]}
     outcomes: Counter[tuple[str | None, str]] = Counter()
@@ -94,6 +96,7 @@ def dataset_stats(dataset: Dataset) -> DatasetStats:
         by_strategy=_ordered(counters["input_strategy"]),
         by_device_class=_ordered(counters["device_class"]),
         by_suite=_ordered(_by_suite(kernels, counters["task_id"])),
+        by_activity=_ordered(Counter(value_counts(kernels.column("activity")))),
         num_kernels=pc.count_distinct(kernels.column("kernel_id")).as_py(),
         num_families=pc.count_distinct(kernels.column("family_id")).as_py(),
         num_devices=sum(entry.rows for entry in dataset.shards("devices")),

@@ -170,7 +170,7 @@ def test_times_are_sane(honest: Run) -> None:
         assert row["launches_per_reading"] >= 1
 
 
-def test_payloads_are_checked_on_the_smallest_and_the_largest_config(honest: Run) -> None:
+def test_payloads_are_checked_on_the_smallest_the_largest_and_another_config(honest: Run) -> None:
     for name, rows in honest.samples.items():
 
         def groups(row: dict[str, Any]) -> float:
@@ -182,8 +182,8 @@ def test_payloads_are_checked_on_the_smallest_and_the_largest_config(honest: Run
 
         ordered = sorted(rows, key=groups)
         checked = [row for row in rows if row["checks"]["writes_output"] is not None]
-        assert len(checked) == 2, name
-        assert {groups(row) for row in checked} == {groups(ordered[0]), groups(ordered[-1])}
+        assert len(checked) == 3, name
+        assert {groups(row) for row in checked} >= {groups(ordered[0]), groups(ordered[-1])}
         assert all(row["checks"]["writes_output"] for row in checked), name
         assert all(row["checks"]["deterministic"] for row in checked), name
         assert all(row["checks"]["input_sensitive"] for row in checked), name

@@ -157,3 +157,23 @@ def test_a_run_of_harness_version_1_is_not_gone_on_with(tmp_path: Path) -> None:
     assert run_llmperf("dataset", "compact", data).returncode == 0
     assert open_dataset(data).samples().column("work").null_count == NUM_ROWS
     assert verify(data).problems == ()
+
+
+IDLE = """
+__kernel void idle(__global float *a, const int n) {
+    int i = get_global_id(0);
+    if (i > n + 100000000) a[i] = 1.0f;
+}
+"""
+
+
+def test_a_kernel_that_does_nothing_is_marked(tmp_path: Path) -> None:
+    corpus = write_kernels(tmp_path / "kernels", ["k0"])
+    (corpus / "idle.cl").write_text(IDLE)
+    device = replay_file(tmp_path / "r.json", counts_work=True)
+    done = Collect(corpus, tmp_path / "data", device, SMALL).run()
+    assert done.returncode == 0, done.stderr
+    kernels = open_dataset(tmp_path / "data").kernels(["name", "activity"]).to_pylist()
+    assert {one["name"]: one["activity"] for one in kernels} == {"k0": "active", "idle": "nothing"}
+    told = run_llmperf("dataset", "stats", tmp_path / "data", "--json")
+    assert '"by_activity"' in told.stdout

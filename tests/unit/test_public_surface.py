@@ -106,7 +106,7 @@ COLUMNS = {
     """,
     "kernels": """
         task_id kernel_id name source source_sha256 family_id suite path dims device_class
-        args required_local_size static_local_bytes invented_macros task_budget_s one_processor analysis data_dependent index_roles analysis_failure overflowing_local_sizes build static_features registers spill_bytes shared_bytes occupancy
+        args required_local_size static_local_bytes invented_macros task_budget_s one_processor activity analysis data_dependent index_roles analysis_failure overflowing_local_sizes build static_features registers spill_bytes shared_bytes occupancy
     """,
     "devices": """
         device_id device_class device_uuid name platform driver compute_units

@@ -118,3 +118,12 @@ def test_timings_carry_what_the_device_was_like(state: TaskState) -> None:
         assert one.outcome == PLAIN
     assert {one.outcome for one in failed} == {FAULT}
     assert state.result().samples[0].outcome == PLAIN
+
+
+def test_the_payload_is_checked_at_the_ends_and_somewhere_between(state: TaskState) -> None:
+    groups = [one.num_work_groups for one in state.configs]
+    chosen = state.check_indices
+    assert len(set(chosen)) == 3
+    ends = {min(groups), max(groups)}
+    assert {groups[index] for index in chosen} >= ends
+    assert state.check_indices == chosen, "another attempt checks the same"
