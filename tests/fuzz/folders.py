@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import os
 import random
@@ -341,11 +342,23 @@ def campaign(
     return result
 
 
+_IMPORTED = (
+    "lightgbm", "pandas", "pyarrow.dataset", "rich.table", "llmperf.api", "llmperf.cli.main", "llmperf.cli.progress",
+    "llmperf.cli.status_screen", "llmperf.html_report.writer", "llmperf.prediction.model", "llmperf.prediction.record",
+    "llmperf.run_state", "llmperf_common.store.merge", "llmperf_common.store.stats", "llmperf_common.store.verify",
+    "trainer.baselines.gbdt", "trainer.evaluation.evaluate", "trainer.life.train", "trainer.prediction.calibrate",
+    "trainer.prediction.predict", "workers.collect", "workers.corpus_stats",
+)  # fmt: skip
+"""Modules that import nearly all that the commands import: a command takes 0.1 s of processor time instead of 0.5 s."""
+
+
 def _warm_up() -> None:
     """Import what commands import, once: children are forked from here. Nothing that starts threads is run."""
-    import trainer.baselines.gbdt  # noqa: PLC0415
-    import trainer.life.train  # noqa: PLC0415
-    import trainer.prediction.predict  # noqa: F401, PLC0415
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    threads = [(one / "comm").read_text().strip() for one in Path("/proc/self/task").iterdir()]
+    others = [name for name in threads if name != "jemalloc_bg_thd"]  # Arrow's, which forks well
+    assert len(others) == 1, f"a process with threads must not fork: {others}"
 
 
 def main() -> int:
