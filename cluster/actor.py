@@ -56,7 +56,7 @@ class ForeignFolderError(StoreError):
 _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (GpuTakenError, FailureKind.TAKEN),
     (DeviceLostError, FailureKind.DEVICE),
-    (NothingCompilesError, FailureKind.DEVICE),
+    (NothingCompilesError, FailureKind.NO_BUILD),
     (ForeignFolderError, FailureKind.FOREIGN),
     (StoreError, FailureKind.STORE),
     (LedgerAwayError, FailureKind.STORE),

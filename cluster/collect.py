@@ -27,6 +27,7 @@ from llmperf_common.store.manifest import latest_manifest
 from llmperf_common.store.run import read_run
 from workers.corpus import Corpus
 from workers.device_worker import Control
+from workers.doubtful_builds import NothingCompilesError
 from workers.joining import join_plan
 from workers.loop_interfaces import StopReason
 from workers.plan import Plan
@@ -92,6 +93,7 @@ def collect_on_cluster(
     Raises:
         ManyHostsError: ``ledger`` is a file, and the nodes are several hosts.
         NoSeatsError: No node has the labels, or no device can be used.
+        NothingCompilesError: No kernel can be built on any node; nothing was recorded.
         StoreError: The dataset cannot be used.
     """
     started_s = time.monotonic()
@@ -284,8 +286,9 @@ def _unfinished(pool: ActorPool, plan: Plan, summary: CollectSummary | None) -> 
             *lines,
         ]
     )
-    folder = (FailureKind.STORE, FailureKind.FOREIGN)
-    stores = [p for p in places if p.report is not None and p.report.kind in folder]
-    if stores and len(stores) == len(places):
+    kinds = {place.report.kind if place.report else None for place in places}
+    if kinds and kinds <= {FailureKind.STORE, FailureKind.FOREIGN}:
         return StoreError(text)
+    if kinds == {FailureKind.NO_BUILD}:
+        return NothingCompilesError(text)
     return NoSeatsError(text)

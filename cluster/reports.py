@@ -33,6 +33,8 @@ class FailureKind(StrEnum):
 
     DEVICE = "device"
     """The device cannot be used: its seat is drained."""
+    NO_BUILD = "no_build"
+    """No kernel can be built there: its seat is drained."""
     TAKEN = "taken"
     """Somebody else has the GPU, perhaps an actor that is just being ended: tried again."""
     STORE = "store"

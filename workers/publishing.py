@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from llmperf_common.ledger.agreement import absent_shards, compare, not_listed, unknown_shards
+from llmperf_common.ledger.agreement import (
+    absent_shards,
+    compare,
+    lists_all_of,
+    not_listed,
+    unknown_shards,
+)
 from llmperf_common.ledger.protocol import Holder, Ledger, LedgerLostError
 from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifest import (
@@ -51,10 +57,9 @@ class Publisher:
         self._took_s = 0.0
         self._ledger: Ledger | None = None
         """Whose shards have been compared with the manifests as a whole."""
-        self._known: frozenset[str] = frozenset()
-        """Listed shards that it is known to have recorded."""
         self._last: Manifest | None = None
-        """The last that this worker has published: as long as it is kept, its segments need not be read again."""
+        """The last that this worker has published, whose shards that ledger has all recorded. While it is kept, its
+        segments are neither read nor compared again."""
 
     def publish_if_due(self, ledger: Ledger) -> None:
         """Publish what is new, if it is time to and this worker is the one that does it. Raises LedgerLostError."""
@@ -83,7 +88,6 @@ class Publisher:
     def _publish(self, ledger: Ledger, entries: Sequence[ShardEntry]) -> None:
         began_s = self._clock_s()
         if self._ledger is not ledger:
-            self._known = frozenset()
             entries = compare(ledger, self._fs).unlisted
         self._check_present(entries)
         result = publish(
@@ -96,10 +100,9 @@ class Publisher:
         if isinstance(result, StaleEpoch):
             raise LedgerLostError(f"epoch {result.current_epoch} has taken over")
         self._fs.check_place()  # what was written elsewhere is not published
-        self._ledger, self._known = ledger, result.shard_names
+        self._ledger, self._last = ledger, result
         if entries:
             ledger.mark_published([entry.name for entry in entries])
-        self._last = result
         self._took_s = self._clock_s() - began_s
         self._published(result)
 
@@ -108,10 +111,11 @@ class Publisher:
 
         A ledger that was rolled back gives finished tasks out again: to publish from it would double them.
         """
-        unknown = unknown_shards(ledger, base, but=self._known)
+        last = self._last if self._ledger is ledger else None
+        unknown = unknown_shards(ledger, base, checked=last)
         if unknown:
             raise LedgerLostError(f"it was rolled back: the manifest lists {unknown[0]}")
-        if self._known <= base.shard_names | base.replaced_names:
+        if last is None or lists_all_of(base, last):
             return ()
         lost = not_listed(ledger.shards(), base)  # a manifest was removed that had listed them
         self._check_present(lost)

@@ -11,14 +11,16 @@ lists, then no shard that it has recorded beside these has one of their tasks.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from llmperf_common.ledger.protocol import Ledger
 from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifest import Manifest, ShardEntry, latest_manifest
+from llmperf_common.store.segments import Segment
 
 _ALL_TASKS = range(1 << 40)
 
@@ -55,7 +57,7 @@ def compare(ledger: Ledger, fs: Filesystem) -> Comparison:
 
 
 def unknown_shards(
-    ledger: Ledger, manifest: Manifest, *, but: Collection[str] = frozenset()
+    ledger: Ledger, manifest: Manifest, *, checked: Manifest | None = None
 ) -> list[str]:
     """Return the kernels shards of ``manifest`` that ``ledger`` has never recorded.
 
@@ -64,22 +66,61 @@ def unknown_shards(
     Args:
         ledger: of the dataset.
         manifest: its current version.
-        but: shards that were found to be known before.
+        checked: a manifest whose shards the ledger was found to know. Segments that both have are not looked at.
     """
-    stands_for = dict(manifest.replaces)
-    names = [entry.name for entry in manifest.of_table("kernels") if entry.name not in but]
+    settled = _names(_outside(checked, manifest)) if checked else frozenset()
+    parts = _outside(manifest, checked)
+    names = [
+        entry.name
+        for entry in chain(*(part.shards for part in parts))
+        if entry.table == "kernels" and entry.name not in settled
+    ]
     unknown: list[str] = []
-    while names:
-        absent = ledger.unknown(names)
+    stands_for: dict[str, tuple[str, ...]] | None = None
+    while names and (absent := ledger.unknown(names)):
+        stands_for = dict(manifest.replaces) if stands_for is None else stands_for
         unknown += [name for name in absent if name not in stands_for]
         names = [old for name in absent for old in stands_for.get(name, ())]
     return unknown
+
+
+def lists_all_of(manifest: Manifest, before: Manifest) -> bool:
+    """Whether ``manifest`` lists or has replaced every shard that ``before`` lists. Segments that both have are not looked at."""
+    parts = _outside(manifest, before)
+    moved = _names(_outside(before, manifest))
+    if moved <= _names(parts).union(*(part.replaced for part in parts)):
+        return True
+    return before.shard_names <= manifest.shard_names | manifest.replaced_names
 
 
 def not_listed(entries: Sequence[ShardEntry], manifest: Manifest) -> list[ShardEntry]:
     """Return those of ``entries`` that ``manifest`` neither lists nor has replaced or dropped."""
     known = manifest.shard_names | manifest.barred_names
     return [entry for entry in entries if entry.name not in known]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a manifest's list."""
+
+    shards: tuple[ShardEntry, ...]
+    names: frozenset[str]
+    replaced: frozenset[str]
+
+
+def _outside(manifest: Manifest, other: Manifest | None) -> list[Segment[ShardEntry] | _Part]:
+    """Return the parts of a manifest's list that ``other`` does not have: segments, which are named after their content, and the tail."""
+    shared = {one.name for one in other.segments} if other else frozenset()
+    tail = _Part(
+        manifest.tail,
+        frozenset(entry.name for entry in manifest.tail),
+        frozenset(name for _, old in manifest.tail_replaces for name in old),
+    )
+    return [*(one for one in manifest.segments if one.name not in shared), tail]
+
+
+def _names(parts: Sequence[Segment[ShardEntry] | _Part]) -> frozenset[str]:
+    return frozenset().union(*(part.names for part in parts))
 
 
 def absent_shards(fs: Filesystem, entries: Sequence[ShardEntry]) -> list[ShardEntry]:

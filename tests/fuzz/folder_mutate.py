@@ -319,7 +319,7 @@ def add_odd_file(folder: Path, draw: random.Random) -> str:
         path.parent.mkdir(parents=True)
     if path.is_dir():
         shutil.rmtree(path)
-    others = [one for one in folder.rglob("*") if one.is_file() and one != path]
+    others = [one for one in folder.rglob("*") if is_plain(one) and one != path]
     path.unlink(missing_ok=True)
     if draw.random() < 0.5 and others:
         shutil.copy(draw.choice(others), path, follow_symlinks=False)

@@ -21,12 +21,15 @@ CODES = (0, 2, 3, 4, 5)
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a command ended: ``code`` is negative for a signal."""
+    """How a command ended: ``code`` is negative for a signal, also that of the time limit.
+
+    ``cpu_seconds`` are of it and of the children that it has waited for: other jobs of the machine do not change them.
+    """
 
     code: int
     out: str
     err: str
-    seconds: float
+    cpu_seconds: float
     peak_bytes: int
 
 
@@ -35,7 +38,6 @@ def run_measured(
 ) -> Ended:
     """Run ``llmperf`` with ``arguments`` to its end, or kill its group after ``timeout_s`` seconds."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        start_s = time.monotonic()
         process = subprocess.Popen(
             llmperf_command(*arguments),
             stdin=subprocess.DEVNULL,
@@ -46,12 +48,13 @@ def run_measured(
         )
         killer = threading.Timer(timeout_s, os.killpg, (process.pid, signal.SIGKILL))
         killer.start()
-        peak_bytes = 0
-        while process.poll() is None:
+        peak_bytes = ended = 0
+        while not ended:
             peak_bytes = max(peak_bytes, _peak_of(process.pid))
             time.sleep(_POLL_S)
+            ended, status, used = os.wait4(process.pid, os.WNOHANG)
+        process.returncode = os.waitstatus_to_exitcode(status)
         killer.cancel()
-        seconds = time.monotonic() - start_s
         texts = []
         for file in (out, err):
             file.seek(0)
@@ -60,7 +63,7 @@ def run_measured(
         code=process.returncode,
         out=texts[0],
         err=texts[1],
-        seconds=seconds,
+        cpu_seconds=used.ru_utime + used.ru_stime,
         peak_bytes=peak_bytes,
     )
 
@@ -82,7 +85,7 @@ def is_polite(ended: Ended) -> bool:
 def _peak_of(pid: int) -> int:
     """Return the most memory that a process has had since its program began, in bytes; 0 where it is gone.
 
-    ``wait4`` would count what its parent had when it forked.
+    ``wait4``'s would count what its parent had when it forked.
     """
     try:
         text = Path(f"/proc/{pid}/status").read_text()

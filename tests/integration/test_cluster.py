@@ -232,6 +232,24 @@ def test_the_only_actor_pauses_while_its_device_is_slow(
     assert_whole(data)
 
 
+def test_where_no_node_can_build_a_kernel_no_row_is_final(
+    tmp_path: Path, address: str, server: RedisServer
+) -> None:
+    collect = wanted(tmp_path, address, server)
+    failing = [{"kernel": "*", "action": "build_error"}]
+    replay_file(tmp_path / "r.json", behaviours=failing)
+    done = collect.run()
+    assert done.returncode == 5, done.stderr
+    assert "no kernel can be built here" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "data" / "samples").glob("*"))
+
+    slow_device(tmp_path / "r.json")  # the nodes are mended
+    again = collect.run()
+    assert again.returncode == 0, again.stderr
+    assert_whole(tmp_path / "data")
+
+
 def test_a_label_that_no_node_has_is_told(
     tmp_path: Path, address: str, server: RedisServer
 ) -> None:

@@ -68,7 +68,7 @@ def says_no(ended: Ended) -> None:
     assert ended.code == 3, (ended.code, ended.out[-800:], ended.err[-2000:])
     assert is_polite(ended), ended.err
     assert ended.peak_bytes < GIB
-    assert ended.seconds < 30, "10 s on a machine of its own"
+    assert ended.cpu_seconds < 10
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_a_ledger_that_never_answers(data: Path) -> None:
     ended = run_measured("status", data)
     assert ended.code == 0
     assert is_polite(ended)
-    assert ended.seconds < 30
+    assert ended.cpu_seconds < 10
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_a_finished_task_makes_the_count_of_deaths_begin_anew() -> None:
     assert SeatState.DRAINED not in bench.states()
 
 
-@pytest.mark.parametrize("kind", [FailureKind.DEVICE, FailureKind.FOREIGN])
+@pytest.mark.parametrize("kind", [FailureKind.DEVICE, FailureKind.FOREIGN, FailureKind.NO_BUILD])
 def test_a_device_or_folder_that_cannot_be_used_is_not_tried_again(kind: FailureKind) -> None:
     bench = Bench()
     bench.actors[0].tell(ActorState.FAILED, kind=kind, detail="lost", device=None)

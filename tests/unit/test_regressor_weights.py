@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import resource
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +285,57 @@ def test_a_truncated_file(tmp_path: Path, form: str, keep: float):
     path.write_bytes(whole[: keep if isinstance(keep, int) else int(keep * len(whole))])
     with pytest.raises(BadInput, match=f"{path.name}: damaged"):
         load_codegen(tmp_path)
+
+
+def tensor(**other: object) -> dict[str, object]:
+    return {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **other}
+
+
+def header(**tensors: object) -> bytes:
+    return json.dumps(tensors).encode()
+
+
+ABSURD: dict[str, tuple[Callable[[], bytes], int | None]] = {
+    "a header of 2^60 bytes": (lambda: header(a=tensor()), 2**60),
+    "a header of 2^64 - 1 bytes": (lambda: header(a=tensor()), 2**64 - 1),
+    "an offset below 0": (lambda: header(a=tensor(data_offsets=[-8, 0])), None),
+    "overlapping": (lambda: header(a=tensor(), b=tensor(data_offsets=[4, 12])), None),
+    "an end before its beginning": (lambda: header(a=tensor(data_offsets=[8, 0])), None),
+    "an end beyond the file": (
+        lambda: header(a=tensor(shape=[2**38], data_offsets=[0, 2**40])),
+        None,
+    ),
+    "a type that is none": (lambda: header(a=tensor(dtype="F31")), None),
+    "a shape that overflows": (lambda: header(a=tensor(shape=[2**40, 2**40])), None),
+    "nested": (lambda: b'{"a":' + b"[" * 2_000_000, None),
+    "40 MB of tensors": (
+        lambda: header(**{f"{n:09}": tensor(shape=[0], data_offsets=[0, 0]) for n in range(600_000)}),
+        None,
+    ),
+    "100 MB of a shape": (
+        lambda: header(a=tensor(shape="SHAPE")).replace(b'"SHAPE"', b"[" + b"0," * 49_000_000 + b"0]"),
+        None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_an_absurd_header_is_refused_at_once(tmp_path: Path, name: str):
+    save_tiny(tmp_path)
+    make, says = ABSURD[name]
+    made = make()
+    length = len(made) if says is None else says
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(length.to_bytes(8, "little") + made + bytes(12))
+    began_s, before = time.process_time(), peak_bytes()
+    with pytest.raises(BadInput, match=r"model\.safetensors: damaged"):
+        load_codegen(tmp_path)
+    assert time.process_time() - began_s < 2
+    assert peak_bytes() - before < 2**28
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 class Evil:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from trainer.data.token_store import (
     FACTS_FILE,
     Targets,
     TokenStore,
+    check_ids,
     open_token_store,
     write_token_store,
 )
@@ -183,6 +185,75 @@ def test_a_damaged_store_is_refused(folder: Path, name: str) -> None:
     damage(folder)
     with pytest.raises(BadInput, match=f"tokens.*{message}"):
         open_token_store(folder, check_content=name == "changed")
+
+
+def header_of(folder: Path, name: str, text: bytes) -> None:
+    """Give an array another header, with its length as ``store.json`` says."""
+    path = folder / f"{name}.npy"
+    body = b"\x93NUMPY\x01\x00" + (len(text) + 1).to_bytes(2, "little") + text + b"\n"
+    path.write_bytes(body.ljust(path.stat().st_size, b"\0")[: max(path.stat().st_size, len(body))])
+    size = path.stat().st_size
+    rewrite_facts(folder, lambda facts: facts["files"][name].update(bytes=size))  # type: ignore[index]
+
+
+def array_of(folder: Path, name: str, change: Callable[[np.ndarray], object]) -> None:
+    array = np.load(folder / f"{name}.npy")
+    change(array)
+    np.save(folder / f"{name}.npy", array)
+
+
+ABSURD: dict[str, Callable[[Path], object]] = {
+    "a shape of 2^60": lambda f: header_of(
+        f, "group", b"{'descr': '<i8', 'fortran_order': False, 'shape': (1152921504606846976,)}"
+    ),
+    "a shape of 2^70": lambda f: header_of(
+        f, "group", b"{'descr': '<i8', 'fortran_order': False, 'shape': (1180591620717411303424,)}"
+    ),
+    "a negative shape": lambda f: header_of(
+        f, "group", b"{'descr': '<i8', 'fortran_order': False, 'shape': (-5,)}"
+    ),
+    "a header that nests": lambda f: header_of(f, "group", b"(" * 9_000 + b")" * 9_000),
+    "a header of calls": lambda f: header_of(f, "group", b"__import__('os').abort()"),
+    "objects": lambda f: header_of(
+        f, "group", b"{'descr': '|O', 'fortran_order': False, 'shape': (9,)}"
+    ),
+    "facts that nest": lambda f: (f / FACTS_FILE).write_text("[" * 100_000),
+    "facts in a pipe": lambda f: ((f / FACTS_FILE).unlink(), os.mkfifo(f / FACTS_FILE)),
+    "an array in a pipe": lambda f: ((f / "group.npy").unlink(), os.mkfifo(f / "group.npy")),
+    "an array without end": lambda f: (
+        (f / "group.npy").unlink(), (f / "group.npy").symlink_to("/dev/zero"),
+    ),
+    "files of no form": lambda f: rewrite_facts(
+        f, lambda facts: facts.update(files=dict.fromkeys(ARRAYS, 7))
+    ),
+    "places that go back": lambda f: array_of(f, "suffix_start", lambda a: a.__setitem__(3, 10**9)),
+    "places below 0": lambda f: array_of(f, "prefix_start", lambda a: a.__setitem__(0, -5)),
+    "a group that is none": lambda f: array_of(f, "group", lambda a: a.__setitem__(0, 10**12)),
+    "a group below 0": lambda f: array_of(f, "group", lambda a: a.__setitem__(0, -1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ABSURD)
+@pytest.mark.filterwarnings("ignore:unclosed file")
+def test_an_absurd_store_is_refused(folder: Path, name: str) -> None:
+    ABSURD[name](folder)
+    with pytest.raises(BadInput, match="tokens: the token cache is damaged"):
+        open_token_store(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "token"), [("prefix_ids", -1), ("suffix_ids", 10**6), ("suffix_ids", -(10**6))]
+)
+def test_a_token_that_the_model_has_not_is_refused(folder: Path, name: str, token: int) -> None:
+    store = open_token_store(folder)
+    highest = max(store.tokens.prefix_ids.max(), store.tokens.suffix_ids.max())
+    num_slots = int(max(0, -store.tokens.suffix_ids.min()))
+    check_ids(store, folder, vocabulary=int(highest) + 1, num_slots=num_slots)
+    array_of(folder, name, lambda array: array.__setitem__(2, token))
+    with pytest.raises(BadInput, match=f"{name} has a token that the tokenizer does not produce"):
+        check_ids(
+            open_token_store(folder), folder, vocabulary=int(highest) + 1, num_slots=num_slots
+        )
 
 
 def test_arrays_that_disagree_are_refused(folder: Path) -> None:

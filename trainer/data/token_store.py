@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llmperf_common.plain_files import UnfitFileError, check_plain
+from trainer.data.foreign_files import read_json_value
 from trainer.data.tokens import Tokens
 from trainer.errors import BadInput
 
@@ -48,6 +50,9 @@ ARRAYS: Mapping[str, type[np.generic]] = {
 
 _CHUNK_BYTES = 2**24
 """Bytes converted, written or hashed at once: features as float64 must not be in memory twice."""
+
+_MOST_BYTES = 2**43
+"""Of an array: it is mapped, so any disk's worth will do; a link to a device or a FIFO will not."""
 
 _TOKEN_FIELDS = tuple(field.name for field in fields(Tokens))
 _TARGET_FIELDS = tuple(name for name in ARRAYS if name not in _TOKEN_FIELDS)
@@ -123,6 +128,7 @@ def write_token_store(
     arrays = {name: getattr(tokens, name) for name in _TOKEN_FIELDS}
     arrays |= {name: getattr(targets, name) for name in _TARGET_FIELDS}
     _check_shapes(arrays)
+    _check_places(arrays)
     if folder.exists() and not (folder / FACTS_FILE).is_file():
         raise BadInput(
             f"{folder}: is there and is no token cache; remove it or name another folder"
@@ -165,6 +171,7 @@ def open_token_store(folder: Path, *, check_content: bool = False) -> TokenStore
     }
     try:
         _check_shapes(arrays)
+        _check_places(arrays)
     except ValueError as error:
         raise _damaged(folder, str(error)) from None
     return TokenStore(
@@ -191,6 +198,37 @@ def _check_shapes(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         raise ValueError("suffix_values has another length than suffix_ids")
 
 
+def _check_places(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Raise ValueError where a launch's tokens would be looked for outside of the arrays. The ids themselves are not read."""
+    for name in ("prefix_start", "suffix_start"):
+        starts = arrays[name]
+        if starts[0] != 0 or (starts[1:] < starts[:-1]).any():
+            raise ValueError(f"{name} does not ascend from 0")
+    group, num_groups = arrays["group"], len(arrays["prefix_start"]) - 1
+    if len(group) and not 0 <= group.min() <= group.max() < num_groups:
+        raise ValueError(f"group names one that is not among the {num_groups} prefixes")
+
+
+def check_ids(store: TokenStore, folder: Path, *, vocabulary: int, num_slots: int) -> None:
+    """Assert that a model of this vocabulary has a row for each token: a GPU does not say which one it has not.
+
+    Args:
+        store: read from ``folder``.
+        folder: named in messages.
+        vocabulary: text tokens of the model.
+        num_slots: its slots of numeric tokens, which are negative ids.
+
+    Raises:
+        BadInput: A token is neither.
+    """
+    for name, lowest in (("prefix_ids", 0), ("suffix_ids", -num_slots)):
+        ids = getattr(store.tokens, name)
+        for begin in range(0, len(ids), _CHUNK_BYTES):
+            some = ids[begin : begin + _CHUNK_BYTES]
+            if some.min() < lowest or some.max() >= vocabulary:
+                raise _damaged(folder, f"{name} has a token that the tokenizer does not produce")
+
+
 def _write_array(folder: Path, name: str, array: npt.NDArray[Any]) -> dict[str, Any]:
     """Write one array in chunks of its rows; return its bytes and sha256."""
     path = folder / f"{name}.npy"
@@ -206,21 +244,23 @@ def _write_array(folder: Path, name: str, array: npt.NDArray[Any]) -> dict[str, 
     return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
 
 
-def _open_array(
-    folder: Path, name: str, file: Mapping[str, Any] | None, *, check_content: bool
-) -> npt.NDArray[Any]:
+def _open_array(folder: Path, name: str, file: object, *, check_content: bool) -> npt.NDArray[Any]:
     path = folder / f"{name}.npy"
     try:
+        check_plain(path, max_bytes=_MOST_BYTES)
         size = path.stat().st_size
     except OSError as error:
         raise _damaged(folder, f"{path.name}: {error.strerror}") from None
-    if file is None or size != file.get("bytes"):
+    except UnfitFileError as error:
+        raise _damaged(folder, str(error)) from None
+    if not isinstance(file, dict) or size != file.get("bytes"):
         raise _damaged(folder, f"{path.name} has {size:,} bytes, not those that were written")
     if check_content and _sha256(path) != file.get("sha256"):
         raise _damaged(folder, f"{path.name} has another sha256 than was written")
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+        with np.errstate(over="raise"):  # a shape of 2**60 is told by a warning only
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, ArithmeticError, MemoryError, RecursionError) as error:
         raise _damaged(folder, f"{path.name}: {error}") from None
     if array.dtype != ARRAYS[name]:
         raise _damaged(folder, f"{path.name} holds {array.dtype}")
@@ -229,10 +269,10 @@ def _open_array(
 
 def _read_facts(folder: Path) -> dict[str, Any]:
     try:
-        facts = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
+        facts = read_json_value(folder / FACTS_FILE)
     except FileNotFoundError:
         raise BadInput(f"{folder}: no {FACTS_FILE}; this is no token cache") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise _damaged(folder, f"{FACTS_FILE}: {error}") from None
     schema = facts.get("schema") if isinstance(facts, dict) else None
     if schema != SCHEMA:

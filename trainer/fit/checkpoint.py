@@ -42,6 +42,7 @@ from trainer.fit.checkpoint_folder import name_of as name_of_step
 from trainer.fit.engine import Engine, ParameterState
 from trainer.fit.ranks import Ranks
 from trainer.fit.stopping import Stopping
+from trainer.regressor.checkpoint_files import check_header
 
 _FORMAT = 1
 _SHARD_ELEMENTS = 2**28
@@ -154,6 +155,7 @@ def load_weights(checkpoint: Path, model: nn.Module) -> None:
     _check_shapes(checkpoint, {name: one.shape for name, one in parameters.items()})
     try:
         for path in sorted(checkpoint.glob("weights-*.safetensors")):
+            check_header(path)
             with safe_open(path, framework="pt") as file, torch.no_grad():
                 for name in file.keys():  # noqa: SIM118  (it is no dict)
                     parameters[name].copy_(file.get_tensor(name))
@@ -274,6 +276,7 @@ def _check_shapes(checkpoint: Path, wanted: Mapping[str, torch.Size]) -> None:
     there: dict[str, list[int]] = {}
     try:
         for path in checkpoint.glob("weights-*.safetensors"):
+            check_header(path)
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118
                     there[name] = list(file.get_slice(name).get_shape())

@@ -26,9 +26,11 @@ from llmperf_common.features import feature_names
 from llmperf_common.splits import Part
 from trainer.config import TrainConfig
 from trainer.data.dataset import Texts, TrainingData
+from trainer.data.foreign_files import reading
 from trainer.data.token_store import (
     Targets,
     TokenStore,
+    check_ids,
     open_token_store,
     write_token_store,
 )
@@ -249,9 +251,13 @@ def initial_model(folder: Path, store: TokenStore, config: TrainConfig) -> Regre
 
     Its weights are random, or those of the checkpoint that ``--init`` named.
     """
-    content = read_json(folder / PREPARED_FOLDER / SPEC_FILE)
-    place = None if content["init"] is None else Path(content["init"])
-    model = _built(RegressorSpec.from_json(content["spec"]), config.train.seed, place)
+    prepared = folder / PREPARED_FOLDER
+    content = read_json(prepared / SPEC_FILE)
+    with reading(f"{prepared / SPEC_FILE}"):
+        place = None if content["init"] is None else Path(content["init"])
+        spec = RegressorSpec.from_json(content["spec"])
+    check_ids(store, prepared / TOKENS_FOLDER, vocabulary=spec.vocabulary, num_slots=spec.num_slots)
+    model = _built(spec, config.train.seed, place)
     rows, targets = store.train_rows, store.targets
     residual = targets.log2_ns[rows].astype(np.float64) - targets.offset_log2_ns[rows]
     if model.spec.feature_names:

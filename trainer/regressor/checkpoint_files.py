@@ -24,6 +24,10 @@ CONFIG_FILE = "config.json"
 SAFETENSORS_FILE = "model.safetensors"
 BIN_FILE = "pytorch_model.bin"
 
+MOST_HEADER_BYTES = 8 * 2**20
+"""Of a safetensors file, which says in it where each tensor lies: some 100 bytes a tensor. The library takes 100 MB, and
+for these 24 s and 2.8 GiB."""
+
 _MOST_NAMED = 5
 """Missing tensors that a message names."""
 
@@ -83,6 +87,7 @@ def tensors_in(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
         raise BadInput(f"{path}: no such file; the checkpoint is not whole")
     try:
         if path.suffix == ".safetensors":
+            check_header(path)
             with safetensors.safe_open(path, framework="pt") as file:
                 for name in sorted(file.keys()):
                     yield name, file.get_tensor(name)
@@ -97,6 +102,22 @@ def tensors_in(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
             f"{path}: damaged, or holds more than plain tensors, and no pickle that could run code is read: save the weights "
             f"as {SAFETENSORS_FILE}, on a machine where you trust the file"
         ) from error
+
+
+def check_header(path: Path) -> None:
+    """Assert that a safetensors file's header is not too long to be read.
+
+    Raises:
+        BadInput: It is.
+        OSError: The file cannot be opened.
+    """
+    with path.open("rb") as file:
+        num_bytes = int.from_bytes(file.read(8), "little")
+    if num_bytes > MOST_HEADER_BYTES:
+        raise BadInput(
+            f"{path}: damaged, or no safetensors file: its header would have {num_bytes:,} bytes, more than the "
+            f"{MOST_HEADER_BYTES:,} that are read"
+        )
 
 
 def _tensors_in_pickle(path: Path) -> list[tuple[str, torch.Tensor]]:
