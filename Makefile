@@ -5,10 +5,16 @@ BIN := $(VENV)/bin
 DEMO := runs/demo
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export HF_HUB_OFFLINE ?= 1
+# The tests start some thousand Python processes; each would compile all of our modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # `make test RUNTIME=--intel` runs on Intel's OpenCL runtime alone; TESTS narrows the choice (see .ci/run).
 RUNTIME ?=
 TESTS ?= not slow and not gpu
+PYTEST := $(BIN)/python -m pytest --durations 15
+# A file's tests share fixtures and stay in one process. In their order the long files of integration come first and the
+# many short ones of unit last; sorted by number of tests, which is the default, a long file would end alone.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test nightly slow chaos fuzz lint format docs clean clean-demo install
 
@@ -23,13 +29,14 @@ demo: install
 	$(BIN)/python -m llmperf.demo $(DEMO)
 
 test: install
-	$(BIN)/python -m workers.device.provide $(RUNTIME) $(BIN)/python -m pytest -m "$(TESTS)" --numprocesses 3 --dist loadfile --durations 15
+	$(BIN)/python -m workers.device.provide $(RUNTIME) $(PYTEST) -m "$(TESTS)" --numprocesses 3 $(BY_FILE)
 
-nightly:
+nightly: install
 	$(MAKE) test RUNTIME=--intel
+	$(BIN)/python -m workers.device.provide $(PYTEST) -m nightly --numprocesses 2 $(BY_FILE) --timeout 1800
 
 slow: install
-	$(BIN)/python -m workers.device.provide $(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadfile --timeout 1800 --durations 15
+	$(BIN)/python -m workers.device.provide $(PYTEST) -m "slow and not nightly" --numprocesses 2 $(BY_FILE) --timeout 1800
 
 chaos: install
 	$(BIN)/python -m tests.simulation --schedules 100000 --processes 2 --seed 0

@@ -13,10 +13,21 @@ from tests.wheel import build_wheel
 
 # Read once, when pyopencl is first imported. Its cache fails with Intel's runtime, and a cached binary is no build.
 os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
+# Read when torch, LightGBM or NumPy is first imported. Three processes of tests share two cores: threads of a pool that wait
+# for one another would burn the others' time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A deadline measures the machine; a random example that fails belongs on a developer's desk, not in a colleague's CI.
 settings.register_profile("llmperf", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("llmperf")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What runs at night only is slow: ``not slow`` leaves it out."""
+    for item in items:
+        if item.get_closest_marker("nightly"):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from tests.chaos.__main__ import CHAOS_OPTIONS
 from tests.chaos.kills import run_chaos
 from tests.chaos.storm import OPTIONS, differences, quiet_run, run_storm
 from tests.integration.collecting import Collect, replay_file, write_kernels
+from tests.sampling import every
 
 
 @pytest.mark.timeout(300)
@@ -40,9 +41,8 @@ def test_a_row_that_differs_from_a_quiet_runs_is_seen(tmp_path: Path) -> None:
     assert "{'samples launch_error': 3} in place of {'samples ok': 3}" in told
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("aof", [True, False])
+@pytest.mark.parametrize("aof", every(2, [True, False]))
 def test_a_storm_on_a_cluster(tmp_path: Path, aof: bool) -> None:
     report, data = run_storm(tmp_path, num_faults=10, num_kernels=120, seed=1, aof=aof)
     assert not report.problems

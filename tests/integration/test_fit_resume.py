@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.fit_world import Case, SmallModel, last_state, launch, log_of, run, run_well
+from tests.sampling import at_night_unless, every
 from trainer.fit.checkpoint import load_weights
 
 EXACT, NEAR = 0.0, 1e-5
@@ -77,21 +78,26 @@ def test_resume_after_two_sigkills_is_bitwise_what_40_steps_straight_give(straig
     _assert_equal(straight(Case()), tmp_path, EXACT)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("precision", "stage"),
+    every(2, [(one, stage) for one in ("fp32", "bf16") for stage in (1, 2, 3)]),
+)
 def test_resume_is_bitwise_at_each_stage(straight, tmp_path, stage, precision):
     case = Case(stage=stage, precision=precision, validated_every=15)
     _twice_killed(case, tmp_path, (1, 1, 1))
     _assert_equal(straight(case), tmp_path, EXACT)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("worlds", [(2, 2, 1), (1, 1, 2), (2, 1, 2)], ids=str)
-@pytest.mark.parametrize("stage", [1, 2, 3])
+WORLDS = ("221", "112", "212")
+
+
+@pytest.mark.parametrize(
+    ("worlds", "stage"), every(4, [(worlds, stage) for worlds in WORLDS for stage in (1, 2, 3)])
+)
 def test_resume_at_another_world_size(straight, tmp_path, stage, worlds):
     case = Case(stage=stage, validated_every=15)
-    _twice_killed(case, tmp_path, worlds)
+    first, second, third = map(int, worlds)
+    _twice_killed(case, tmp_path, (first, second, third))
     _assert_equal(straight(case), tmp_path, NEAR)
 
 
@@ -135,8 +141,9 @@ POINTS = (
 )  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point", at_night_unless(lambda point: not point.endswith("1.safetensors"), POINTS)
+)
 def test_resume_after_a_kill_at_a_step_of_writing_a_checkpoint(straight, tmp_path, point):
     # The third checkpoint, of step 30, is half written; the first is removed after it.
     case = Case(checkpoint_every=10)

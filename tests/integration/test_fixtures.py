@@ -1,6 +1,6 @@
 """The kernels of tests/fixtures in one real run on a CPU device: each its code, in its time, and nobody else harmed.
 
-``make test`` runs the quick ones with the default strategy, ``make slow`` all of them with two.
+``make test`` runs the quick ones with the default strategy, ``make slow`` all of them with it, ``make nightly`` with another.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from llmperf_common.records import Strategy
 from llmperf_common.store.reader import open_dataset
 from tests.fixtures.table import SKIPPED, Fixture, files_present, read_fixtures
 from tests.integration.collecting import KERNELS, Collect, run_llmperf
+from tests.sampling import NIGHTLY, SLOW
 from workers.config import CollectConfig
 from workers.device.find import NoDevice, choose
 
@@ -88,8 +89,11 @@ class Run:
         return [row["status"] for row in self.rows[file, kernel]]
 
 
+MARKS = {"quick": (), "all, memory_analysis": SLOW, "all, simple": NIGHTLY}
+
+
 def _marked(name: str, *rest: str) -> Any:
-    marks = [] if name == "quick" else [pytest.mark.slow]
+    marks = MARKS[name]
     return pytest.param(name, *rest, marks=marks, id=", ".join([name, *rest]))
 
 

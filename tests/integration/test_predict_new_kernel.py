@@ -10,9 +10,11 @@ import pytest
 
 import llmperf as api
 from llmperf.exits import Exit
+from llmperf.prediction.analysing import Analyst
 from tests.integration.collecting import KERNELS
 from tests.integration.conftest import Trained
 from tests.integration.in_process import assert_refused, llmperf
+from trainer.run.loaded import load_run
 from workers.analyse_ahead import analyse_corpus
 from workers.config import PlanConfig
 from workers.corpus import read_sources
@@ -20,6 +22,7 @@ from workers.device.find import NoDevice, choose
 from workers.device.interface import DeviceRef
 from workers.device_class import device_class_of
 from workers.launch_plan import plan_configs
+from workers.one_source import file_of_text, read
 
 pytestmark = pytest.mark.opencl
 
@@ -170,6 +173,21 @@ def test_an_analysis_that_fails_is_not_made_again(cpu: DeviceRef, trained: Train
     assert any("its memory analysis failed" in one for one in first.warnings), first.warnings
     assert again.warnings == first.warnings
     assert [one for one in lines if "probing" in one] == lines[1:]
+
+
+@pytest.mark.parametrize("icd", ["/nonexistent.icd", ""])
+def test_a_device_that_cannot_be_opened_is_said_in_a_line(
+    trained: Trained, caplog: pytest.LogCaptureFixture, icd: str
+) -> None:
+    """A remembered verdict can name a device that is gone."""
+    (source,) = read(Path("x"), (file_of_text(FILL.replace("fill", "unheard"), "x"),))
+    gone = {"OCL_ICD_VENDORS": icd} if icd else {}
+    analyst = Analyst(load_run(trained.run).kernels)
+    analyst._device = DeviceRef(selector="cpu", platform="gone", name="gone", environment=gone)
+    known = analyst.find_out(source.kernel)
+    assert known.analysis is None
+    assert known.said == "the CPU OpenCL device cannot be opened: see `llmperf doctor --again`"
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(

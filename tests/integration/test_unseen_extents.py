@@ -1,11 +1,13 @@
 """Kernels of many kinds that the analysis was not written with: what it calls validated is exact, whatever is planned.
 
 The whole set is slow: some hundred kernels are probed, in killable children, so that one that ends its process fails
-alone. A few that stand for the others are probed in this process.
+alone. Each third of them is probed at each change, the others at night. A few that stand for the others are probed in
+this process.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
@@ -15,6 +17,7 @@ from llmperf_common.analysis import Analysis
 from llmperf_common.records import Kernel
 from tests.extents.known import FLAGS, PLANNED_SHORT, UNPROBED, VARYING, WRONG
 from tests.extents.verdicts import WRONG_VERDICTS, Finding, Verdict, all_cases, judge, kernel_of
+from tests.sampling import NIGHTLY, SLOW
 from workers.analyse_ahead import analyse_corpus
 from workers.analysis.analyse import analyse_kernel, probe_limits
 from workers.corpus_parquet import Corpus
@@ -30,7 +33,9 @@ REPRESENTATIVE = (
     "scan_blelloch", "haar_step", "move_particles", "shifted_vectors", "struct_by_value", "guard_of_sum",
 )  # fmt: skip
 
+SAMPLE = frozenset(list(CASES)[::3])
 slow = [pytest.mark.slow, pytest.mark.opencl, pytest.mark.timeout(1800)]
+Analysed = Callable[[str], tuple[Kernel, Analysis]]
 Judged = Callable[[str], Mapping[str, Finding]]
 
 
@@ -42,22 +47,28 @@ def prober() -> Iterator[Prober]:
 
 
 @pytest.fixture(scope="module")
-def analysed() -> dict[str, tuple[Kernel, Analysis]]:
-    """Every case with its analysis."""
-    kernels = {one.kernel_id: one for one in map(kernel_of, CASES.values())}
-    found = analyse_corpus(Corpus(kernels=tuple(kernels.values()), sha256=""), cpu())
-    assert all(one.analysis is not None for one in found.kernels)
-    return {one.name: (one, one.analysis) for one in found.kernels if one.analysis is not None}
+def analysed() -> Analysed:
+    """Gives a case with its analysis; the sample or the rest is analysed when one of it is first asked for."""
+
+    @functools.cache
+    def share(is_sampled: bool) -> dict[str, tuple[Kernel, Analysis]]:
+        chosen = [case for name, case in CASES.items() if (name in SAMPLE) == is_sampled]
+        kernels = {one.kernel_id: one for one in map(kernel_of, chosen)}
+        found = analyse_corpus(Corpus(kernels=tuple(kernels.values()), sha256=""), cpu())
+        assert all(one.analysis is not None for one in found.kernels)
+        return {one.name: (one, one.analysis) for one in found.kernels if one.analysis is not None}
+
+    return lambda name: share(name in SAMPLE)[name]
 
 
 @pytest.fixture(scope="module")
-def judged(analysed: dict[str, tuple[Kernel, Analysis]]) -> Judged:
+def judged(analysed: Analysed) -> Judged:
     """Judges a kernel when it is asked for, once."""
     findings: dict[str, Mapping[str, Finding]] = {}
 
     def findings_of(name: str) -> Mapping[str, Finding]:
         if name not in findings:
-            findings[name] = judge(CASES[name], *analysed[name])
+            findings[name] = judge(CASES[name], *analysed(name))
         return findings[name]
 
     return findings_of
@@ -70,10 +81,11 @@ def cpu() -> DeviceRef:
 
 
 def marked(names: list[str], known: Mapping[str, str]) -> list[object]:
-    """Return the names as parameters: what is known to fail must fail."""
+    """Return the names as parameters: what is known to fail must fail, and what is not in the sample runs at night."""
+    marks = {one: [pytest.mark.xfail(strict=True, reason=known[one])] for one in known}
     return [
         pytest.param(
-            one, marks=[pytest.mark.xfail(strict=True, reason=known[one])] if one in known else []
+            one, marks=[*marks.get(one, []), *(SLOW if one.split(".")[0] in SAMPLE else NIGHTLY)]
         )
         for one in names
     ]
@@ -119,25 +131,22 @@ class TestWholeSet:
             assert finding.planned_short == ""
 
     @pytest.mark.parametrize("name", marked(list(CASES), FLAGS))
-    def test_contents_are_noticed_where_they_decide(
-        self, analysed: dict[str, tuple[Kernel, Analysis]], name: str
-    ) -> None:
-        _, analysis = analysed[name]
+    def test_contents_are_noticed_where_they_decide(self, analysed: Analysed, name: str) -> None:
+        _, analysis = analysed(name)
         expected = None if analysis.failure else CASES[name].is_steered
         assert analysis.data_dependent is expected
 
     @pytest.mark.parametrize("name", marked(list(CASES), UNPROBED))
-    def test_it_can_be_probed(
-        self, analysed: dict[str, tuple[Kernel, Analysis]], name: str
-    ) -> None:
-        assert analysed[name][1].failure == ""
+    def test_it_can_be_probed(self, analysed: Analysed, name: str) -> None:
+        assert analysed(name)[1].failure == ""
 
-    @pytest.mark.parametrize("name", sorted(VARYING))
+    @pytest.mark.parametrize("name", marked(sorted(VARYING), {}))
     def test_a_text_that_asks_for_the_device_is_never_validated(
-        self, analysed: dict[str, tuple[Kernel, Analysis]], name: str
+        self, analysed: Analysed, name: str
     ) -> None:
-        assert not any(one.validated for one in analysed[name][1].extents)
+        assert not any(one.validated for one in analysed(name)[1].extents)
 
+    @pytest.mark.nightly
     def test_enough_is_exact(self, judged: Judged) -> None:
         verdicts = Counter(one.verdict for name in CASES for one in judged(name).values())
         assert verdicts.total() == len(PAIRS)

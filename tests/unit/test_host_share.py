@@ -1,14 +1,10 @@
-"""The host's share of a launch: what blocks say together, and that they are made."""
+"""The host's share of a launch: what blocks say together."""
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
-
 import numpy as np
-import pytest
 
-from benchmarks.host_share import MODES, Block, correlation, main, summary
+from benchmarks.host_share import MODES, Block, correlation, summary
 
 
 def made(mode: str, process: int, event_ns: float, enqueue_ns: float) -> Block:
@@ -30,19 +26,3 @@ def test_event_time_that_follows_the_call_has_its_slope() -> None:
 def test_what_does_not_vary_follows_nothing() -> None:
     assert correlation(np.ones(3), np.arange(3.0)) == 0.0
     assert correlation(np.arange(1.0), np.arange(1.0)) == 0.0
-
-
-@pytest.mark.opencl
-def test_processes_take_turns_on_a_cpu_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "blocks.csv"
-    words = ["host_share", "--device", "cpu", "--processes", "2", "--rounds", "1"]
-    monkeypatch.setattr("sys.argv", [*words, "--out", str(out)])
-    main()
-    assert len(capsys.readouterr().out.splitlines()) == 1 + len(MODES)
-    rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
-    assert [(row["mode"], row["process"]) for row in rows] == [
-        (mode, process) for mode in MODES for process in "01"
-    ]
-    assert all(float(row["event_ns"]) > 0 for row in rows)

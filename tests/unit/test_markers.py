@@ -25,3 +25,12 @@ def test_what_opens_a_cpu_device_is_marked() -> None:
     }
     assert len(opening) > 15
     assert unmarked == set()
+
+
+def test_no_unit_test_opens_a_cpu_device() -> None:
+    texts = {
+        path.name: path.read_text(encoding="utf-8")
+        for path in (REPOSITORY / "tests" / "unit").glob("test_*.py")
+        if path.name != "test_markers.py"
+    }
+    assert [name for name, text in texts.items() if OPENS.search(text)] == []

@@ -19,7 +19,6 @@ from llmperf_common.analysis import Analysis, Extent, Polynomial, Term
 from tests.unit.synthetic_dataset import trained
 from trainer.errors import BadInput
 from trainer.interface import Predicted
-from workers.device.interface import DeviceRef
 from workers.one_source import file_of_text, read
 
 VADD = """__kernel void vadd(__global const float *a, __global const float *b, __global float *c, int n)
@@ -183,19 +182,6 @@ def test_a_progress_that_is_none_is_refused(tmp_path: Path):
         pass
     with pytest.raises(llmperf.LlmperfError, match="progress=1: give"):
         cluster_observer(1)
-
-
-@pytest.mark.parametrize("icd", ["/nonexistent.icd", ""])
-def test_a_device_that_cannot_be_opened_is_said_in_a_line(model, caplog, icd: str):
-    """A remembered verdict can name a device that is gone."""
-    (source,) = read(Path("x"), (file_of_text(VADD.replace("vadd", "unheard"), "x"),))
-    gone = {"OCL_ICD_VENDORS": icd} if icd else {}
-    analyst = Analyst(model._run.kernels)
-    analyst._device = DeviceRef(selector="cpu", platform="gone", name="gone", environment=gone)
-    known = analyst.find_out(source.kernel)
-    assert known.analysis is None
-    assert known.said == "the CPU OpenCL device cannot be opened: see `llmperf doctor --again`"
-    assert caplog.records == []
 
 
 def test_analyses_are_kept_for_later_processes(tmp_path: Path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -39,6 +38,7 @@ class ScriptedKernel:
         *,
         needs_refill: bool = False,
         fail_at: int | None = None,
+        is_sticky: bool = True,
         at_once: int = 1,
         num_lost: int = 0,
     ) -> None:
@@ -46,6 +46,7 @@ class ScriptedKernel:
         self.last = times_ns[-1]
         self.needs_refill = needs_refill
         self.fail_at = fail_at
+        self.is_sticky = is_sticky
         self.at_once = at_once
         self.num_lost = num_lost
         self.log: list[str] = []
@@ -65,7 +66,7 @@ class ScriptedKernel:
         self.log.append(f"launch {count}")
         if self.fail_at is not None and len(self.log) > self.fail_at:
             failure = Failure(code=FailureCode.DEVICE_FAULT, stage=Stage.LAUNCH, detail="x")
-            raise DeviceFailure(failure, sticky=True)
+            raise DeviceFailure(failure, sticky=self.is_sticky)
         return next(self.times, self.last)
 
     def num_at_once(self, estimate_ns: float) -> int:
@@ -199,9 +200,10 @@ def test_the_wall_clock_bounds_refills() -> None:
     assert len(outcome.time_ns) == RULE.min_readings
 
 
-def test_failures_come_back_as_values_and_sticky_is_told() -> None:
-    timed = time_it(ScriptedKernel([100.0], fail_at=4))
-    assert timed.sticky
+@pytest.mark.parametrize("is_sticky", [False, True])
+def test_failures_come_back_as_values_and_sticky_is_told(is_sticky: bool) -> None:
+    timed = time_it(ScriptedKernel([100.0], fail_at=4, is_sticky=is_sticky))
+    assert timed.sticky is is_sticky
     assert isinstance(timed.outcome, Failure)
     assert timed.outcome.stage is Stage.LAUNCH
 
@@ -232,9 +234,3 @@ def test_batches_bring_the_step_below_its_share(estimate_ns: float, step_ns: flo
         assert step_ns > RULE.batch_step_share * estimate_ns
     assert launches_per_reading(estimate_ns, RULE, timer_step_ns=None, needs_refill=False) == 1
     assert launches_per_reading(estimate_ns, RULE, timer_step_ns=step_ns, needs_refill=True) == 1
-
-
-def test_timed_outcome_is_a_value() -> None:
-    timed = TimedOutcome(outcome=Failure(code=FailureCode.HANG, stage=Stage.LAUNCH, detail=""))
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        timed.sticky = True  # type: ignore[misc]

@@ -1,0 +1,50 @@
+"""Which cases of a slow product run at each change; the others carry the mark ``nightly``.
+
+The sample is always the same: what ran before a change runs after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+NIGHTLY = (pytest.mark.slow, pytest.mark.nightly)
+SLOW = (pytest.mark.slow,)
+
+
+def at_night_unless(is_sampled: Callable[[Any], bool], cases: Iterable[Any]) -> list[Any]:
+    """Return the cases as parameters of slow tests; those that are not sampled are marked ``nightly``.
+
+    Args:
+        is_sampled: whether a case runs at each change.
+        cases: values, or tuples where a test has several parameters.
+    """
+    return [_parameters(case, is_sampled(case)) for case in cases]
+
+
+def every(step: int, cases: Iterable[Any]) -> list[Any]:
+    """Return the cases as parameters of slow tests; the first and each ``step``-th after it are sampled."""
+    return [_parameters(case, number % step == 0) for number, case in enumerate(cases)]
+
+
+def _parameters(case: Any, is_sampled: bool) -> Any:
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=SLOW if is_sampled else NIGHTLY)
+
+
+SHARES = [
+    pytest.param("a fourth", marks=SLOW),
+    pytest.param("the rest", marks=NIGHTLY),
+]
+"""The shares of a count that is known only when the test runs; see ``numbers_of``."""
+
+
+def numbers_of(share: str, count: int) -> list[int]:
+    """Return the numbers from 1 to ``count`` that a share has.
+
+    >>> numbers_of("a fourth", 10), numbers_of("the rest", 10)
+    ([2, 6, 10], [1, 3, 4, 5, 7, 8, 9])
+    """
+    return [number for number in range(1, count + 1) if (number % 4 == 2) == (share == "a fourth")]
