@@ -44,7 +44,9 @@ def main() -> int:
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="a folder")
     parser.add_argument("--kernels", type=int, default=0, help="so many random ones; 0: all")
-    parser.add_argument("--at-least-ns", type=float, default=0.0, help="count shorter ones by --shorter")
+    parser.add_argument(
+        "--at-least-ns", type=float, default=0.0, help="count shorter ones by --shorter"
+    )
     parser.add_argument("--shorter", type=int, default=0, help="so many of a kernel, at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--children", type=int, default=os.cpu_count() or 1)

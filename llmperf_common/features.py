@@ -84,6 +84,10 @@ _DEVICE_MEANINGS: dict[str, str] = {
 }
 
 
+WORK_FEATURE = "counted_time_ns"
+"""Known of a launch if its work is."""
+
+
 def _static_meanings(static_names: Mapping[str, str]) -> dict[str, str]:
     table = {
         f"static_{name}": f"log2(1 + x), x: {meaning}" for name, meaning in static_names.items()
@@ -134,10 +138,7 @@ def uncounted_feature_names() -> tuple[str, ...]:
 
 def is_counted(features: Floats) -> npt.NDArray[np.bool_]:
     """Return of which launches the work is known, shape (n,); ``features``: shape (n, f), as ``feature_names()``."""
-    return np.isfinite(features[:, feature_names().index(_OF_COUNTED)])
-
-
-_OF_COUNTED = "counted_time_ns"
+    return np.isfinite(features[:, feature_names().index(WORK_FEATURE)])
 
 
 def unknown_features(names: Iterable[str]) -> list[str]:
