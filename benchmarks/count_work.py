@@ -1,17 +1,17 @@
 """What the launches of a dataset execute, counted on the CPU device: work columns for rows that have none.
 
-``python -m benchmarks.count_work DATASET --out FILE.parquet [--kernels 300] [--children 2]``
+``python -m benchmarks.count_work DATASET --out DIR [--kernels 300] [--children 2] [--at-least-ns 10000]``
 
 DATASET is a folder with sources, such as ``runs/h200`` (docs/how-to/rebuild-a-dataset.md). Of its kernels that have ok
-samples, so many random ones are counted, at all their ok launch configs. One row a sample goes to FILE: ``sample_id``,
-``kernel_id``, the columns of ``Work``, and ``reason`` where these are null.
+samples, the public suites' and so many random others are counted, at all their ok launch configs. DIR gets Parquet files
+of some kernels each, one row a sample: ``sample_id``, ``kernel_id``, the columns of ``Work``, and ``reason`` where these
+are null. Called again, it goes on with the kernels that DIR does not have.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import os
 import random
 import resource
@@ -32,7 +32,9 @@ from workers.device.find import NoDevice, choose
 from workers.front_end import read_kernels
 from workers.work.children import COUNT_TIMEOUT_S, count_all
 
-_CONFIG_COLUMNS = ["sample_id", "kernel_id", "global_size", "local_size", "args", "seed", "status"]
+_CONFIG_COLUMNS = ["sample_id", "kernel_id", "global_size", "local_size", "args", "seed", "status", "median_ns"]  # fmt: skip
+_SUITES = ("shoc", "rodinia")
+_KERNELS_A_PART = 100
 _KERNEL_COLUMNS = ["kernel_id", "name", "source", "source_sha256", "family_id", "suite", "path", "build"]  # fmt: skip
 
 
@@ -40,8 +42,12 @@ def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("dataset", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="a folder")
     parser.add_argument("--kernels", type=int, default=0, help="so many random ones; 0: all")
+    parser.add_argument(
+        "--at-least-ns", type=float, default=0.0, help="count shorter ones by --shorter"
+    )
+    parser.add_argument("--shorter", type=int, default=0, help="so many of a kernel, at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--children", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--timeout-s", type=float, default=COUNT_TIMEOUT_S)
@@ -50,36 +56,74 @@ def main() -> int:
     if isinstance(ref, NoDevice):
         sys.stderr.write(ref.message() + "\n")
         return 4
-    jobs = itertools.islice(_jobs(arguments.dataset, arguments.seed), arguments.kernels or None)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    known = _counted(arguments.out)
+    jobs = _jobs(arguments, known)
     rows: list[dict[str, Any]] = []
-    number = 0
-    for number, one in enumerate(
-        count_all(jobs, ref, num_children=arguments.children, timeout_s=arguments.timeout_s),
-        start=1,
-    ):
+    total = _Total()
+    for one in count_all(jobs, ref, num_children=arguments.children, timeout_s=arguments.timeout_s):
         for config, outcome in zip(one.configs, one.outcomes, strict=True):
             rows.append(_row(one.kernel, config, outcome))
-        if number % 100 == 0:
-            sys.stderr.write(f"{number} kernels\n")
-    pq.write_table(pa.Table.from_pylist(rows, schema=_schema()), arguments.out)
-    sys.stdout.write(_summary(rows, number))
+        total.num_kernels += 1
+        if total.num_kernels % _KERNELS_A_PART == 0:
+            _write(arguments.out, rows, total)
+            rows = []
+            sys.stderr.write(f"{total.num_kernels} kernels\n")
+    _write(arguments.out, rows, total)
+    sys.stdout.write(_summary(total))
     return 0
 
 
-def _jobs(dataset: Path, seed: int) -> Iterator[tuple[Kernel, list[LaunchConfig]]]:
-    """Yield, in random order, the kernels of a dataset that have a source and ok samples, with the configs of these."""
+@dataclasses.dataclass(slots=True, kw_only=True)
+class _Total:
+    num_kernels: int = 0
+    num_rows: int = 0
+    reasons: Counter[str] = dataclasses.field(default_factory=Counter)
+
+
+def _write(folder: Path, rows: list[dict[str, Any]], total: _Total) -> None:
+    if not rows:
+        return
+    total.num_rows += len(rows)
+    total.reasons.update(one["reason"].split(":")[0][:60] for one in rows if one["reason"])
+    number = len(list(folder.glob("*.parquet")))
+    pq.write_table(pa.Table.from_pylist(rows, schema=_schema()), folder / f".{number}")
+    (folder / f".{number}").rename(folder / f"work-{number:06d}.parquet")
+
+
+def _counted(folder: Path) -> set[str]:
+    """Return the kernels whose counts are there."""
+    return {row["kernel_id"] for row in _read(folder, ["kernel_id"])}
+
+
+def _jobs(
+    arguments: argparse.Namespace, known: set[str]
+) -> Iterator[tuple[Kernel, list[LaunchConfig]]]:
+    """Yield the kernels of a dataset that have a source and ok samples, with the configs of these: suites, then at random."""
+    dataset = arguments.dataset
     configs: dict[str, list[LaunchConfig]] = defaultdict(list)
+    shorter: dict[str, list[LaunchConfig]] = defaultdict(list)
     for row in _read(dataset / "samples", _CONFIG_COLUMNS):
         if row["status"] == "ok":
-            configs[row["kernel_id"]].append(_config(row))
+            is_long = row["median_ns"] >= arguments.at_least_ns
+            (configs if is_long else shorter)[row["kernel_id"]].append(_config(row))
+    generator = random.Random(arguments.seed)  # noqa: S311  (a sample, no secret)
+    for identifier, some in shorter.items():
+        chosen = generator.sample(some, min(arguments.shorter, len(some)))
+        if chosen:
+            configs[identifier] += chosen
     found = {
         row["kernel_id"]: row
         for row in _read(dataset / "kernels", _KERNEL_COLUMNS)
         if row["source"] is not None and row["kernel_id"] in configs
     }
     order = sorted(found)
-    random.Random(seed).shuffle(order)  # noqa: S311  (a sample, no secret)
-    for identifier in order:
+    random.Random(arguments.seed).shuffle(order)  # noqa: S311  (a sample, no secret)
+    public = [one for one in order if found[one]["suite"] in _SUITES]
+    others = [one for one in order if found[one]["suite"] not in _SUITES]
+    for identifier in [*public, *others[: arguments.kernels or None]]:
+        if identifier in known:
+            continue
         kernel = _kernel(found[identifier])
         if kernel is not None:
             yield kernel, configs[identifier]
@@ -158,15 +202,14 @@ def _schema() -> pa.Schema:
     return pa.schema([*ids, *of_work, pa.field("reason", pa.string())])
 
 
-def _summary(rows: list[dict[str, Any]], num_kernels: int) -> str:
+def _summary(total: _Total) -> str:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = used.ru_utime + used.ru_stime
-    counted = sum(one["reason"] is None for one in rows)
-    reasons = Counter(one["reason"].split(":")[0][:60] for one in rows if one["reason"])
+    counted = total.num_rows - sum(total.reasons.values())
     lines = [
-        f"{counted} of {len(rows)} launches of {num_kernels} kernels counted,"
-        f" {seconds / max(1, num_kernels):.2f} CPU-seconds a kernel",
-        *(f"  {number:6d} {reason}" for reason, number in reasons.most_common(12)),
+        f"{counted} of {total.num_rows} launches of {total.num_kernels} kernels counted,"
+        f" {seconds / max(1, total.num_kernels):.2f} CPU-seconds a kernel",
+        *(f"  {number:6d} {reason}" for reason, number in total.reasons.most_common(12)),
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,10 +1,11 @@
 """Make the model that comes with the package, and the table of what it was chosen from.
 
-``python -m benchmarks.shipped_model --data DIR --out DIR2``
+``python -m benchmarks.shipped_model --data DIR --out DIR2 [--work DIR3]``
 
 Trains the preset ``feature-ensemble`` on the dataset, and with ``--compare`` further presets; scores them, what the ensemble
 consists of and the simple models on every part that was not fitted; writes ``DIR2/PRESET`` (the whole runs), ``DIR2/errors.csv`` (the table) and
-``DIR2/h200`` (the run as it ships, with its card). ``--install`` copies the last into ``trainer/shipped``.
+``DIR2/h200`` (the run as it ships, with its card). ``--install`` copies the last into ``trainer/shipped``. DIR3 has the work that
+``benchmarks.count_work`` counted; of a dataset that was collected with work it is not needed.
 
 Columns of the table: *pooled* is the mean of the absolute percentage errors of the rows; *macro* the mean over kernels
 of each kernel's mean; *median kernel* their median; *median* that of the rows; ``within_N`` the share of rows whose time is
@@ -24,8 +25,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.work_columns import with_work
 from llmperf.exits import leave, run_guarded
-from llmperf_common.features import named_features
+from llmperf_common.features import is_counted, named_features
 from llmperf_common.splits import Part
 from trainer.baselines.feature_ensemble import FeatureEnsemble, combined
 from trainer.config import load_train_config
@@ -38,9 +40,12 @@ from trainer.run.loaded import LoadedRun, load_run
 from trainer.run.shipped import DEFAULT_MODEL, SHIPPED_FOLDER
 
 PRESET = "feature-ensemble"
+WITHOUT_WORK = "without work"
+"""What the model says of launches whose work is not known."""
 LONG_NS = 1e4
 """Shorter launches repeat to 6 to 9 %, and half of their time is the launch itself."""
 _SUITES = ("shoc", "rodinia")
+_CARD = ("≥10 µs", "≥10 µs, counted")
 _ROWS_AT_ONCE = 20_000
 Mask = npt.NDArray[np.bool_]
 
@@ -108,12 +113,14 @@ def answers(run: LoadedRun, rows: Rows) -> dict[str, Floats]:
     found = {name: model.predict(rows).log2_ns for name, model in run.baselines.items()}
     model = run.model
     if isinstance(model, FeatureEnsemble):
+        counted = model.predict(rows).log2_ns
         networks = model.network.predict(rows).log2_ns
         trees = model.forest.predict(named_features(rows.features, model.forest_names))
         return found | {
             "networks alone": networks,
             "trees alone": trees,
-            run.name: combined(networks, trees, model.caution),
+            WITHOUT_WORK: combined(networks, trees, model.caution),
+            run.name: counted,
         }
     return found | {run.name: model.predict(rows).log2_ns}
 
@@ -135,7 +142,11 @@ def table(run: LoadedRun, data: TrainingData) -> list[Errors]:
     parts = row_parts(data, make_split(data, run.config.split))
     unseen = (parts != Part.TRAIN) & data.single_launch
     said = predictions(run, data, unseen)
-    lengths = {"≥10 µs": data.log2_ns >= np.log2(LONG_NS), "all": np.ones(len(data), dtype=bool)}
+    is_long, every = data.log2_ns >= np.log2(LONG_NS), np.ones(len(data), dtype=bool)
+    lengths = {"≥10 µs": is_long, "all": every}
+    known = is_counted(data.rows.features)
+    if known.any():
+        lengths |= {"≥10 µs, counted": is_long & known, "counted": known}
     return [
         errors(model, part, length, data, log2_ns, rows & long_ & data.single_launch)
         for part, rows in parts_scored(data, parts)
@@ -217,6 +228,13 @@ def card(run: LoadedRun, data: TrainingData, rows: list[Errors]) -> str:
             f", and {len(run.model.forest.root)} trees; where the trees say less, the answer moves towards theirs "
             f"(caution {run.model.caution:g}; 1 takes the shorter one)"
         )
+        if run.model.counted is not None:
+            known = is_counted(data.rows.features) & fitted
+            what += (
+                f"; the like of it with {run.model.counted.network.weights.num_networks} networks for launches whose work "
+                f"was counted, fitted on {int(known.sum()):,} launches of "
+                f"{len(np.unique(data.rows.kernel_row[known])):,} kernels"
+            )
     return CARD.format(
         device=DEFAULT_MODEL.upper(),
         rows=int(fitted.sum()),
@@ -226,7 +244,9 @@ def card(run: LoadedRun, data: TrainingData, rows: list[Errors]) -> str:
         model=run.name,
         what=what,
         seed=run.config.split.seed,
-        errors=markdown([row for row in rows if row.model == run.name]),
+        errors=markdown(
+            [row for row in rows if row.model in (run.name, WITHOUT_WORK) and row.launches in _CARD]
+        ),
     )
 
 
@@ -244,6 +264,8 @@ def main() -> None:
     given = _parser().parse_args()
     started = time.monotonic()
     data = load_data(given.data)
+    if given.work is not None:
+        data, _ = with_work(data, given.work)
     run = trained(PRESET, given, data)
     fitted = time.monotonic()
     rows = table(run, data)
@@ -275,6 +297,7 @@ def _parser() -> argparse.ArgumentParser:
         "--data", type=Path, required=True, help="the dataset, with its sources or not"
     )
     parser.add_argument("--out", type=Path, required=True, help="a folder")
+    parser.add_argument("--work", type=Path, metavar="DIR", help="what benchmarks.count_work made")
     parser.add_argument("--compare", action="append", default=[], metavar="PRESET")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument(

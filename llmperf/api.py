@@ -260,6 +260,7 @@ def load_model(
     *,
     analyse: bool = True,
     measured: str | Path | None = None,
+    work: str = "auto",
     progress: LineProgress = None,
 ) -> Model:
     """Load a trained run, to ask it for many predictions: ``.predict(...)`` and ``.predict_many(...)``.
@@ -270,12 +271,14 @@ def load_model(
         analyse: probe new kernels on a CPU OpenCL device, where there is one, to see what they touch.
         measured: a dataset with a few launches of the kernels that will be asked for: they correct this model's
             predictions, and nothing is written.
+        work: ``auto`` counts what launches execute on a CPU OpenCL device, where there is one and the model reads it:
+            about a second more for a kernel; ``off`` does not.
         progress: None is silent, True writes a line to stderr before each step that takes seconds, and a
             function is called with each.
 
     Raises:
         BadInput: There is no such run, or it is damaged; or no launch in ``measured`` is ok.
-        ConfigError: ``progress`` is none of these.
+        ConfigError: ``progress`` or ``work`` is none of these.
     """
     from llmperf.cli.console import say  # noqa: PLC0415
     from llmperf.prediction.analysis_cache import AnalysisCache  # noqa: PLC0415
@@ -284,7 +287,12 @@ def load_model(
 
     cache = AnalysisCache(state_folder() / "analyses")
     return Model_.load(
-        model, analyse=analyse, cache=cache, measured=measured, progress=show_of(progress, say)
+        model,
+        analyse=analyse,
+        cache=cache,
+        measured=measured,
+        work=work,
+        progress=show_of(progress, say),
     )
 
 
@@ -299,6 +307,7 @@ def predict(
     args: Mapping[str, int | float | str] | None = None,
     sweep: bool = False,
     measured: str | Path | None = None,
+    work: str = "auto",
 ) -> Prediction:
     """Predict the time of one launch of a kernel, from its source; for many, ``load_model`` once.
 
@@ -315,6 +324,7 @@ def predict(
         args: by name: elements of a buffer, value of a scalar.
         sweep: also predict every legal local size.
         measured: a dataset with a few launches of the kernel, which correct this prediction.
+        work: as of ``load_model``.
 
     Returns:
         The document that ``llmperf predict --json`` prints, a dictionary; times in ns.
@@ -323,7 +333,7 @@ def predict(
         BadInput: What is wrong, where, and what to do.
         ConfigError: No device is named and the model knows several.
     """
-    return load_model(model, measured=measured).predict(
+    return load_model(model, measured=measured, work=work).predict(
         source,
         global_size=global_size,
         local_size=local_size,
@@ -342,10 +352,12 @@ def predict_many(
     model: str | Path | None = None,
     device: str | None = None,
     best_local_size: bool = False,
+    work: str = "auto",
 ) -> list[Prediction]:
     """Predict thousands of launches of one kernel: its source is read once, and the model is asked for all at once.
 
-    The times are those of ``predict``, whatever else is asked for. All launches are checked before one is predicted.
+    The times are those of ``predict``, whatever else is asked for; but work is counted for some 500 launches at a time,
+    and for as long as it may take (``work``: ``counted`` or ``none`` of each answer). All launches are checked before one is predicted.
 
     Args:
         source: an OpenCL C file, or its text.
@@ -355,6 +367,7 @@ def predict_many(
         model: a run's folder or name; may be left out where ``runs/`` holds one.
         device: device class; may be left out where the model knows one.
         best_local_size: also compare the legal local sizes of each launch, some 25 launches more for each.
+        work: as of ``load_model``.
 
     Returns:
         A prediction for each launch, in their order; ``local_size_best`` is empty unless it was asked for.
@@ -363,6 +376,6 @@ def predict_many(
         BadInput: What is wrong, with which launch, and what to do.
         ConfigError: No device is named and the model knows several.
     """
-    return load_model(model).predict_many(
+    return load_model(model, work=work).predict_many(
         source, launches, kernel=kernel, device=device, best_local_size=best_local_size
     )

@@ -33,6 +33,8 @@ from llmperf_common.roofline import (
 )
 from llmperf_common.static_feature_names import STATIC_FEATURES
 from llmperf_common.table_columns import columns_from_tables
+from llmperf_common.work import Work
+from llmperf_common.work_features import WORK_MEANINGS, work_features
 
 Floats = npt.NDArray[np.float64]
 
@@ -82,6 +84,10 @@ _DEVICE_MEANINGS: dict[str, str] = {
 }
 
 
+WORK_FEATURE = "counted_time_ns"
+"""Known of a launch if its work is."""
+
+
 def _static_meanings(static_names: Mapping[str, str]) -> dict[str, str]:
     table = {
         f"static_{name}": f"log2(1 + x), x: {meaning}" for name, meaning in static_names.items()
@@ -107,7 +113,13 @@ def _open_nouns(static_names: Iterable[str]) -> list[str]:
 
 def feature_meanings(static_names: Mapping[str, str] = STATIC_FEATURES) -> dict[str, str]:
     """Return every feature's name and meaning, in the order of the vector."""
-    return _LAUNCH_MEANINGS | _DEVICE_MEANINGS | ANALYTIC_MEANINGS | _static_meanings(static_names)
+    return (
+        _LAUNCH_MEANINGS
+        | _DEVICE_MEANINGS
+        | ANALYTIC_MEANINGS
+        | _static_meanings(static_names)
+        | WORK_MEANINGS
+    )
 
 
 class UnknownFeatureError(LlmperfError, ValueError):
@@ -117,6 +129,16 @@ class UnknownFeatureError(LlmperfError, ValueError):
 def feature_names(static_names: Mapping[str, str] = STATIC_FEATURES) -> tuple[str, ...]:
     """Return the names of the vector's f entries."""
     return tuple(feature_meanings(static_names))
+
+
+def uncounted_feature_names() -> tuple[str, ...]:
+    """Return the names of the features that are known of every launch, whether its work was counted or not."""
+    return tuple(name for name in feature_names() if name not in WORK_MEANINGS)
+
+
+def is_counted(features: Floats) -> npt.NDArray[np.bool_]:
+    """Return of which launches the work is known, shape (n,); ``features``: shape (n, f), as ``feature_names()``."""
+    return np.isfinite(features[:, feature_names().index(WORK_FEATURE)])
 
 
 def unknown_features(names: Iterable[str]) -> list[str]:
@@ -155,15 +177,16 @@ def features_from_records(
     launches: Sequence[LaunchConfig],
     device: Device | DeviceClass,
     static_names: Mapping[str, str] = STATIC_FEATURES,
+    work: Sequence[Work | None] = (),
 ) -> Floats:
     """Return the features of some launches of one kernel on one device, shape (n, f).
 
-    Peaks that ``device`` does not have (a ``DeviceClass`` has none) give NaN.
+    ``work`` is what each executes, as far as that is known; empty if of none. Peaks that ``device`` does not have (a ``DeviceClass`` has none) give NaN.
 
     Raises:
         ValueError: A launch has an NDRange of no or of more than 3 dimensions.
     """
-    return combine(columns_from_records(signature, launches, device, tuple(static_names)))
+    return combine(columns_from_records(signature, launches, device, tuple(static_names), work))
 
 
 def features_from_tables(
@@ -182,7 +205,13 @@ def features_from_tables(
 
 def combine(columns: LaunchColumns) -> Floats:
     """Return the feature matrix of the launches, shape (n, f), in the order of ``feature_meanings``."""
-    groups = [_launch(columns), _device(columns), analytic_features(columns), _static(columns)]
+    groups = [
+        _launch(columns),
+        _device(columns),
+        analytic_features(columns),
+        _static(columns),
+        work_features(columns),
+    ]
     named: dict[str, Floats] = {}
     for group in groups:
         named |= group

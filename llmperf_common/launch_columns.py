@@ -24,6 +24,7 @@ from llmperf_common.records import (
     LaunchConfig,
     Signature,
 )
+from llmperf_common.work import WORK_NAMES, Work
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -84,6 +85,7 @@ class LaunchColumns:
         static: the kernel's static features in the order of ``static_names``, shape (n, s); NaN where
             the kernel lacks one.
         device: ``DEVICE_NUMBERS``, shape (n, d).
+        work: ``WORK_NAMES``, what the launch executes, shape (n, w); NaN where that is not known.
     """
 
     dims: Floats
@@ -100,6 +102,7 @@ class LaunchColumns:
     static: Floats
     static_names: tuple[str, ...]
     device: Floats
+    work: Floats
 
     def device_number(self, name: str) -> Floats:
         """Return one of ``DEVICE_NUMBERS``, shape (n,)."""
@@ -140,8 +143,16 @@ def columns_from_records(
     launches: Sequence[LaunchConfig],
     device: Device | DeviceClass,
     static_names: Sequence[str],
+    work: Sequence[Work | None] = (),
 ) -> LaunchColumns:
     """Return the columns of ``launches`` of one kernel on one device.
+
+    Args:
+        signature: of the kernel.
+        launches: n of them.
+        device: on which; peaks that it lacks are NaN.
+        static_names: static features wanted, in order.
+        work: what each launch executes, as far as that is known; empty if of none.
 
     Raises:
         ValueError: A launch has an NDRange of no or of more than 3 dimensions.
@@ -186,7 +197,16 @@ def columns_from_records(
         static=np.tile(static, (len(launches), 1)),
         static_names=tuple(static_names),
         device=np.tile(known_numbers, (len(launches), 1)),
+        work=_work_matrix(work, len(launches)),
     )
+
+
+def _work_matrix(work: Sequence[Work | None], num: int) -> Floats:
+    rows = [
+        [np.nan] * len(WORK_NAMES) if one is None else [getattr(one, name) for name in WORK_NAMES]
+        for one in work or [None] * num
+    ]
+    return np.array(rows, dtype=np.float64).reshape(num, len(WORK_NAMES))
 
 
 def _is_integer(kind: str, known: Argument | None) -> bool:
@@ -215,6 +235,7 @@ def assemble(
     static: Floats,
     static_names: tuple[str, ...],
     device: Floats,
+    work: Floats,
 ) -> LaunchColumns:
     """Sum the flat arguments up by launch; the other columns are taken as they are."""
     num = len(dims)
@@ -245,6 +266,7 @@ def assemble(
         static=static,
         static_names=static_names,
         device=device,
+        work=work,
     )
 
 

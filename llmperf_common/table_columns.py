@@ -27,6 +27,10 @@ from llmperf_common.launch_columns import (
     assemble,
 )
 from llmperf_common.records import ArgumentKind
+from llmperf_common.work import WORK_NAMES
+
+WORK_COLUMN = "work"
+"""Of samples: a struct of ``WORK_NAMES``, null where the work is not known."""
 
 
 def columns_from_tables(
@@ -35,7 +39,7 @@ def columns_from_tables(
     """Return the columns of every row of ``samples``.
 
     Args:
-        samples: n rows with ``task_id, device_id, device_class, global_size, local_size, args``.
+        samples: n rows with ``task_id, device_id, device_class, global_size, local_size, args``, perhaps ``work``.
         kernels: with ``task_id, args, static_features``.
         devices: with ``device_id, device_class`` and ``DEVICE_NUMBERS`` (missing columns are NaN).
         static_names: static features wanted, in order.
@@ -56,7 +60,22 @@ def columns_from_tables(
         static=static_matrix(kernels, static_names)[kernel_row],
         static_names=tuple(static_names),
         device=_device_matrix(devices)[device_row],
+        work=work_matrix(samples),
     )
+
+
+def work_matrix(samples: pa.Table) -> Floats:
+    """Return the struct column ``work`` of n samples, shape (n, w) as ``WORK_NAMES``; NaN where it is null or not there."""
+    matrix = np.full((len(samples), len(WORK_NAMES)), np.nan)
+    if WORK_COLUMN not in samples.column_names:
+        return matrix
+    column = samples.column(WORK_COLUMN).combine_chunks()
+    known = {column.type.field(place).name for place in range(column.type.num_fields)}
+    for place, name in enumerate(WORK_NAMES):
+        if name in known:
+            # Struct and member: a row without work has null in the struct, whatever its members hold.
+            matrix[:, place] = _numbers(pc.struct_field(column, name))
+    return matrix
 
 
 def kernel_rows(samples: pa.Table, kernels: pa.Table) -> Codes:

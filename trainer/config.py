@@ -174,6 +174,17 @@ class FeatureEnsembleConfig(Node):
         le=1,
         description="Where the trees say less: 0 keeps the networks' answer, 1 takes the trees'.",
     )
+    min_counted_kernels: int = Field(
+        default=50,
+        ge=1,
+        le=1_000_000,
+        description="With so many kernels whose work was counted, their launches get networks and trees of their own.",
+    )
+    base: str = Field(
+        default="",
+        description="A run of the same rows and split whose networks and trees for launches without work are "
+        "taken over instead of fitted; empty: none.",
+    )
 
 
 class LogLinearConfig(Node):

@@ -86,11 +86,13 @@ class Reached:
 class CountJob:
     """To a counting child: count what ``configs`` of ``kernel`` execute.
 
-    ``without_barriers``: its work-items run one after another in any case.
+    ``without_barriers``: its work-items run one after another in any case. ``cpu_s``: of processor time, after which
+    the child is ended by SIGXCPU.
     """
 
     kernel: Kernel
     configs: tuple[LaunchConfig, ...]
+    cpu_s: float
     without_barriers: bool = False
     count: bool = True
 

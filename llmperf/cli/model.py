@@ -280,6 +280,15 @@ def predict(
             help="A dataset with a few launches of this kernel: they correct this prediction.",
         ),
     ] = None,
+    work: Annotated[
+        str,
+        typer.Option(
+            "--work",
+            metavar="WHEN",
+            help="auto: count what the launch executes on a CPU OpenCL device, where there is one and the model reads "
+            "it; off: do not.",
+        ),
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Predict a kernel's time from its source: no device needed."""
@@ -294,7 +303,7 @@ def predict(
                 "--configs names the sizes of each launch: leave out --global-size, --local-size and --sweep",
             )
         predict_configs(
-            lambda: api.load_model(model, measured=measured, progress=say),
+            lambda: api.load_model(model, measured=measured, work=work, progress=say),
             file,
             configs,
             out,
@@ -313,7 +322,7 @@ def predict(
             f"Missing option '{missing}': give both sizes, or many launches by --configs",
         )
     sizes = _sizes("--global-size", global_size), _sizes("--local-size", local_size)
-    document = api.load_model(model, measured=measured, progress=say).predict(
+    document = api.load_model(model, measured=measured, work=work, progress=say).predict(
         file,
         global_size=sizes[0],
         local_size=sizes[1],
@@ -360,7 +369,9 @@ def _tell(prediction: Prediction) -> None:
         f"({prediction.interval_text()})"
     )
     best = ",".join(map(str, prediction.local_size_best))
-    answer(f"best local size: {best or 'unknown'}   bound: {prediction['bound']}")
+    answer(
+        f"best local size: {best or 'unknown'}   bound: {prediction['bound']}   work: {prediction['work']}"
+    )
     if prediction["ood"]:
         answer("this kernel or launch is unlike the training data: take the time with care")
     for warning in prediction.warnings:

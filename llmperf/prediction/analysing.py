@@ -81,22 +81,28 @@ class Analyst:
             return None
         return analysis_from_row(self.stored.slice(row.index(kernel_id), 1).to_pylist()[0])
 
+    def cpu_device(self, what_for: str) -> DeviceRef | str:
+        """Return the CPU OpenCL device, looked for once, or why there is none; ``what_for`` is for the user."""
+        from workers.device.find import NoDevice, choose  # noqa: PLC0415  (needed by few)
+
+        if self._device is None:
+            self.progress(f"looking for a CPU OpenCL device, {what_for}")
+            found = choose("cpu")
+            no_device = "no usable CPU OpenCL device to probe the kernel on (see `llmperf doctor`)"
+            self._device = no_device if isinstance(found, NoDevice) else found
+        return self._device
+
     def _probed(self, kernel: Kernel) -> Known:
         if not self.may_probe:
             return Known(analysis=None, said="probing was switched off")
         from workers.analyse_ahead import analyse_one  # noqa: PLC0415  (needed by few)
-        from workers.device.find import NoDevice, choose  # noqa: PLC0415
 
-        if self._device is None:
-            self.progress("looking for a CPU OpenCL device, to see what the kernel touches")
-            found = choose("cpu")
-            no_device = "no usable CPU OpenCL device to probe the kernel on (see `llmperf doctor`)"
-            self._device = no_device if isinstance(found, NoDevice) else found
-        if isinstance(self._device, str):
-            return Known(analysis=None, said=self._device)
-        self.progress(f"probing kernel {kernel.name!r} on {self._device.name}")
+        device = self.cpu_device("to see what the kernel touches")
+        if isinstance(device, str):
+            return Known(analysis=None, said=device)
+        self.progress(f"probing kernel {kernel.name!r} on {device.name}")
         try:
-            found_out = analyse_one(kernel, self._device, timeout_s=ANALYSIS_TIMEOUT_S)
+            found_out = analyse_one(kernel, device, timeout_s=ANALYSIS_TIMEOUT_S)
         except (StoreError, OSError) as error:
             return Known(analysis=None, said=f"the kernel could not be probed: {error}")
         if found_out.no_device:  # its remembered verdict is out of date
@@ -106,7 +112,7 @@ class Analyst:
         if self.cache is not None:
             keep_s = None if found_out.ended_itself else _KEEP_DEATH_S
             self.cache.write(kernel.kernel_id, analysis, keep_s=keep_s)
-        return _known(analysis, f"a memory analysis made now on {self._device.name}")
+        return _known(analysis, f"a memory analysis made now on {device.name}")
 
 
 def _known(analysis: Analysis, said: str) -> Known:

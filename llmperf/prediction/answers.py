@@ -38,6 +38,7 @@ SCHEMA = pa.schema(
         pa.field("high_ns", pa.float64(), metadata={"unit": "ns"}),
         pa.field("bound", pa.string()),
         pa.field("ood", pa.bool_()),
+        pa.field("work", pa.string()),
         pa.field("warnings", pa.list_(pa.string())),
     ]
 )

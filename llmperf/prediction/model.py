@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from llmperf.prediction.analysing import Analyst, Known
 from llmperf.prediction.analysis_cache import AnalysisCache
+from llmperf.prediction.counting import WorkCounter, WorkMode
 from llmperf.prediction.filling import planned_filler
 from llmperf.prediction.record import Prediction
 from llmperf.prediction.sources import SourceReader
@@ -85,6 +86,7 @@ class Model:
         measured: TrainingData | None = None,
         *,
         notes: Sequence[str] = (),
+        work: WorkMode = WorkMode.AUTO,
     ) -> None:
         """Keep the model's parts.
 
@@ -93,10 +95,12 @@ class Model:
             analyst: finds out what new kernels touch.
             measured: measured launches of kernels that will be asked about.
             notes: what every answer warns of.
+            work: whether what launches execute is counted, where the model reads it.
         """
         self._run = run
         self._notes = tuple(notes)
         self._analyst = analyst
+        self._counter = WorkCounter(analyst=analyst) if work is WorkMode.AUTO else None
         self._measured = measured
         self._factors: dict[tuple[str, str], KernelFactors] = {}
         self._reader = SourceReader()
@@ -110,6 +114,7 @@ class Model:
         analyse: bool = True,
         cache: AnalysisCache | None = None,
         measured: str | Path | None = None,
+        work: str = WorkMode.AUTO,
         progress: Callable[[str], object] = lambda _line: None,
     ) -> Self:
         """Load a run by its folder or name.
@@ -121,12 +126,16 @@ class Model:
             analyse: probe new kernels on a CPU OpenCL device.
             cache: keeps what probes found out.
             measured: a dataset with launches of the kernels that will be asked for: they correct the predictions.
+            work: ``auto`` counts what launches execute, where the model reads it and ``analyse`` allows a device; ``off``
+                does not.
             progress: receives one line before each step that takes seconds.
 
         Raises:
             BadInput: There is no such run, or it is damaged; no launch in ``measured`` is ok.
             StoreError: There is no dataset in ``measured``.
+            ConfigError: ``work`` is neither.
         """
+        mode = WorkMode.of(work)
         folder, note = (resolve_run(model), "") if model is not None else _only_run()
         run = load_run(folder)
         analyst = Analyst(run.kernels, may_probe=analyse, cache=cache, progress=progress)
@@ -134,7 +143,13 @@ class Model:
         if measured is not None:
             progress(f"reading the measured launches in {measured}")
             launches = load_data(measured)
-        return cls(run, analyst, launches, notes=(note,) if note else ())
+        return cls(
+            run,
+            analyst,
+            launches,
+            notes=(note,) if note else (),
+            work=mode if analyse else WorkMode.OFF,
+        )
 
     @property
     def name(self) -> str:
@@ -289,6 +304,7 @@ class Model:
                 source=kernel.source,
                 build_options=kernel.build_options,
                 dense=chosen.dense,
+                count=None if self._counter is None else self._counter.of(kernel),
             )
 
         return request

@@ -39,7 +39,7 @@ OPTIONS = {
 
 NOT_YET = ("split", "rejoin")
 PREDICT_KEYS = [
-    "kernel", "device", "time_ns", "interval", "local_size_best", "bound", "ood", "warnings",
+    "kernel", "device", "time_ns", "interval", "local_size_best", "bound", "ood", "work", "warnings",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 import pytest
 
@@ -93,6 +94,35 @@ def test_a_kernel_that_hangs_costs_its_own_child_only(ref: DeviceRef) -> None:
         assert isinstance(outcome, Failure)
         assert outcome.code is FailureCode.HANG
         assert "killed after 6 s" in outcome.detail
+
+
+DIVERGING = (
+    "__kernel void k(__global int *a, int n) { __local int t[64]; int l = get_local_id(0); t[l] = n;"
+    " while (t[0] > 200) { barrier(CLK_LOCAL_MEM_FENCE); t[l] = n; } a[get_global_id(0)] = t[l]; }"
+)
+"""Ends with 128 work-items, hangs with 256: its loop has a barrier, so that nobody may cut it off."""
+
+
+def test_what_was_counted_before_a_hang_is_kept_whatever_the_order(ref: DeviceRef) -> None:
+    kernel = kernel_of(DIVERGING)
+    configs = configs_of(kernel, 256, 64, 320, 128)
+    hung, small, lost, middle = count_work(kernel, configs, ref, timeout_s=6)
+    assert isinstance(small, Work)
+    assert isinstance(middle, Work)
+    assert (small.active_items, middle.active_items) == (64, 128)
+    for outcome in (hung, lost):
+        assert isinstance(outcome, Failure)
+        assert outcome.code is FailureCode.HANG
+
+
+def test_a_kernel_is_ended_by_its_processor_time_too(ref: DeviceRef) -> None:
+    kernel = kernel_of(DIVERGING)
+    began_s = time.monotonic()
+    small, hung = count_work(kernel, configs_of(kernel, 64, 256), ref, timeout_s=300, cpu_s=2)
+    assert time.monotonic() - began_s < 200
+    assert isinstance(small, Work)
+    assert isinstance(hung, Failure)
+    assert "2 s of processor time" in hung.detail
 
 
 @pytest.mark.parametrize(

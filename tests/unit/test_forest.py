@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import lightgbm
 import numpy as np
 import pytest
 
+from llmperf_common.features import WORK_FEATURE, feature_names
+from llmperf_common.work_features import WORK_MEANINGS
 from tests.unit.synthetic_dataset import make_dataset
 from tests.unit.test_feature_network import CONFIG as NETWORK_CONFIG
 from trainer.baselines.feature_ensemble import FeatureEnsemble, combined
@@ -168,3 +172,68 @@ def test_caution_moves_towards_shorter_trees_only():
     assert combined(networks, trees, 0.0).tolist() == networks.tolist()
     assert combined(networks, trees, 0.25).tolist() == [13.0, 10.0, 12.0]
     assert combined(networks, trees, 1.0).tolist() == [10.0, 10.0, 12.0]
+
+
+@pytest.fixture(scope="module")
+def partly_counted(fit: FitData) -> FitData:
+    """The same rows, of which every second has work; its time follows from nothing else."""
+    features = fit.rows.features.copy()
+    names = feature_names()
+    counted = [names.index(name) for name in WORK_MEANINGS]
+    generator = np.random.default_rng(5)
+    features[::2, counted] = generator.normal(size=(len(features[::2]), len(counted)))
+    features[::2, names.index(WORK_FEATURE)] = fit.log2_ns[::2]
+    return dataclasses.replace(fit, rows=dataclasses.replace(fit.rows, features=features))
+
+
+def test_launches_without_work_are_predicted_as_if_none_had_any(model, partly_counted, tmp_path):
+    config = CONFIG.model_copy(
+        update={
+            "feature_ensemble": CONFIG.feature_ensemble.model_copy(
+                update={"min_counted_kernels": 16}
+            )
+        }
+    )
+    found = fit_model("feature-ensemble", partly_counted, config, lambda _line: None)
+    assert isinstance(found, FeatureEnsemble)
+    assert found.counted is not None
+    said = found.predict(partly_counted.rows)
+    before = model.predict(partly_counted.rows)
+    np.testing.assert_array_equal(said.log2_ns[1::2], before.log2_ns[1::2])
+    np.testing.assert_array_equal(said.spread[1::2], before.spread[1::2])
+    error = np.abs(said.log2_ns - partly_counted.log2_ns)
+    assert np.median(error[::2]) < np.median(error[1::2])
+    found.save(tmp_path)
+    again = load_model("feature-ensemble", tmp_path).predict(partly_counted.rows)
+    np.testing.assert_array_equal(again.log2_ns, said.log2_ns)
+    np.testing.assert_array_equal(again.spread, said.spread)
+
+
+def test_too_few_counted_kernels_get_no_ensemble_of_their_own(partly_counted):
+    config = CONFIG.model_copy(
+        update={
+            "feature_ensemble": CONFIG.feature_ensemble.model_copy(
+                update={"min_counted_kernels": 17, "trees": 2}
+            ),
+            "feature_network": CONFIG.feature_network.model_copy(update={"steps": 2}),
+        }
+    )
+    found = fit_model("feature-ensemble", partly_counted, config, lambda _line: None)
+    assert isinstance(found, FeatureEnsemble)
+    assert found.counted is None
+
+
+def test_the_part_without_work_is_taken_over_from_another_run(model, partly_counted, tmp_path):
+    (tmp_path / "model").mkdir()
+    model.save(tmp_path / "model")
+    config = CONFIG.model_copy(
+        update={
+            "feature_ensemble": CONFIG.feature_ensemble.model_copy(
+                update={"base": str(tmp_path), "min_counted_kernels": 16, "trees": 2}
+            ),
+            "feature_network": CONFIG.feature_network.model_copy(update={"steps": 2}),
+        }
+    )
+    found = fit_model("feature-ensemble", partly_counted, config, lambda _line: None)
+    rows = partly_counted.rows.take(np.arange(1, len(partly_counted.rows), 2))
+    np.testing.assert_array_equal(found.predict(rows).log2_ns, model.predict(rows).log2_ns)

@@ -39,6 +39,7 @@ KEYS = [
     "local_size_best",
     "bound",
     "ood",
+    "work",
     "warnings",
 ]
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
+from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.work.counted_copy import CountedBlock, CountedCopy
+from llmperf_common.records import LaunchConfig
+from workers.device.opencl_virtual import RawCounts, VirtualKernel
+from workers.work.counted_copy import NUM_TURNS, CountedBlock, CountedCopy, CountedSite
 from workers.work.cuts import boxes, find_cuts, sampled
 from workers.work.estimate import Sample, UnitCounts, estimate
-from workers.work.units import Place, grid_of
+from workers.work.launch import KernelBudget, VirtualLaunch
+from workers.work.units import WARP, Place, Unit, grid_of
 
 sides = st.lists(st.integers(1, 40), min_size=1, max_size=3)
 
@@ -124,3 +130,44 @@ def test_equal_units_have_no_error_and_different_ones_have() -> None:
     assert 0.2 < estimate(COPY, apart, without_barriers=False).relative_error < 0.5
     exact = sample_of(unit([3] * 32), unit([9] * 32), weights=[1.0, 1.0], is_exact=True)
     assert estimate(COPY, exact, without_barriers=False).relative_error == 0
+
+
+def test_accesses_beyond_those_that_are_looked_at_are_taken_for_the_same() -> None:
+    """A kernel of 200 loads: sectors of 95 are noted, requests of all are known."""
+    sites = tuple(CountedSite(block=1, use="load") for _ in range(200))
+    copy = dataclasses.replace(COPY, sites=sites)
+    seen = np.zeros((1, copy.num_seen, NUM_TURNS), np.uint32)
+    seen[:, 1:, :3] = 8  # eight sectors in each of three turns
+    rows = np.array([[1, 3]] * 32, dtype=np.uint32)
+    one = sample_of(UnitCounts(rows=rows, seen=seen), weights=[10.0])
+    work = estimate(copy, one, without_barriers=False)
+    assert work.global_load_requests == 10 * 3 * 200
+    assert work.global_load_sectors == pytest.approx(10 * 3 * 200 * 8)
+    assert work.global_store_requests == 0
+
+
+class _Heavy:
+    """Stands for a loaded kernel of which one unit does nothing, and any other all that a launch may cost."""
+
+    def __init__(self, idle_group: int) -> None:
+        self._idle_group = idle_group
+
+    def run(self, config: object, units: Sequence[Unit], *, most_turns: int) -> RawCounts:
+        del config, most_turns
+        turns = [
+            0 if one.group == self._idle_group else 2**18 for one in units for _ in range(WARP)
+        ]
+        rows = np.array([[1, one] for one in turns], dtype=np.uint32)
+        seen = np.zeros((len(units), 1, NUM_TURNS), np.uint32)
+        return RawCounts(rows=rows, seen=seen, turns=0, flags=0)
+
+
+def test_units_that_ran_in_the_search_are_part_of_the_sample() -> None:
+    """The search uses up what the launch may cost: the sample is not only its idle first unit."""
+    grid = grid_of((1024,), WARP, by_groups=False)
+    (first,) = sampled(boxes(grid, (0,)), 1, (1,))
+    kernel = cast("VirtualKernel", _Heavy(first[0]))
+    config = cast("LaunchConfig", None)
+    found = VirtualLaunch(kernel, COPY, config, grid, KernelBudget()).sample()
+    assert len(found.counts) > 1
+    assert max(int(one.rows.max()) for one in found.counts) == 2**18

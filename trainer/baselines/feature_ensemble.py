@@ -3,18 +3,21 @@
 Owns the combination. Kernels that no model understands (their work-items leave at once, their loops make no turn
 on the chosen inputs) are guessed ten times too long by one of the two and seldom by both: the networks answer, and
 where the trees say less the answer moves towards theirs. How far the two are apart says how sure it is.
+
+An ensemble may have another one in it, for launches whose work was counted: the two share nothing, so that a launch
+without work is predicted as if nobody had ever counted any.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from llmperf_common.features import named_features
+from llmperf_common.features import is_counted, named_features
 from trainer.baselines.feature_network import FeatureNetwork, read_arrays
 from trainer.baselines.forest import Forest
 from trainer.baselines.simple import read_model_json, write_model_json
@@ -23,6 +26,7 @@ from trainer.interface import Floats, Predicted, Rows
 NAME = "feature-ensemble"
 NETWORK_FOLDER = "network"
 FOREST_FILE = "forest.npz"
+COUNTED_FOLDER = "counted"
 _LEAST_SPREAD = 1e-3
 """Of log2: no launch is known to a thousandth."""
 
@@ -39,6 +43,7 @@ class FeatureEnsemble:
             answer always, 1 the shorter of the two.
         spread_scale: factor on the spread, measured on the validation part.
         chosen: how it was fitted, JSON values.
+        counted: answers for the launches whose work is known, if there is one.
     """
 
     network: FeatureNetwork
@@ -47,11 +52,28 @@ class FeatureEnsemble:
     caution: float
     spread_scale: float
     chosen: Mapping[str, Any]
+    counted: FeatureEnsemble | None = None
     name: str = NAME
     refits: bool = False
 
     def predict(self, rows: Rows) -> Predicted:
         """Return the combined answer; its spread grows with the distance of the two."""
+        said = self._own(rows)
+        known = np.flatnonzero(is_counted(rows.features)) if self.counted is not None else ()
+        if self.counted is None or len(known) == 0:
+            return said
+        better = self.counted.predict(rows.take(np.asarray(known)))
+        assert said.spread is not None, "an ensemble gives a spread"
+        assert better.spread is not None, "an ensemble gives a spread"
+        log2_ns, spread = said.log2_ns.copy(), said.spread.copy()
+        log2_ns[known], spread[known] = better.log2_ns, better.spread
+        return Predicted(log2_ns=log2_ns, spread=spread)
+
+    def without_counted(self) -> FeatureEnsemble:
+        """Return what answers for launches whose work is not known."""
+        return replace(self, counted=None)
+
+    def _own(self, rows: Rows) -> Predicted:
         networks = self.network.predict(rows)
         assert networks.spread is not None, "a feature network gives a spread"
         trees = self.forest.predict(named_features(rows.features, self.forest_names))
@@ -63,7 +85,7 @@ class FeatureEnsemble:
         )
 
     def save(self, folder: Path) -> None:
-        """Write ``model.json``, ``forest.npz`` and the networks' folder."""
+        """Write ``model.json``, ``forest.npz`` and the folders of the networks and of the ensemble for counted launches."""
         content = {
             "name": self.name,
             "caution": self.caution,
@@ -76,6 +98,9 @@ class FeatureEnsemble:
         np.savez_compressed(folder / FOREST_FILE, **arrays)
         (folder / NETWORK_FOLDER).mkdir()
         self.network.save(folder / NETWORK_FOLDER)
+        if self.counted is not None:
+            (folder / COUNTED_FOLDER).mkdir()
+            self.counted.save(folder / COUNTED_FOLDER)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -98,6 +123,9 @@ class FeatureEnsemble:
             caution=float(content["caution"]),
             spread_scale=float(content["spread_scale"]),
             chosen=dict(content["chosen"]),
+            counted=(
+                cls.load(folder / COUNTED_FOLDER) if (folder / COUNTED_FOLDER).is_dir() else None
+            ),
         )
 
 

@@ -195,7 +195,11 @@ def _train(
 
 
 def grow_forest(
-    data: FitData, *, fit: FitConfig, config: FeatureEnsembleConfig
+    data: FitData,
+    *,
+    fit: FitConfig,
+    config: FeatureEnsembleConfig,
+    names: tuple[str, ...] | None = None,
 ) -> tuple[Forest, tuple[str, ...]]:
     """Grow trees by the absolute error of log2, each kernel with the same weight.
 
@@ -203,6 +207,7 @@ def grow_forest(
         data: rows and targets; rows of one kernel are found by ``rows.kernel_row``.
         fit: seed and threads.
         config: number and size of the trees.
+        names: the features they may use; None: all.
 
     Returns:
         The trees, readable without LightGBM, and the features they were grown on.
@@ -211,7 +216,7 @@ def grow_forest(
         MissingExtra: LightGBM is not installed.
     """
     lightgbm = require("lightgbm", "gbdt")
-    names = feature_names()
+    names = feature_names() if names is None else names
     chosen = _some_of_each(data.rows.kernel_row, config.configs_per_kernel, fit.seed)
     kernel = data.rows.kernel_row[chosen]
     parameters = {
@@ -231,7 +236,7 @@ def grow_forest(
         "verbosity": -1,
     }
     rows = lightgbm.Dataset(
-        data.rows.features[chosen],
+        named_features(data.rows.features[chosen], names),
         data.log2_ns[chosen],
         weight=row_weights(data.log2_ns[chosen], kernel, "kernel"),
         feature_name=list(names),

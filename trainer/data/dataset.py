@@ -19,9 +19,10 @@ from llmperf_common.failures import OK_STATUS, FailureCode
 from llmperf_common.features import features_from_tables
 from llmperf_common.launch_columns import sums
 from llmperf_common.metrics import encode
+from llmperf_common.schemas import SAMPLES
 from llmperf_common.store.location import Location
 from llmperf_common.store.reader import open_dataset
-from llmperf_common.table_columns import kernel_rows
+from llmperf_common.table_columns import WORK_COLUMN, kernel_rows
 from trainer.data.foreign_files import reading
 from trainer.errors import BadInput
 from trainer.interface import Codes, Floats, Rows
@@ -175,13 +176,14 @@ def load_data(path: Location) -> TrainingData:
         ShardError: A shard is missing or damaged.
     """
     dataset = open_dataset(path)
+    columns = [*SAMPLE_COLUMNS, *(name for name in (WORK_COLUMN,) if name in SAMPLES.names)]
     identity = {
         "plan_hashes": list(dataset.run.plan_hashes),
         "manifest_version": dataset.manifest.version,
     }
     with reading(f"{path}: run `llmperf dataset verify` on it: its rows"):
         return data_from_tables(
-            dataset.samples(columns=list(SAMPLE_COLUMNS)),
+            dataset.samples(columns=columns),
             dataset.kernels(),
             dataset.devices(),
             identity=identity,

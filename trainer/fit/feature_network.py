@@ -106,7 +106,12 @@ def relative_error_loss(error_log2: Tensor, log_share: float) -> Tensor:
 
 
 def fit_feature_network(
-    data: FitData, *, fit: FitConfig, config: FeatureNetworkConfig, progress: Progress
+    data: FitData,
+    *,
+    fit: FitConfig,
+    config: FeatureNetworkConfig,
+    progress: Progress,
+    names: tuple[str, ...] | None = None,
 ) -> FeatureNetwork:
     """Fit ``config.networks`` networks that differ in their seed.
 
@@ -118,12 +123,13 @@ def fit_feature_network(
         fit: seed, threads and device.
         config: size and schedule.
         progress: receives a line a network and a few between.
+        names: the features it may use; None: all.
 
     Raises:
         ValueError: No feature varies.
     """
-    names = feature_names()
-    scaling = InputScaling.fit(data.rows.features, names)
+    names = feature_names() if names is None else names
+    scaling = InputScaling.fit(named_features(data.rows.features, names), names)
     inputs = scaling.inputs(named_features(data.rows.features, scaling.names))
     centre = float(np.mean(data.log2_ns))
     device = _device(fit)

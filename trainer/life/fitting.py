@@ -7,11 +7,13 @@ A new model joins here with a branch in ``fit_model``, in ``trainer/registry.py`
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from llmperf_common.extras import require
+from llmperf_common.features import feature_names, is_counted, uncounted_feature_names
 from trainer.baselines.feature_ensemble import FeatureEnsemble
 from trainer.baselines.feature_network import FeatureNetwork, spread_scale
 from trainer.baselines.gbdt import Gbdt, family_folds, fit_gbdt, grow_forest, subset
@@ -21,6 +23,7 @@ from trainer.baselines.simple import GlobalMedian, LaunchFloorLogLinear
 from trainer.config import TrainConfig
 from trainer.evaluation.calibration import scores
 from trainer.interface import Codes, FitData, Floats, Predictor, Progress
+from trainer.run.folder import MODEL_FOLDER
 
 COMPARISONS: Final = ("global-median", "log-linear", "roofline", "nearest-kernel")
 """Fitted and reported beside whatever is trained."""
@@ -73,19 +76,48 @@ def _gbdt(data: FitData, config: TrainConfig, progress: Progress, like: Predicto
     return fit_gbdt(data, fit=config.train, config=config.gbdt, progress=progress, like=chosen)
 
 
-def _feature_network(data: FitData, config: TrainConfig, progress: Progress) -> FeatureNetwork:
+def _feature_network(
+    data: FitData, config: TrainConfig, progress: Progress, names: tuple[str, ...] | None = None
+) -> FeatureNetwork:
     require("torch", "train")
     from trainer.fit.feature_network import fit_feature_network  # noqa: PLC0415  (torch)
 
     return fit_feature_network(
-        data, fit=config.train, config=config.feature_network, progress=progress
+        data, fit=config.train, config=config.feature_network, progress=progress, names=names
     )
 
 
 def _feature_ensemble(data: FitData, config: TrainConfig, progress: Progress) -> FeatureEnsemble:
-    forest, names = grow_forest(data, fit=config.train, config=config.feature_ensemble)
+    """Fit the ensemble that knows no work on all rows, and on those with work, if there are enough, one that does."""
+    base = config.feature_ensemble.base
+    if base:
+        progress(f"feature-ensemble: {base} answers for launches without work")
+        model = FeatureEnsemble.load(Path(base) / MODEL_FOLDER).without_counted()
+    else:
+        model = _ensemble(data, config, progress, uncounted_feature_names())
+    known = np.flatnonzero(is_counted(data.rows.features))
+    num_kernels = len(np.unique(data.rows.kernel_row[known]))
+    if num_kernels < config.feature_ensemble.min_counted_kernels:
+        return model
+    progress(f"feature-ensemble: {num_kernels:,} kernels with work")
+    counted = subset(data, known)
+    if data.validation is not None and data.validation_log2_ns is not None:
+        judged = np.flatnonzero(is_counted(data.validation.features))
+        if len(judged):
+            counted = dataclasses.replace(
+                counted,
+                validation=data.validation.take(judged),
+                validation_log2_ns=data.validation_log2_ns[judged],
+            )
+    return dataclasses.replace(model, counted=_ensemble(counted, config, progress, feature_names()))
+
+
+def _ensemble(
+    data: FitData, config: TrainConfig, progress: Progress, names: tuple[str, ...]
+) -> FeatureEnsemble:
+    forest, names = grow_forest(data, fit=config.train, config=config.feature_ensemble, names=names)
     progress(f"feature-ensemble: {len(forest.root)} trees")
-    network = _feature_network(data, config, progress)
+    network = _feature_network(data, config, progress, names)
     model = FeatureEnsemble(
         network=network,
         forest=forest,

@@ -6,6 +6,7 @@ records.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 
 from llmperf_common.config import ConfigError
 from llmperf_common.records import Device, LaunchConfig
+from llmperf_common.work import Work
 from trainer.data.training_range import out_of_distribution_each
 from trainer.errors import BadInput
 from trainer.interface import Progress
@@ -40,6 +42,8 @@ _CUT = (
     "the kernel's source is longer than the model's context: what the model read is cut, its callees first, then "
     "the middle of the kernel"
 )
+
+_NO_WORK = "what the launch executes could not be counted, so the time is less sure: {why}"
 
 _PROGRESS_INTERVAL_S = 5.0
 """Seconds between two lines of progress."""
@@ -126,13 +130,38 @@ def _records(
 ) -> Iterator[dict[str, Any]]:
     """Give the record of each question; the model is asked once."""
     launches = [launch for one in questions for launch in one.launches]
-    times = predict_times(run, questions[0].request, launches, device)
     start = np.cumsum([0, *(len(one.launches) for one in questions)])
+    work, no_work = _work(run, questions[0].request, launches, start.tolist())
+    times = predict_times(run, questions[0].request, launches, device, work)
     unlike = start[:-1][times.unlike[start[:-1]]]
     warnings = out_of_distribution_each(times.features[unlike], run.known)
-    why = dict(zip(unlike.tolist(), warnings, strict=True))
+    warned = dict(zip(unlike.tolist(), warnings, strict=True))
     for one, first, stop in zip(questions, start[:-1].tolist(), start[1:].tolist(), strict=True):
-        yield _record(run, one, times, range(first, stop), device, why.get(first, []))
+        said = [_NO_WORK.format(why=no_work)] if no_work and work[first] is None else []
+        said += warned.get(first, [])
+        yield _record(
+            run, one, times, range(first, stop), device, said, is_counted=work[first] is not None
+        )
+
+
+def _work(
+    run: LoadedRun,
+    request: PredictRequest,
+    launches: Sequence[LaunchConfig],
+    start: Sequence[int],
+) -> tuple[list[Work | None], str]:
+    """Return what the launches execute, if the model reads it and it can be counted, and why not of all.
+
+    The launches of one question are compared with each other: all of them have it, or none has.
+    """
+    work: list[Work | None] = [None] * len(launches)
+    if request.count is None or not run.reads_work:
+        return work, ""
+    counted = request.count(launches)
+    for first, stop in itertools.pairwise(start):
+        if all(one is not None for one in counted.work[first:stop]):
+            work[first:stop] = counted.work[first:stop]
+    return work, counted.why
 
 
 def _question(request: PredictRequest, device: Device) -> _Question:
@@ -157,8 +186,11 @@ def _record(
     times: Times,
     rows: range,
     device: Device,
-    unlike: Sequence[str],
+    own: Sequence[str],
+    *,
+    is_counted: bool,
 ) -> dict[str, Any]:
+    """Return one record; ``own`` are warnings of this launch."""
     asked = rows.start
     launches = dict(zip(rows, one.launches, strict=True))
     # By time, then the asked one, then the larger group: a tie must not change what the user has.
@@ -185,6 +217,7 @@ def _record(
         "local_size_best": list(launches[best].local_size) if compared else [],
         "bound": times.bound[asked].value,
         "ood": not is_known,
+        "work": "counted" if is_counted else "none",
         "warnings": [
             *one.asked.warnings,
             *_dimension_warning(one.request),
@@ -193,7 +226,8 @@ def _record(
             *([times.factor.said()] if times.factor is not None else []),
             *_least_warning(times, asked),
             *_best_warning(launches, times, best, order[0]),
-            *(_interval_warning(run, times) if is_known else unlike),
+            *own,
+            *(_interval_warning(run, times) if is_known else ()),
         ],
     }
     if one.request.sweep:

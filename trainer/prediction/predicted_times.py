@@ -18,6 +18,7 @@ from llmperf_common.records import ArgumentKind, Device, LaunchConfig
 from llmperf_common.roofline import Bound, bound_of
 from llmperf_common.schemas import KERNELS, SAMPLES
 from llmperf_common.static_feature_names import STATIC_FEATURES
+from llmperf_common.work import Work
 from trainer.data.training_range import unlike_training
 from trainer.interface import Floats, Rows
 from trainer.prediction.request import PredictRequest
@@ -54,10 +55,19 @@ class Times:
 
 
 def predict_times(
-    run: LoadedRun, request: PredictRequest, launches: Sequence[LaunchConfig], device: Device
+    run: LoadedRun,
+    request: PredictRequest,
+    launches: Sequence[LaunchConfig],
+    device: Device,
+    work: Sequence[Work | None] = (),
 ) -> Times:
-    """Return the times and intervals of some launches of ``request``'s kernel, in one batch."""
-    columns = columns_from_records(request.signature, launches, device, tuple(STATIC_FEATURES))
+    """Return the times and intervals of some launches of ``request``'s kernel, in one batch.
+
+    ``work`` is what each executes, as far as that is known; empty if of none.
+    """
+    columns = columns_from_records(
+        request.signature, launches, device, tuple(STATIC_FEATURES), work
+    )
     features = combine(columns)
     rows = launch_rows(request, launches, device.device_class, features)
     said = run.model.predict(rows)

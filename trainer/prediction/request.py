@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,6 +22,7 @@ from llmperf_common.records import (
     launch_argument_json,
 )
 from llmperf_common.regimes import regime_of
+from llmperf_common.work import Work
 from trainer.errors import BadInput
 from trainer.prediction.arguments import Filled, Filler
 
@@ -29,6 +30,14 @@ _MOST_DIVISORS = 12
 """In 2-D and 3-D a dimension with more divisors is swept over its powers of two only."""
 
 MAX_WORK_ITEMS = 2**40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedLaunches:
+    """What some launches execute, as far as it could be counted, in their order, and why not of all."""
+
+    work: Sequence[Work | None]
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +58,7 @@ class PredictRequest:
         source: for models that read text.
         build_options: what its compiler is given beside it: the macros that the source alone does not say.
         dense: what the kernel surely touches: a prediction is not below the time that takes.
+        count: counts what launches of the kernel execute; None: that is not to be known.
     """
 
     kernel: str
@@ -64,6 +74,7 @@ class PredictRequest:
     source: str | None = None
     build_options: str = ""
     dense: tuple[DenseAccess, ...] = ()
+    count: Callable[[Sequence[LaunchConfig]], CountedLaunches] | None = None
 
 
 @contextmanager

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from llmperf_common.config import ConfigError
 from llmperf_common.conformal import Conformal
-from llmperf_common.features import unknown_features
+from llmperf_common.features import WORK_FEATURE, unknown_features
 from llmperf_common.launch_columns import device_from_mapping
 from llmperf_common.records import Device
 from llmperf_common.splits import Split
@@ -73,6 +74,13 @@ class LoadedRun:
     few_shot: FewShot | None = None
     factors: KernelFactors | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def reads_work(self) -> bool:
+        """Whether launches with counted work were among those that were fitted, so that the model makes use of it."""
+        if WORK_FEATURE not in self.known.names:
+            return False
+        return bool(np.isfinite(self.known.low[self.known.names.index(WORK_FEATURE)]))
 
 
 class _Baselines(Mapping[str, Predictor]):

@@ -5,8 +5,10 @@ Owns what a count may cost: a kernel that hangs, faults or explodes costs its ow
 
 from __future__ import annotations
 
+import math
 import re
 import select
+import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +25,8 @@ from workers.scratch import check_space, scratch_folder
 
 COUNT_TIMEOUT_S = 20.0
 """For all configs of a kernel; a median kernel's 68 take half a second."""
+COUNT_CPU_S = 8.0
+"""Of one attempt at a kernel: on a busy machine this ends a kernel that explodes, and the time above one that waits."""
 _MAX_ATTEMPTS = 2
 _POLL_S = 1.0
 _BARRIER = re.compile(r"\b(?:work_group_)?barrier\b")
@@ -30,14 +34,33 @@ _BARRIER = re.compile(r"\b(?:work_group_)?barrier\b")
 
 @dataclass(slots=True, kw_only=True)
 class CountedKernel:
-    """One kernel, its launch configs, and what each of them executes or why that is not known."""
+    """One kernel, its launch configs, and what each of them executes or why that is not known.
+
+    Attributes:
+        kernel: to count.
+        configs: any launches of it.
+        found: by their place among ``configs``.
+    """
 
     kernel: Kernel
     configs: Sequence[LaunchConfig]
-    outcomes: tuple[Work | Failure, ...] = ()
+    found: dict[int, Work | Failure] = field(default_factory=dict)
     num_attempts: int = 0
     was_killed: bool = False
     without_barriers: bool = field(default=False)
+    asked: tuple[int, ...] = ()
+    """The places of the configs that the child at work has, in its order."""
+
+    @property
+    def outcomes(self) -> tuple[Work | Failure, ...]:
+        """In the order of ``configs``."""
+        return tuple(self.found[place] for place in range(len(self.configs)))
+
+    def missing(self) -> tuple[int, ...]:
+        """Return the places of the configs that have no outcome, small launches first: the large ones may end the child."""
+        sizes = [math.prod(one.global_size) for one in self.configs]
+        places = (place for place in range(len(sizes)) if place not in self.found)
+        return tuple(sorted(places, key=lambda place: sizes[place]))
 
 
 def count_work(
@@ -46,6 +69,7 @@ def count_work(
     ref: DeviceRef,
     *,
     timeout_s: float = COUNT_TIMEOUT_S,
+    cpu_s: float = COUNT_CPU_S,
 ) -> tuple[Work | Failure, ...]:
     """Return what each launch config of one kernel executes, or why that is not known.
 
@@ -56,11 +80,12 @@ def count_work(
         configs: any launches of it.
         ref: a CPU OpenCL device.
         timeout_s: for all configs together.
+        cpu_s: of processor time, for all configs together.
 
     Raises:
         StoreError: The scratch folder is full.
     """
-    (found,) = count_all([(kernel, configs)], ref, num_children=1, timeout_s=timeout_s)
+    (found,) = count_all([(kernel, configs)], ref, num_children=1, timeout_s=timeout_s, cpu_s=cpu_s)
     return found.outcomes
 
 
@@ -70,6 +95,7 @@ def count_all(
     *,
     num_children: int,
     timeout_s: float = COUNT_TIMEOUT_S,
+    cpu_s: float = COUNT_CPU_S,
 ) -> Iterator[CountedKernel]:
     """Yield the counts of each kernel when they are known, in any order; arguments as for ``count_work``."""
     waiting = iter(kernels)
@@ -78,7 +104,7 @@ def count_all(
         pool: ChildPool[CountedKernel] = ChildPool(
             start_child=lambda name: starter.start("workers.work.child", name, ref),
             name="count",
-            work=CountWork(timeout_s),
+            work=CountWork(timeout_s, cpu_s),
             num_children=num_children,
         )
         num_open = 0
@@ -111,8 +137,8 @@ def _step(pool: ChildPool[CountedKernel]) -> None:
 class CountWork:
     """The ``PoolWork`` of counting children: every config of an item ends with its work or a reason."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, timeout_s: float, cpu_s: float) -> None:
+        self._timeout_s, self._cpu_s = timeout_s, cpu_s
 
     @property
     def timeout_s(self) -> float:
@@ -122,9 +148,11 @@ class CountWork:
     def job(self, item: CountedKernel) -> CountJob:
         """Return the job, and count the attempt."""
         item.num_attempts += 1
+        item.asked = item.missing()
         return CountJob(
             kernel=item.kernel,
-            configs=tuple(item.configs),
+            configs=tuple(item.configs[place] for place in item.asked),
+            cpu_s=self._cpu_s,
             without_barriers=item.without_barriers,
         )
 
@@ -137,7 +165,7 @@ class CountWork:
     def take(self, item: CountedKernel, answer: FromChild) -> bool:
         """Keep what is known by now."""
         assert isinstance(answer, Counted), answer
-        item.outcomes = answer.outcomes
+        item.found.update(zip(item.asked, answer.outcomes, strict=False))
         return answer.is_last
 
     def timed_out(self, item: CountedKernel, after_s: float) -> None:
@@ -150,10 +178,13 @@ class CountWork:
         if report:
             _fill(item, FailureCode.INTERNAL_ERROR, report)
             return False
+        if signal.SIGXCPU.name in how:
+            detail = f"the count was ended after {self._cpu_s:g} s of processor time"
+            _fill(item, FailureCode.HANG, detail)
+            return False
         if item.num_attempts < _MAX_ATTEMPTS:
             # A barrier that not all work-items reach ends a process on PoCL.
             item.without_barriers = _BARRIER.search(item.kernel.source) is not None
-            item.outcomes = ()
             return True
         _fill(item, FailureCode.DEVICE_FAULT, f"the count ended its process: {how}")
         return False
@@ -165,5 +196,4 @@ class CountWork:
 def _fill(item: CountedKernel, code: FailureCode, detail: str) -> None:
     """Give the configs that have no outcome a reason."""
     failure = Failure(code=code, stage=Stage.PROBE, detail=detail)
-    missing = len(item.configs) - len(item.outcomes)
-    item.outcomes = (*item.outcomes, *([failure] * missing))
+    item.found.update((place, failure) for place in item.missing())

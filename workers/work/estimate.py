@@ -137,15 +137,25 @@ def _requests(
     found = {
         f"global_{use}_{what}": 0.0 for use in ("load", "store") for what in ("requests", "sectors")
     }
+    unseen = dict.fromkeys(("load", "store"), 0.0)
     for number, site in enumerate(copy.sites, start=1):
-        if site is None or number >= copy.num_seen or touched[number] == 0:
+        if site is None:
             continue
         requests = float(busiest[site.block])
-        each = float(summed[number] / touched[number])
         for use in ("load", "store"):
-            if use in site.use:
+            if use not in site.use:
+                continue
+            if number >= copy.num_seen:
+                unseen[use] += requests
+            elif touched[number]:
                 found[f"global_{use}_requests"] += requests
-                found[f"global_{use}_sectors"] += requests * each
+                found[f"global_{use}_sectors"] += requests * float(summed[number] / touched[number])
+    for use, requests in unseen.items():
+        # A kernel with more accesses than are looked at: the others are taken for the same.
+        seen_requests = found[f"global_{use}_requests"]
+        if seen_requests:
+            found[f"global_{use}_sectors"] *= 1 + requests / seen_requests
+            found[f"global_{use}_requests"] += requests
     return found
 
 

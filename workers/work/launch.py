@@ -141,9 +141,15 @@ class VirtualLaunch:
         return (float(np.std(costs)) if len(costs) > 1 else mean) + _LEAST_SPREAD * mean
 
     def _run_some(self, places: Sequence[Place], *, at_least: int = 0) -> list[Place]:
-        """Run units in order as far as the costs allow, and the first ``at_least`` in any case; return them."""
+        """Run units in order as far as the costs allow, and the first ``at_least`` in any case; return them.
+
+        Those that have run before cost nothing.
+        """
         done: list[Place] = []
         while len(done) < len(places):
+            if places[len(done)] in self._runs:
+                done.append(places[len(done)])
+                continue
             number = len(places) - len(done)
             if self._runs:
                 each = max(1.0, sum(self._costs.values()) / len(self._costs))
