@@ -16,7 +16,7 @@ from workers.device.interface import DeviceRef
 from workers.places_ahead import PlacesAhead
 from workers.run_children import ChildStartError
 from workers.task_state import TaskState
-from workers.work.children import CountedKernel, CountWork
+from workers.work.children import COUNT_CPU_S, CountedKernel, CountWork
 
 _logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class TaskCounting:
         self._pool: ChildPool[CountedKernel] = ChildPool(
             start_child=self._start,
             name="count",
-            work=CountWork(timeout_s),
+            work=CountWork(timeout_s, min(timeout_s, COUNT_CPU_S)),
             num_children=num_children,
         )
 
