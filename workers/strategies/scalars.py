@@ -107,7 +107,8 @@ def drawn_float(at: float) -> float:
     if at < STAYING_SHARE:
         return 1.0
     share = (at - STAYING_SHARE) / (1.0 - STAYING_SHARE)
-    return round(2.0 ** (_LEAST_FLOAT_LOG2 + share * (_MOST_FLOAT_LOG2 - _LEAST_FLOAT_LOG2)), 3)
+    log2 = _LEAST_FLOAT_LOG2 + share * (_MOST_FLOAT_LOG2 - _LEAST_FLOAT_LOG2)
+    return round(math.exp2(log2), 3)
 
 
 def is_float_scalar(argument: Argument) -> bool:
