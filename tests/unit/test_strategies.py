@@ -638,3 +638,31 @@ def test_what_splits_a_group_is_drawn_among_powers_of_two():
     lanes = sized(0, SizeRole.LANES)
     found = {drawn_value(lanes, (4096,), number / 100, MAX_DRAWN_LOOP) for number in range(100)}
     assert found == {1, 2, 4, 8, 16, 32}
+
+
+SCALED = kernel(
+    argument(0, BUFFER),
+    argument(1, BUFFER),
+    sized(2, SizeRole.GUARD_0),
+    argument(3, SCALAR, "float"),
+)
+
+
+def test_drawn_floats_are_not_always_one():
+    planned = plan(SCALED, VADD_EXTENTS, DECOUPLED, sibling_share=0.25)
+    by_size = {one.global_size: one.args[3].value for one in planned}
+    assert all(by_size[one.global_size] == one.args[3].value for one in planned), "siblings agree"
+    found = list(by_size.values())
+    assert 0.3 < found.count(1.0) / len(found) < 0.7
+    others = [value for value in found if value != 1.0]
+    assert 0.125 <= min(others) < 0.5
+    assert 2.0 < max(others) <= 8.0
+    assert {one.args[3].value for one in plan(SCALED, VADD_EXTENTS, BY_ANALYSIS)} == {1.0}
+
+
+def test_floats_stay_where_they_might_decide_an_extent():
+    doubtful = replace(VADD_EXTENTS.extents[1], validated=False, reason="contents")
+    analysis = replace(VADD_EXTENTS, extents=(VADD_EXTENTS.extents[0], doubtful))
+    planned = plan(SCALED, analysis, DECOUPLED)
+    assert labels(planned) == {(DECOUPLED,): 68}
+    assert {one.args[3].value for one in planned} == {1.0}

@@ -27,8 +27,10 @@ from workers.strategies.scalars import (
     DRAWN_LOOP_LIMITS,
     LOOP_LIMITS,
     Number,
+    drawn_float,
     drawn_value,
     integer_scalars,
+    is_float_scalar,
     role_value,
     scalar_arguments,
 )
@@ -111,7 +113,9 @@ class MemoryAnalysisRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoupledRule:
-    """Integer scalars drawn independently of the NDRange; extents follow.
+    """Scalars drawn independently of the NDRange; extents follow.
+
+    Floating-point ones only where the analysis has validated every extent: then they decide none.
 
     ``key``: of the draws, with the global size. Two launches of one global size have the same draws, so that
     siblings differ in nothing but the local size. ``has_room``: as of ``MemoryAnalysisRule``.
@@ -131,9 +135,15 @@ class DecoupledRule:
         """Return drawn scalars, and the buffers that follow from them and the NDRange."""
         draws = Draws(content_id("decoupled", [self.key, list(global_size)]))
         drawn = [(one, draws.unit()) for one in scalar_arguments(self.buffers.signature)]
+        floats_vary = all(extent.validated for extent in self.buffers.analysis.extents)
 
         def with_limit(limit: int) -> Arguments:
-            values = {one.position: drawn_value(one, global_size, at, limit) for one, at in drawn}
+            values = {
+                one.position: drawn_float(at)
+                if floats_vary and is_float_scalar(one)
+                else drawn_value(one, global_size, at, limit)
+                for one, at in drawn
+            }
             return self.buffers.arguments(global_size, local_size, values)
 
         return _first_with_room(with_limit, DRAWN_LOOP_LIMITS, self.has_room)

@@ -32,6 +32,11 @@ _LARGEST_VALUE = {
 }  # fmt: skip
 _GUARDED_AXIS = {SizeRole.GUARD_0: 0, SizeRole.GUARD_1: 1, SizeRole.GUARD_2: 2}
 
+STAYING_SHARE = 0.5
+"""Of drawn floating-point scalars that are 1.0 as everywhere else."""
+_LEAST_FLOAT_LOG2, _MOST_FLOAT_LOG2 = -3.0, 3.0
+"""Of the others, which are drawn log-uniformly: the analysis has seen 1.0 and 2.5."""
+
 Number = int | float
 
 
@@ -91,6 +96,24 @@ def drawn_value(argument: Argument, global_size: Shape, at: float, limit: int) -
     elif is_row_length(argument, global_size):
         low, high = global_size[0], PITCH_SPREAD * global_size[0]
     return _fitting(argument, log_uniform(low, high, at))
+
+
+def drawn_float(at: float) -> float:
+    """Return a floating-point scalar: 1.0 for half of the draws in [0, 1), else log-uniform in [1/8, 8].
+
+    >>> drawn_float(0.2), drawn_float(0.5), drawn_float(0.75), drawn_float(0.9)
+    (1.0, 0.125, 1.0, 3.482)
+    """
+    if at < STAYING_SHARE:
+        return 1.0
+    share = (at - STAYING_SHARE) / (1.0 - STAYING_SHARE)
+    log2 = _LEAST_FLOAT_LOG2 + share * (_MOST_FLOAT_LOG2 - _LEAST_FLOAT_LOG2)
+    return round(math.exp2(log2), 3)
+
+
+def is_float_scalar(argument: Argument) -> bool:
+    """Whether the argument is a floating-point number passed by value."""
+    return argument.kind is ArgumentKind.SCALAR and argument.scalar_type in _FLOATS
 
 
 def guarded_axis(argument: Argument, global_size: Shape) -> int | None:
