@@ -50,7 +50,6 @@ class WorkCounter:
     """Counts launches of kernels on the device that ``analyst`` probes on."""
 
     analyst: Analyst
-    timeout_s: float = WORK_TIMEOUT_S
 
     def of(self, kernel: Kernel) -> Callable[[Sequence[LaunchConfig]], CountedLaunches]:
         """Return what counts launches of ``kernel``."""
@@ -65,7 +64,7 @@ class WorkCounter:
             return CountedLaunches(work=none, why=device)
         self.analyst.progress(f"counting what kernel {kernel.name!r} executes on {device.name}")
         try:
-            found = count_work(kernel, launches[:_MOST_LAUNCHES], device, timeout_s=self.timeout_s)
+            found = count_work(kernel, launches[:_MOST_LAUNCHES], device, timeout_s=WORK_TIMEOUT_S)
         except (StoreError, OSError) as error:
             return CountedLaunches(work=none, why=str(error))
         work = [one if isinstance(one, Work) else None for one in found]
