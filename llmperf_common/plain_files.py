@@ -1,6 +1,6 @@
 """Opening files that a stranger may have put there: regular ones only, never waiting, never more than is asked for.
 
-Owns the two doors: reading a whole file, and opening a lock file. A FIFO would wait for ever, ``/dev/zero`` never ends,
+Owns the doors: reading a whole file, opening a lock file, and adding to a file of ours. A FIFO would wait for ever, ``/dev/zero`` never ends,
 a link would lead to another's file.
 """
 
@@ -44,6 +44,34 @@ def check_plain(path: Path, *, max_bytes: int, inside: Path | None = None) -> No
     os.close(_open_regular(path, max_bytes=max_bytes, inside=inside))
 
 
+def is_inside(path: Path, folder: Path) -> bool:
+    """Whether ``path`` lies in ``folder``, links followed."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def is_own_file(path: Path) -> bool | None:
+    """Whether there is a regular file, and no link to one; None where there is nothing."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return None
+
+
+def open_to_append(path: Path) -> int:
+    """Open a file of a folder of ours at its end, made where it is missing; neither may be a link.
+
+    Raises:
+        UnfitFileError: One is, or there is something that is no regular file.
+        OSError: It cannot be opened.
+    """
+    if path.parent.is_symlink() or is_own_file(path) is False:
+        raise UnfitFileError(
+            f"{path} is a link or no regular file, or its folder is a link: remove it"
+        )
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.open(path, flags, 0o644)
+
+
 def _too_large(path: Path, max_bytes: int) -> UnfitFileError:
     return UnfitFileError(f"{path} has more than {max_bytes} bytes: it is not read")
 
@@ -58,9 +86,7 @@ def _open_regular(path: Path, *, max_bytes: int, inside: Path | None) -> int:
             raise UnfitFileError(f"{path} is no regular file: it is not read")
         if found.st_size > max_bytes:
             raise _too_large(path, max_bytes)
-        if inside is not None and not Path(os.path.realpath(path)).is_relative_to(
-            os.path.realpath(inside)
-        ):
+        if inside is not None and not is_inside(path, inside):
             raise UnfitFileError(
                 f"{path} is a link that leads out of {inside}: copy the folder with what its links mean (cp -rL)"
             )

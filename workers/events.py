@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from llmperf_common.failures import Failure
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.masking import masked_values
+from llmperf_common.plain_files import open_to_append
 from llmperf_common.records import TaskResult
 from llmperf_common.store.manifest import Manifest
 from workers.plan import Task
@@ -86,7 +87,7 @@ class EventLog:
         self, path: Path, *, worker_id: str, context: Mapping[str, str] | None = None
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: TextIO = path.open("a", encoding="utf-8", buffering=1)
+        self._file: TextIO = open(open_to_append(path), "a", encoding="utf-8", buffering=1)  # noqa: SIM115
         self._who = {"worker_id": worker_id, **(context or {})}
         self._lock = threading.Lock()  # what is logged comes from any thread
 

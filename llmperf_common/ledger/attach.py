@@ -23,6 +23,7 @@ from llmperf_common.ledger.agreement import absent_shards, compare, refuse_doubl
 from llmperf_common.ledger.holder import boot_clock_s, is_alive
 from llmperf_common.ledger.protocol import Holder, Ledger, LedgerLostError
 from llmperf_common.ledger.sqlite import SqliteLedger
+from llmperf_common.plain_files import is_own_file
 from llmperf_common.store.epochs import latest_epoch, take_next_epoch
 from llmperf_common.store.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifest import ShardEntry, StaleEpoch
@@ -177,8 +178,8 @@ class SqliteHome:
     def open(self, epoch: int, plan_hash: str) -> Ledger | None:
         """Open the ledger of ``epoch``; None if it is gone, damaged or of another plan."""
         path = self._path(epoch)
-        if not path.exists():
-            return None
+        if not is_own_file(path) or any(is_own_file(side) is False for side in _sides(path)):
+            return None  # a link would lead to another's database
         connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
         try:
             self._configure(connection)
@@ -249,7 +250,7 @@ class SqliteHome:
     @staticmethod
     def _ledger(connection: sqlite3.Connection, path: Path) -> SqliteLedger:
         main = path.stat().st_ino
-        sides = [path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm")]
+        sides = _sides(path)
         logs: list[int | None] = []
 
         def is_current() -> bool:
@@ -270,6 +271,10 @@ class SqliteHome:
         )
         is_current()  # it was read, so its log is there
         return ledger
+
+
+def _sides(path: Path) -> list[Path]:
+    return [path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm")]
 
 
 def _inode(path: Path) -> int | None:

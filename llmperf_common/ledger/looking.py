@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import stat
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from urllib.parse import quote
 
 from llmperf_common.ledger.board_sql import read_reports
 from llmperf_common.ledger.protocol import TaskCounts, WorkerReport
+from llmperf_common.plain_files import is_own_file
 
 _TIMEOUT_S = 1.0
 _LONGEST_LOOK_S = 5.0
@@ -70,18 +70,10 @@ def _log_of(path: Path) -> bool | None:
     A log without its index has no writer, and to read it SQLite would make the index anew.
     """
     log, index = (path.with_name(f"{path.name}{ending}") for ending in ("-wal", "-shm"))
-    there = [_is_regular(one) for one in (path, log, index)]
+    there = [is_own_file(one) for one in (path, log, index)]
     if there[0] is not True or False in there[1:] or (there[1] and there[2] is None):
         return None
     return bool(there[1])
-
-
-def _is_regular(path: Path) -> bool | None:
-    """Whether it is a regular file and no link; None where there is nothing."""
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
-        return None
 
 
 def _opened(path: Path, *, has_log: bool) -> sqlite3.Connection:

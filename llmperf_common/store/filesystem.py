@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from llmperf_common.errors import LlmperfError
-from llmperf_common.plain_files import UnfitFileError, open_lock_file, read_plain
+from llmperf_common.plain_files import UnfitFileError, is_inside, open_lock_file, read_plain
 from llmperf_common.store.pinned_folder import PinnedFolder
 
 TEMPORARY_PREFIX = ".tmp-"
@@ -199,7 +199,7 @@ class PosixFilesystem:
     def names(self, folder: str = "") -> list[str]:
         """Return the sorted names of the files directly in ``folder``."""
         try:
-            with os.scandir(self._path(folder)) as entries:
+            with os.scandir(self._folder(folder)) as entries:
                 return sorted(entry.name for entry in entries if not _is_folder(entry))
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -252,7 +252,18 @@ class PosixFilesystem:
         return False
 
     def _path(self, name: str = "") -> Path:
-        return (self._pinned.base if self._pinned else self.root) / name
+        folder, _, last = name.rpartition("/")
+        return self._folder(folder) / last
+
+    def _folder(self, name: str = "") -> Path:
+        """Return the path of a folder. Raises StoreError where a link leads out: what is swept or written is the dataset's own."""
+        base = self._pinned.base if self._pinned else self.root
+        path = base / name
+        if name and path.is_symlink() and not is_inside(path, base):
+            raise StoreError(
+                f"{self.root / name} is a link that leads out of {self.root}: copy the folder with what its links mean (cp -rL)"
+            )
+        return path
 
     def _size(self, name: str) -> int | None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,13 +15,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from llmperf_common.ids import sha256_hex
+from llmperf_common.ledger.attach import SqliteHome
+from llmperf_common.plain_files import UnfitFileError
 from llmperf_common.store.filesystem import PosixFilesystem, StoreError
 from llmperf_common.store.manifest import latest_manifest, manifest_name, parse_manifest
 from llmperf_common.store.merge import merge
 from llmperf_common.store.shard import Footer, encode_table
+from llmperf_common.store.sweep import sweep
 from llmperf_common.store.verify import verify
 from tests.integration.measured import GIB, Ended, is_polite, run_measured, snapshot
 from tests.unit.dataset_factory import make_dataset, make_device, make_kernel, mixed_outcome
+from workers.events import open_event_log
 
 READERS = (("dataset", "verify"), ("status",), ("dataset", "stats"))
 
@@ -320,6 +325,62 @@ def test_a_run_record_that_is_none(data: Path, change: dict[str, object]) -> Non
     (data / "run.json").write_text(json.dumps({**document, **change}))
     for command in READERS:
         says_no(run_measured(*command, data))
+
+
+@pytest.mark.parametrize("folder", ["samples", "segments", "trash", "epochs"])
+def test_a_folder_that_is_a_link_is_neither_swept_nor_written(
+    data: Path, tmp_path: Path, folder: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (data / folder).mkdir(exist_ok=True)
+    shutil.move(data / folder, elsewhere)
+    for name in ("a" * 32 + ".json", "x.parquet", ".tmp-1-x"):
+        (elsewhere / name).write_text("precious")
+    (data / folder).symlink_to(elsewhere)
+    before, fs = snapshot(elsewhere), PosixFilesystem(data)
+    with contextlib.suppress(StoreError):
+        sweep(fs)
+    assert snapshot(elsewhere) == before
+    with pytest.raises(StoreError, match=f"{folder} is a link that leads out"):
+        fs.put_if_absent(f"{folder}/new", b"")
+    with pytest.raises(StoreError, match="leads out"):
+        fs.remove(f"{folder}/x.parquet")
+    with pytest.raises(StoreError, match="leads out"):
+        fs.move(f"{folder}/x.parquet", "x.parquet")
+    assert snapshot(elsewhere) == before
+
+
+@pytest.mark.parametrize("what", ["folder", "file", "pipe"])
+def test_an_event_log_is_no_link(data: Path, tmp_path: Path, what: str) -> None:
+    target = tmp_path / "precious"
+    events = data / "events"
+    if what == "folder":
+        target.mkdir()
+        events.symlink_to(target)
+    else:
+        target.write_text("precious")
+        events.mkdir()
+        path = events / "host-7.jsonl"
+        path.symlink_to(target) if what == "file" else os.mkfifo(path)
+    before = snapshot(target)
+    with pytest.raises(UnfitFileError, match="is a link or no regular file"):
+        open_event_log(events, "host/7")
+    assert snapshot(target) == before
+
+
+@pytest.mark.parametrize("what", ["link", "pipe", "log"])
+def test_a_ledger_that_is_a_link_is_built_anew(data: Path, tmp_path: Path, what: str) -> None:
+    home, target = SqliteHome(data / "ledger"), tmp_path / "precious.sqlite"
+    home.create(epoch=1, plan_hash="p", shards=(), done=()).close()
+    shutil.copy(data / "ledger" / "ledger-000001.sqlite", target)
+    before = snapshot(target)
+    path = data / "ledger" / ("ledger-000001.sqlite" + ("-wal" if what == "log" else ""))
+    path.unlink(missing_ok=True)
+    os.mkfifo(path) if what == "pipe" else path.symlink_to(target)
+    assert home.open(1, "p") is None
+    home.retire(before=2)
+    assert not list((data / "ledger").glob("ledger-*"))
+    assert snapshot(target) == before
 
 
 def test_sound_manifests_are_read(data: Path) -> None:
