@@ -21,12 +21,12 @@ CODES = (0, 2, 3, 4, 5)
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a command ended: ``code`` is negative for a signal."""
+    """How a command ended: ``code`` is negative for a signal; its time is that of its processors, whoever else runs."""
 
     code: int
     out: str
     err: str
-    seconds: float
+    cpu_seconds: float
     peak_bytes: int
 
 
@@ -35,7 +35,6 @@ def run_measured(
 ) -> Ended:
     """Run ``llmperf`` with ``arguments`` to its end, or kill its group after ``timeout_s`` seconds."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        start_s = time.monotonic()
         process = subprocess.Popen(
             llmperf_command(*arguments),
             stdin=subprocess.DEVNULL,
@@ -47,11 +46,13 @@ def run_measured(
         killer = threading.Timer(timeout_s, os.killpg, (process.pid, signal.SIGKILL))
         killer.start()
         peak_bytes = 0
-        while process.poll() is None:
+        ended, status, used = os.wait4(process.pid, os.WNOHANG)
+        while not ended:
             peak_bytes = max(peak_bytes, _peak_of(process.pid))
             time.sleep(_POLL_S)
+            ended, status, used = os.wait4(process.pid, os.WNOHANG)
         killer.cancel()
-        seconds = time.monotonic() - start_s
+        process.returncode = os.waitstatus_to_exitcode(status)
         texts = []
         for file in (out, err):
             file.seek(0)
@@ -60,7 +61,7 @@ def run_measured(
         code=process.returncode,
         out=texts[0],
         err=texts[1],
-        seconds=seconds,
+        cpu_seconds=used.ru_utime + used.ru_stime,
         peak_bytes=peak_bytes,
     )
 
