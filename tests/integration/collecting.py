@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.integration.in_process import llmperf
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 KERNELS = REPOSITORY / "kernels"
 
@@ -74,6 +76,12 @@ class Collect:
         process = self.start()
         out, err = process.communicate(timeout=timeout_s)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def run_here(self) -> subprocess.CompletedProcess[str]:
+        """Run the command to its end in this process: as the user's, without a second of imports."""
+        assert not self.environment, "it is that of the tests"
+        done = llmperf(*self.arguments()[self.arguments().index("collect") :])
+        return subprocess.CompletedProcess(self.arguments(), done.code, done.out, done.err)
 
 
 def llmperf_command(*arguments: object) -> list[str]:

@@ -48,13 +48,14 @@ def run_measured(
         )
         killer = threading.Timer(timeout_s, os.killpg, (process.pid, signal.SIGKILL))
         killer.start()
-        peak_bytes = ended = 0
+        peak_bytes = 0
+        ended, status, used = os.wait4(process.pid, os.WNOHANG)
         while not ended:
             peak_bytes = max(peak_bytes, _peak_of(process.pid))
             time.sleep(_POLL_S)
             ended, status, used = os.wait4(process.pid, os.WNOHANG)
-        process.returncode = os.waitstatus_to_exitcode(status)
         killer.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
         texts = []
         for file in (out, err):
             file.seek(0)

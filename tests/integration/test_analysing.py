@@ -14,9 +14,9 @@ from tests.integration.collecting import (
     KERNELS,
     Collect,
     replay_file,
-    run_llmperf,
     write_kernels,
 )
+from tests.integration.in_process import llmperf
 from tests.integration.test_collect_replay import FAST, assert_clean
 from workers.analyse_ahead import analyse_corpus
 from workers.corpus import read_corpus, read_sources
@@ -57,10 +57,11 @@ def collect(tmp_path: Path, *options: str, corpus: Path | None = None, **content
     if corpus is None:
         corpus = write_kernels(tmp_path / "kernels", NAMES)
     device = replay_file(tmp_path / "r.json", **content)
-    done = Collect(corpus, tmp_path / "data", device, (*FAST, *options)).run()
-    assert done.returncode == 0, done.stderr
+    named = ("--corpus", corpus, "--out", tmp_path / "data", "--device", device)
+    done = llmperf("collect", *named, *FAST, *options)
+    assert done.code == 0, done.err
     assert_clean(tmp_path / "data")
-    return done.stderr
+    return done.err
 
 
 def test_what_was_found_is_planned_by_and_stored(tmp_path: Path) -> None:
@@ -174,9 +175,9 @@ def test_the_command_stores_the_analysis_and_collect_takes_it(tmp_path: Path) ->
     sources = write_kernels(tmp_path / "kernels", NAMES)
     device = replay_file(tmp_path / "ahead.json", analyses=[recorded(name) for name in NAMES])
     corpus = tmp_path / "corpus.parquet"
-    done = run_llmperf("corpus", "build", sources, "--out", corpus, "--analyse", "--device", device)
-    assert done.returncode == 0, done.stderr
-    assert "analysed 3 of 3 kernels" in done.stderr
+    done = llmperf("corpus", "build", sources, "--out", corpus, "--analyse", "--device", device)
+    assert done.code == 0, done.err
+    assert "analysed 3 of 3 kernels" in done.err
     assert all(one.analysis is not None for one in read_corpus(corpus).kernels)
     crashing = [{"kernel": "*", "action": "crash_analysis"}]
     collect(tmp_path, corpus=corpus, behaviours=crashing)
@@ -187,11 +188,9 @@ def test_the_command_stores_the_analysis_and_collect_takes_it(tmp_path: Path) ->
 
 def test_a_device_without_an_analysis_to_make_is_a_usage_error(tmp_path: Path) -> None:
     sources = write_kernels(tmp_path / "kernels", NAMES)
-    done = run_llmperf(
-        "corpus", "build", sources, "--out", tmp_path / "c.parquet", "--device", "cpu"
-    )
-    assert done.returncode == 2
-    assert "--analyse" in done.stderr
+    done = llmperf("corpus", "build", sources, "--out", tmp_path / "c.parquet", "--device", "cpu")
+    assert done.code == 2
+    assert "--analyse" in done.err
     assert not (tmp_path / "c.parquet").exists()
 
 
@@ -221,8 +220,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
         "--preset", "demo", "--samples-per-kernel", "4",
         "--strategy", "memory_analysis", "--strategy", "decoupled",
         "--set", "plan.max_work_items=16384", "--set", "timing.sample_budget_ms=5",
+        "--set", "timing.spin_up_ms=0",
     )  # fmt: skip
-    done = Collect(folder / "kernels", folder / "data", "cpu", options).run()
+    done = Collect(folder / "kernels", folder / "data", "cpu", options).run_here()
     assert done.returncode == 0, done.stderr
     assert_clean(folder / "data")
     return rows_of(folder / "data")

@@ -10,22 +10,25 @@ from tests.chaos.__main__ import CHAOS_OPTIONS
 from tests.chaos.kills import run_chaos
 from tests.chaos.storm import OPTIONS, differences, quiet_run, run_storm
 from tests.integration.collecting import Collect, replay_file, write_kernels
-from tests.sampling import every
+from tests.sampling import SLOW, every
 
 
 @pytest.mark.timeout(300)
-def test_nothing_committed_is_lost_doubled_or_changed_by_sigkill(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("num_kills", "num_kernels"), [(3, 24), pytest.param(6, 40, marks=SLOW)])
+def test_nothing_committed_is_lost_doubled_or_changed_by_sigkill(
+    tmp_path: Path, num_kills: int, num_kernels: int
+) -> None:
     slow = [{"kernel": "*", "action": "slow", "seconds": 0.005}]
     command = Collect(
-        write_kernels(tmp_path / "kernels", [f"k{index:03d}" for index in range(40)]),
+        write_kernels(tmp_path / "kernels", [f"k{index:03d}" for index in range(num_kernels)]),
         tmp_path / "data",
         replay_file(tmp_path / "replay.json", behaviours=slow),
         CHAOS_OPTIONS,
     )
-    report = run_chaos(command, num_kills=6, every_shards=2, seed=1)
+    report = run_chaos(command, num_kills=num_kills, every_shards=2, seed=1)
     assert not report.problems
-    assert report.kills.total() == 6
-    assert (report.tasks, report.samples) == (40, 240)
+    assert report.kills.total() == num_kills
+    assert (report.tasks, report.samples) == (num_kernels, 6 * num_kernels)
 
 
 @pytest.mark.timeout(120)

@@ -21,9 +21,9 @@ from tests.integration.collecting import (
     descendants,
     is_running,
     kill,
-    run_llmperf,
     wait_until,
 )
+from tests.integration.in_process import llmperf
 from workers.device.find import NoDevice, choose
 
 pytestmark = pytest.mark.opencl
@@ -154,8 +154,8 @@ def test_every_config_is_ok_and_there_once(honest: Run) -> None:
 
 @pytest.mark.parametrize("which", ["honest", "adversarial"])
 def test_the_dataset_verifies_clean(which: str, request: pytest.FixtureRequest) -> None:
-    done = run_llmperf("dataset", "verify", request.getfixturevalue(which).out)
-    assert done.returncode == 0, done.stdout
+    done = llmperf("dataset", "verify", request.getfixturevalue(which).out)
+    assert done.code == 0, done.out
 
 
 def test_times_are_sane(honest: Run) -> None:

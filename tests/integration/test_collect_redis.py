@@ -15,10 +15,10 @@ from tests.integration.collecting import (
     Collect,
     events,
     replay_file,
-    run_llmperf,
     wait_until,
     write_kernels,
 )
+from tests.integration.in_process import llmperf
 from tests.integration.redis_server import RedisServer
 
 NUM_KERNELS, SAMPLES = 14, 6
@@ -33,8 +33,8 @@ OPTIONS = (
 
 def assert_whole(out: Path, samples: int = NUM_KERNELS * SAMPLES) -> None:
     """Every sample is there once, and the command itself finds nothing wrong."""
-    done = run_llmperf("dataset", "verify", out)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = llmperf("dataset", "verify", out)
+    assert done.code == 0, done.out + done.stderr
     ids = open_dataset(out).samples(["sample_id"])["sample_id"].to_pylist()
     assert len(ids) == len(set(ids)) == samples
 

@@ -18,10 +18,10 @@ from tests.integration.collecting import (
     is_running,
     kill,
     replay_file,
-    run_llmperf,
     wait_until,
     write_kernels,
 )
+from tests.integration.in_process import llmperf
 
 FAST = (
     "--samples-per-kernel", "6",
@@ -45,8 +45,8 @@ def statuses(out: Path) -> dict[str, Counter[str]]:
 
 def assert_clean(out: Path) -> None:
     """The command itself must find nothing wrong."""
-    done = run_llmperf("dataset", "verify", out)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = llmperf("dataset", "verify", out)
+    assert done.code == 0, done.out + done.err
 
 
 def test_a_quiet_run_times_every_config_once(tmp_path: Path) -> None:
@@ -79,10 +79,10 @@ def test_a_noisy_machine_is_warned_about_at_the_end_and_in_the_report(
     model = {"floor_ns": 2e5, "ns_per_work_item": 0.0, "noise": noise}
     device = replay_file(tmp_path / "r.json", model=model, sentinel_factors=factors)
     every_task = ("--set", "timing.sentinel_every_tasks=1")
-    done = Collect(corpus, tmp_path / "data", device, FAST + every_task).run()
+    done = Collect(corpus, tmp_path / "data", device, FAST + every_task).run_here()
     assert done.returncode == 0, done.stderr
-    report = run_llmperf("report", tmp_path / "data", "--out", tmp_path / "r.html")
-    assert report.returncode == 0, report.stderr
+    report = llmperf("report", tmp_path / "data", "--out", tmp_path / "r.html")
+    assert report.code == 0, report.err
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     for text in (done.stderr, page):
         assert ("the machine was not quiet" in text) == bool(words)
@@ -94,7 +94,7 @@ def test_a_task_begins_no_config_beyond_its_budget(tmp_path: Path) -> None:
     slow = [{"kernel": "slow", "action": "slow", "seconds": 0.02}]
     device = replay_file(tmp_path / "r.json", behaviours=slow)
     budget = ("--set", "limits.task_budget_s=0.12")
-    done = Collect(corpus, tmp_path / "data", device, FAST + budget).run()
+    done = Collect(corpus, tmp_path / "data", device, FAST + budget).run_here()
     assert done.returncode == 0, done.stderr
     counts = statuses(tmp_path / "data")
     assert counts["k0"] == {"ok": 6}
@@ -140,7 +140,7 @@ def test_a_stall_of_the_host_is_not_charged_to_the_task(tmp_path: Path) -> None:
     stall = [{"kernel": "stalled", "action": "slow", "seconds": 0.3, "at_config": 0}]
     device = replay_file(tmp_path / "r.json", behaviours=stall)
     budget = ("--set", "limits.task_budget_s=0.2")
-    done = Collect(corpus, tmp_path / "data", device, FAST + budget).run()
+    done = Collect(corpus, tmp_path / "data", device, FAST + budget).run_here()
     assert done.returncode == 0, done.stderr
     assert statuses(tmp_path / "data")["stalled"] == {"ok": 6}
 
@@ -153,7 +153,7 @@ def test_a_fault_that_used_up_the_budget_ends_the_task(tmp_path: Path) -> None:
     ]
     device = replay_file(tmp_path / "r.json", behaviours=behaviours)
     budget = ("--set", "limits.task_budget_s=0.04")
-    done = Collect(corpus, tmp_path / "data", device, FAST + budget).run()
+    done = Collect(corpus, tmp_path / "data", device, FAST + budget).run_here()
     assert done.returncode == 0, done.stderr
     assert statuses(tmp_path / "data")["faults"] == {"device_fault": 1, "over_time_budget": 5}
     assert_clean(tmp_path / "data")
@@ -211,7 +211,7 @@ def test_max_failures_ends_with_5_and_keeps_everything(tmp_path: Path) -> None:
     device = replay_file(
         tmp_path / "r.json", behaviours=[{"kernel": "*", "action": "launch_error"}]
     )
-    done = Collect(corpus, tmp_path / "data", device, (*FAST, "--max-failures", "7")).run()
+    done = Collect(corpus, tmp_path / "data", device, (*FAST, "--max-failures", "7")).run_here()
     assert done.returncode == 5, done.stderr
     assert_clean(tmp_path / "data")
 
@@ -219,8 +219,8 @@ def test_max_failures_ends_with_5_and_keeps_everything(tmp_path: Path) -> None:
 def test_another_plan_on_the_same_folder_is_a_usage_error(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k0"])
     device = replay_file(tmp_path / "r.json")
-    assert Collect(corpus, tmp_path / "data", device, FAST).run().returncode == 0
-    done = Collect(corpus, tmp_path / "data", device, (*FAST, "--seed", "9")).run()
+    assert Collect(corpus, tmp_path / "data", device, FAST).run_here().returncode == 0
+    done = Collect(corpus, tmp_path / "data", device, (*FAST, "--seed", "9")).run_here()
     assert done.returncode == 2
     assert "plan.seed" in done.stderr
     assert "Traceback" not in done.stderr
@@ -278,6 +278,14 @@ def test_two_collectors_share_one_folder(tmp_path: Path) -> None:
     assert_clean(tmp_path / "data")
 
 
+def command_line(pid: int) -> str:
+    """Return the words of a process; none once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
 @pytest.mark.parametrize("where", ["compile_child", "run_child"])
 def test_a_killed_child_costs_no_row(tmp_path: Path, where: str) -> None:
     corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(6)])
@@ -287,8 +295,7 @@ def test_a_killed_child_costs_no_row(tmp_path: Path, where: str) -> None:
     process = Collect(corpus, tmp_path / "data", device, FAST).start()
 
     def victims() -> list[int]:
-        lines = {p: Path(f"/proc/{p}/cmdline") for p in descendants(process.pid)}
-        return [p for p, path in lines.items() if path.exists() and where in path.read_text()]
+        return [pid for pid in descendants(process.pid) if where in command_line(pid)]
 
     wait_until(lambda: bool(victims()))
     for pid in victims():
@@ -303,11 +310,11 @@ def test_a_wiped_ledger_is_rebuilt_from_the_shards(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", [f"k{i}" for i in range(4)])
     device = replay_file(tmp_path / "r.json")
     command = Collect(corpus, tmp_path / "data", device, FAST)
-    assert command.run().returncode == 0
+    assert command.run_here().returncode == 0
     before = open_dataset(tmp_path / "data").samples().to_pylist()
     for path in (tmp_path / "data" / "ledger").iterdir():
         path.unlink()
-    done = command.run()
+    done = command.run_here()
     assert done.returncode == 0, done.stderr
     assert open_dataset(tmp_path / "data").samples().to_pylist() == before
     assert len(os.listdir(tmp_path / "data" / "epochs")) == 2
@@ -315,8 +322,8 @@ def test_a_wiped_ledger_is_rebuilt_from_the_shards(tmp_path: Path) -> None:
 
 def test_status_tells_how_far_a_run_is(tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k0", "k1"])
-    done = Collect(corpus, tmp_path / "data", replay_file(tmp_path / "r.json"), FAST).run()
+    done = Collect(corpus, tmp_path / "data", replay_file(tmp_path / "r.json"), FAST).run_here()
     assert done.returncode == 0, done.stderr
-    state = json.loads(run_llmperf("status", tmp_path / "data", "--json").stdout)
+    state = json.loads(llmperf("status", tmp_path / "data", "--json").out)
     assert (state["tasks"], state["tasks_done"], state["ok"]) == (2, 2, 12)
     assert state["collecting"] is False

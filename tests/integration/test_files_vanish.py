@@ -24,6 +24,7 @@ from tests.integration.collecting import Collect, events, replay_file, wait_unti
 from tests.integration.conftest import Collected
 from tests.integration.in_process import assert_refused
 from tests.integration.redis_server import RedisServer
+from tests.sampling import SLOW
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -178,7 +179,9 @@ def all_but_the_first(out: Path) -> list[Path]:
     return sorted(out.glob("manifest-*.json"))[1:]
 
 
-@pytest.mark.parametrize("which", [newest, all_of_them, all_but_the_first])
+@pytest.mark.parametrize(
+    "which", [pytest.param(newest, marks=SLOW), all_of_them, all_but_the_first]
+)
 def test_manifests_removed_during_a_run(
     attacked: Attacked, which: Callable[[Path], list[Path]]
 ) -> None:
@@ -206,7 +209,10 @@ def started(out: Path) -> list[object]:
 # ------------------------------------------------------------------ the folder is not there any more
 
 
-@pytest.mark.parametrize("meanwhile", ["nothing", "the ledger is lost", "others have done it all"])
+@pytest.mark.parametrize(
+    "meanwhile",
+    [pytest.param("nothing", marks=SLOW), "the ledger is lost", "others have done it all"],
+)
 def test_a_folder_that_is_moved_during_a_run(
     attacked: Attacked, tmp_path: Path, meanwhile: str
 ) -> None:
@@ -300,7 +306,9 @@ def may_mount() -> bool:
         return False
 
 
-@pytest.mark.parametrize("kind", [Mount, Replaced, Unmounted])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(Mount, marks=SLOW), Replaced, pytest.param(Unmounted, marks=SLOW)]
+)
 def test_a_folder_lost_to_one_of_two_collectors(
     attacked: Attacked, tmp_path: Path, kind: type[Mount]
 ) -> None:

@@ -24,7 +24,8 @@ from llmperf_common.failures import FailureCode
 from llmperf_common.records import Strategy
 from llmperf_common.store.reader import open_dataset
 from tests.fixtures.table import SKIPPED, Fixture, files_present, read_fixtures
-from tests.integration.collecting import KERNELS, Collect, run_llmperf
+from tests.integration.collecting import KERNELS, Collect
+from tests.integration.in_process import llmperf
 from tests.sampling import NIGHTLY, SLOW
 from workers.config import CollectConfig
 from workers.device.find import NoDevice, choose
@@ -301,8 +302,8 @@ def test_good_kernels_among_them_are_unharmed(run: Run) -> None:
 
 @pytest.mark.parametrize("run", EACH_RUN, indirect=True)
 def test_the_dataset_verifies_clean(run: Run) -> None:
-    done = run_llmperf("dataset", "verify", run.out)
-    assert done.returncode == 0, done.stdout
+    done = llmperf("dataset", "verify", run.out)
+    assert done.code == 0, done.out
 
 
 @pytest.mark.parametrize("run", EACH_RUN, indirect=True)

@@ -13,10 +13,11 @@ from tests.integration.collecting import (
     Collect,
     llmperf_command,
     replay_file,
-    run_llmperf,
     wait_until,
     write_kernels,
 )
+from tests.integration.in_process import llmperf
+from tests.sampling import SLOW
 from workers.parse_pool import ParserError, parse_sources
 
 FAST = ("--samples-per-kernel", "4", "--set", "timing.spin_up_ms=0")
@@ -42,7 +43,7 @@ def test_a_limit_on_memory_fails_no_kernel(tmp_path: Path) -> None:
     assert statuses(tmp_path / "data") == ["ok"] * 8
 
 
-@pytest.mark.parametrize("kib", [200_000, 450_000, 650_000])
+@pytest.mark.parametrize("kib", [200_000, pytest.param(450_000, marks=SLOW), 650_000])
 @pytest.mark.opencl
 def test_a_limit_that_nothing_works_under_is_said_at_the_start(tmp_path: Path, kib: int) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k0", "k1"])
@@ -60,21 +61,23 @@ def test_a_parser_that_cannot_work_makes_no_plan(tmp_path: Path) -> None:
         parse_sources(sound, command=(sys.executable, "-c", "raise SystemExit(1)"))
 
 
-@pytest.mark.parametrize("action", ["crash_compile", "build_error", "hang_compile"])
+@pytest.mark.parametrize(
+    "action", ["crash_compile", "build_error", pytest.param("hang_compile", marks=SLOW)]
+)
 def test_where_no_kernel_can_be_built_no_row_is_final(tmp_path: Path, action: str) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k0", "k1"])
     device = replay_file(tmp_path / "r.json", behaviours=[{"kernel": "*", "action": action}])
     limits = ("--set", "limits.build_timeout_s=1")
     collect = Collect(corpus, tmp_path / "data", device, FAST + limits)
-    done = collect.run()
+    done = collect.run_here()
     assert done.returncode == 5, done.stderr
     assert "no kernel can be built here: all 2 that were tried have failed" in done.stderr
     assert "Traceback" not in done.stderr
     assert statuses(tmp_path / "data") == []
-    assert run_llmperf("dataset", "verify", tmp_path / "data").returncode == 0
+    assert llmperf("dataset", "verify", tmp_path / "data").code == 0
 
     replay_file(tmp_path / "r.json", behaviours=[])  # the machine is mended
-    again = collect.run()
+    again = collect.run_here()
     assert again.returncode == 0, again.stderr
     assert statuses(tmp_path / "data") == ["ok"] * 8
 
@@ -94,6 +97,6 @@ def test_a_kernel_that_alone_is_left_gets_its_row_where_others_can_be_built_agai
     process.communicate()
 
     replay_file(tmp_path / "r.json", behaviours=[{"kernel": "bomb", "action": "crash_compile"}])
-    done = collect.run()
+    done = collect.run_here()
     assert done.returncode == 0, done.stderr
     assert sorted(statuses(tmp_path / "data")) == ["compiler_crash"] + ["ok"] * 4

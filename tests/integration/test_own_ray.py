@@ -31,6 +31,7 @@ class Watch:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
+        self._own = psutil.Process(pid).cmdline()
         self.addresses: dict[str, set[str]] = {}
         self.modes: dict[str, str | None] = {}
         self.arguments = ""
@@ -46,7 +47,9 @@ class Watch:
                 environment = process.environ()
                 if process.name() in ("gcs_server", "raylet"):
                     self.modes[process.name()] = environment.get("RAY_AUTH_MODE")
-                if process.pid != self._pid:
+                if (
+                    process.cmdline() != self._own
+                ):  # else it is forked, and its program is yet to come
                     self.inherited += f"{environment}\n"
 
 

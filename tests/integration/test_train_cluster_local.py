@@ -32,6 +32,7 @@ def command(words: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
+@pytest.mark.slow  # without Ray: test_train_processes.py
 def test_bad_input_in_the_first_process_has_its_exit_code(tmp_path: Path) -> None:
     data, run = write_synthetic(tmp_path / "data"), tmp_path / "run"
     done = command(arguments(data, run, "prompt.max_tokens=32", "packing.lengths=[32,64]"))

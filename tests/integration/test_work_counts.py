@@ -11,6 +11,7 @@ import pytest
 from llmperf_common.records import Kernel
 from llmperf_common.work import Work
 from tests.reading import kernels_from_source
+from tests.sampling import SLOW
 from tests.side_files import Launch, Ranges, SideKernel, random_launches, read_side_files
 from tests.side_work import config_of, true_work
 from workers.device.find import NoDevice, choose, open_virtual
@@ -34,6 +35,14 @@ IRREGULAR_KERNELS = {"syrk_grid"}
 
 SIDE_KERNELS = read_side_files()
 each_kernel = pytest.mark.parametrize("side", SIDE_KERNELS, ids=lambda side: side.name)
+each_third_quickly = pytest.mark.parametrize(
+    "side",
+    [
+        pytest.param(side, marks=SLOW if number % 3 and side.name not in IRREGULAR_KERNELS else ())
+        for number, side in enumerate(SIDE_KERNELS)
+    ],
+    ids=lambda side: side.name,
+)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +96,7 @@ def planned_launches(side: SideKernel) -> Iterator[Launch]:
                 yield launch
 
 
-@each_kernel
+@each_third_quickly
 def test_sixteen_work_groups_are_enough(side: SideKernel, device: OpenclVirtualDevice) -> None:
     kernel = kernel_of(side)
     launches = list(planned_launches(side))

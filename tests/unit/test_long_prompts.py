@@ -11,7 +11,8 @@ import pytest
 from llmperf.prediction.analysing import Analyst
 from llmperf.prediction.model import Model
 from llmperf_common.features import feature_names
-from tests.unit.test_language_model import config, dataset, run
+from tests.unit.synthetic_dataset import make_dataset
+from tests.unit.test_language_model import config, run
 from tests.unit.test_prompt_encode import FORMS, all_rows, encoder
 from trainer.data.dataset import TrainingData
 from trainer.evaluation.evaluate import evaluate
@@ -44,7 +45,7 @@ def predictor(form: str, reads: str = "packed", **changes) -> RegressorPredictor
     )
     model = build_regressor(spec).eval()
     model.head.output.weight.data.normal_(generator=None)
-    packing = PackingConfig(lengths=(16384,), tokens_per_pass=16384)
+    packing = PackingConfig(lengths=(1024, 16384), tokens_per_pass=16384)
     return RegressorPredictor(model=model, encoder=made, packing=packing)
 
 
@@ -96,7 +97,7 @@ def test_a_context_too_short_for_anything_keeps_the_token_that_is_read(form):
 @pytest.fixture(scope="module")
 def tight(tmp_path_factory) -> tuple[TrainingData, RunSummary]:
     """A run by the paper's rule whose context is too short for some kernels."""
-    data = dataset()
+    data = make_dataset(num_kernels=12, num_configs=6, seed=1).data()
     paper = ("prompt.form=paper", "prompt.too_long=drop", "prompt.max_tokens=706")
     room = ("packing.lengths=[768]", "optimiser.max_steps=1")
     settings = config(*paper, *room)
