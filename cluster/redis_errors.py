@@ -43,7 +43,7 @@ _PASSING = frozenset(
 )  # fmt: skip
 """It is full, cannot write, follows another server, is at work on something else: its operator needs nothing of us to end that."""
 _SIGN_IN = "name a user and its password in the URL: redis://USER:PASSWORD@HOST:PORT/0"
-_NO_CLUSTER = "it is a node of a Redis Cluster; name a server that is none"
+_NO_CLUSTER = "it is a node of a Redis Cluster; name a server outside a Redis Cluster"
 _REMEDIES = {
     "NOPERM": f"give its user what a ledger needs: ACL SETUSER USER {RIGHTS}",
     "NOAUTH": _SIGN_IN,

@@ -137,8 +137,6 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def _cli() -> Iterator[str]:
     yield "Results go to stdout, everything else to stderr. `--json` prints one JSON document on stdout."
-    yield "`llmperf train --cluster`, `--init` and `--workers` are names that later releases fill: in this one they end"
-    yield "with exit code 2."
     yield ""
     yield "## Options of every command"
     yield ""

@@ -85,7 +85,7 @@ class CensorReason(StrEnum):
     LARGER_THAN_TOO_LONG = "larger_than_too_long"
     """Not launched: configs that are larger in nothing took more than ``timing.max_launch_ms``."""
     LARGER_THAN_HUNG = "larger_than_hung"
-    """Not launched: a config that is larger in nothing hung."""
+    """Not launched: a config no larger in any dimension hung."""
 
 
 class Stage(StrEnum):

@@ -291,7 +291,7 @@ class ChildPool(Generic[ItemT]):
         seconds = time.monotonic() - slot.began_s
         how = slot.child.describe_end()
         if slot.child.was_killed_by_another and not slot.report and self._work.excuses_kill(item):
-            _logger.warning("%s: killed by somebody else, once more: %s", self._name, how)
+            _logger.warning("%s: killed by another process; retrying once: %s", self._name, how)
             self._waiting.appendleft(item)
         elif self._work.died(item, how, slot.report, seconds):
             self._waiting.appendleft(item)

@@ -115,7 +115,7 @@ class TimingConfig(Node):
     one_processor: bool = Field(
         True,
         description="Issue all timed launches on an NVIDIA GPU from one processor of the host, where there are eight or more: "
-        "what one process measures is then nearer to what another does. Not in the plan hash.",
+        "processes then measure more similar times. Not in the plan hash.",
     )
     poll_hz: float = Field(
         10.0,
@@ -236,7 +236,7 @@ class LedgerConfig(Node):
     away_limit_s: float = Field(
         600.0,
         ge=0,
-        description="A ledger that cannot be reached for this long ends the run; what is not committed by then is done again.",
+        description="A ledger that cannot be reached for this long ends the run; uncommitted tasks are measured again by the next one.",
     )
     claim_ahead: int | None = Field(
         None,

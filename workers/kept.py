@@ -111,7 +111,7 @@ def keeping(loop: CollectLoop, pairs: KeptPairs) -> Iterator[None]:
             what = f"{len(items)} finished tasks that were in hand are lost ({full})"
         else:
             what = (
-                f"{len(items)} finished tasks that were in hand are kept in {pairs.folder}: the same command on this machine "
+                f"{len(items)} finished, uncommitted tasks are kept in {pairs.folder}: the same command on this machine "
                 "brings them in"
             )
         raise StoreLostError(f"{error}; {what}") from error

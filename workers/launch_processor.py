@@ -58,7 +58,7 @@ class LaunchProcessor:
                 return
         if candidates:
             _logger.warning(
-                "launches come from any processor: of %s none is to be had: %s",
+                "launches come from any processor: none of %s is free: %s",
                 ", ".join(map(str, candidates)),
                 why,
             )
@@ -75,7 +75,7 @@ class LaunchProcessor:
         self._turns_s = self._kept_waiting_s = 0.0
         if share > _MOST_KEPT_WAITING:
             _logger.warning(
-                "launches come from any processor from now on: somebody else uses processor %d (%.0f %% of the time)",
+                "launches come from any processor from now on: another process uses processor %d (%.0f %% of the time)",
                 self.number,
                 100 * share,
             )

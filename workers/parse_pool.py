@@ -246,7 +246,7 @@ class _Pool:
                     continue  # it died after its answer; run() replaces it before the next job
                 if status == -signal.SIGKILL and child.job not in self._killed:
                     self._killed.add(child.job)
-                    _logger.warning("a parser was killed by somebody else, once more")
+                    _logger.warning("another process killed a parser; retrying once")
                 elif child.is_fresh:
                     yield child, _failure(FailureCode.COMPILER_CRASH, _death(status))
                     continue

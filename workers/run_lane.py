@@ -279,7 +279,9 @@ class RunLane:
         state = self.state
         assert state is not None, "a death without a task"
         how = child.describe_end()
-        _logger.warning("%s: killed by somebody else, once more: %s", state.task.kernel.name, how)
+        _logger.warning(
+            "%s: killed by another process; retrying once: %s", state.task.kernel.name, how
+        )
         state.trace.end_turn(time.monotonic())
         self._go_on_or_finish()
 
@@ -288,7 +290,7 @@ class RunLane:
         self._failed_turns += 1
         if self._failed_turns >= (MOST_KILLS if by_another else _MAX_FAILED_TURNS):
             what = (
-                "somebody else ends its processes" if by_another else "the device does not answer"
+                "another process kills its children" if by_another else "the device does not answer"
             )
             raise DeviceLostError(f"{what}: {why}")
         self._go_on()

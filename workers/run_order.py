@@ -122,12 +122,12 @@ class RunOrder:
         shorter = [took_ns for took_ns, is_smaller in no_larger if is_smaller]
         longest_ns = max(shorter, default=0.0)
         if any(took_ns >= HUNG_NS for took_ns, _ in no_larger):
-            code, why = FailureCode.QUARANTINED, "one launch config that is larger in nothing hung"
+            code, why = FailureCode.QUARANTINED, "a launch config no larger in any dimension hung"
             censored = CensorReason.LARGER_THAN_HUNG
         elif longest_ns >= FAR_TOO_LONG * self._limit_ns or len(shorter) >= FEW_TOO_LONG:
             code, censored = FailureCode.OVER_TIME_BUDGET, CensorReason.LARGER_THAN_TOO_LONG
             why = (
-                f"{len(shorter)} that are smaller, and larger in nothing, took up to {longest_ns / 1e6:.3f} ms, "
+                f"{len(shorter)} smaller configs, no larger in any dimension, took up to {longest_ns / 1e6:.3f} ms, "
                 f"timing.max_launch_ms is {self._limit_ns / 1e6:g}"
             )
         else:

@@ -148,7 +148,7 @@ def _tell_state(state: GpuState) -> None:
         )
         answer(f"{indent}computing on it: pid {one.pid}{used}")
     if state.processes == ():
-        answer(f"{indent}nobody computes on it")
+        answer(f"{indent}no process computes on it")
     if state.owner is not None:
         answer(f"{indent}owned by {state.owner.describe()}")
 

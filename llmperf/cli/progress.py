@@ -95,7 +95,7 @@ def interrupts_to(control: Control) -> Iterator[None]:
             raise KeyboardInterrupt  # nothing is in hand yet: parsing, probing, opening the device
         control.interrupt()
         if control.num_interrupts == 1:
-            say("stopping after the task in hand; Ctrl-C again drops it")
+            say("stopping after the current task; Ctrl-C again drops it")
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

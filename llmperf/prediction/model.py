@@ -335,7 +335,7 @@ def _only_run() -> tuple[Path, str]:
         raise BadInput(f"--model is missing; runs here: {there}; llmperf brings {DEFAULT_MODEL}")
     shipped = shipped_run()
     if shipped is None:
-        raise BadInput("--model is missing; none is here: make one with `llmperf train`")
+        raise BadInput("--model is missing and runs/ has no model: make one with `llmperf train`")
     return shipped, (
         f"no model is named and runs/ has none: {DEFAULT_MODEL}, which comes with llmperf, answers"
     )

@@ -155,7 +155,7 @@ def _publish_compacted(dataset: Dataset, target: CompactionTarget, moment: datet
     stored = put_manifest(fs, new)
     if stored is None:
         raise CollectingError(
-            f"{fs.describe(manifest_name(new.version))} was published by somebody else meanwhile: nothing was "
+            f"{fs.describe(manifest_name(new.version))} was published by another process in the meantime: nothing was "
             "compacted; run the same command again"
         )
     return stored

@@ -119,7 +119,7 @@ def merge(
             raise _other_merge(out) if begun is not None else error from None
         except (pa.ArrowException, KeyError) as error:
             raise StoreError(
-                f"a row of the sources is none of ours ({type(error).__name__}: {error}): "
+                f"a source has a row that LLMPerf did not write ({type(error).__name__}: {error}): "
                 f"run `llmperf dataset verify` on each, and remove {fs.describe()}"
             ) from None
         manifest = publish(fs, entries, plan_hash=run.plan_hash, epoch=_EPOCH)

@@ -194,7 +194,7 @@ def _put(fs: Filesystem, manifest: Manifest) -> Manifest:
     stored = put_manifest(fs, manifest)
     if stored is None:
         raise StoreError(
-            f"{fs.describe(manifest_name(manifest.version))} was published by somebody else meanwhile: run the same "
+            f"{fs.describe(manifest_name(manifest.version))} was published by another process in the meantime: run the same "
             "command again"
         )
     return stored

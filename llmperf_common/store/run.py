@@ -129,7 +129,7 @@ def create_or_join_run(fs: Filesystem, run: RunRecord) -> RunRecord:
         found = read_run(fs)
         if found is None:
             raise StoreLostError(
-                f"{fs.describe(RUN_FILE)} was removed a moment after it was made: nothing of ours does that; see what else "
+                f"{fs.describe(RUN_FILE)} was removed a moment after it was made: LLMPerf never does that; find out what else "
                 "writes there and run the same command again"
             )
     if found.plan_hash != run.plan_hash:

@@ -43,7 +43,7 @@ def alone(fs: Filesystem, what: str) -> Iterator[None]:
             holders = who_holds(fs, RUN_LOCK)
         time.sleep(_POLL_S)
     raise CollectingError(
-        f"{fs.describe()} is in use by {holders}: {what} it when `llmperf status` says that nobody is at work"
+        f"{fs.describe()} is in use by {holders}: {what} it when `llmperf status` shows no collector at work"
     )
 
 

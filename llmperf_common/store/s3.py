@@ -253,7 +253,7 @@ class S3Filesystem:
 
     def _lost(self, why: str) -> StoreLostError:
         return StoreLostError(
-            f"{self.describe()} is no longer the run's dataset ({why}): somebody removed or replaced it; nothing more is "
+            f"{self.describe()} is no longer the run's dataset ({why}): it was removed or replaced; nothing more is "
             "written there; restore it, or name another location"
         )
 

@@ -331,7 +331,7 @@ def test_who_is_left_out() -> None:
         ("over_time_budget", "launch: a warm-up took 60.000 ms, timing.max_launch_ms is 50", True),
         ("over_time_budget", f"launch: {OUT_OF_BUDGET}", False),
         ("over_time_budget", "launch: not reached within limits.task_timeout_s (600 s)", False),
-        ("over_time_budget", "launch: not launched: 3 that are smaller, and larger in nothing", False),
+        ("over_time_budget", "launch: not launched: 3 smaller configs, no larger in any dimension", False),
         ("quarantined", "probe: not launched: it reaches beyond the end", False),
         ("device_fault", "launch: clWaitForEvents failed", False),
     ],

@@ -120,7 +120,7 @@ def test_sigkill_on_s3_before_the_manifest(
 def test_the_command_says_what_it_did(small: Path, tmp_path: Path) -> None:
     data = shutil.copytree(small, tmp_path / "d")
     with PosixFilesystem(data).lock(RUN_LOCK, exclusive=False, wait=False):
-        assert_refused(llmperf(*compaction(str(data))), 3, str(data), "nobody is at work")
+        assert_refused(llmperf(*compaction(str(data))), 3, str(data), "no collector at work")
     done = llmperf(*compaction(str(data)))
     assert "8 pairs of shards are now 2" in done.err
     document = json.loads(llmperf(*compaction(str(data)), "--json").out)

@@ -211,7 +211,7 @@ def test_children_that_die_in_the_queue_again_and_again_end_the_device(
     monkeypatch.setattr("workers.run_lane.MOST_KILLS", 5)
     with slot(tmp_path, at) as made:
         begin(made, plan, 0, tmp_path)
-        why = "does not answer" if at == "wait" else "somebody else ends its processes"
+        why = "does not answer" if at == "wait" else "another process kills its children"
         with pytest.raises(DeviceLostError, match=why):
             drive(made, 1)
     assert len(list(tmp_path.glob("run-0-*"))) == most
@@ -280,7 +280,7 @@ def test_a_processor_that_others_use_is_given_up(
             if number < 2:
                 assert launches.number is not None, "two turns tell little"
     assert launches.number is None
-    assert "somebody else uses processor" in caplog.text
+    assert "another process uses processor" in caplog.text
 
 
 def test_lanes_take_turns(tmp_path: Path, plan: Plan) -> None:

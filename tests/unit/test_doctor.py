@@ -74,7 +74,7 @@ def test_a_card_at_work(capsys):
 
 
 def test_a_card_at_rest_and_one_that_is_gone(capsys):
-    assert "nobody computes on it" in told(state_of(FakeCard(reasons=0x1)), capsys)
+    assert "no process computes on it" in told(state_of(FakeCard(reasons=0x1)), capsys)
     lost = state_of(FakeCard(errors={"nvmlDeviceGetUtilizationRates": GPU_IS_LOST}))
     assert "NOT healthy: it does not answer: GPU is lost" in told(lost, capsys)
 

@@ -106,7 +106,7 @@ def test_where_all_are_taken_launches_come_from_anywhere(caplog: pytest.LogCaptu
     assert not caplog.text
     held.append(taken())
     assert [one.number for one in held] == [3, 2, 1, 0, None]
-    assert "of 3, 2, 1, 0 none is to be had: others have taken it" in caplog.text
+    assert "none of 3, 2, 1, 0 is free: others have taken it" in caplog.text
     held[1].give_up()
     assert held[1].number is None
     assert taken().number == 2
@@ -151,7 +151,7 @@ def test_a_shared_processor_is_given_up(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.WARNING):
         mine.note_turn(0.5, 0.15)
     assert mine.number is None
-    assert "somebody else uses processor 3 (47 % of the time)" in caplog.text
+    assert "another process uses processor 3 (47 % of the time)" in caplog.text
     assert taken().number == 3, "others may find it free"
 
 

@@ -116,4 +116,4 @@ def test_a_server_without_the_ledger_is_told() -> None:
         published=None, view=None,
     )  # fmt: skip
     assert "its server was wiped or started anew" in lines_of([state])[0]
-    assert lines_of([]) == ["no run: nobody has collected with this ledger"]
+    assert lines_of([]) == ["no run in this ledger"]

@@ -56,7 +56,7 @@ def build_program(
     refused = refused_option(options)
     if refused is not None:
         raise _build_error(
-            f"build option {refused!r} is refused: it is none of -D, -U, -w, -Werror and the -cl- options that are known; "
+            f"build option {refused!r} is refused: only -D, -U, -w, -Werror and the known -cl- options are allowed; "
             "nor may a macro's value have blanks or quotes in it"
         )
     with warnings.catch_warnings():
