@@ -36,7 +36,7 @@ OPTIONS = {
     "llmperf train": "--data --out --preset --init --cluster --workers --config --set --json",
     "llmperf evaluate": "[RUN] --data --out --split --allow-seen --json",
     "llmperf calibrate": "[RUN] --data --launches --json",
-    "llmperf predict": "[FILE.cl] --global-size --local-size --configs --out --kernel --model --device --arg --sweep --measured --json",
+    "llmperf predict": "[FILE.cl] --global-size --local-size --configs --out --kernel --model --device --arg --sweep --measured --work --json",
     "llmperf report": "[DIR] --out --evaluation --kernel --kernels",
     "llmperf kernels": "--copy --json",
     "llmperf corpus build": "[SRC...] --out --suite --analyse --device",
@@ -81,7 +81,8 @@ feature_network.configs_per_kernel feature_network.learning_rate feature_network
 feature_network.dropout feature_network.noise feature_network.log_share feature_network.bfloat16
 feature_ensemble.trees feature_ensemble.num_leaves feature_ensemble.min_rows_in_leaf
 feature_ensemble.learning_rate feature_ensemble.feature_share feature_ensemble.row_share feature_ensemble.l2
-feature_ensemble.configs_per_kernel feature_ensemble.caution log_linear.ridge conformal.level
+feature_ensemble.configs_per_kernel feature_ensemble.caution feature_ensemble.min_counted_kernels
+feature_ensemble.base log_linear.ridge conformal.level
 conformal.by_regime conformal.cross_folds judge.bootstrap_replicates judge.min_configs prompt.form
 prompt.max_tokens prompt.too_long prompt.vocabulary packing.lengths packing.configs_per_kernel
 packing.tokens_per_step packing.tokens_per_pass regressor.backbone regressor.reads regressor.width
