@@ -21,6 +21,9 @@ ARCHIVE_SUFFIXES = (
 )  # fmt: skip
 MAX_SOURCE_BYTES = 8 * 2**20
 """A larger file is no kernel anybody wrote; parsing it would take minutes."""
+MAX_HASHED_BYTES = 256 * 2**20
+"""Of a file that is too large; a longer one's hash is of its first bytes. A sparse file of 1 TiB takes no room on disk, and
+an hour to read."""
 MAX_MEMBERS = 200_000
 """Files of any kind in one archive or git tree: more is an attack, or not a corpus."""
 MAX_TEXT_BYTES = 512 * 2**20
@@ -121,7 +124,7 @@ def recorded_name(name: str) -> str:
 
 
 def read_source(read: Callable[[int], bytes], *, path: str, suite: str) -> SourceFile:
-    """Read one file; never more than ``MAX_SOURCE_BYTES`` of it are held.
+    """Read one file; never more than ``MAX_SOURCE_BYTES`` of it are held, nor more than ``MAX_HASHED_BYTES`` read.
 
     Args:
         read: returns up to so many next bytes, none at the end.
@@ -134,10 +137,11 @@ def read_source(read: Callable[[int], bytes], *, path: str, suite: str) -> Sourc
         text, problem = _decode(raw)
     else:
         num_bytes = len(raw)
-        while piece := read(_CHUNK_BYTES):
+        while num_bytes <= MAX_HASHED_BYTES and (piece := read(_CHUNK_BYTES)):
             digest.update(piece)
             num_bytes += len(piece)
-        text, problem = None, f"the file has {num_bytes} bytes, more than {MAX_SOURCE_BYTES}"
+        least = "at least " if num_bytes > MAX_HASHED_BYTES else ""
+        text, problem = None, f"the file has {least}{num_bytes} bytes, more than {MAX_SOURCE_BYTES}"
     return SourceFile(
         path=recorded_path(path),
         suite=recorded_name(suite),

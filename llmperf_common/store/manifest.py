@@ -255,9 +255,13 @@ def parse_manifest(
                 f"{where} has schema version {schema_version}, this LLMPerf reads up to "
                 f"{SCHEMA_VERSION}: upgrade LLMPerf"
             )
+        references = document.get("segments", ())
+        if len({str(one["name"]) for one in references}) < len(references):
+            raise ValueError(
+                "it names a segment twice"
+            )  # a hundred bytes would list 100,000 shards
         segments = tuple(
-            load(one, read_bytes, lambda entry: ShardEntry(**entry))
-            for one in document.get("segments", ())
+            load(one, read_bytes, lambda entry: ShardEntry(**entry)) for one in references
         )
         tail = (ShardEntry(**entry) for entry in document["shards"])
         return Manifest(

@@ -18,8 +18,14 @@ from llmperf_common.ids import sha256_hex
 from llmperf_common.ledger.attach import SqliteHome
 from llmperf_common.plain_files import UnfitFileError
 from llmperf_common.store.filesystem import PosixFilesystem, StoreError
-from llmperf_common.store.manifest import latest_manifest, manifest_name, parse_manifest
+from llmperf_common.store.manifest import (
+    ShardEntry,
+    latest_manifest,
+    manifest_name,
+    parse_manifest,
+)
 from llmperf_common.store.merge import merge
+from llmperf_common.store.segments import SEGMENTS_FOLDER, make
 from llmperf_common.store.shard import Footer, encode_table
 from llmperf_common.store.sweep import sweep
 from llmperf_common.store.verify import verify
@@ -273,6 +279,20 @@ def test_a_manifest_of_a_far_version_takes_no_memory(data: Path) -> None:
     (data / manifest_name(2_000_000_000)).write_text(json.dumps(told | {"schema_version": 4}))
     says_no(run_measured("dataset", "verify", data))
     assert "manifest-1999999999.json" in str(verify(data).problems)
+
+
+def test_a_segment_that_is_named_a_thousand_times(data: Path) -> None:
+    shards = [
+        ShardEntry.of(f"samples/{number:06}.parquet", b"", rows=1, tasks=0)
+        for number in range(50_000)
+    ]
+    segment, content = make(shards, [])
+    (data / SEGMENTS_FOLDER).mkdir(exist_ok=True)
+    (data / segment.name).write_bytes(content)
+    references = [segment.to_reference()] * 10_000
+    rewrite_manifest(data, lambda document: document.update(segments=references))
+    for command in READERS:
+        says_no(run_measured(*command, data))
 
 
 def test_a_version_that_is_not_its_name_does_not_publish_for_ever(data: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +40,17 @@ def test_a_fifo_named_like_a_source_is_not_waited_for(root: Path):
     found = find_sources(root, None)
     assert [one.path for one in found.files] == ["a.cl", "b.cl"]
     assert found.skipped == (("pipe.cl", "neither a file nor a folder"),)
+
+
+def test_a_file_of_a_tebibyte_is_not_read_to_its_end(root: Path):
+    with (root / "sparse.cl").open("wb") as file:
+        file.truncate(2**40)
+    began_s = time.process_time()
+    large = find_sources(root, None).files[1]
+    assert time.process_time() - began_s < 5
+    assert large.text is None
+    assert large.problem is not None
+    assert re.match(r"the file has at least 26\d{7} bytes, more than 8388608", large.problem)
 
 
 def test_links_are_not_followed(root: Path):

@@ -10,14 +10,18 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from llmperf_common.errors import LlmperfError
+from llmperf_common.source_sets import SourceSets
 from trainer.baselines.feature_network import read_arrays
 from trainer.baselines.forest import Forest
 from trainer.baselines.trees_text import check_trees
 from trainer.errors import BadInput
 from trainer.registry import load_model
+from trainer.run.known_families import KnownFamilies
 from trainer.run.loaded import load_run
 from trainer.run.shipped import shipped_run
 
@@ -181,6 +185,37 @@ def test_json_of_a_run_that_is_none(run: Path, name: str, text: str) -> None:
         (run / "published.json").write_text(json.dumps(listed))
     with pytest.raises(LlmperfError):
         load_run(run)
+
+
+@pytest.mark.parametrize("field", ["centre", "scale", "features"])
+def test_a_training_range_that_disagrees_with_itself(run: Path, field: str) -> None:
+    path = run / "training_range.json"
+    document = json.loads(path.read_text())
+    document["static"][field].append(document["static"][field][0])
+    path.write_text(json.dumps(document))
+    listed = json.loads((run / "published.json").read_text())
+    listed["files"][path.name]["bytes"] = path.stat().st_size
+    (run / "published.json").write_text(json.dumps(listed))
+    with pytest.raises(LlmperfError, match="training_range"):
+        load_run(run)
+
+
+@pytest.mark.parametrize("name", ["source_sha256", "family_id", "fitted"])
+def test_known_families_with_nulls(tmp_path: Path, name: str) -> None:
+    known = KnownFamilies(
+        sources=SourceSets.of_sources(["kernel void k(global int *a) { a[0] = 1; }"]),
+        sha256=("00" * 32,),
+        family_id=("f",),
+        fitted=np.array([True]),
+    )
+    known.save(tmp_path)
+    assert KnownFamilies.load(tmp_path) is not None
+    path = tmp_path / "families.parquet"
+    table = pq.read_table(path)
+    at = table.column_names.index(name)
+    pq.write_table(table.set_column(at, name, pa.nulls(1, table.schema.field(at).type)), path)
+    with pytest.raises(ValueError, match=f"{name} is not there for each source"):
+        KnownFamilies.load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ class TrainingRange:
             names = tuple(ranges)
             pairs = [ranges[name] or (np.nan, np.nan) for name in names]
             features = static["features"]
-            return cls(
+            found = cls(
                 names=names,
                 low=np.array([low for low, _ in pairs], dtype=np.float64),
                 high=np.array([high for _, high in pairs], dtype=np.float64),
@@ -92,6 +92,9 @@ class TrainingRange:
                 scale=np.array(static["scale"], dtype=np.float64),
                 far=float(static["far"]),
             )
+            if not found.centre.shape == found.scale.shape == (len(features),):
+                raise ValueError(f"centre or scale is not of the {len(features)} static features")
+            return found
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"training_range.json: {error}") from None
 

@@ -93,10 +93,15 @@ class KnownFamilies:
             return None
         try:
             table = read_table(path)
+            for name in ("source_sha256", "family_id", "fitted"):
+                if table.column(name).null_count:
+                    raise ValueError(f"{name} is not there for each source")
             return cls(
                 sources=SourceSets.of_table(table),
-                sha256=tuple(one.hex() for one in table.column("source_sha256").to_pylist()),
-                family_id=tuple(table.column("family_id").to_pylist()),
+                sha256=tuple(
+                    one.hex() for one in table.column("source_sha256").cast(pa.binary()).to_pylist()
+                ),
+                family_id=tuple(table.column("family_id").cast(pa.string()).to_pylist()),
                 fitted=table.column("fitted").to_numpy().astype(bool),
             )
         except (OSError, KeyError, ValueError, pa.ArrowException) as error:
