@@ -169,8 +169,9 @@ def test_sigkill_at_each_step(
     assert num_steps > 10
     steps = numbers_of(share, num_steps)
     missed = [step for step in steps if not die_and_go_on(step, f"{location}-{step}", tmp_path)]
-    # The number of manifests varies a little.
-    assert all(step > num_steps - 3 for step in missed), (missed, num_steps)
+    # The number of manifests varies a little: a run may end before its last steps.
+    assert len(missed) <= 3, (missed, num_steps)
+    assert all(step > 0.75 * num_steps for step in missed), (missed, num_steps)
 
 
 @pytest.mark.slow

@@ -77,8 +77,9 @@ def for_each_write(runs: Runs, share: str, die_and_go_on: Callable[[int], bool])
     assert num_writes > 10
     steps = numbers_of(share, num_writes)
     missed = [step for step in steps if not die_and_go_on(step)]
-    # The number of manifests varies a little.
-    assert all(step > num_writes - 3 for step in missed), (missed, num_writes)
+    # The number of manifests varies a little: a run may end before its last steps.
+    assert len(missed) <= 3, (missed, num_writes)
+    assert all(step > 0.75 * num_writes for step in missed), (missed, num_writes)
 
 
 @pytest.fixture

@@ -43,14 +43,17 @@ class Watch:
             self.addresses.setdefault(address, set()).update(programs)
         for process in family_of(self._pid):
             with contextlib.suppress(psutil.Error):
-                self.arguments += f"{process.cmdline()}\n"
+                words = (
+                    process.cmdline()
+                )  # before its environment: it may begin its program between the two
+                self.arguments += f"{words}\n"
                 environment = process.environ()
                 if process.name() in ("gcs_server", "raylet"):
                     self.modes[process.name()] = environment.get("RAY_AUTH_MODE")
                 if (
-                    process.cmdline() != self._own
-                ):  # else it is forked, and its program is yet to come
-                    self.inherited += f"{environment}\n"
+                    words != self._own
+                ):  # else it is the driver, or forked, and its program is yet to come
+                    self.inherited += f"{words}: {environment}\n"
 
 
 @pytest.fixture
@@ -73,6 +76,7 @@ def files_with_secret(folder: Path) -> list[Path]:
     ]
 
 
+@pytest.mark.timeout(300)
 def test_a_local_cluster_is_closed_and_tells_no_password(
     tmp_path: Path, server: RedisServer
 ) -> None:
@@ -96,10 +100,13 @@ def test_a_local_cluster_is_closed_and_tells_no_password(
             environment,
         ).start()
         watch = Watch(running.pid)
-        while running.poll() is None:
-            watch.look()
-            time.sleep(0.5)
-        said, told = running.communicate()
+        try:
+            while running.poll() is None:
+                watch.look()
+                time.sleep(0.5)
+        finally:
+            running.terminate()
+            said, told = running.communicate()
         assert running.returncode == 0, told
         assert any(Path(rays).rglob("*.log")), "Ray's logs were looked at"
         assert files_with_secret(Path(rays)) == []

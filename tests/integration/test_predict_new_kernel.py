@@ -11,6 +11,8 @@ import pytest
 import llmperf as api
 from llmperf.exits import Exit
 from llmperf.prediction.analysing import Analyst
+from llmperf.prediction.analysis_cache import AnalysisCache
+from llmperf_common.records import Kernel
 from tests.integration.collecting import KERNELS
 from tests.integration.conftest import Trained
 from tests.integration.in_process import assert_refused, llmperf
@@ -54,10 +56,22 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def csr(tmp_path: Path) -> Path:
     """A sparse product under another name: no dataset has it."""
+    return write_csr(tmp_path)
+
+
+def write_csr(folder: Path) -> Path:
     text = (KERNELS / "csr_spmv.cl").read_text(encoding="utf-8")
-    path = tmp_path / "product.cl"
+    path = folder / "product.cl"
     path.write_text(text.replace("csr_spmv", "product"), encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="module")
+def analysed(cpu: DeviceRef, tmp_path_factory: pytest.TempPathFactory) -> Kernel:
+    """The sparse product with the analysis that ``collect`` would make: ten seconds of a processor."""
+    path = write_csr(tmp_path_factory.mktemp("analysed"))
+    (kernel,) = analyse_corpus(read_sources([path]), cpu, num_children=1).kernels
+    return kernel
 
 
 def taken(warnings: list[str]) -> dict[str, float]:
@@ -67,10 +81,9 @@ def taken(warnings: list[str]) -> dict[str, float]:
 
 
 def test_missing_arguments_are_those_that_collect_plans(
-    cpu: DeviceRef, trained: Trained, csr: Path
+    analysed: Kernel, trained: Trained, csr: Path
 ) -> None:
-    model = api.load_model(trained.run)
-    (kernel,) = analyse_corpus(read_sources([csr]), cpu, num_children=1).kernels
+    model, kernel = api.load_model(trained.run), analysed
     device = next(iter(model._run.devices.values()))
     config = PlanConfig(samples_per_kernel=8)
     planned = plan_configs(kernel, device_class_of(device), config, kernel.analysis)
@@ -92,8 +105,13 @@ def test_missing_arguments_are_those_that_collect_plans(
     assert any("made by an earlier prediction" in text for text in again["warnings"])
 
 
-def test_given_arguments_lead_the_others(cpu: DeviceRef, trained: Trained, csr: Path) -> None:
+def test_given_arguments_lead_the_others(
+    analysed: Kernel, trained: Trained, csr: Path, tmp_path: Path
+) -> None:
     model = api.load_model(trained.run)
+    assert analysed.analysis is not None
+    kept = AnalysisCache(tmp_path / "state" / "llmperf" / "analyses")
+    kept.write(analysed.kernel_id, analysed.analysis)
     by_scalar = taken(model.predict(csr, **SIZES, args={"num_offsets": 1001})["warnings"])
     assert by_scalar["row_offsets"] == 1001
     assert by_scalar["y"] == 1000
