@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from llmperf_common.parquet_footer import column_chunks
+
 MAX_RATIO = 64
 """Of unfolded to packed bytes, where they are many. Our own tables have up to 30."""
 ALWAYS_ALLOWED_BYTES = 256 * 2**20
@@ -42,24 +44,18 @@ def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | Non
         raise ValueError(
             f"it has {facts.num_row_groups} row groups of {facts.num_columns} columns: no table of ours has"
         )
-    wanted = [
-        number
-        for number in range(facts.num_columns)
-        if columns is None or file.schema.column(number).path.split(".", 1)[0] in columns
-    ]
     num_bytes = 0
     texts: dict[str, int] = {}
-    for group in range(facts.num_row_groups):
-        row_group = facts.row_group(group)
-        for number in wanted:
-            chunk = row_group.column(number)
-            if min(chunk.num_values, chunk.total_uncompressed_size) < 0:
-                raise ValueError("a column of it has less than no values")
-            num_bytes += chunk.num_values * _VALUE_BYTES
-            if chunk.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
-                most_in_it = chunk.num_values * max(1, chunk.total_uncompressed_size)
-                texts[chunk.path_in_schema] = texts.get(chunk.path_in_schema, 0) + most_in_it
-            num_bytes = _within(num_bytes, most)
+    for chunk in column_chunks(memoryview(data)):
+        if columns is not None and chunk.path.split(".", 1)[0] not in columns:
+            continue
+        if min(chunk.num_values, chunk.uncompressed_bytes) < 0:
+            raise ValueError("a column of it has less than no values")
+        num_bytes += chunk.num_values * _VALUE_BYTES
+        if chunk.is_text:
+            most_in_it = chunk.num_values * max(1, chunk.uncompressed_bytes)
+            texts[chunk.path] = texts.get(chunk.path, 0) + most_in_it
+        num_bytes = _within(num_bytes, most)
     # A column whose texts cannot be too much, even if each of its values were all that it has, need not be looked at.
     for path, most_in_it in texts.items():
         if most_in_it > most // 8:
