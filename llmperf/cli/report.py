@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -219,13 +218,15 @@ def _named(location: str | Path) -> str:
 
 def _evaluation_view(directory: Path, dataset: DatasetView | None) -> EvaluationView:
     import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
 
     from llmperf.html_report import EvaluationView  # noqa: PLC0415
+    from trainer.data.foreign_files import read_json_value, read_table  # noqa: PLC0415
 
     try:
-        predictions = pq.read_table(directory / _PREDICTIONS)
-        metrics: dict[str, Any] = json.loads((directory / "metrics.json").read_text("utf-8"))
+        predictions = read_table(directory / _PREDICTIONS)
+        metrics = read_json_value(directory / "metrics.json")
+        if not isinstance(metrics, dict):
+            raise ValueError("metrics.json holds no object")
     except (OSError, ValueError, pa.ArrowException) as error:
         raise CommandError(
             Exit.BAD_INPUT,

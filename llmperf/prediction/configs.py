@@ -98,6 +98,9 @@ def _rows(content: bytes, where: str) -> Rows:
             return _csv_rows(text, where)
 
 
+_TOO_DEEP = "it is nested too deeply: give one flat JSON object a launch"
+
+
 def _line_rows(text: str, where: str) -> Rows:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
@@ -107,6 +110,8 @@ def _line_rows(text: str, where: str) -> Rows:
                 raise BadInput(
                     f"{where}, line {number}: {error.msg} (column {error.colno}): write one JSON object a line"
                 ) from None
+            except RecursionError:
+                raise BadInput(f"{where}, line {number}: {_TOO_DEEP}") from None
 
 
 def _array_rows(text: str, where: str) -> Rows:
@@ -116,6 +121,8 @@ def _array_rows(text: str, where: str) -> Rows:
         raise BadInput(
             f"{where}, line {error.lineno}: {error.msg} (column {error.colno}): mend the JSON array"
         ) from None
+    except RecursionError:
+        raise BadInput(f"{where}: {_TOO_DEEP}") from None
     for number, entry in enumerate(entries, start=1):
         yield f"entry {number}", _mapping(entry, f"{where}, entry {number}")
 
@@ -190,7 +197,7 @@ def _from_columns(row: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(given, str):
         try:
             given = json.loads(given)
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, RecursionError):
             return values  # refused as no object, with what stands there
     if isinstance(given, list):  # Arrow's map
         given = dict(given)

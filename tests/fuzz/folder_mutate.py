@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import json
 import os
@@ -93,7 +94,7 @@ def _changed(value: Any, draw: random.Random) -> Any:
             case 1:
                 value[draw.choice(("x", "", "../x", key + "_"))] = value.pop(key)
             case 2:
-                value["unknown"] = draw.choice(_ODD)
+                value["unknown"] = _odd(draw)
             case _:
                 value[key] = _changed(value[key], draw)
         return value
@@ -105,7 +106,7 @@ def _changed(value: Any, draw: random.Random) -> Any:
             case 1:
                 value.insert(at, value[at])
             case 2:
-                value.append(draw.choice(_ODD))
+                value.append(_odd(draw))
             case _:
                 value[at] = _changed(value[at], draw)
         return value
@@ -113,7 +114,12 @@ def _changed(value: Any, draw: random.Random) -> Any:
         return draw.choice(
             (-value, value + 1, value * 10**6, value - 1, float(value), str(value), [value])
         )
-    return draw.choice(_ODD)
+    return _odd(draw)
+
+
+def _odd(draw: random.Random) -> Any:
+    """Return an odd value; a copy, for a mutant must not depend on those before it."""
+    return copy.deepcopy(draw.choice(_ODD))
 
 
 def kind_of(path: Path, draw: random.Random) -> None:

@@ -16,7 +16,6 @@ Every key but the ones inside a timing, an analysis or a behaviour may be left o
 from __future__ import annotations
 
 import fnmatch
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,13 @@ from pydantic import Field
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.config import ConfigError, Node
+from llmperf_common.foreign_json import parse_json
 from llmperf_common.ids import content_id
+from llmperf_common.plain_files import UnfitFileError, read_plain
 from llmperf_common.records import Device
 from llmperf_common.store.analysis_rows import analysis_from_row
+
+_MAX_BYTES = 256 * 2**20
 
 
 class Action(StrEnum):
@@ -185,9 +188,11 @@ def read_replay_file(path: Path) -> ReplayFile:
         ValueError: It cannot be read, is no JSON, or has an unknown key or bad value; names file and key.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = parse_json(read_plain(path, max_bytes=_MAX_BYTES))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
+    except UnfitFileError as error:
+        raise ValueError(str(error)) from None
     except ValueError as error:
         raise ValueError(f"{path}: no JSON: {error}") from None
     if not isinstance(values, dict):
