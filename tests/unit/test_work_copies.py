@@ -34,6 +34,10 @@ def floats(tally: Counter[str]) -> dict[str, int]:
         ("fma(a[i], 2.0f, 1.0f)", {"fp32_ops": 2}),
         ("-a[i]", {}),
         ("1.0f / 16777216.0f", {}),
+        ("a[i] / 1.0f", {}),
+        ("a[i] * (1.0f)", {}),
+        ("1.0f / a[i]", {"fp32_ops": 1, "special_ops": 1}),
+        ("a[i] / 1.5f", {"fp32_ops": 1, "special_ops": 1}),
         ("native_exp(a[i]) + sqrt(a[i])", {"fp32_ops": 1, "special_ops": 2}),
         ("dot((float4)(a[i]), (float4)(1.0f))", {"fp32_ops": 7}),
         ("a[i] < 1.0f ? 1.0f : 2.0f", {}),
@@ -41,6 +45,12 @@ def floats(tally: Counter[str]) -> dict[str, int]:
 )
 def test_operations_of_expressions(expression: str, expected: dict[str, int]) -> None:
     assert floats(tally_of(f"a[i] = {expression};")) == expected
+
+
+def test_an_assignment_that_divides_by_1_is_an_access_and_no_operation() -> None:
+    tally = tally_of("a[i] /= 1.0f;")
+    assert floats(tally) == {}
+    assert (tally["global_loads"], tally["global_stores"]) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ between private variables, logical operators and conversions are nothing; a vect
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _BINARY, _COMPOUND_ASSIGN, _SIZEOF, _TYPE_REF = 114, 115, 136, 43
 _ASSIGN, _COMMA = 22, 33
 _DIVISIONS = frozenset({4, 5, 24, 25})
+_SCALINGS = frozenset({3, 4, 23, 24})
+_ONE = re.compile(rb"\(*1(?:\.0*)?[fFuUlL]*\)*")
 _COMPARISONS = frozenset(range(10, 17))
 _LOGICAL = frozenset({20, 21})
 _STEPS = frozenset({1, 2, 3, 4})
@@ -73,7 +76,8 @@ class Costs:
         if kind == CALL:
             self._call(cursor, block)
         elif kind == _COMPOUND_ASSIGN:
-            self._operation(self.operator(cursor), self._type(children[0]), block)
+            if not self._is_nothing(self.operator(cursor), children[1]):
+                self._operation(self.operator(cursor), self._type(children[0]), block)
             self._place(children[0], block, f"{_LOAD}_{_STORE}")
             self._descend(children[1], block)
         elif kind == _BINARY:
@@ -98,10 +102,17 @@ class Costs:
             return  # the compiler's work
         if which in _COMPARISONS:
             block.tally["int_ops"] += _lanes(self._type(children[0]))
-        elif which not in _LOGICAL and which != _COMMA:
+        elif which not in _LOGICAL and which != _COMMA and not self._is_nothing(which, children[1]):
             self._operation(which, self._type(cursor), block)
         for child in children:
             self._descend(child, block)
+
+    def _is_nothing(self, which: int, right: Any) -> bool:
+        """Whether it divides or multiplies by a literal 1, which no compiler leaves in."""
+        if which not in _SCALINGS or not _is_literal(right):
+            return False
+        start, end = text_range(right)
+        return _ONE.fullmatch(self._raw[start:end].strip()) is not None
 
     def _unary(self, cursor: Any, child: Any, block: Block) -> None:
         which = operator(cursor)
