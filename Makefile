@@ -19,7 +19,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 .PHONY: demo test nightly slow chaos fuzz lint format docs clean clean-demo install
 
 demo: install
-	$(BIN)/python -m workers.device.provide
+	$(BIN)/python -m workers.discovery.provide
 	$(BIN)/llmperf collect --corpus kernels --out $(DEMO)/data --device cpu --preset demo
 	$(BIN)/llmperf dataset verify $(DEMO)/data
 	$(BIN)/llmperf train --data $(DEMO)/data --preset gbdt --out $(DEMO)/model --set train.overwrite=true
@@ -29,14 +29,14 @@ demo: install
 	$(BIN)/python -m llmperf.demo $(DEMO)
 
 test: install
-	$(BIN)/python -m workers.device.provide $(RUNTIME) $(PYTEST) -m "$(TESTS)" --numprocesses 3 $(BY_FILE)
+	$(BIN)/python -m workers.discovery.provide $(RUNTIME) $(PYTEST) -m "$(TESTS)" --numprocesses 3 $(BY_FILE)
 
 nightly: install
 	$(MAKE) test RUNTIME=--intel
-	$(BIN)/python -m workers.device.provide $(PYTEST) -m nightly --numprocesses 2 $(BY_FILE) --timeout 1800
+	$(BIN)/python -m workers.discovery.provide $(PYTEST) -m nightly --numprocesses 2 $(BY_FILE) --timeout 1800
 
 slow: install
-	$(BIN)/python -m workers.device.provide $(PYTEST) -m "slow and not nightly" --numprocesses 2 $(BY_FILE) --timeout 1800
+	$(BIN)/python -m workers.discovery.provide $(PYTEST) -m "slow and not nightly" --numprocesses 2 $(BY_FILE) --timeout 1800
 
 chaos: install
 	$(BIN)/python -m tests.simulation --schedules 100000 --processes 2 --seed 0

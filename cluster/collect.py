@@ -14,25 +14,25 @@ from pathlib import Path
 from typing import Protocol
 
 from cluster.config import ClusterCollectConfig
-from cluster.homes import SQLITE
-from cluster.pool import ActorPool, SeatState
-from cluster.reports import ActorSpec, FailureKind
-from cluster.runtime import Runtime
-from cluster.seats import Seat
+from cluster.ledger.homes import SQLITE
+from cluster.pool.pool import ActorPool, SeatState
+from cluster.pool.reports import ActorSpec, FailureKind
+from cluster.pool.runtime import Runtime
+from cluster.pool.seats import Seat
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.records import Device
-from llmperf_common.store.filesystem import Filesystem, StoreError
-from llmperf_common.store.manifest import latest_manifest
-from llmperf_common.store.run import read_run
-from workers.corpus import Corpus
-from workers.device_worker import Control
-from workers.doubtful_builds import NothingCompilesError
-from workers.joining import join_plan
-from workers.loop_interfaces import StopReason
-from workers.plan import Plan
-from workers.run_children import DeviceLostError
-from workers.summary import CollectSummary, summarise
+from llmperf_common.store.files.filesystem import Filesystem, StoreError
+from llmperf_common.store.manifests.manifest import latest_manifest
+from llmperf_common.store.manifests.run import read_run
+from workers.collect.device_worker import Control
+from workers.collect.joining import join_plan
+from workers.collect.loop_interfaces import StopReason
+from workers.collect.summary import CollectSummary, summarise
+from workers.corpus.read import Corpus
+from workers.execution.doubtful_builds import NothingCompilesError
+from workers.plan.plan import Plan
+from workers.sandbox.run_children import DeviceLostError
 
 _POLL_S = 0.25
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from llmperf.prediction.model import Launch, Model, Size
     from llmperf.prediction.record import Prediction
     from llmperf.progress import LineProgress
-    from llmperf_common.store.reader import Dataset
-    from llmperf_common.store.verify import VerifyReport
+    from llmperf_common.store.tables.reader import Dataset
+    from llmperf_common.store.upkeep.verify import VerifyReport
     from trainer.evaluation.evaluate import EvaluationSummary
     from trainer.launch.job import TrainJob
     from trainer.life.train import RunSummary
@@ -48,7 +48,7 @@ def open_dataset(path: str | Path) -> Dataset:
     Raises:
         StoreError: There is no dataset, or it is damaged.
     """
-    from llmperf_common.store.reader import open_dataset as open_  # noqa: PLC0415
+    from llmperf_common.store.tables.reader import open_dataset as open_  # noqa: PLC0415
 
     return open_(path)
 
@@ -61,7 +61,7 @@ def verify(path: str | Path) -> VerifyReport:
     Args:
         path: its folder, or ``s3://BUCKET/PREFIX``.
     """
-    from llmperf_common.store.verify import verify as verify_  # noqa: PLC0415
+    from llmperf_common.store.upkeep.verify import verify as verify_  # noqa: PLC0415
 
     return verify_(path)
 

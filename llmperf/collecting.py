@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from cluster.config import ClusterCollectConfig
     from llmperf.progress import ProgressOption
     from llmperf_common.config import Node
-    from workers.device.find import DeviceReport
+    from workers.collect.device_worker import Control
+    from workers.collect.summary import CollectSummary
     from workers.device.interface import DeviceRef
-    from workers.device_worker import Control
-    from workers.summary import CollectSummary
+    from workers.discovery.find import DeviceReport
 
 SourcePath = str | os.PathLike[str]
 Overrides = Mapping[str, Any] | Sequence[str]
@@ -82,14 +82,14 @@ def collect(
         StoreError: ``out`` cannot be used (``ForeignRunError``: it holds the dataset of another run).
     """
     check_memory_limit()
-    from cluster.homes import kept_beside, ledger_home  # noqa: PLC0415
+    from cluster.ledger.homes import kept_beside, ledger_home  # noqa: PLC0415
     from llmperf.cli.console import say  # noqa: PLC0415
     from llmperf.progress import observers  # noqa: PLC0415
-    from llmperf_common.store.location import open_filesystem  # noqa: PLC0415
-    from workers.collect import collect as collect_  # noqa: PLC0415
+    from llmperf_common.store.files.location import open_filesystem  # noqa: PLC0415
+    from workers.collect.collect import collect as collect_  # noqa: PLC0415
+    from workers.collect.device_worker import Control as Control_  # noqa: PLC0415
     from workers.config import CollectConfig  # noqa: PLC0415
-    from workers.corpus import read_sources  # noqa: PLC0415
-    from workers.device_worker import Control as Control_  # noqa: PLC0415
+    from workers.corpus.read import read_sources  # noqa: PLC0415
 
     values = _values(samples_per_kernel, strategies, seed, max_time, max_failures)
     settings = _settings(CollectConfig, preset, config, values, overrides)
@@ -160,20 +160,20 @@ def collect_on_cluster(
     check_memory_limit()
     from cluster.collect import collect_on_cluster as collect_  # noqa: PLC0415
     from cluster.config import ClusterCollectConfig  # noqa: PLC0415
-    from cluster.homes import kept_beside, ledger_home  # noqa: PLC0415
+    from cluster.ledger.homes import kept_beside, ledger_home  # noqa: PLC0415
     from llmperf.progress import cluster_observer  # noqa: PLC0415
     from llmperf_common.extras import require  # noqa: PLC0415
-    from llmperf_common.store.location import local_folder, open_filesystem  # noqa: PLC0415
-    from workers.corpus import read_sources  # noqa: PLC0415
-    from workers.device_worker import Control as Control_  # noqa: PLC0415
+    from llmperf_common.store.files.location import local_folder, open_filesystem  # noqa: PLC0415
+    from workers.collect.device_worker import Control as Control_  # noqa: PLC0415
+    from workers.corpus.read import read_sources  # noqa: PLC0415
 
     require("ray", "cluster")
     values = _values(samples_per_kernel, strategies, seed, max_time, max_failures)
     settings = _settings(ClusterCollectConfig, preset, config, values, overrides)
     selector, settings = _checked_selectors(device, settings)
-    from cluster.ray_runtime import RayMeter, connected  # noqa: PLC0415
-    from cluster.seat_board import SeatBoard  # noqa: PLC0415
-    from cluster.seat_metrics import SeatMetrics  # noqa: PLC0415
+    from cluster.ray.runtime import RayMeter, connected  # noqa: PLC0415
+    from cluster.telemetry.seat_board import SeatBoard  # noqa: PLC0415
+    from cluster.telemetry.seat_metrics import SeatMetrics  # noqa: PLC0415
 
     folder = local_folder(out)
     where = str(out) if folder is None else str(folder.absolute())
@@ -220,7 +220,7 @@ def device_ref(
     Raises:
         CommandError: There is none, or the name is no selector.
     """
-    from workers.device.find import NoDevice, choose  # noqa: PLC0415
+    from workers.discovery.find import NoDevice, choose  # noqa: PLC0415
 
     try:
         ref = choose(device, report, tell=tell or (lambda _line: None))

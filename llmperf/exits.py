@@ -20,8 +20,8 @@ from types import FrameType, TracebackType
 from typing import NoReturn
 
 from llmperf_common.errors import Exit, LlmperfError
+from llmperf_common.files.visible import visible_lines
 from llmperf_common.masking import masked
-from llmperf_common.visible import visible_lines
 
 __all__ = [
     "CommandError",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmperf.exits import CommandError, Exit
-from llmperf_common.outputs import OutputTaken, is_folder
+from llmperf_common.files.outputs import OutputTaken, is_folder
 
 _PACKAGE = Path(__file__).resolve().parent
 _PLACES = (_PACKAGE / "kernels", _PACKAGE.parent / "kernels")

@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from cluster.observing import SilentClusterObserver
+from cluster.telemetry.observing import SilentClusterObserver
 from llmperf_common.config import ConfigError
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.records import Device, TaskResult
-from workers.observers import SilentObserver, statuses_of
+from workers.collect.observers import SilentObserver, statuses_of
 
 if TYPE_CHECKING:
     from cluster.collect import ClusterObserver
-    from cluster.pool import ActorPool
+    from cluster.pool.pool import ActorPool
     from llmperf_common.ledger.protocol import Lease
-    from workers.device_worker import RunStart
-    from workers.loop_interfaces import LoopObserver
-    from workers.plan import Plan, Task
+    from workers.collect.device_worker import RunStart
+    from workers.collect.loop_interfaces import LoopObserver
+    from workers.plan.plan import Plan, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

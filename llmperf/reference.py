@@ -24,20 +24,20 @@ import typer.main
 from pydantic.fields import FieldInfo
 
 from cluster.config import ClusterConfig, NodePool
-from cluster.metrics import METRICS, TAGS
+from cluster.telemetry.metrics import METRICS, TAGS
 from llmperf.cli.main import app
 from llmperf.cli.shared_options import SHARED
 from llmperf.exits import CommandError, Exit, run_guarded
 from llmperf.reference_api import api_page
 from llmperf_common.config import Node, preset_names
 from llmperf_common.failures import FAILURE_MEANINGS, OK_STATUS, RETRY_RULES, FailureCode, Retry
+from llmperf_common.features.static_feature_names import STATIC_FEATURES
 from llmperf_common.records import Access, ArgumentKind, Regime, StopReason, Strategy
 from llmperf_common.schemas import SCHEMA_VERSION, TABLES
-from llmperf_common.static_feature_names import STATIC_FEATURES
 from trainer.config import TrainConfig
 from trainer.evaluation.scoring import PREDICTIONS
+from workers.collect.events import EVENT_KINDS, ON_EVERY_LINE
 from workers.config import CollectConfig
-from workers.events import EVENT_KINDS, ON_EVERY_LINE
 
 _NOTE = "<!-- Written by `make docs` from the code. Do not edit: a test compares it. -->"
 
@@ -222,7 +222,7 @@ def _schema() -> Iterator[str]:
     yield "## `manifest-*.json`"
     yield ""
     yield "One JSON object. The list of shards is that of its `segments`, in their order, and then its own `shards`;"
-    yield "`llmperf_common.store.manifest.latest_manifest(open_filesystem(DIR)).shards` is the whole list."
+    yield "`llmperf_common.store.manifests.manifest.latest_manifest(open_filesystem(DIR)).shards` is the whole list."
     yield ""
     yield from _table(("field", "meaning"), _MANIFEST_FIELDS)
     for table, schema in TABLES.items():

@@ -17,13 +17,13 @@ from llmperf.prediction import model
 from llmperf.prediction.model import Launch, Model
 from llmperf.prediction.record import Prediction
 from llmperf_common.errors import LlmperfError
-from llmperf_common.store.problems import Problem
-from llmperf_common.store.reader import Dataset
-from llmperf_common.store.stats import DatasetStats
-from llmperf_common.store.verify import VerifyCounts, VerifyReport
+from llmperf_common.store.tables.reader import Dataset
+from llmperf_common.store.tables.stats import DatasetStats
+from llmperf_common.store.upkeep.problems import Problem
+from llmperf_common.store.upkeep.verify import VerifyCounts, VerifyReport
 from trainer.evaluation.evaluate import EvaluationSummary
 from trainer.life.train import RunSummary
-from workers.summary import CollectSummary
+from workers.collect.summary import CollectSummary
 
 RESULTS: tuple[type, ...] = (
     CollectSummary,
@@ -44,21 +44,21 @@ ERRORS = (
     "llmperf.exits.CommandError",
     "llmperf_common.config.ConfigError",
     "llmperf_common.extras.MissingExtra",
-    "llmperf_common.store.filesystem.StoreError",
-    "llmperf_common.store.run.ForeignRunError",
+    "llmperf_common.store.files.filesystem.StoreError",
+    "llmperf_common.store.manifests.run.ForeignRunError",
     "llmperf_common.ledger.protocol.LedgerAwayError",
-    "llmperf_common.splits.SplitError",
-    "workers.corpus_files.CorpusError",
-    "workers.parse_pool.ParserError",
-    "workers.run_children.DeviceLostError",
-    "workers.device.gpu_lock.GpuTakenError",
-    "llmperf_common.plain_files.UnfitFileError",
-    "llmperf_common.features.UnknownFeatureError",
-    "workers.doubtful_builds.NothingCompilesError",
+    "llmperf_common.statistics.splits.SplitError",
+    "workers.corpus.files.CorpusError",
+    "workers.source.parse_pool.ParserError",
+    "workers.sandbox.run_children.DeviceLostError",
+    "workers.device.nvidia.gpu_lock.GpuTakenError",
+    "llmperf_common.files.plain_files.UnfitFileError",
+    "llmperf_common.features.features.UnknownFeatureError",
+    "workers.execution.doubtful_builds.NothingCompilesError",
     "cluster.collect.ManyHostsError",
-    "cluster.runtime.ClusterAddressError",
-    "cluster.redis_connection.LedgerUrlError",
-    "llmperf_common.outputs.OutputTaken",
+    "cluster.pool.runtime.ClusterAddressError",
+    "cluster.ledger.redis_connection.LedgerUrlError",
+    "llmperf_common.files.outputs.OutputTaken",
     "trainer.errors.RunExists",
     "trainer.errors.BadInput",
     "trainer.errors.SeenRows",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmperf_common.failures import OK_STATUS
-from llmperf_common.foreign_json import parse_json
+from llmperf_common.files.foreign_json import parse_json
 from llmperf_common.ledger.looking import LedgerView, class_ranges
 from llmperf_common.ledger.protocol import WorkerReport
 

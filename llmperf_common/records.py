@@ -12,8 +12,8 @@ from enum import StrEnum
 
 from llmperf_common.analysis import Analysis, Contents
 from llmperf_common.failures import Failure
+from llmperf_common.features.work import Work
 from llmperf_common.ids import sample_id
-from llmperf_common.work import Work
 
 
 class ArgumentKind(StrEnum):
@@ -132,7 +132,7 @@ class Signature:
 
     ``dims`` is the number of NDRange dimensions it asks for (1 to 3); ``required_local_size`` the
     ``reqd_work_group_size`` attribute or None; ``static_features`` are those of
-    ``workers/signature.py``, combined with the launch by ``llmperf_common/features.py``.
+    ``workers/source/signature.py``, combined with the launch by ``llmperf_common/features/features.py``.
     """
 
     arguments: tuple[Argument, ...]
@@ -171,7 +171,7 @@ class Kernel:
 class LaunchArgument:
     """One argument of a launch config: ``elements`` for buffers, ``value`` for scalars.
 
-    ``contents`` is None for what ``workers/inputs.py`` fills by type alone.
+    ``contents`` is None for what ``workers/plan/inputs.py`` fills by type alone.
     """
 
     position: int

@@ -10,8 +10,8 @@ import dataclasses
 
 import pyarrow as pa
 
-from llmperf_common.static_feature_names import STATIC_FEATURES
-from llmperf_common.work import Work
+from llmperf_common.features.static_feature_names import STATIC_FEATURES
+from llmperf_common.features.work import Work
 
 SCHEMA_VERSION = 6
 

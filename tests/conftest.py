@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.wheel import build_wheel
+from tests.support.wheel import build_wheel
 
 # Read once, when pyopencl is first imported. Its cache fails with Intel's runtime, and a cached binary is no build.
 os.environ.setdefault("PYOPENCL_NO_CACHE", "1")

@@ -9,7 +9,11 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from llmperf_common.config import Node, load_config
-from llmperf_common.splits import DEFAULT_HELD_OUT_SHARE, DEFAULT_PUBLIC_SUITES, SplitKind
+from llmperf_common.statistics.splits import (
+    DEFAULT_HELD_OUT_SHARE,
+    DEFAULT_PUBLIC_SUITES,
+    SplitKind,
+)
 from trainer.regressor_config import (
     CheckpointConfig,
     LogConfig,

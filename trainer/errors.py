@@ -4,7 +4,7 @@
 
     LlmperfError                   (llmperf_common.errors)
     +-- ConfigError                (llmperf_common.config; exit 2)
-    |   +-- OutputTaken            (llmperf_common.outputs) the output folder holds what this command did not write
+    |   +-- OutputTaken            (llmperf_common.files.outputs) the output folder holds what this command did not write
     |       +-- RunExists          the output folder holds another run
     +-- BadInput                   a kernel, argument, size, device, run or dataset that cannot be used (exit 3)
     |   +-- SeenRows               rows of families trained on, without leave to score them
@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 from llmperf_common.errors import Exit, LlmperfError
-from llmperf_common.outputs import OutputTaken
+from llmperf_common.files.outputs import OutputTaken
 
 
 class RunExists(OutputTaken):

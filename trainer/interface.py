@@ -27,7 +27,7 @@ class Rows:
     """Launch configs to predict, as numbers and as the tables they came from.
 
     Attributes:
-        features: shape (n, f), the columns of ``llmperf_common.features.feature_names()``.
+        features: shape (n, f), the columns of ``llmperf_common.features.features.feature_names()``.
         samples: n rows with at least ``global_size, local_size, args`` (schema ``SAMPLES``).
         kernels: kernels rows with at least ``name, source, args, build, device_class`` (schema
             ``KERNELS``); models that read text take the source from here, and must say so where it is

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.shipped_model import Errors, Mask, errors, parts_scored, predictions
-from llmperf_common.splits import Part
+from benchmarks.models.shipped_model import Errors, Mask, errors, parts_scored, predictions
+from llmperf_common.statistics.splits import Part
 from trainer.data.dataset import TrainingData, load_data
 from trainer.data.parts import row_parts
 from trainer.run.loaded import load_run

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-from cluster.observing import lines_of
-from cluster.pool import ActorPool
+from cluster.pool.pool import ActorPool
+from cluster.telemetry.observing import lines_of
 from llmperf.cli.console import say
 from llmperf.cli.progress import done_before
 from llmperf.progress import PoolProgress
 from llmperf_common.records import Device
-from workers.plan import Plan
+from workers.plan.plan import Plan
 
 _LINE_INTERVAL_S = 30.0
 _SEATS_SHOWN = 16

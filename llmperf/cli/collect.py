@@ -12,7 +12,7 @@ from llmperf.cli.ledger_option import SQLITE, LedgerFile, ledger_of
 from llmperf.exits import CommandError, Exit
 
 if TYPE_CHECKING:
-    from workers.summary import CollectSummary
+    from workers.collect.summary import CollectSummary
 
 
 def collect(
@@ -118,7 +118,7 @@ def collect(
 
     collecting.check_memory_limit()  # before what comes with large libraries
     from llmperf.cli.progress import interrupts_to  # noqa: PLC0415
-    from workers.device_worker import Control  # noqa: PLC0415
+    from workers.collect.device_worker import Control  # noqa: PLC0415
 
     run = collecting.collect_on_cluster if cluster else collecting.collect
     control = Control()
@@ -150,7 +150,7 @@ def _names(given: list[str] | None) -> list[str] | None:
 
 
 def _finish(summary: CollectSummary) -> None:
-    from workers.loop_interfaces import StopReason  # noqa: PLC0415
+    from workers.collect.loop_interfaces import StopReason  # noqa: PLC0415
 
     failures = ", ".join(f"{code} {n:,}" for code, n in sorted(summary.failures_by_code.items()))
     say(

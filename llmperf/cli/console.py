@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any
 
+from llmperf_common.files.visible import visible, visible_json, visible_lines
 from llmperf_common.masking import masked
-from llmperf_common.visible import visible, visible_json, visible_lines
 
 _PACKAGES = ("llmperf", "llmperf_common", "workers", "cluster", "trainer")
 _LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"

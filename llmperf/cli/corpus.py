@@ -17,7 +17,7 @@ from llmperf.exits import CommandError, Exit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workers.corpus_parquet import Corpus
+    from workers.corpus.parquet import Corpus
 
 app = typer.Typer(
     cls=Group,
@@ -73,7 +73,7 @@ def build(
     ] = None,
 ) -> None:
     """Read sources, find their kernels, signatures, features and families, and write a corpus."""
-    from workers.corpus import read_sources, write_corpus  # noqa: PLC0415
+    from workers.corpus.read import read_sources, write_corpus  # noqa: PLC0415
 
     if device is not None and not analyse:
         raise CommandError(Exit.USAGE, "--device says where --analyse works: give both")
@@ -95,7 +95,7 @@ def build(
 
 def _check_out(out: Path, sources: Sequence[Path]) -> None:
     """Refuse to write over what is no corpus, before the work and not after it."""
-    from workers.corpus_parquet import corpus_to_write  # noqa: PLC0415
+    from workers.corpus.parquet import corpus_to_write  # noqa: PLC0415
 
     if out.resolve() in [source.resolve() for source in sources]:
         raise CommandError(
@@ -106,9 +106,9 @@ def _check_out(out: Path, sources: Sequence[Path]) -> None:
 
 def _analysed(corpus: Corpus, device: str, out: Path) -> Corpus:
     from llmperf.collecting import device_ref  # noqa: PLC0415
-    from workers.analyse_ahead import analyse_corpus  # noqa: PLC0415
-    from workers.device.find import DeviceReport, probe_for  # noqa: PLC0415
-    from workers.device.ownership import held_for_analysis  # noqa: PLC0415
+    from workers.discovery.find import DeviceReport, probe_for  # noqa: PLC0415
+    from workers.discovery.ownership import held_for_analysis  # noqa: PLC0415
+    from workers.execution.analyse_ahead import analyse_corpus  # noqa: PLC0415
 
     said_s = time.monotonic()
 
@@ -134,8 +134,8 @@ def stats(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Count what a corpus holds."""
-    from workers.corpus import read_sources  # noqa: PLC0415
-    from workers.corpus_stats import corpus_stats  # noqa: PLC0415
+    from workers.corpus.read import read_sources  # noqa: PLC0415
+    from workers.corpus.stats import corpus_stats  # noqa: PLC0415
 
     found = corpus_stats(read_sources([corpus]))
     if as_json:

@@ -12,7 +12,7 @@ from llmperf.cli.console import answer, answer_json, answer_table, say
 from llmperf.cli.paths import local_only
 from llmperf.cli.shared_options import Command, Group
 from llmperf.exits import CommandError, Exit
-from llmperf_common.store.location import local_folder
+from llmperf_common.store.files.location import local_folder
 
 app = typer.Typer(
     cls=Group,
@@ -30,7 +30,7 @@ _Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout
 @app.command(cls=Command, short_help="Check every promise of the format; exit 3 on a problem.")
 def verify(directory: _Directory, as_json: _Json = False) -> None:
     """Check every promise of the format: hashes, ids, exactly-once, glob = manifest. Exit 3 on a problem."""
-    from llmperf_common.store.verify import verify as verify_  # noqa: PLC0415
+    from llmperf_common.store.upkeep.verify import verify as verify_  # noqa: PLC0415
 
     report = verify_(directory)
     if as_json:
@@ -64,7 +64,7 @@ def repair_(
     Their files go to DIR/trash, nothing is deleted. Their tasks are free: the next `collect` does them again. A task that is
     there twice keeps the result that was published first. Exit 3 while collectors are at work.
     """
-    from llmperf_common.store.repair import repair  # noqa: PLC0415
+    from llmperf_common.store.upkeep.repair import repair  # noqa: PLC0415
 
     report = repair(directory, is_dry_run=dry_run)
     if as_json:
@@ -88,8 +88,8 @@ def repair_(
 @app.command(cls=Command, short_help="Count rows by status, regime, strategy and device.")
 def stats(directory: _Directory, as_json: _Json = False) -> None:
     """Count a dataset: rows by status, regime, strategy and device, and how long launches take."""
-    from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
-    from llmperf_common.store.stats import dataset_stats  # noqa: PLC0415
+    from llmperf_common.store.tables.reader import open_dataset  # noqa: PLC0415
+    from llmperf_common.store.tables.stats import dataset_stats  # noqa: PLC0415
 
     found = dataclasses.asdict(dataset_stats(open_dataset(directory)))
     if as_json:
@@ -101,8 +101,8 @@ def stats(directory: _Directory, as_json: _Json = False) -> None:
 @app.command(cls=Command)
 def card(directory: _Directory) -> None:
     """Write README.md and croissant.json anew from the manifest."""
-    from llmperf_common.store.card import write_card  # noqa: PLC0415
-    from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
+    from llmperf_common.store.tables.card import write_card  # noqa: PLC0415
+    from llmperf_common.store.tables.reader import open_dataset  # noqa: PLC0415
 
     dataset = open_dataset(directory)
     left = write_card(dataset.fs, dataset)
@@ -125,11 +125,11 @@ def merge(
 
     Of a device that several of them have, the best of each measured peak is kept; peaks more than 10 % apart are listed.
     """
-    from llmperf_common.families import assign_families  # noqa: PLC0415
-    from llmperf_common.outputs import is_folder  # noqa: PLC0415
-    from llmperf_common.store.card import write_card  # noqa: PLC0415
-    from llmperf_common.store.merge import merge as merge_  # noqa: PLC0415
-    from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
+    from llmperf_common.families.families import assign_families  # noqa: PLC0415
+    from llmperf_common.files.outputs import is_folder  # noqa: PLC0415
+    from llmperf_common.store.tables.card import write_card  # noqa: PLC0415
+    from llmperf_common.store.tables.reader import open_dataset  # noqa: PLC0415
+    from llmperf_common.store.upkeep.merge import merge as merge_  # noqa: PLC0415
 
     if len({_place(directory) for directory in directories}) < 2:
         raise CommandError(
@@ -170,7 +170,7 @@ def compact_(
     What is replaced stays for a day and as long as the last three versions list it; a later `compact` removes it. Exit 3 while
     collectors are at work.
     """
-    from llmperf_common.store.compact import CompactionTarget, compact  # noqa: PLC0415
+    from llmperf_common.store.upkeep.compact import CompactionTarget, compact  # noqa: PLC0415
 
     target = CompactionTarget(rows=target_rows, size_mib=target_mib)
     report = compact(directory, target=target)
@@ -196,9 +196,9 @@ def export(
     ] = "arrow",
 ) -> None:
     """Write the three tables as Arrow IPC or CSV files."""
-    from llmperf_common.store.export import ExportFormat  # noqa: PLC0415
-    from llmperf_common.store.export import export as export_  # noqa: PLC0415
-    from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
+    from llmperf_common.store.tables.export import ExportFormat  # noqa: PLC0415
+    from llmperf_common.store.tables.export import export as export_  # noqa: PLC0415
+    from llmperf_common.store.tables.reader import open_dataset  # noqa: PLC0415
 
     if format_ not in list(ExportFormat):
         raise CommandError(Exit.USAGE, f"--format {format_!r}: must be {' or '.join(ExportFormat)}")

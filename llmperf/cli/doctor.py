@@ -13,8 +13,8 @@ from llmperf.cli.console import answer, answer_json, say
 from llmperf.exits import Exit
 
 if TYPE_CHECKING:
-    from workers.device.gpu_state import GpuState
     from workers.device.interface import DeviceRef
+    from workers.device.nvidia.gpu_state import GpuState
 
 _EXTRAS = {
     "opencl": ("pyopencl",),
@@ -37,8 +37,8 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Say what is usable on this machine, what is not, and how to mend it."""
-    from workers.device.find import DeviceReport, NoDevice, choose, probe_all  # noqa: PLC0415
-    from workers.device.gpu_state import gpu_state  # noqa: PLC0415
+    from workers.device.nvidia.gpu_state import gpu_state  # noqa: PLC0415
+    from workers.discovery.find import DeviceReport, NoDevice, choose, probe_all  # noqa: PLC0415
 
     report: DeviceReport = probe_all(again=again, tell=say)
     states = [gpu_state(probed.device) if probed.device else None for probed in report.devices]

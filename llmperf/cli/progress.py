@@ -18,10 +18,10 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from llmperf.cli.console import is_quiet, say
 from llmperf.progress import CollectProgress, DeviceProgress
-from llmperf_common.visible import visible
+from llmperf_common.files.visible import visible
 
 if TYPE_CHECKING:
-    from workers.device_worker import Control, RunStart
+    from workers.collect.device_worker import Control, RunStart
 
 _LINE_INTERVAL_S = 60.0
 _MAX_SKIPPED_SHOWN = 5

@@ -13,7 +13,7 @@ import llmperf
 from llmperf.cli.console import say
 from llmperf.cli.paths import local_only
 from llmperf.exits import CommandError, Exit
-from llmperf_common.store.location import local_folder
+from llmperf_common.store.files.location import local_folder
 
 if TYPE_CHECKING:
     from llmperf.html_report import DatasetView, EvaluationView, KernelChoice, Stamp
@@ -91,7 +91,7 @@ def write_page(
         report_to_write,
         write_report,
     )
-    from llmperf_common.store.location import local_folder  # noqa: PLC0415
+    from llmperf_common.store.files.location import local_folder  # noqa: PLC0415
 
     report_to_write(out)  # before the work, not only after it
     choice = choice or KernelChoice()
@@ -175,14 +175,14 @@ def _no_kernels_here(choice: KernelChoice, what: str) -> None:
 
 def _report_corpus(path: Path, out: Path, stamp: Stamp) -> None:
     from llmperf.html_report import CorpusView, write_corpus_report  # noqa: PLC0415
-    from workers.corpus import read_corpus  # noqa: PLC0415
+    from workers.corpus.read import read_corpus  # noqa: PLC0415
 
     write_corpus_report(CorpusView(corpus=read_corpus(path), title=path.name), out=out, stamp=stamp)
 
 
 def _dataset_view(directory: str) -> DatasetView:
     from llmperf.html_report import DatasetView  # noqa: PLC0415
-    from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
+    from llmperf_common.store.tables.reader import open_dataset  # noqa: PLC0415
 
     dataset = open_dataset(directory)
     run = dataset.run

@@ -74,11 +74,11 @@ def status(
 def _read(directory: str, ledger: str | None) -> dict[str, Any]:
     from llmperf.run_state import Published, run_state  # noqa: PLC0415
     from llmperf_common.failures import OK_STATUS  # noqa: PLC0415
-    from llmperf_common.store.filesystem import StoreError  # noqa: PLC0415
-    from llmperf_common.store.location import open_filesystem  # noqa: PLC0415
-    from llmperf_common.store.manifest import latest_manifest  # noqa: PLC0415
-    from llmperf_common.store.reader import open_dataset  # noqa: PLC0415
-    from llmperf_common.store.run import RUN_LOCK, read_run  # noqa: PLC0415
+    from llmperf_common.store.files.filesystem import StoreError  # noqa: PLC0415
+    from llmperf_common.store.files.location import open_filesystem  # noqa: PLC0415
+    from llmperf_common.store.manifests.manifest import latest_manifest  # noqa: PLC0415
+    from llmperf_common.store.manifests.run import RUN_LOCK, read_run  # noqa: PLC0415
+    from llmperf_common.store.tables.reader import open_dataset  # noqa: PLC0415
 
     fs = open_filesystem(directory)
     run = read_run(fs)
@@ -119,7 +119,7 @@ def _read(directory: str, ledger: str | None) -> dict[str, Any]:
 
 def _view_beside(directory: str, run: Any) -> Any:
     """Return what the SQLite ledger of a dataset says, None where it has none."""
-    from cluster.homes import sqlite_folder  # noqa: PLC0415
+    from cluster.ledger.homes import sqlite_folder  # noqa: PLC0415
     from llmperf.collecting import state_folder  # noqa: PLC0415
     from llmperf_common.ledger.holder import boot_clock_s  # noqa: PLC0415
     from llmperf_common.ledger.looking import class_ranges, look_at_sqlite  # noqa: PLC0415
@@ -156,7 +156,7 @@ def _runs(url: str, *, only: str | None = None) -> Any:
     from llmperf_common.extras import require  # noqa: PLC0415
 
     require("redis", "cluster")
-    from cluster.redis_runs import runs_on  # noqa: PLC0415
+    from cluster.ledger.redis_runs import runs_on  # noqa: PLC0415
 
     return runs_on(url, only=only)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmperf.run_state import is_complete
-from llmperf_common.visible import visible
+from llmperf_common.files.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -4,7 +4,7 @@ Owns ``llmperf report``'s page: tables in, HTML out, charts drawn here as inline
 nor define metrics. Imported only by the command that needs it, so that ``import llmperf`` stays light.
 """
 
-from llmperf.html_report.kernel_choice import UnknownKernelError
+from llmperf.html_report.kernel.choice import UnknownKernelError
 from llmperf.html_report.views import CorpusView, DatasetView, EvaluationView, KernelChoice, Stamp
 from llmperf.html_report.writer import (
     render_corpus_report,

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llmperf.html_report.quantities import Bools, Floats, Ints
+from llmperf.html_report.charts.quantities import Bools, Floats, Ints
 from llmperf.html_report.views import ArrowTable
 from llmperf_common.failures import OK_STATUS
 

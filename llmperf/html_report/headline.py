@@ -5,10 +5,10 @@ Owns the title of a dataset's and an evaluation's page.
 
 from __future__ import annotations
 
-from llmperf.html_report.dataset_facts import DatasetFacts
-from llmperf.html_report.evaluation_facts import EvaluationFacts
-from llmperf.html_report.markup import shorten
-from llmperf.html_report.quantities import count, counted
+from llmperf.html_report.charts.markup import shorten
+from llmperf.html_report.charts.quantities import count, counted
+from llmperf.html_report.dataset.facts import DatasetFacts
+from llmperf.html_report.evaluation.facts import EvaluationFacts
 
 _NAME_CHARS = 60
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from llmperf.html_report.markup import Html, escape, join, tag, void
+from llmperf.html_report.charts.markup import Html, escape, join, tag, void
 from llmperf.html_report.views import Stamp
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"

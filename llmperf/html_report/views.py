@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from llmperf_common.records import SentinelReading
 
 if TYPE_CHECKING:
-    from workers.corpus_parquet import Corpus
+    from workers.corpus.parquet import Corpus
 
 # pyarrow ships no types: its tables are `Any` to mypy, named here so that signatures stay readable.
 ArrowTable = Any

@@ -10,32 +10,32 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from llmperf.html_report.corpus_failures import failures_section as corpus_failures_section
-from llmperf.html_report.corpus_failures import macros_section
-from llmperf.html_report.corpus_families import families_section
-from llmperf.html_report.corpus_overview import overview_section as corpus_overview_section
-from llmperf.html_report.corpus_shape import shape_section
-from llmperf.html_report.dataset_checks import checks_section
-from llmperf.html_report.dataset_coverage import coverage_section
-from llmperf.html_report.dataset_facts import DatasetFacts, dataset_facts
-from llmperf.html_report.dataset_failures import failures_section
-from llmperf.html_report.dataset_noise import noise_section
-from llmperf.html_report.dataset_overview import overview_section
-from llmperf.html_report.dataset_scaling import scaling_section
-from llmperf.html_report.dataset_times import times_section
-from llmperf.html_report.evaluation_calibration import calibration_section
-from llmperf.html_report.evaluation_errors import errors_section
-from llmperf.html_report.evaluation_facts import EvaluationFacts, evaluation_facts
-from llmperf.html_report.evaluation_kernels import kernels_section
-from llmperf.html_report.evaluation_metrics import metrics_section
+from llmperf.html_report.charts.markup import Html
+from llmperf.html_report.charts.quantities import counted
+from llmperf.html_report.corpus.failures import failures_section as corpus_failures_section
+from llmperf.html_report.corpus.failures import macros_section
+from llmperf.html_report.corpus.families import families_section
+from llmperf.html_report.corpus.overview import overview_section as corpus_overview_section
+from llmperf.html_report.corpus.shape import shape_section
+from llmperf.html_report.dataset.checks import checks_section
+from llmperf.html_report.dataset.coverage import coverage_section
+from llmperf.html_report.dataset.facts import DatasetFacts, dataset_facts
+from llmperf.html_report.dataset.failures import failures_section
+from llmperf.html_report.dataset.noise import noise_section
+from llmperf.html_report.dataset.overview import overview_section
+from llmperf.html_report.dataset.scaling import scaling_section
+from llmperf.html_report.dataset.times import times_section
+from llmperf.html_report.evaluation.calibration import calibration_section
+from llmperf.html_report.evaluation.errors import errors_section
+from llmperf.html_report.evaluation.facts import EvaluationFacts, evaluation_facts
+from llmperf.html_report.evaluation.kernels import kernels_section
+from llmperf.html_report.evaluation.metrics import metrics_section
 from llmperf.html_report.headline import headline, subtitle
-from llmperf.html_report.kernel_sections import kernel_sections
-from llmperf.html_report.markup import Html
+from llmperf.html_report.kernel.sections import kernel_sections
 from llmperf.html_report.page import document, is_report
-from llmperf.html_report.quantities import counted
 from llmperf.html_report.views import CorpusView, DatasetView, EvaluationView, KernelChoice, Stamp
-from llmperf_common.outputs import file_to_write
-from workers.corpus_stats import corpus_stats
+from llmperf_common.files.outputs import file_to_write
+from workers.corpus.stats import corpus_stats
 
 _NO_STAMP = Stamp()
 _BY_RULE = KernelChoice()

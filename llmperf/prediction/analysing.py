@@ -1,7 +1,7 @@
 """What a kernel touches, for a prediction: known from the dataset, else probed on a CPU device.
 
 Owns when a kernel is probed, where, and what is said where it is not. The probing itself runs in a
-child that is killed after its time (``workers/analyse_ahead.py``).
+child that is killed after its time (``workers/execution/analyse_ahead.py``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pyarrow as pa
 from llmperf.prediction.analysis_cache import AnalysisCache
 from llmperf_common.analysis import Analysis
 from llmperf_common.records import Kernel
-from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS, analysis_from_row
-from llmperf_common.store.filesystem import StoreError
+from llmperf_common.store.files.filesystem import StoreError
+from llmperf_common.store.tables.analysis_rows import ANALYSIS_COLUMNS, analysis_from_row
 from workers.device.interface import DeviceRef
 
 ANALYSIS_TIMEOUT_S = 60.0
@@ -83,7 +83,7 @@ class Analyst:
 
     def cpu_device(self, what_for: str) -> DeviceRef | str:
         """Return the CPU OpenCL device, looked for once, or why there is none; ``what_for`` is for the user."""
-        from workers.device.find import NoDevice, choose  # noqa: PLC0415  (needed by few)
+        from workers.discovery.find import NoDevice, choose  # noqa: PLC0415  (needed by few)
 
         if self._device is None:
             self.progress(f"looking for a CPU OpenCL device, {what_for}")
@@ -95,7 +95,7 @@ class Analyst:
     def _probed(self, kernel: Kernel) -> Known:
         if not self.may_probe:
             return Known(analysis=None, said="probing was switched off")
-        from workers.analyse_ahead import analyse_one  # noqa: PLC0415  (needed by few)
+        from workers.execution.analyse_ahead import analyse_one  # noqa: PLC0415  (needed by few)
 
         device = self.cpu_device("to see what the kernel touches")
         if isinstance(device, str):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmperf_common.analysis import ANALYSIS_VERSION, Analysis
-from llmperf_common.store.analysis_rows import analysis_columns, analysis_from_row
+from llmperf_common.store.tables.analysis_rows import analysis_columns, analysis_from_row
 
 
 @dataclass(frozen=True, slots=True)

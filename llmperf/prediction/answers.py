@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from llmperf.prediction.configs import Config
 from llmperf.prediction.record import Prediction, time_text
 from llmperf_common.config import ConfigError
-from llmperf_common.outputs import file_to_write
+from llmperf_common.files.outputs import file_to_write
 
 _VERSION_KEY = b"llmperf.predictions_version"
 _VERSION = 1

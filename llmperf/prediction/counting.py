@@ -12,9 +12,9 @@ from enum import StrEnum
 
 from llmperf.prediction.analysing import Analyst
 from llmperf_common.config import ConfigError
+from llmperf_common.features.work import Work
 from llmperf_common.records import Kernel, LaunchConfig
-from llmperf_common.store.filesystem import StoreError
-from llmperf_common.work import Work
+from llmperf_common.store.files.filesystem import StoreError
 from trainer.prediction.request import CountedLaunches
 
 WORK_TIMEOUT_S = 20.0

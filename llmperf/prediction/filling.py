@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from llmperf.prediction.analysing import Known
 from llmperf_common.analysis import launch_sizes
-from llmperf_common.launch_columns import is_integer_scalar
+from llmperf_common.features.launch_columns import is_integer_scalar
 from llmperf_common.records import (
     Argument,
     ArgumentKind,
@@ -20,10 +20,10 @@ from llmperf_common.records import (
 )
 from trainer.prediction.arguments import MOST_ELEMENTS, Filled
 from workers.config import PlanConfig
-from workers.device_class import device_class_of
-from workers.strategies.buffers import extent_elements
-from workers.strategies.rules import InputRule, completing_rule
-from workers.strategies.scalars import MOST_LANES, guarded_axis, is_row_length
+from workers.device.device_class import device_class_of
+from workers.plan.strategies.buffers import extent_elements
+from workers.plan.strategies.rules import InputRule, completing_rule
+from workers.plan.strategies.scalars import MOST_LANES, guarded_axis, is_row_length
 
 Sizes = tuple[int, ...]
 _PLAN = PlanConfig()

@@ -29,7 +29,7 @@ from trainer.run.folder import known_runs, resolve_run
 from trainer.run.kernel_factors import KernelFactors
 from trainer.run.loaded import LoadedRun, load_run
 from trainer.run.shipped import DEFAULT_MODEL, shipped_run
-from workers.one_source import SourceKernel
+from workers.corpus.one_source import SourceKernel
 
 Size = int | Sequence[int]
 """Work-items: a number, or one for each dimension."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.errors import BadInput
-from workers.corpus import CorpusError
-from workers.corpus_files import SourceFile
-from workers.one_source import SourceKernel, file_of_text, files_of_path, read
+from workers.corpus.files import SourceFile
+from workers.corpus.one_source import SourceKernel, file_of_text, files_of_path, read
+from workers.corpus.read import CorpusError
 
 _MAX_SOURCES = 256
 _MOST_ERRORS = 3

@@ -18,9 +18,9 @@ from itertools import chain
 import numpy as np
 
 from llmperf_common.ledger.protocol import Ledger
-from llmperf_common.store.filesystem import Filesystem, StoreError
-from llmperf_common.store.manifest import Manifest, ShardEntry, latest_manifest
-from llmperf_common.store.segments import Segment
+from llmperf_common.store.files.filesystem import Filesystem, StoreError
+from llmperf_common.store.manifests.manifest import Manifest, ShardEntry, latest_manifest
+from llmperf_common.store.manifests.segments import Segment
 
 _ALL_TASKS = range(1 << 40)
 

@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from llmperf_common.files.plain_files import is_own_file
 from llmperf_common.ledger.agreement import absent_shards, compare, refuse_doubled
 from llmperf_common.ledger.holder import boot_clock_s, is_alive
 from llmperf_common.ledger.protocol import Holder, Ledger, LedgerLostError
 from llmperf_common.ledger.sqlite import SqliteLedger
-from llmperf_common.plain_files import is_own_file
-from llmperf_common.store.epochs import latest_epoch, take_next_epoch
-from llmperf_common.store.filesystem import Filesystem, StoreError
-from llmperf_common.store.manifest import ShardEntry, StaleEpoch
-from llmperf_common.store.rebuild import rebuild_manifest, tasks_by_shard
+from llmperf_common.store.files.filesystem import Filesystem, StoreError
+from llmperf_common.store.manifests.epochs import latest_epoch, take_next_epoch
+from llmperf_common.store.manifests.manifest import ShardEntry, StaleEpoch
+from llmperf_common.store.upkeep.rebuild import rebuild_manifest, tasks_by_shard
 
 _log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from llmperf_common.files.plain_files import is_own_file
 from llmperf_common.ledger.board_sql import read_reports
 from llmperf_common.ledger.protocol import TaskCounts, WorkerReport
-from llmperf_common.plain_files import is_own_file
 
 _TIMEOUT_S = 1.0
 _LONGEST_LOOK_S = 5.0

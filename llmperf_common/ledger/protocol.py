@@ -1,7 +1,7 @@
 """The ledger protocol: leases with fencing tokens, and commits that happen once.
 
 Owns the types and the promises; every implementation passes the contract suite in
-``tests/integration/ledger_contract.py``. Tasks are numbered by their index in the plan, so a ledger stores
+``tests/support/ledger_contract.py``. Tasks are numbered by their index in the plan, so a ledger stores
 only what was touched, never the plan itself.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llmperf_common.errors import LlmperfError
-from llmperf_common.store.manifest import ShardEntry
+from llmperf_common.store.manifests.manifest import ShardEntry
 
 
 class LedgerLostError(Exception):

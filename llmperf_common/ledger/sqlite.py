@@ -21,8 +21,8 @@ from llmperf_common.ledger.protocol import (
     TaskCounts,
     WorkerReport,
 )
-from llmperf_common.store.filesystem import StoreError
-from llmperf_common.store.manifest import ShardEntry
+from llmperf_common.store.files.filesystem import StoreError
+from llmperf_common.store.manifests.manifest import ShardEntry
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.kills import run_chaos
-from tests.integration.collecting import Collect, replay_file, write_kernels
+from tests.support.collecting import Collect, replay_file, write_kernels
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import psutil
 
 from tests.chaos.world import LEASE_TTL_S, NODE, NODE_MEMORY_BYTES, World
-from tests.integration.collecting import kill
+from tests.support.collecting import kill
 
 
 def kill_actor(world: World) -> bool:
@@ -27,7 +27,11 @@ def kill_actor(world: World) -> bool:
 
 def kill_child(world: World) -> bool:
     """SIGKILL a child that times, compiles or analyses."""
-    kinds = ("workers.run_child", "workers.compile_child", "workers.analysis_child")
+    kinds = (
+        "workers.measure.run_child",
+        "workers.execution.compile_child",
+        "workers.analysis.child",
+    )
     found = [one for kind in kinds for one in world.processes(kind)]
     victim = world.chance.choice(found) if found else None
     if victim is None:

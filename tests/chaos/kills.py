@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from llmperf_common.store.filesystem import PosixFilesystem
-from llmperf_common.store.location import Location, open_filesystem
-from llmperf_common.store.manifest import latest_manifest
-from llmperf_common.store.reader import open_dataset
-from llmperf_common.store.verify import verify
-from tests.integration.collecting import Collect, descendants, is_running, kill
+from llmperf_common.store.files.filesystem import PosixFilesystem
+from llmperf_common.store.files.location import Location, open_filesystem
+from llmperf_common.store.manifests.manifest import latest_manifest
+from llmperf_common.store.tables.reader import open_dataset
+from llmperf_common.store.upkeep.verify import verify
+from tests.support.collecting import Collect, descendants, is_running, kill
 
 VICTIMS = ("parent", "run_child", "compile_child", "analysis_child")
 

@@ -21,16 +21,16 @@ from collections import Counter
 from pathlib import Path
 
 from llmperf.exits import Exit
-from llmperf_common.store.filesystem import PosixFilesystem
-from llmperf_common.store.manifest import latest_manifest
-from llmperf_common.store.reader import open_dataset
+from llmperf_common.store.files.filesystem import PosixFilesystem
+from llmperf_common.store.manifests.manifest import latest_manifest
+from llmperf_common.store.tables.reader import open_dataset
 from tests.chaos.faults import FAULTS, UNKIND, drawn_from
 from tests.chaos.kills import ChaosReport, committed, compare, final_checks
 from tests.chaos.unkind import NO_COMPILER, Unkind, find_compiler
 from tests.chaos.world import NODE, OPTIONS, World
-from tests.integration.collecting import Collect, replay_file, write_kernels
-from tests.integration.ray_cluster import nodes_started
-from tests.integration.redis_server import RedisServer
+from tests.support.collecting import Collect, replay_file, write_kernels
+from tests.support.servers.ray_cluster import nodes_started
+from tests.support.servers.redis_server import RedisServer
 
 _MOST_STARTS_MORE = 20
 _SECOND_END_S = 240.0

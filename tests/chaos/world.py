@@ -16,8 +16,8 @@ import psutil
 
 from tests.chaos.kills import ChaosReport
 from tests.chaos.unkind import Unkind
-from tests.integration.collecting import Collect
-from tests.integration.redis_server import RedisServer
+from tests.support.collecting import Collect
+from tests.support.servers.redis_server import RedisServer
 
 LEASE_TTL_S = 4
 OPTIONS = (

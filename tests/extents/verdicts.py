@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-import tests.extents
+import tests.extents.cases
 from llmperf_common.analysis import Analysis, Extent, launch_sizes
 from llmperf_common.records import Argument, DeviceClass, Kernel, LaunchConfig, Strategy
 from tests.extents.case import Case, Sizes, Truth
-from tests.reading import kernels_from_source
+from tests.support.reading import kernels_from_source
 from workers.config import PlanConfig
-from workers.launch_plan import plan_configs
+from workers.plan.launch_plan import plan_configs
 
 SMALL_CPU = DeviceClass(
     name="small_cpu", compute_units=2, max_work_group_size=4096, max_work_item_sizes=(4096, 4096, 4096),
@@ -82,8 +82,8 @@ def all_cases() -> tuple[Case, ...]:
         ValueError: Two cases have one name.
     """
     modules = [
-        importlib.import_module(f"{tests.extents.__name__}.{one.name}")
-        for one in pkgutil.iter_modules(tests.extents.__path__)
+        importlib.import_module(f"{tests.extents.cases.__name__}.{one.name}")
+        for one in pkgutil.iter_modules(tests.extents.cases.__path__)
     ]
     found: dict[str, Case] = {}
     for case in [case for module in modules for case in getattr(module, "CASES", ())]:

@@ -15,7 +15,7 @@ from llmperf_common.failures import FailureCode
 from tests.fuzz.judge import answers, count, finding
 from tests.fuzz.seeds import Mutant, Seeds
 from tests.fuzz.shrink import shrunk
-from workers.parse_pool import Parsed
+from workers.source.parse_pool import Parsed
 
 BATCH = 200
 SHRINK_SECONDS = 60.0

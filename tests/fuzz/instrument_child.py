@@ -1,6 +1,6 @@
 """The parse child with one step more: each kernel is instrumented for memory analysis, too.
 
-Speaks the protocol of ``workers/parse_child.py``. A kernel that analysis cannot follow is ``unsupported`` with the
+Speaks the protocol of ``workers/source/parse_child.py``. A kernel that analysis cannot follow is ``unsupported`` with the
 reason, any other exception an ``internal_error``; instrumented text that a parser refuses is counted as
 ``launch_error``, a code that no front end gives: the device's build would fail, and the kernel go unanalysed.
 """
@@ -14,10 +14,10 @@ import traceback
 from typing import Any
 
 from llmperf_common.failures import FailureCode, Stage
-from workers.analysis.instrument import instrument
-from workers.analysis.rewriter import UnresolvedError
-from workers.clang_parse import diagnose
-from workers.parse_child import answer
+from workers.analysis.copy.instrument import instrument
+from workers.analysis.copy.rewriter import UnresolvedError
+from workers.source.clang.parse import diagnose
+from workers.source.parse_child import answer
 
 _MODULE = "tests.fuzz.instrument_child"
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from workers.device.find import choose, open_session
 from workers.device.interface import DeviceRef
-from workers.device.opencl import OpenclSession
+from workers.device.opencl.session import OpenclSession
+from workers.discovery.find import choose, open_session
 
 
 @pytest.fixture(scope="module")

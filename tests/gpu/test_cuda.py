@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.cuda_side import cuda_side, outputs_equal
+from benchmarks.device.cuda_side import cuda_side, outputs_equal
 from llmperf_common.records import (
     Access,
     Argument,
@@ -26,15 +26,15 @@ from llmperf_common.records import (
     Signature,
     Strategy,
 )
-from workers.device.cuda import CudaContext
-from workers.device.cuda_launch import CudaError
-from workers.device.find import open_compiler
+from workers.device.cuda.driver import CudaContext
+from workers.device.cuda.kernel_resources import ResourceReader
+from workers.device.cuda.launch import CudaError
+from workers.device.cuda.ptxas_log import notes_on
 from workers.device.interface import Compiler, DeviceRef
-from workers.device.opencl import OpenclSession
-from workers.device.opencl_buffers import OpenclLoadedKernel
-from workers.device.ptxas_log import notes_on
-from workers.inputs import SCALAR_TYPES
-from workers.kernel_resources import ResourceReader
+from workers.device.opencl.buffers import OpenclLoadedKernel
+from workers.device.opencl.session import OpenclSession
+from workers.discovery.find import open_compiler
+from workers.plan.inputs import SCALAR_TYPES
 
 pytestmark = pytest.mark.gpu
 

@@ -8,15 +8,15 @@ import numpy as np
 import pyopencl as cl  # noqa: TID251
 import pytest
 
-from benchmarks.freed_memory import Bench
+from benchmarks.device.freed_memory import Bench
 from llmperf_common.records import Kernel
 from tests.gpu.test_cuda import BOTH, GLOBAL, READ, VADD, WRITE, arg, config_of, kernel
-from workers.device.find import open_compiler
-from workers.device.freed_memory import FreedMemory
 from workers.device.interface import FRONT_ROOM_BYTES, DeviceRef
-from workers.device.opencl import OpenclSession
-from workers.device.opencl_buffers import OpenclLoadedKernel
-from workers.device.opencl_launch import AT_ONCE
+from workers.device.opencl.buffers import OpenclLoadedKernel
+from workers.device.opencl.freed_memory import FreedMemory
+from workers.device.opencl.launch import AT_ONCE
+from workers.device.opencl.session import OpenclSession
+from workers.discovery.find import open_compiler
 
 pytestmark = pytest.mark.gpu
 

@@ -21,24 +21,24 @@ import pytest
 
 from llmperf.exits import Exit
 from llmperf_common.records import Device
-from llmperf_common.store.reader import open_dataset
-from tests.integration.collecting import KERNELS, Collect, run_llmperf, write_kernels
-from workers.device.find import ProbedDevice, probe_all
-from workers.device.gpu_lock import gpu_lock, owner_of
-from workers.device.host_lock import LOCK_FOLDER_VARIABLE
-from workers.device.monitor import Reading
-from workers.device.nvml import NvmlAbsent, all_compute_pids, open_gpu, open_monitor
-from workers.device.nvml_gpu import NvmlGpu
-from workers.device.ownership import strangers_among
-from workers.device_class import device_class_of
-from workers.joining import with_limits
+from llmperf_common.store.tables.reader import open_dataset
+from tests.support.collecting import KERNELS, Collect, run_llmperf, write_kernels
+from workers.collect.joining import with_limits
+from workers.device.device_class import device_class_of
+from workers.device.nvidia.gpu_lock import gpu_lock, owner_of
+from workers.device.nvidia.host_lock import LOCK_FOLDER_VARIABLE
+from workers.device.nvidia.monitor import Reading
+from workers.device.nvidia.nvml import NvmlAbsent, all_compute_pids, open_gpu, open_monitor
+from workers.device.nvidia.nvml_gpu import NvmlGpu
+from workers.discovery.find import ProbedDevice, probe_all
+from workers.discovery.ownership import strangers_among
 
 pytestmark = pytest.mark.gpu
 
 FAST = ("--samples-per-kernel", "6", "--set", "store.commit_interval_s=0.1")
 LOAD = """
 import json, select, sys
-from workers.device.find import open_session
+from workers.discovery.find import open_session
 from workers.device.interface import DeviceRef
 with open_session(DeviceRef(**json.loads(sys.argv[1]))) as session:
     session.spin_up(500)

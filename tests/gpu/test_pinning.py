@@ -16,17 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from cluster.pinning import bare_uuid
-from llmperf_common.store.reader import open_dataset
-from tests.integration.collecting import KERNELS, run_llmperf
-from workers.device.nvml import NvmlAbsent, all_compute_pids, open_gpu, uuid_of_gpu
+from cluster.ray.pinning import bare_uuid
+from llmperf_common.store.tables.reader import open_dataset
+from tests.support.collecting import KERNELS, run_llmperf
+from workers.device.nvidia.nvml import NvmlAbsent, all_compute_pids, open_gpu, uuid_of_gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(200)]
 
 BUSY = """
 import select, sys
-from cluster.pinning import device_of_seat
-from workers.device.find import open_session
+from cluster.ray.pinning import device_of_seat
+from workers.discovery.find import open_session
 from workers.device.interface import DeviceRef
 ref = device_of_seat("auto", [sys.argv[1]])
 assert isinstance(ref, DeviceRef), ref

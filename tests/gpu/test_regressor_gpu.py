@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.unit.pack_factory import (
+from tests.support.factories.pack_factory import (
     CODEGEN,
     as_batch,
     make_kernels,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.collecting import KERNELS, replay_file, write_kernels
-from tests.integration.in_process import Done, llmperf
+from tests.support.collecting import KERNELS, replay_file, write_kernels
+from tests.support.in_process import Done, llmperf
 
 FAST = (
     "--samples-per-kernel", 4,

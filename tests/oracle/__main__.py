@@ -19,7 +19,7 @@ from pathlib import Path
 from llmperf_common.analysis import Analysis
 from tests.oracle.extents import ExtentRule, Finding, Reach, check_kernel, of_analyses, of_side_file
 from tests.oracle.oclgrind import PROGRAM, is_installed, version
-from tests.side_files import (
+from tests.support.side_files import (
     Pair,
     SideKernel,
     Verdict,
@@ -27,7 +27,7 @@ from tests.side_files import (
     random_launches,
     read_side_files,
 )
-from workers.corpus_parquet import read_corpus
+from workers.corpus.parquet import read_corpus
 
 _COMPARED_LAUNCHES = 300
 _COLUMNS = (

@@ -15,8 +15,14 @@ from pathlib import Path
 from llmperf_common.analysis import Analysis
 from llmperf_common.records import Signature
 from tests.oracle.oclgrind import Program, out_of_bounds
-from tests.reading import read_signatures
-from tests.side_files import RUN_RANGES, Launch, SideKernel, extent_elements, random_launches
+from tests.support.reading import read_signatures
+from tests.support.side_files import (
+    RUN_RANGES,
+    Launch,
+    SideKernel,
+    extent_elements,
+    random_launches,
+)
 
 _SPARE_ELEMENTS = 64
 _MOST_ELEMENTS = 40_000

@@ -1,4 +1,4 @@
-"""The life of one simulated collector: the order of steps is that of ``workers/collect.py``.
+"""The life of one simulated collector: the order of steps is that of ``workers/collect/collect.py``.
 
 Owns what a process does between its start and its end. The store, the ledger and the loop are the shipped ones.
 """
@@ -15,11 +15,11 @@ from typing import Any
 from llmperf_common.ledger.attach import attach
 from llmperf_common.ledger.protocol import Holder, Ledger
 from llmperf_common.records import Device, TaskResult
-from llmperf_common.store.filesystem import Filesystem
-from llmperf_common.store.manifest import ShardEntry
-from llmperf_common.store.run import RUN_FILE, RUN_LOCK, RunRecord, create_or_join_run
-from llmperf_common.store.shard import ShardFile, encode_device
-from llmperf_common.store.sweep import sweep
+from llmperf_common.store.files.filesystem import Filesystem
+from llmperf_common.store.manifests.manifest import ShardEntry
+from llmperf_common.store.manifests.run import RUN_FILE, RUN_LOCK, RunRecord, create_or_join_run
+from llmperf_common.store.tables.shard import ShardFile, encode_device
+from llmperf_common.store.upkeep.sweep import sweep
 from tests.simulation import memo
 from tests.simulation.disk import Disk
 from tests.simulation.oracle import Oracle
@@ -33,9 +33,9 @@ from tests.simulation.work import (
     SimPlan,
     index_of,
 )
-from workers.loop import CollectLoop
-from workers.loop_interfaces import StopReason
-from workers.observers import SilentObserver
+from workers.collect.loop import CollectLoop
+from workers.collect.loop_interfaces import StopReason
+from workers.collect.observers import SilentObserver
 
 _STEP_S = 2.0
 _RUN = RunRecord(
@@ -124,7 +124,7 @@ def collect(
     oracle: Oracle,
     new_stem: Callable[[int], str],
 ) -> None:
-    """Live like ``workers.collect.collect``, on the simulated world."""
+    """Live like ``workers.collect.collect.collect``, on the simulated world."""
     fs = planted.filesystem_class(disk, scheduler)
     create_or_join_run(fs, _RUN)
     fs.pin(RUN_FILE)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
-from llmperf_common.store.filesystem import TEMPORARY_PREFIX, StoreError, StoreLostError
+from llmperf_common.store.files.filesystem import TEMPORARY_PREFIX, StoreError, StoreLostError
 from tests.simulation.scheduler import Crash, FileLock, Scheduler
 
 

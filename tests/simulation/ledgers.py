@@ -21,7 +21,7 @@ from llmperf_common.ledger.protocol import (
     WorkerReport,
 )
 from llmperf_common.ledger.sqlite import SqliteLedger
-from llmperf_common.store.manifest import ShardEntry
+from llmperf_common.store.manifests.manifest import ShardEntry
 from tests.simulation.disk import Disk
 from tests.simulation.oracle import Oracle
 from tests.simulation.scheduler import Crash, Process, Scheduler

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from llmperf_common.records import TaskResult
-from llmperf_common.store import shard
-from llmperf_common.store.shard import Footer, ShardFile
+from llmperf_common.store.tables import shard
+from llmperf_common.store.tables.shard import Footer, ShardFile
 
 _SIZE = 8192
 

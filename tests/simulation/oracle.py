@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from llmperf_common.ids import sha256_hex
 from llmperf_common.schemas import TABLES
-from llmperf_common.store.manifest import Manifest, ShardEntry, parse_manifest
-from llmperf_common.store.shard import Footer
+from llmperf_common.store.manifests.manifest import Manifest, ShardEntry, parse_manifest
+from llmperf_common.store.tables.shard import Footer
 from tests.simulation.disk import Disk
 from tests.simulation.scheduler import Violation
 

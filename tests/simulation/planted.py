@@ -13,20 +13,20 @@ from llmperf_common.ledger.agreement import Comparison
 from llmperf_common.ledger.attach import ATTACH_LOCK, LedgerHome
 from llmperf_common.ledger.protocol import CommitOutcome, Committed, Lease, Ledger
 from llmperf_common.ledger.sqlite import SqliteLedger
-from llmperf_common.store import rebuild
-from llmperf_common.store import sweep as sweep_module
-from llmperf_common.store.epochs import latest_epoch, take_next_epoch
-from llmperf_common.store.filesystem import Filesystem, StoreError
-from llmperf_common.store.manifest import ShardEntry, StaleEpoch
-from llmperf_common.store.rebuild import Candidate
-from llmperf_common.store.sweep import SweepReport
+from llmperf_common.store.files.filesystem import Filesystem, StoreError
+from llmperf_common.store.manifests.epochs import latest_epoch, take_next_epoch
+from llmperf_common.store.manifests.manifest import ShardEntry, StaleEpoch
+from llmperf_common.store.upkeep import rebuild
+from llmperf_common.store.upkeep import sweep as sweep_module
+from llmperf_common.store.upkeep.rebuild import Candidate
+from llmperf_common.store.upkeep.sweep import SweepReport
 from tests.simulation import collector
 from tests.simulation.disk import SimFilesystem
 from tests.simulation.ledgers import SimHome
 from tests.simulation.setup import NOTHING_PLANTED, Planted
-from workers import loop as loop_module
-from workers import publishing
-from workers.loop import CollectLoop
+from workers.collect import loop as loop_module
+from workers.collect import publishing
+from workers.collect.loop import CollectLoop
 
 
 class LedgerWithoutTokenCheck(SqliteLedger):

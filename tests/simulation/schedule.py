@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from unittest import mock
 
-from llmperf_common.store import rebuild
-from llmperf_common.store import sweep as sweep_module
+from llmperf_common.store.upkeep import rebuild
+from llmperf_common.store.upkeep import sweep as sweep_module
 from tests.simulation import memo
 from tests.simulation.collector import collect
 from tests.simulation.decisions import Chooser, Decision, Kind, RandomChooser, ReplayChooser

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import greenlet  # type: ignore[import-untyped]
 
-from llmperf_common.store.filesystem import StoreError
+from llmperf_common.store.files.filesystem import StoreError
 from tests.simulation.decisions import Chooser, Decision
 
 _OPERATION_S = 0.001

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tests.simulation.disk import SimFilesystem
 from tests.simulation.ledgers import SimHome
+from workers.collect.loop import CollectLoop
 from workers.config import LedgerConfig, StoreConfig
-from workers.loop import CollectLoop
 
 TTL_S = 4.0
 LEDGER_CONFIG = LedgerConfig(lease_ttl_s=TTL_S)

@@ -23,8 +23,8 @@ from llmperf_common.records import (
     empty_config,
 )
 from tests.simulation.scheduler import Scheduler, Violation
-from workers.executor import FinishedTask
-from workers.plan import Task
+from workers.execution.executor import FinishedTask
+from workers.plan.plan import Task
 
 PLAN_HASH = "simulated-plan"
 DEVICE_ID = "simulated-device"

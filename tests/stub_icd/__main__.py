@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from tests.stub_icd import MODES, build_stub
-from workers.device.candidates import POCL_VARIABLE
+from workers.discovery.candidates import POCL_VARIABLE
 
 
 def main(arguments: list[str]) -> int:

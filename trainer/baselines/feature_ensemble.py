@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from llmperf_common.features import is_counted, named_features
+from llmperf_common.features.features import is_counted, named_features
 from trainer.baselines.feature_network import FeatureNetwork, read_arrays
 from trainer.baselines.forest import Forest
 from trainer.baselines.simple import read_model_json, write_model_json

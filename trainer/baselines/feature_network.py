@@ -20,8 +20,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from llmperf_common.features import named_features
-from llmperf_common.plain_files import UnfitFileError, check_plain
+from llmperf_common.features.features import named_features
+from llmperf_common.files.plain_files import UnfitFileError, check_plain
 from trainer.baselines.simple import read_model_json, write_model_json
 from trainer.interface import Codes, Floats, Predicted, Rows
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmperf_common.extras import require
-from llmperf_common.features import feature_names, named_features
+from llmperf_common.features.features import feature_names, named_features
 from trainer.baselines.forest import Forest
 from trainer.baselines.simple import read_model_json, write_model_json
 from trainer.baselines.trees_text import check_trees

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llmperf_common.features import feature_names
+from llmperf_common.families.source_sets import SourceSets
+from llmperf_common.features.features import feature_names
 from llmperf_common.ids import sha256_hex
-from llmperf_common.source_sets import SourceSets
 from trainer.baselines.roofline import roofline_log2_ns
 from trainer.baselines.simple import read_model_json, weighted_median, write_model_json
 from trainer.data.foreign_files import read_table

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from llmperf_common.features import feature_names
+from llmperf_common.features.features import feature_names
 from trainer.baselines.simple import read_model_json, weighted_median, write_model_json
 from trainer.interface import FitData, Floats, Predicted, Rows
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from llmperf_common.features import feature_names, named_features
+from llmperf_common.features.features import feature_names, named_features
 from trainer.data.foreign_files import read_json_value
 from trainer.interface import FitData, Floats, Predicted, Rows
 

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llmperf_common.failures import OK_STATUS, FailureCode
-from llmperf_common.features import features_from_tables
-from llmperf_common.launch_columns import sums
-from llmperf_common.metrics import encode
+from llmperf_common.features.features import features_from_tables
+from llmperf_common.features.launch_columns import sums
+from llmperf_common.features.table_columns import WORK_COLUMN, kernel_rows
 from llmperf_common.schemas import SAMPLES
-from llmperf_common.store.location import Location
-from llmperf_common.store.reader import open_dataset
-from llmperf_common.table_columns import WORK_COLUMN, kernel_rows
+from llmperf_common.statistics.metrics import encode
+from llmperf_common.store.files.location import Location
+from llmperf_common.store.tables.reader import open_dataset
 from trainer.data.foreign_files import reading
 from trainer.errors import BadInput
 from trainer.interface import Codes, Floats, Rows

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llmperf_common.errors import LlmperfError
-from llmperf_common.foreign_json import parse_json
-from llmperf_common.parquet_room import check_room
-from llmperf_common.plain_files import UnfitFileError, read_plain
+from llmperf_common.files.foreign_json import parse_json
+from llmperf_common.files.parquet_memory import check_room
+from llmperf_common.files.plain_files import UnfitFileError, read_plain
 from trainer.errors import BadInput
 
 MAX_JSON_BYTES = 256 * 2**20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmperf_common.splits import (
+from llmperf_common.statistics.splits import (
     Part,
     Split,
     SplitKind,

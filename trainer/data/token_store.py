@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llmperf_common.plain_files import UnfitFileError, check_plain
+from llmperf_common.files.plain_files import UnfitFileError, check_plain
 from trainer.data.foreign_files import read_json_value
 from trainer.data.tokens import Tokens
 from trainer.errors import BadInput

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llmperf_common.features import feature_meanings
+from llmperf_common.features.features import feature_meanings
 from trainer.interface import Codes, Floats
 
 _CHECKED_PREFIXES = ("static_", "log2_")

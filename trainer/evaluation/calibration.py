@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from llmperf_common.conformal import Conformal, calibrate, min_groups
-from llmperf_common.splits import Part, Split, SplitKind
+from llmperf_common.statistics.conformal import Conformal, calibrate, min_groups
+from llmperf_common.statistics.splits import Part, Split, SplitKind
 from trainer.config import ConformalConfig
 from trainer.data.dataset import Texts, TrainingData
 from trainer.errors import BadInput
@@ -51,7 +51,7 @@ def intervals(
 ) -> tuple[Conformal, list[str]]:
     """Calibrate on the calibration part, helped by out-of-fold errors where its families are too few.
 
-    A model that gives a spread a row has its errors divided by it (``llmperf_common/conformal.py``).
+    A model that gives a spread a row has its errors divided by it (``llmperf_common/statistics/conformal.py``).
 
     Returns:
         The intervals, and notes for the reader of the run.

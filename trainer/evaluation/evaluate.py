@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from llmperf_common.config import ConfigError
-from llmperf_common.outputs import folder_to_write, holds_json
-from llmperf_common.splits import Part, SplitKind, assign_parts
+from llmperf_common.files.outputs import folder_to_write, holds_json
+from llmperf_common.statistics.splits import Part, SplitKind, assign_parts
 from trainer.data.dataset import Texts, TrainingData
 from trainer.errors import BadInput, SeenRows
 from trainer.evaluation.joined_families import Joined, check_sources, join_families

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llmperf_common.splits import Part
+from llmperf_common.statistics.splits import Part
 from trainer.data.dataset import TrainingData
 from trainer.errors import BadInput
 from trainer.run.folder import FAMILIES_FILE

@@ -1,7 +1,7 @@
 """Predictions of some rows, as a table to publish and as metrics to read.
 
 Owns ``predictions.parquet``, the layout of ``metrics.json`` and the bar a trained model must clear. The metrics
-themselves are ``llmperf_common/metrics.py``'s.
+themselves are ``llmperf_common/statistics/metrics.py``'s.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from llmperf_common.conformal import Conformal
-from llmperf_common.metrics import (
+from llmperf_common.notebook import html_table
+from llmperf_common.statistics.conformal import Conformal
+from llmperf_common.statistics.metrics import (
     Scored,
     censored_share,
     encode,
     metrics_table,
     noise_floor_median_ape_percent,
 )
-from llmperf_common.notebook import html_table
 from trainer.config import JudgeConfig
 from trainer.data.dataset import Texts, TrainingData
 from trainer.interface import Floats, Predicted, Predictor

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from llmperf_common.features import feature_names, named_features
+from llmperf_common.features.features import feature_names, named_features
 from trainer.baselines.feature_network import (
     TERM_SCALE_LOG2,
     FeatureNetwork,

@@ -20,7 +20,7 @@ from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.extras import require
 from llmperf_common.masking import masked, public_url
 from llmperf_common.own_ray import OWN_ADDRESSES, own_ray
-from llmperf_common.store.environment import store_settings
+from llmperf_common.store.files.environment import store_settings
 from trainer.config import ClusterConfig
 from trainer.errors import Interrupted
 from trainer.fit.interruption import interruption

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llmperf_common.splits import Split
-from llmperf_common.visible import visible
+from llmperf_common.files.visible import visible
+from llmperf_common.statistics.splits import Split
 from trainer.config import TrainConfig
 from trainer.evaluation.scoring import markdown_table
 

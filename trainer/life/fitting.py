@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from llmperf_common.extras import require
-from llmperf_common.features import feature_names, is_counted, uncounted_feature_names
+from llmperf_common.features.features import feature_names, is_counted, uncounted_feature_names
 from trainer.baselines.feature_ensemble import FeatureEnsemble
 from trainer.baselines.feature_network import FeatureNetwork, spread_scale
 from trainer.baselines.gbdt import Gbdt, family_folds, fit_gbdt, grow_forest, subset

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from llmperf_common.features import feature_names
-from llmperf_common.splits import Part
+from llmperf_common.features.features import feature_names
+from llmperf_common.statistics.splits import Part
 from trainer.config import TrainConfig
 from trainer.data.dataset import Texts, TrainingData
 from trainer.data.foreign_files import reading

@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llmperf_common.conformal import Conformal
-from llmperf_common.features import feature_names
-from llmperf_common.launch_columns import device_from_mapping
-from llmperf_common.metrics import encode
-from llmperf_common.splits import Part, Split
+from llmperf_common.features.features import feature_names
+from llmperf_common.features.launch_columns import device_from_mapping
+from llmperf_common.statistics.conformal import Conformal
+from llmperf_common.statistics.metrics import encode
+from llmperf_common.statistics.splits import Part, Split
 from trainer.config import TrainConfig
 from trainer.data.dataset import Texts, TrainingData, row_weights, with_sources
 from trainer.data.parts import make_split, part_sizes, row_parts, split_notes

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from llmperf_common.launch_columns import is_integer_scalar
+from llmperf_common.features.launch_columns import is_integer_scalar
 from llmperf_common.records import Argument, ArgumentKind, LaunchArgument, Signature
 from trainer.errors import BadInput
 

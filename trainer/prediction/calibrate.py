@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from llmperf_common.ids import sha256_hex
-from llmperf_common.metrics import encode
 from llmperf_common.notebook import html_table
-from llmperf_common.splits import unit_hashes
+from llmperf_common.statistics.metrics import encode
+from llmperf_common.statistics.splits import unit_hashes
 from trainer.data.dataset import TrainingData
 from trainer.data.foreign_files import read_table
 from trainer.errors import BadInput

@@ -25,9 +25,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llmperf_common.conformal import Band, conformal_quantile, min_groups
-from llmperf_common.metrics import encode
-from llmperf_common.splits import Part
+from llmperf_common.statistics.conformal import Band, conformal_quantile, min_groups
+from llmperf_common.statistics.metrics import encode
+from llmperf_common.statistics.splits import Part
 from trainer.errors import BadInput
 from trainer.interface import Codes, Floats
 from trainer.run.kernel_factors import FewShot, expected_error, rescaled, work_share

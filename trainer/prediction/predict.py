@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from llmperf_common.config import ConfigError
+from llmperf_common.features.work import Work
 from llmperf_common.records import Device, LaunchConfig
-from llmperf_common.work import Work
 from trainer.data.training_range import out_of_distribution_each
 from trainer.errors import BadInput
 from trainer.interface import Progress

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from llmperf_common.features.least_time import DenseAccess
+from llmperf_common.features.regimes import regime_of
+from llmperf_common.features.work import Work
 from llmperf_common.ids import sample_id
-from llmperf_common.least_time import DenseAccess
 from llmperf_common.records import (
     Device,
     LaunchConfig,
@@ -21,8 +23,6 @@ from llmperf_common.records import (
     Strategy,
     launch_argument_json,
 )
-from llmperf_common.regimes import regime_of
-from llmperf_common.work import Work
 from trainer.errors import BadInput
 from trainer.prediction.arguments import Filled, Filler
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from llmperf_common.table_columns import flat_lists, ndrange_sizes
+from llmperf_common.features.table_columns import flat_lists, ndrange_sizes
 from trainer.interface import Codes, Floats
 from trainer.prompt.kernel_text import KernelText
 

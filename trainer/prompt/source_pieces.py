@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmperf_common.tokens import is_builtin, without_comments
+from llmperf_common.families.tokens import is_builtin, without_comments
 
 _STRUCTURE = re.compile(
     r"""\"(?:\\.|[^\"\\\n])*+\"?|'(?:\\.|[^'\\\n])*+'?|^[ \t]*\#(?:[^\n]*\\\n)*+[^\n]*\n?|[{};]""",

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from llmperf_common.features import named_features
+from llmperf_common.features.features import named_features
 from trainer.data.tokens import Tokens
 from trainer.errors import BadInput
 from trainer.interface import Floats, Predicted, Predictor, Rows

@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from llmperf_common.outputs import folder_to_write
-from llmperf_common.store.analysis_rows import ANALYSIS_COLUMNS
+from llmperf_common.files.outputs import folder_to_write
+from llmperf_common.store.tables.analysis_rows import ANALYSIS_COLUMNS
 from trainer.data.foreign_files import read_json_value
 from trainer.errors import BadInput, RunExists
 from trainer.run.shipped import shipped_models, shipped_run

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from llmperf_common.conformal import Band
 from llmperf_common.records import Device
+from llmperf_common.statistics.conformal import Band
 from trainer.errors import BadInput
 from trainer.interface import Floats
 from trainer.run.folder import FACTORS_FILE, FEW_SHOT_FILE, read_json

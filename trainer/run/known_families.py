@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llmperf_common.families import MIN_JACCARD
-from llmperf_common.source_sets import SourceSets
+from llmperf_common.families.families import MIN_JACCARD
+from llmperf_common.families.source_sets import SourceSets
 from trainer.data.dataset import TrainingData
 from trainer.data.foreign_files import read_table
 from trainer.run.folder import FAMILIES_FILE

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from llmperf_common.config import ConfigError
-from llmperf_common.conformal import Conformal
-from llmperf_common.features import WORK_FEATURE, unknown_features
-from llmperf_common.launch_columns import device_from_mapping
+from llmperf_common.features.features import WORK_FEATURE, unknown_features
+from llmperf_common.features.launch_columns import device_from_mapping
 from llmperf_common.records import Device
-from llmperf_common.splits import Split
+from llmperf_common.statistics.conformal import Conformal
+from llmperf_common.statistics.splits import Split
 from trainer.config import TrainConfig
 from trainer.data.foreign_files import check_files, read_table, reading
 from trainer.data.training_range import TrainingRange

@@ -2,7 +2,7 @@
 
 Owns the folder ``trainer/shipped``. A model there is a run, less what only its training needed: the rows it
 predicted, the baselines beside it, and the arguments and analysis of the kernels that were fitted.
-``python -m benchmarks.shipped_model`` makes it.
+``python -m benchmarks.models.shipped_model`` makes it.
 """
 
 from __future__ import annotations

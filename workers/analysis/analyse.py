@@ -9,19 +9,19 @@ from dataclasses import replace
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.records import Kernel
+from workers.analysis.copy.instrument import instrument
+from workers.analysis.copy.preprocess import varies_by_device
+from workers.analysis.copy.rewriter import UnresolvedError
 from workers.analysis.facts import KernelFacts, kernel_facts
-from workers.analysis.instrument import instrument
 from workers.analysis.judging import Judge
-from workers.analysis.preprocess import varies_by_device
 from workers.analysis.probing import (
     ProbeLimits,
     Probing,
     probe_limits,
 )
-from workers.analysis.rewriter import UnresolvedError
 from workers.analysis.unknown import unknown_analysis
-from workers.clang_parse import ParserCrashError, parse
 from workers.device.interface import DeviceFailure, Instrumented, Prober
+from workers.source.clang.parse import ParserCrashError, parse
 
 __all__ = ["ProbeLimits", "analyse_kernel", "probe_limits"]
 

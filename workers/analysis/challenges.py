@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from llmperf_common.records import Argument
 from workers.analysis.points import Design, Point, drawn_point, whole_groups
-from workers.launch_sizes import local_shapes
-from workers.strategies.scalars import LOOP_LIMITS, drawn_value, role_value
+from workers.plan.launch_sizes import local_shapes
+from workers.plan.strategies.scalars import LOOP_LIMITS, drawn_value, role_value
 
 LARGEST_SIDE = 2**17
 """Of a probe's NDRange in one dimension: what is computed by dividing ids by more is not seen."""

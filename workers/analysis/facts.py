@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from llmperf_common.records import ArgumentKind, Signature
-from workers.clang_activation import Activation
-from workers.clang_nodes import (
+from workers.source.clang.activation import Activation
+from workers.source.clang.nodes import (
     Function,
     Node,
     NodeKind,
@@ -21,7 +21,7 @@ from workers.clang_nodes import (
     reachable,
     walk,
 )
-from workers.clang_values import UNIFORM, Source
+from workers.source.clang.values import UNIFORM, Source
 
 _GROUP_CALLS = frozenset(
     {

@@ -37,7 +37,7 @@ from workers.analysis.points import (
 from workers.analysis.polynomials import Rows
 from workers.analysis.seen import Seen
 from workers.device.interface import DeviceFailure, Instrumented, ProbeLaunch, Prober, ProbeRecord
-from workers.inputs import SCALAR_TYPES
+from workers.plan.inputs import SCALAR_TYPES
 
 _LARGEST_SCALAR = 2**20
 _MOST_THRESHOLDS = 5

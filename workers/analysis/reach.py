@@ -1,7 +1,7 @@
 """How far planned launch configs reach: an instrumented copy of the kernel runs them on a CPU device.
 
 Owns the launches. Where a GPU is to run a kernel whose extents are not known, this shows beforehand which configs would
-leave their buffers, and with them cost a context; what follows from it is ``workers/reaching.py``'s.
+leave their buffers, and with them cost a context; what follows from it is ``workers/execution/reaching.py``'s.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from llmperf_common.records import ArgumentKind, Kernel, LaunchConfig
 from workers.analysis.analyse import NO_BARRIERS
-from workers.analysis.instrument import instrument
-from workers.analysis.rewriter import UnresolvedError
+from workers.analysis.copy.instrument import instrument
+from workers.analysis.copy.rewriter import UnresolvedError
 from workers.device.interface import DeviceFailure, ProbeLaunch, Prober, ProbeRecord
 
 _MAX_TURNS = 2**21

@@ -14,7 +14,7 @@ from llmperf_common.records import Argument, ArgumentKind
 from workers.analysis.content_modes import DEFAULT_MODE
 from workers.analysis.points import Point
 from workers.analysis.probing import Probing
-from workers.strategies.buffers import AnalysedBuffers
+from workers.plan.strategies.buffers import AnalysedBuffers
 
 _MAX_LAUNCH_BYTES = 2**30
 

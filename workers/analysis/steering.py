@@ -20,7 +20,7 @@ from workers.analysis.points import Point
 from workers.analysis.polynomials import Fit
 from workers.analysis.probing import Probing
 from workers.device.interface import ProbeRecord
-from workers.inputs import SCALAR_TYPES
+from workers.plan.inputs import SCALAR_TYPES
 
 _MOST_SOURCES = 8
 _TRIED_LIMITS = (16, 90)

@@ -25,11 +25,11 @@ from pydantic import Field
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.config import ConfigError, Node
-from llmperf_common.foreign_json import parse_json
+from llmperf_common.files.foreign_json import parse_json
+from llmperf_common.files.plain_files import UnfitFileError, read_plain
 from llmperf_common.ids import content_id
-from llmperf_common.plain_files import UnfitFileError, read_plain
 from llmperf_common.records import Device
-from llmperf_common.store.analysis_rows import analysis_from_row
+from llmperf_common.store.tables.analysis_rows import analysis_from_row
 
 _MAX_BYTES = 256 * 2**20
 

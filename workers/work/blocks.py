@@ -13,7 +13,7 @@ from typing import Any
 
 from clang import cindex
 
-from workers.analysis.cursors import (
+from workers.analysis.copy.cursors import (
     CALL,
     CASE,
     COMPOUND,
@@ -32,8 +32,8 @@ from workers.analysis.cursors import (
     statement_end,
     text_range,
 )
-from workers.analysis.rewriter import CONTEXT, Rewriter
-from workers.clang_nodes import Space, TypeClass, TypeFacts
+from workers.analysis.copy.rewriter import CONTEXT, Rewriter
+from workers.source.clang.nodes import Space, TypeClass, TypeFacts
 from workers.work.costs import Costs
 
 _CONDITIONAL, _BINARY, _COMPOUND_ASSIGN = 116, 114, 115

@@ -8,12 +8,12 @@ import os
 import resource
 
 from llmperf_common.failures import Failure
-from llmperf_common.work import Work
-from workers.channel import Channel, CompilerReady, Counted, CountJob
-from workers.child_main import serve
-from workers.device.find import open_virtual
+from llmperf_common.features.work import Work
 from workers.device.interface import DeviceFailure, DeviceRef
+from workers.sandbox.channel import Channel, CompilerReady, Counted, CountJob
+from workers.sandbox.child_main import serve
 from workers.work.counting import count_kernel
+from workers.work.opening import open_virtual
 
 _KERNELS_PER_CHILD = 100
 """Then it ends and another takes its place: compilers keep what they have built in memory and on disk."""

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.features.work import Work
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.records import Kernel, LaunchConfig
-from llmperf_common.work import Work
-from workers.channel import Counted, CountJob, FromChild
-from workers.child_pool import ChildPool
-from workers.child_starter import ChildStarter
 from workers.device.interface import DeviceRef
-from workers.scratch import check_space, scratch_folder
+from workers.sandbox.channel import Counted, CountJob, FromChild
+from workers.sandbox.child_pool import ChildPool
+from workers.sandbox.child_starter import ChildStarter
+from workers.sandbox.scratch import check_space, scratch_folder
 
 COUNT_TIMEOUT_S = 20.0
 """For all configs of a kernel; a median kernel's 68 take half a second."""

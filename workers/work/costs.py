@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clang import cindex
 
-from workers import builtin_groups as groups
-from workers.analysis.cursors import (
+from workers.analysis.copy.cursors import (
     CALL,
     MEMBER,
     PAREN,
@@ -27,8 +26,9 @@ from workers.analysis.cursors import (
     strip,
     text_range,
 )
-from workers.analysis.rewriter import Rewriter
-from workers.clang_nodes import Space, TypeClass, TypeFacts
+from workers.analysis.copy.rewriter import Rewriter
+from workers.source import builtin_groups as groups
+from workers.source.clang.nodes import Space, TypeClass, TypeFacts
 
 if TYPE_CHECKING:
     from workers.work.blocks import Block

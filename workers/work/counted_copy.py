@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
-from workers import builtin_groups as groups
-from workers.analysis.calls import CallRewriter
-from workers.analysis.cursors import CALL, children_of, has_barrier, text_range
-from workers.analysis.rewriter import CONTEXT, WIDEST_PLAIN_BYTES, Rewriter, UnresolvedError
-from workers.analysis.source_copy import (
+from workers.analysis.copy.calls import CallRewriter
+from workers.analysis.copy.cursors import CALL, children_of, has_barrier, text_range
+from workers.analysis.copy.rewriter import CONTEXT, WIDEST_PLAIN_BYTES, Rewriter, UnresolvedError
+from workers.analysis.copy.source_copy import (
     SourceCopy,
     body_of,
     line_of,
@@ -24,8 +23,9 @@ from workers.analysis.source_copy import (
     parameters_of,
     pointer_space,
 )
-from workers.analysis.walk import FunctionWalk
-from workers.clang_nodes import Space, TypeFacts
+from workers.analysis.copy.walk import FunctionWalk
+from workers.source import builtin_groups as groups
+from workers.source.clang.nodes import Space, TypeFacts
 from workers.work.blocks import Block, BlockWalk
 
 KERNEL_NAME = "lp_counted"

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.features.work import Work
 from llmperf_common.records import Kernel, LaunchConfig
-from llmperf_common.work import Work
-from workers.analysis.rewriter import UnresolvedError
+from workers.analysis.copy.rewriter import UnresolvedError
 from workers.device.interface import DeviceFailure
-from workers.device.opencl_virtual import OpenclVirtualDevice, VirtualKernel
 from workers.work.counted_copy import CountedCopy, counted_copy
 from workers.work.estimate import estimate
 from workers.work.launch import KernelBudget, UncountedError, VirtualLaunch
+from workers.work.opencl_virtual import OpenclVirtualDevice, VirtualKernel
 from workers.work.units import Grid, grid_of
 
 _NUM_COMPARED = 2

@@ -1,6 +1,6 @@
 """A virtual launch as the words that ``hooks.cl`` reads: sizes, and what each buffer holds.
 
-Owns their layout. How contents follow from seed, argument and index: ``workers/inputs.py``.
+Owns their layout. How contents follow from seed, argument and index: ``workers/plan/inputs.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from llmperf_common.analysis import ContentsRule
 from llmperf_common.records import Access, Argument, ArgumentKind, LaunchConfig
-from workers.inputs import SCALAR_TYPES, FillKind, FillSpec, fill_specs
+from workers.plan.inputs import SCALAR_TYPES, FillKind, FillSpec, fill_specs
 from workers.work.counted_copy import DESCRIBED_AT, DESCRIBED_WORDS, SLACK_BYTES, CountedCopy
 from workers.work.units import Unit
 

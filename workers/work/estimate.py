@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llmperf_common.work import Work
+from llmperf_common.features.work import Work
 from workers.work.counted_copy import NUM_TURNS, WATCHED_WARPS, CountedCopy
 from workers.work.units import WARP
 

@@ -1,6 +1,6 @@
 // The part of a counted kernel that is the same for all: ids of the virtual launch, counters, and memory that is not there.
 //
-// Pointers are tags, as in the memory analysis (workers/analysis/hooks.cl). A buffer is a direct-mapped store of 32-byte
+// Pointers are tags, as in the memory analysis (workers/analysis/copy/hooks.cl). A buffer is a direct-mapped store of 32-byte
 // blocks: what a block holds follows from where it lies in the real buffer, so folding does not change what is read.
 #pragma OPENCL EXTENSION cl_khr_byte_addressable_store : enable
 #if LP_DOUBLES
@@ -144,7 +144,7 @@ uint lp_mix(uint v)
     return v ^ (v >> 16);
 }
 
-// Scalar i of a stream as bits; workers/inputs.py has the rule. `how`: kind, bytes, rule, each 8 bits.
+// Scalar i of a stream as bits; workers/plan/inputs.py has the rule. `how`: kind, bytes, rule, each 8 bits.
 ulong lp_scalar(__global const ulong *d, ulong i)
 {
     uint how = (uint)d[0], kind = how & 255u, rule = how >> 16 & 255u;

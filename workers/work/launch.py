@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from llmperf_common.records import LaunchConfig
-from workers.device.opencl_virtual import VirtualKernel
 from workers.work.counted_copy import CountedCopy
 from workers.work.cuts import boxes, find_cuts, find_layers, sampled
 from workers.work.estimate import Sample, UnitCounts, block_costs
+from workers.work.opencl_virtual import VirtualKernel
 from workers.work.units import WARP, Box, Grid, Place
 
 MOST_GROUPS = 16

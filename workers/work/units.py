@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from workers.inputs import mix32
+from workers.plan.inputs import mix32
 
 WARP = 32
 _STEPS = (2**0.5, 3**0.5, 5**0.5, 7**0.5)

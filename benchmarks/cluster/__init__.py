@@ -1,0 +1,1 @@
+"""How collecting scales over actors and GPUs."""

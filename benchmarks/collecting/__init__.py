@@ -1,0 +1,1 @@
+"""What collecting costs and how good its times are."""

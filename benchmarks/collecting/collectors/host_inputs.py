@@ -1,0 +1,100 @@
+"""The inputs of a launch config as numpy arrays: the same bits as ours has on the device.
+
+Owns a faster way to what ``workers.plan.inputs.reference_bytes`` says (a test holds the two together): in parts that fit a
+cache, on all cores. 64M floats take the reference many seconds, and on a lent GPU each of them counts. Making inputs is
+in nobody's time all the same.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.collecting.collectors.jobs import allocated_bytes
+from llmperf_common.analysis import Contents, ContentsRule
+from llmperf_common.records import Argument, LaunchArgument
+from workers.plan.inputs import SCALAR_TYPES, FillKind, FillSpec, fill_spec, reference_bytes
+
+_PART_SCALARS = 2**17
+_MOST_SCALARS = 2**32
+_INDEX_STEP = np.uint32(0x9E37_79B9)
+_MIX = (np.uint32(0x85EB_CA6B), np.uint32(0xC2B2_AE35))
+"""As in ``workers/device/opencl/fill.cl``."""
+
+
+def host_bytes(argument: Argument, given: LaunchArgument, *, seed: int) -> npt.NDArray[np.uint8]:
+    """Return a buffer's bytes, with the zeroed room behind it that ours leaves.
+
+    Args:
+        argument: a global or constant buffer.
+        given: its elements and, where its values steer the kernel, their rule.
+        seed: of the launch config.
+    """
+    elements = given.elements or 0
+    padded = np.zeros(allocated_bytes(argument, given), np.uint8)
+    num_bytes = elements * argument.element_bytes
+    if argument.leaves or num_bytes >= _MOST_SCALARS:
+        padded[:num_bytes] = reference_bytes(
+            argument, elements=elements, seed=seed, contents=given.contents
+        )
+        return padded
+    spec = fill_spec(argument, elements=elements, seed=seed, contents=given.contents)
+    scalars = padded[:num_bytes].view(SCALAR_TYPES[argument.scalar_type].dtype)
+
+    def fill(start: int) -> None:
+        stop = min(start + _PART_SCALARS, spec.num_scalars)
+        scalars[start:stop] = _values(spec, start, stop).view(scalars.dtype)
+
+    starts = range(0, spec.num_scalars, _PART_SCALARS)
+    if len(starts) < 2:
+        list(map(fill, starts))
+    else:
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            list(pool.map(fill, starts))
+    return padded
+
+
+def _values(spec: FillSpec, start: int, stop: int) -> npt.NDArray[Any]:
+    """Return scalars ``start`` to ``stop`` of the stream, integers as unsigned."""
+    bits = _hashed(spec, start, stop)
+    if spec.kind is FillKind.FLOAT32:
+        return (bits >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+    if spec.kind is FillKind.FLOAT64:
+        return bits.astype(np.float64) * 2.0**-32
+    if spec.kind is FillKind.FLOAT16:
+        exact = (bits >> np.uint32(21)).astype(np.float32) * np.float32(2.0**-11)
+        return exact.astype(np.float16)
+    if spec.kind is FillKind.BOOL:
+        return (bits >> np.uint32(31)).astype(np.uint8)
+    integers = np.dtype(f"uint{int(spec.kind.removeprefix('int'))}")
+    if spec.contents is None:
+        return (bits >> np.uint32(28)).astype(integers)
+    return _steered(bits, spec.contents, start, stop, spec.num_scalars).astype(integers)
+
+
+def _steered(
+    bits: npt.NDArray[np.uint32], contents: Contents, start: int, stop: int, num_scalars: int
+) -> npt.NDArray[np.uint64]:
+    wide, limit, shift = bits.astype(np.uint64), np.uint64(contents.limit), np.uint64(32)
+    if contents.rule is ContentsRule.BOUNDED:
+        return (wide * limit) >> shift
+    index, total = np.arange(start, stop, dtype=np.uint64), np.uint64(max(1, num_scalars))
+    low = index * limit // total
+    high = (index + np.uint64(1)) * limit // total
+    return low + ((wide * (high - low)) >> shift)
+
+
+def _hashed(spec: FillSpec, start: int, stop: int) -> npt.NDArray[np.uint32]:
+    value = np.arange(start, stop, dtype=np.uint32)
+    value *= _INDEX_STEP
+    value += np.uint32(spec.key)
+    value ^= value >> np.uint32(16)
+    value *= _MIX[0]
+    value ^= value >> np.uint32(13)
+    value *= _MIX[1]
+    value ^= value >> np.uint32(16)
+    return value

@@ -1,0 +1,1 @@
+"""What launching and timing on a device costs."""

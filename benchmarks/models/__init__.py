@@ -1,0 +1,1 @@
+"""How fast models train and predict, and how well."""

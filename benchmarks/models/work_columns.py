@@ -1,0 +1,42 @@
+"""Work that was counted after a dataset was collected (``benchmarks.data.count_work``), joined to its rows.
+
+Owns the join. A dataset that is collected with work has it in ``samples.work`` and needs this not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from llmperf_common.features.features import features_from_tables
+from llmperf_common.features.table_columns import WORK_COLUMN
+from llmperf_common.features.work import WORK_NAMES
+from trainer.data.dataset import TrainingData
+
+
+def with_work(data: TrainingData, folder: Path) -> tuple[TrainingData, npt.NDArray[np.bool_]]:
+    """Return the rows with the work that ``folder`` has of them, and which rows were asked about, shape (n,).
+
+    Of a row that was asked about and has no work, counting failed.
+    """
+    counted = ds.dataset(sorted(folder.glob("work-*.parquet"))).to_table()
+    row = pc.index_in(
+        data.rows.samples.column("sample_id"),
+        value_set=counted.column("sample_id").combine_chunks(),
+    )
+    members = [counted.column(name).combine_chunks() for name in WORK_NAMES]
+    is_lost = pc.is_null(counted.column(WORK_NAMES[0])).combine_chunks()
+    structs = pa.StructArray.from_arrays(members, names=list(WORK_NAMES), mask=is_lost)
+    samples = data.rows.samples
+    if WORK_COLUMN in samples.column_names:
+        samples = samples.drop_columns([WORK_COLUMN])
+    samples = samples.append_column(WORK_COLUMN, structs.take(row.combine_chunks()))
+    features = features_from_tables(samples, data.rows.kernels, data.devices)
+    asked = pc.is_valid(row).to_numpy()
+    return replace(data, rows=replace(data.rows, samples=samples, features=features)), asked

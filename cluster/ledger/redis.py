@@ -1,0 +1,348 @@
+"""The ledger of a cluster: one Redis server, shared by the workers of all hosts.
+
+Owns the keys and the scripts (``lua/``): each method is one script, so one round trip, and atomic. Time is the server's. What
+is kept is what was touched: leases in hand, one bit a finished task, a line a shard; never the plan. Redis may forget: a ledger
+is bound to one life of its server, and whoever finds another life, or nothing, builds the next epoch from the shards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from hashlib import sha256
+from importlib import resources
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import redis  # noqa: TID251
+from redis.commands.core import Script  # noqa: TID251
+
+from cluster.ledger.redis_connection import (
+    closed_if_refused,
+    connect,
+    rehearse_rights,
+    told_as_ours,
+)
+from cluster.ledger.redis_errors import LedgerRefusedError
+from llmperf_common.ledger.protocol import (
+    SILENT_LIMIT_S,
+    CommitOutcome,
+    Committed,
+    Holder,
+    Lease,
+    Ledger,
+    LedgerAwayError,
+    Refused,
+    TaskCounts,
+    WorkerReport,
+)
+from llmperf_common.store.manifests.manifest import ShardEntry
+from llmperf_common.store.manifests.run import RunRecord
+
+if TYPE_CHECKING:
+    _Value = bytes | bytearray | memoryview[int] | str | int | float
+    _Fields = dict[_Value, _Value]
+
+_T = TypeVar("_T")
+_KEYS = (
+    "meta", "expiry", "held", "free", "leases", "cursors", "done", "shards", "unpublished", "publisher", "board",
+)  # fmt: skip
+RUNS_KEY = "llmperf:runs"
+"""The datasets that a server has had ledgers of."""
+_US = 1_000_000
+_BINDING = frozenset({"claim", "commit", "extend"})
+"""The scripts that change what becomes of a task."""
+_AT_ONCE = 500
+"""Shards in one call: while a script runs, everybody else waits."""
+
+
+class RedisLedger:
+    """A ``Ledger`` on a Redis server of version 6.2 or newer.
+
+    Args:
+        client: the ledger closes it.
+        prefix: of its keys, the epoch among it.
+        epoch: it was built in.
+        clock_offset_us: added to the server's time; tests let time pass by it.
+    """
+
+    def __init__(
+        self, client: redis.Redis, *, prefix: str, epoch: int, clock_offset_us: int = 0
+    ) -> None:
+        self._client = client
+        self._keys = [f"{prefix}:{key}" for key in _KEYS]
+        self._epoch = epoch
+        self._scripts: dict[str, Script] = {}
+        self._is_torn = False
+        self.clock_offset_us = clock_offset_us
+
+    @property
+    def epoch(self) -> int:
+        """The epoch this ledger was built in."""
+        return self._epoch
+
+    def claim(self, *, holder: Holder, tasks: range, limit: int, ttl_s: float) -> list[Lease]:
+        """Lease up to ``limit`` tasks: expired ones first, then in plan order."""
+        arguments = (tasks.start, tasks.stop, limit, _us(ttl_s), _name(holder))
+        answer = self._run("claim", *arguments)
+        return [
+            Lease(task=task, epoch=self._epoch, token=token, attempt=attempt)
+            for task, token, attempt in zip(*[iter(answer)] * 3, strict=True)
+        ]
+
+    def renew(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease]:
+        """Extend ``leases``; returns those still held."""
+        held = set(self._run("extend", _us(ttl_s), *self._tokens(leases)))
+        return [lease for lease in leases if lease.epoch == self._epoch and lease.task in held]
+
+    def release(self, leases: Sequence[Lease]) -> None:
+        """Give leases back: they expire now."""
+        self._run("extend", -1, *self._tokens(leases))
+
+    def commit(self, *, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> CommitOutcome:
+        """Bind all tasks of ``leases`` to ``shards`` or, if one token is stale, none."""
+        tokens = self._tokens(leases)
+        name = sha256(repr((self._epoch, tokens)).encode()).hexdigest()[:20]
+        entries = [part for entry in shards for part in (entry.name, _entry_text(entry, name))]
+        stale = self._run("commit", name, len(leases), *tokens, *entries)
+        return Refused(tuple(stale)) if stale else Committed()
+
+    def unpublished(self) -> list[ShardEntry]:
+        """Return the committed shards that no manifest is known to list."""
+        found: list[ShardEntry] = []
+        while True:
+            after = found[-1].name if found else ""
+            answer = self._run("unpublished", after, _AT_ONCE)
+            some = zip(*[iter(answer)] * 2, strict=True)
+            found += [_entry(name.decode(), text) for name, text in some]
+            if len(answer) < 2 * _AT_ONCE:
+                return found
+
+    def shards(self) -> list[ShardEntry]:
+        """Return all shards that were ever recorded here."""
+        answer = self._run("shards")
+        some = zip(*[iter(answer)] * 2, strict=True)
+        return sorted(
+            (_entry(name.decode(), text) for name, text in some), key=lambda one: one.name
+        )
+
+    def unknown(self, names: Sequence[str]) -> list[str]:
+        """Return those of ``names`` that no recorded shard has."""
+        found = [self._run("unknown", *some) for some in _pieces(names)]
+        return [name.decode() for some in found for name in some]
+
+    def mark_published(self, names: Sequence[str]) -> None:
+        """Note that a manifest lists these shards."""
+        for some in _pieces(names):
+            self._run("mark_published", *some)
+
+    def elect_publisher(self, *, holder: Holder, ttl_s: float) -> bool:
+        """Return whether ``holder`` is the publisher for the next ``ttl_s``."""
+        return bool(self._run("elect", _name(holder), _us(ttl_s)))
+
+    def counts(self, tasks: range) -> TaskCounts:
+        """Count the tasks of a range by state."""
+        done, leased = self._run("counts", tasks.start, tasks.stop)
+        return TaskCounts(done=done, leased=leased, total=len(tasks))
+
+    def report(self, worker: str, document: str) -> None:
+        """Put a worker's document on the board."""
+        self._run("report", worker, document, _us(SILENT_LIMIT_S))
+
+    def workers(self) -> list[WorkerReport]:
+        """Return the board."""
+        answer = self._run("workers", _us(SILENT_LIMIT_S))
+        return sorted(
+            (
+                WorkerReport(worker=name.decode(), age_s=age_us / _US, document=document.decode())
+                for name, age_us, document in zip(*[iter(answer)] * 3, strict=True)
+            ),
+            key=lambda one: one.worker,
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _tokens(self, leases: Sequence[Lease]) -> list[int]:
+        """Return task, token, task, …; of a lease of another epoch a token that nobody has."""
+        return [
+            part
+            for lease in leases
+            for part in (lease.task, lease.token if lease.epoch == self._epoch else 0)
+        ]
+
+    def _run(self, script: str, *arguments: str | int) -> Any:
+        if script not in self._scripts:
+            self._scripts[script] = self._client.register_script(_source(script))
+        self._end_if_torn()
+        try:
+            with told_as_ours(self._client):
+                return self._scripts[script](
+                    keys=self._keys, args=[self._epoch, self.clock_offset_us, *arguments]
+                )
+        except LedgerRefusedError as error:
+            self._is_torn = error.is_amid_script and script in _BINDING
+            with contextlib.suppress(LedgerAwayError):
+                self._end_if_torn()
+            raise
+
+    def _end_if_torn(self) -> None:
+        """End a ledger that a script may have left half changed: a commit asked for again would find itself recorded."""
+        if self._is_torn:
+            with told_as_ours(self._client):
+                self._client.delete(self._keys[0])
+            self._is_torn = False
+
+
+class RedisHome:
+    """A Redis server with ledgers of datasets, one an epoch.
+
+    Args:
+        client: a connection pool to it; closed by the ledgers that it opens.
+        dataset: names the dataset; the same for all its workers, and for no other dataset of this server.
+        about: a JSON document about the run, for those who look at the server (``redis_runs.py``).
+    """
+
+    def __init__(self, client: redis.Redis, *, dataset: str, about: str = "{}") -> None:
+        self._client = client
+        self._dataset = dataset
+        self._about = about
+        # In braces: a cluster of servers keeps all keys with the same such part on one of them.
+        self._prefix = f"llmperf:{{{dataset}}}"
+
+    def key(self, name: str) -> str:
+        """Return the key of what is kept of the dataset itself, whatever the epoch."""
+        return f"{self._prefix}:{name}"
+
+    def open(self, epoch: int, plan_hash: str) -> Ledger | None:
+        """Open the ledger of ``epoch``; None if it is gone, of another plan, or of an earlier life of the server."""
+        with told_as_ours(self._client):
+            found = self._client.hmget(f"{self._of(epoch)}:meta", ["epoch", "plan_hash", "run_id"])
+            wanted = [str(epoch), plan_hash, self._run_id()]
+        if [value.decode() if isinstance(value, bytes) else value for value in found] != wanted:
+            return None
+        return RedisLedger(self._client, prefix=self._of(epoch), epoch=epoch)
+
+    def retire(self, *, before: int) -> None:
+        """Remove older epochs: whoever still uses one is told that it is lost."""
+        with told_as_ours(self._client):
+            for member in self._client.smembers(self.key("epochs")):
+                if int(member) < before:
+                    self._remove(int(member))
+
+    def create(
+        self,
+        *,
+        epoch: int,
+        plan_hash: str,
+        shards: Iterable[ShardEntry],
+        done: Iterable[tuple[int, str]],
+    ) -> Ledger:
+        """Create the ledger of ``epoch`` and open it; ``meta`` comes last, and nothing counts before it is there."""
+        prefix = self._of(epoch)
+        with told_as_ours(self._client):
+            run_id = (
+                self._run_id()
+            )  # first: what a server forgets that is started anew meanwhile does not count
+            self._client.sadd(
+                self.key("epochs"), epoch
+            )  # so that what is half built can be removed
+            self._client.delete(*(f"{prefix}:{key}" for key in _KEYS))
+            for some in _pieces(shards):
+                texts: _Fields = {entry.name: _entry_text(entry, "") for entry in some}
+                self._client.hset(f"{prefix}:shards", mapping=texts)
+            bits = bytearray()
+            for task, _ in done:
+                bits.extend(bytes(max(0, task // 8 + 1 - len(bits))))
+                bits[task // 8] |= 0x80 >> task % 8
+            self._client.set(
+                f"{prefix}:done", bytes(bits) or bytes(1)
+            )  # it must be there: lua/prelude.lua
+            meta: _Fields = {"plan_hash": plan_hash, "run_id": run_id, "last_token": 0}
+            self._client.hset(f"{prefix}:meta", mapping={**meta, "epoch": epoch})
+            # Last and again: one wiped meanwhile must not have a ledger that nobody can find and end.
+            self._client.sadd(self.key("epochs"), epoch)
+            self._client.set(self.key("about"), self._about)
+            self._client.sadd(RUNS_KEY, self._dataset)
+        return RedisLedger(self._client, prefix=prefix, epoch=epoch)
+
+    def _remove(self, epoch: int) -> None:
+        prefix = self._of(epoch)
+        self._client.delete(f"{prefix}:meta")  # first: from now on nothing can be committed to it
+        self._client.unlink(*(f"{prefix}:{key}" for key in _KEYS))
+        self._client.srem(self.key("epochs"), epoch)
+
+    def _of(self, epoch: int) -> str:
+        return f"{self._prefix}:e{epoch:06d}"
+
+    def _run_id(self) -> str:
+        return str(self._client.info("server")["run_id"])
+
+
+def redis_home(url: str, location: str) -> Callable[[RunRecord], RedisHome]:
+    """Return what opens the ledgers of a run on the server at ``url``.
+
+    Args:
+        url: as ``connect`` takes it.
+        location: the dataset, as its workers name it.
+
+    Raises:
+        LedgerUrlError: The URL is none, or its server is too old.
+        LedgerAwayError: The server cannot be reached, or refuses us.
+    """
+    client = connect(url)
+    with closed_if_refused(client):
+        rehearse_rights(client)
+    return lambda run: RedisHome(
+        client, dataset=run.run_id or run.plan_hash, about=_about(run, location)
+    )
+
+
+@cache
+def _source(name: str) -> str:
+    folder = resources.files("cluster.ledger") / "lua"
+    return (folder / "prelude.lua").read_text() + (folder / f"{name}.lua").read_text()
+
+
+def _pieces(items: Iterable[_T]) -> Iterator[list[_T]]:
+    waiting = iter(items)
+    while piece := list(islice(waiting, _AT_ONCE)):
+        yield piece
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * _US)
+
+
+def _name(holder: Holder) -> str:
+    return f"{holder.host}/{holder.pid}/{holder.boot_id}/{holder.start_ticks}"
+
+
+def _entry_text(entry: ShardEntry, commit: str) -> str:
+    return json.dumps(
+        {"rows": entry.rows, "bytes": entry.bytes, "sha256": entry.sha256, "tasks": entry.tasks, "commit": commit}
+    )  # fmt: skip
+
+
+def _entry(name: str, text: bytes) -> ShardEntry:
+    found = json.loads(text)
+    return ShardEntry(
+        name=name, rows=found["rows"], bytes=found["bytes"], sha256=found["sha256"], tasks=found["tasks"]
+    )  # fmt: skip
+
+
+def _about(run: RunRecord, location: str) -> str:
+    """Say what a run is, for those who see the server only. Of its tasks each class has as many, in this order."""
+    return json.dumps(
+        {
+            "location": location,
+            "run_id": run.run_id,
+            "plan_hash": run.plan_hash,
+            "num_tasks": run.num_tasks,
+            "device_classes": [one.name for one in run.device_classes],
+            "created_at": run.created_at,
+        }
+    )

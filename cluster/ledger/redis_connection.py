@@ -1,0 +1,112 @@
+"""A connection to the Redis server of a cluster's ledgers: its URL, its version, our rights there, and errors in our words.
+
+Owns how a server is reached and refused, before any ledger; what is kept there: ``ledger/redis.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import redis  # noqa: TID251
+from redis.backoff import NoBackoff  # noqa: TID251
+from redis.retry import Retry  # noqa: TID251
+
+from cluster.ledger.redis_errors import as_ours, repeats_password
+from cluster.ledger.redis_rights import rehearsal
+from llmperf_common.errors import Exit, LlmperfError
+from llmperf_common.ledger.protocol import LedgerAwayError
+from llmperf_common.masking import MASK, masked, public_url
+
+RedisClient = redis.Redis
+_TIMEOUT_S = 10.0
+_LEAST_VERSION = (6, 2)
+
+
+class LedgerUrlError(LlmperfError, ValueError):
+    """``--ledger`` names no Redis server that can be used."""
+
+    exit_code = Exit.USAGE
+
+
+def connect(url: str) -> RedisClient:
+    """Return a client of the server at ``url``: ``redis://[USER:PASSWORD@]HOST:PORT/DB``, ``rediss://`` for TLS.
+
+    Raises:
+        LedgerUrlError: The URL is none, or its server is too old.
+        LedgerAwayError: The server cannot be reached, or refuses us.
+    """
+    scheme, separator, rest = url.partition("://")
+    url = f"{scheme.lower()}{separator}{rest}"  # the client library knows no Redis://
+    named = f"--ledger {public_url(url)!r}"
+    if public_url(url).endswith(MASK):
+        # Its parts are not where they seem: what the client library says of them may be of the password.
+        raise LedgerUrlError(
+            f"{named}: invalid URL: write redis://[USER:PASSWORD@]HOST:PORT[/DB], and of the password (and of ?options) "
+            "each of / ? # @ and of space in its percent-encoded form, as %2F for /"
+        )
+    try:
+        client = redis.Redis.from_url(
+            url,
+            socket_connect_timeout=_TIMEOUT_S,
+            socket_timeout=_TIMEOUT_S,
+            retry=Retry(
+                NoBackoff(), 0
+            ),  # the loop's own Backoff waits, and goes on with its work meanwhile
+        )
+        client.connection_pool.make_connection()  # opens nothing, but knows which options there are
+    except (TypeError, ValueError) as error:
+        raise LedgerUrlError(f"{named}: {masked(str(error), url)}") from None
+    with closed_if_refused(client):
+        try:
+            with told_as_ours(client):
+                version = str(client.info("server")["redis_version"])
+        except redis.RedisError as error:  # no such database, no INFO, no Redis at all
+            raise LedgerUrlError(
+                f"{named}: its server cannot be used: {masked(str(error), url)}"
+            ) from None
+        if tuple(map(int, version.split(".")[:2])) < _LEAST_VERSION:
+            raise LedgerUrlError(f"{named}: its server is Redis {version}, 6.2 is needed")
+    return client
+
+
+@contextlib.contextmanager
+def closed_if_refused(client: RedisClient) -> Iterator[None]:
+    """Close the client where the server turns out to be of no use."""
+    try:
+        yield
+    except (LedgerAwayError, LedgerUrlError):
+        client.close()
+        raise
+
+
+def rehearse_rights(client: RedisClient) -> None:
+    """Raise ``LedgerRefusedError`` if our user lacks a right; a server that cannot write just now does not matter here."""
+    rights = rehearsal()
+    with told_as_ours(client), client.pipeline(transaction=False) as pipeline:
+        for _, command in rights:
+            pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+        replies = pipeline.execute(raise_on_error=False)
+        lacking = [
+            name
+            for (name, _), reply in zip(rights, replies, strict=True)
+            if isinstance(reply, redis.exceptions.NoPermissionError)
+        ]
+        if lacking:
+            raise redis.exceptions.NoPermissionError(
+                f"its user may not use {', '.join(dict.fromkeys(lacking))} on llmperf:*"
+            )
+
+
+@contextlib.contextmanager
+def told_as_ours(client: RedisClient | None = None) -> Iterator[None]:
+    """Raise what the client library raises as an error of the ledger, which names the server of ``client``."""
+    try:
+        yield
+    except redis.RedisError as error:
+        ours = as_ours(error, client)
+        if client is not None and repeats_password(error, client):
+            raise ours or type(error)("its text has our password and is left out") from None
+        if ours is None:
+            raise
+        raise ours from error

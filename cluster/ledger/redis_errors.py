@@ -1,0 +1,162 @@
+"""What a Redis server or its client library says went wrong, as an error of the ledger.
+
+Owns which of it passes by itself, and which somebody has to mend and how; no connection: that is ``redis_connection.py``'s. A failure is known by its exception class where the client has one, else by the code word that an error reply
+begins with: from the errors that it has classes for, which differ by its version, the client cuts the word off. Redis 6.2 wraps the
+reply to a command in a script into a sentence of its own, Redis 7 does not.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+
+import redis  # noqa: TID251
+
+from cluster.ledger.redis_rights import RIGHTS
+from llmperf_common.ledger.protocol import LedgerAwayError, LedgerLostError
+from llmperf_common.masking import without
+
+_WORD_OF_CLASS: tuple[tuple[type[redis.RedisError], str], ...] = (
+    (redis.exceptions.OutOfMemoryError, "OOM"),
+    (redis.exceptions.ReadOnlyError, "READONLY"),
+    (redis.exceptions.MasterDownError, "MASTERDOWN"),  # before its base
+    (redis.exceptions.ClusterDownError, "CLUSTERDOWN"),
+    (redis.exceptions.TryAgainError, "TRYAGAIN"),
+    (redis.exceptions.BusyLoadingError, "LOADING"),
+    (redis.exceptions.NoScriptError, "NOSCRIPT"),
+    (redis.exceptions.NoPermissionError, "NOPERM"),
+    (redis.exceptions.AuthenticationError, "NOAUTH"),
+    (redis.exceptions.AuthenticationWrongNumberOfArgsError, "NOAUTH"),
+    (redis.exceptions.MovedError, "MOVED"),  # before its base
+    (redis.exceptions.AskError, "ASK"),
+    (redis.exceptions.ClusterCrossSlotError, "CROSSSLOT"),
+)
+_WORD_OF_SENTENCE = {
+    "The user executing the script can't ": "NOPERM",
+    "Script killed by user with SCRIPT KILL": "BUSY",
+}
+"""How replies begin that Redis 6.2 and 7.0 give no code word."""
+_PASSING = frozenset(
+    {
+        "OOM", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "LOADING", "NOSCRIPT", "BUSY", "MISCONF", "NOREPLICAS",
+    }
+)  # fmt: skip
+"""It is full, cannot write, follows another server, is at work on something else: its operator needs nothing of us to end that."""
+_SIGN_IN = "name a user and its password in the URL: redis://USER:PASSWORD@HOST:PORT/0"
+_NO_CLUSTER = "it is a node of a Redis Cluster; name a server outside a Redis Cluster"
+_REMEDIES = {
+    "NOPERM": f"give its user what a ledger needs: ACL SETUSER USER {RIGHTS}",
+    "NOAUTH": _SIGN_IN,
+    "WRONGPASS": _SIGN_IN,
+    "DENIED": "give it a password, or let it listen to this network",
+    "WRONGTYPE": "another program has written to our keys, llmperf:*; name another database of the server, redis://…/1",
+    "MOVED": _NO_CLUSTER,
+    "ASK": _NO_CLUSTER,
+    "CROSSSLOT": _NO_CLUSTER,
+}
+_TLS_REMEDY = (
+    "rediss:// needs the server's tls-port, a certificate for that host name, and its CA in a file "
+    "on this host: rediss://…/0?ssl_ca_certs=FILE"
+)
+
+_WRAP = re.compile(
+    r"^Error running script \(call to f_[0-9a-f]{40}\): @user_script: ?\d+: (@user_script: ?\d+: -?)?"
+)
+_PLACE = re.compile(r" script: [0-9a-f]{40}, on @user_script:\d+\.$")
+_CODE_WORD = re.compile(r"^[A-Z]+(?= |$)")
+
+
+class LedgerRefusedError(LedgerAwayError):
+    """The server will not serve us until somebody mends a right, a password, a certificate or a key.
+
+    Whoever opens a ledger is told at once. Amid a run it is waited for as for a server that is away: it worked before, so somebody
+    is just changing the server, and what the worker holds is kept that long. Each wait says what to do.
+
+    Attributes:
+        is_amid_script: a script was ended by it, perhaps with half of its work done.
+    """
+
+    def __init__(self, message: str, *, is_amid_script: bool = False) -> None:
+        super().__init__(message)
+        self.is_amid_script = is_amid_script
+
+
+def as_ours(
+    error: redis.RedisError, client: redis.Redis | None = None
+) -> LedgerAwayError | LedgerLostError | None:
+    """Return the error of the ledger that a failure means; None for a mistake of ours, which asking again would hide.
+
+    Args:
+        error: of the client library.
+        client: that was used, to say which server it was.
+    """
+    where = f"{_server_of(client)}: " if client is not None else ""
+    word, text = _read(error)
+    text = without(text, _password_of(client))
+    if word == "LEDGERLOST":
+        return LedgerLostError(f"the ledger is lost: {text}")
+    if word in _REMEDIES:
+        return LedgerRefusedError(
+            f"the Redis server refuses us: {where}{text.rstrip('.')}: {_REMEDIES[word]}",
+            is_amid_script=_without_script(str(error)) != str(error),
+        )
+    if word in _PASSING:
+        return LedgerAwayError(f"the Redis server refuses us: {where}{text}")
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError):
+        told = f"the Redis server cannot be reached: {where}{text}"
+        if _is_of_tls(error, client):
+            return LedgerRefusedError(f"{told.rstrip('.')}: {_TLS_REMEDY}")
+        return LedgerAwayError(told)
+    return None
+
+
+def repeats_password(error: redis.RedisError, client: redis.Redis | None) -> bool:
+    """Whether a server, or a program in front of it, has sent our password back: as part of a command that it does not know."""
+    return without(str(error), _password_of(client)) != str(error)
+
+
+def _password_of(client: redis.Redis | None) -> str:
+    return (
+        ""
+        if client is None
+        else str(client.connection_pool.connection_kwargs.get("password") or "")
+    )
+
+
+def _read(error: redis.RedisError) -> tuple[str, str]:
+    """Return the code word of an error, '' if it has none, and its text with the word and without what Redis adds in scripts."""
+    text = _without_script(str(error))
+    for kind, word in _WORD_OF_CLASS:
+        if isinstance(error, kind):
+            return word, text if text.startswith(f"{word} ") else f"{word} {text}"
+    if not isinstance(error, redis.ResponseError):
+        return "", text
+    for beginning, word in _WORD_OF_SENTENCE.items():
+        if text.startswith(beginning):
+            return word, f"{word} {text}"
+    found = _CODE_WORD.match(text)
+    return found.group() if found else "", text
+
+
+def _without_script(text: str) -> str:
+    return _PLACE.sub("", _WRAP.sub("", text))
+
+
+def _is_of_tls(error: redis.RedisError, client: redis.Redis | None) -> bool:
+    """Whether a connection failed for its certificates, and not for want of a server."""
+    cause = error.__cause__ or error.__context__
+    if isinstance(
+        cause, FileNotFoundError
+    ):  # the CA's; where a unix socket is not there, nor is a server
+        kind = client.connection_pool.connection_class if client is not None else None
+        return kind is not None and issubclass(kind, redis.SSLConnection)
+    has_gone = isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
+    return isinstance(cause, ssl.SSLError) and not has_gone
+
+
+def _server_of(client: redis.Redis) -> str:
+    """Return where a client's server is, without user and password."""
+    options = client.connection_pool.connection_kwargs
+    return str(
+        options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
+    )

@@ -1,0 +1,129 @@
+"""A ledger that tells how long each of its calls took: for the metrics of an actor.
+
+Owns nothing of the ledger itself. A call that fails is told of, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from llmperf_common.ledger.attach import LedgerHome
+from llmperf_common.ledger.protocol import (
+    CommitOutcome,
+    Holder,
+    Lease,
+    Ledger,
+    TaskCounts,
+    WorkerReport,
+)
+from llmperf_common.store.manifests.manifest import ShardEntry
+
+_T = TypeVar("_T")
+
+
+class TimedHome:
+    """A ``LedgerHome`` whose ledgers tell how long each call took."""
+
+    def __init__(self, home: LedgerHome, called: Callable[[str, float], None]) -> None:
+        self._home = home
+        self._called = called
+
+    def open(self, epoch: int, plan_hash: str) -> Ledger | None:
+        """Open the ledger of ``epoch``; None if it is gone."""
+        ledger = self._home.open(epoch, plan_hash)
+        return TimedLedger(ledger, self._called) if ledger is not None else None
+
+    def retire(self, *, before: int) -> None:
+        """End every ledger of an epoch below ``before``."""
+        self._home.retire(before=before)
+
+    def create(
+        self,
+        *,
+        epoch: int,
+        plan_hash: str,
+        shards: Iterable[ShardEntry],
+        done: Iterable[tuple[int, str]],
+    ) -> Ledger:
+        """Create the ledger of ``epoch`` and open it."""
+        made = self._home.create(epoch=epoch, plan_hash=plan_hash, shards=shards, done=done)
+        return TimedLedger(made, self._called)
+
+
+class TimedLedger:
+    """A ``Ledger`` that tells how long each call took, also of those that failed."""
+
+    def __init__(self, ledger: Ledger, called: Callable[[str, float], None]) -> None:
+        self._ledger = ledger
+        self._called = called
+
+    @property
+    def epoch(self) -> int:
+        """The epoch this ledger was built in."""
+        return self._ledger.epoch
+
+    def claim(self, *, holder: Holder, tasks: range, limit: int, ttl_s: float) -> list[Lease]:
+        """Lease tasks."""
+        return self._timed(
+            "claim",
+            lambda: self._ledger.claim(holder=holder, tasks=tasks, limit=limit, ttl_s=ttl_s),
+        )
+
+    def renew(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease]:
+        """Extend leases."""
+        return self._timed("renew", lambda: self._ledger.renew(leases, ttl_s=ttl_s))
+
+    def release(self, leases: Sequence[Lease]) -> None:
+        """Give leases back."""
+        self._timed("release", lambda: self._ledger.release(leases))
+
+    def commit(self, *, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> CommitOutcome:
+        """Bind tasks to shards."""
+        return self._timed("commit", lambda: self._ledger.commit(shards=shards, leases=leases))
+
+    def unpublished(self) -> list[ShardEntry]:
+        """Return the committed shards that no manifest is known to list."""
+        return self._timed("unpublished", self._ledger.unpublished)
+
+    def shards(self) -> list[ShardEntry]:
+        """Return all shards that were ever recorded."""
+        return self._timed("shards", self._ledger.shards)
+
+    def unknown(self, names: Sequence[str]) -> list[str]:
+        """Return those of ``names`` that were never recorded."""
+        return self._timed("unknown", lambda: self._ledger.unknown(names))
+
+    def mark_published(self, names: Sequence[str]) -> None:
+        """Note that a manifest lists these shards."""
+        self._timed("mark_published", lambda: self._ledger.mark_published(names))
+
+    def elect_publisher(self, *, holder: Holder, ttl_s: float) -> bool:
+        """Return whether ``holder`` is the publisher."""
+        return self._timed(
+            "elect_publisher", lambda: self._ledger.elect_publisher(holder=holder, ttl_s=ttl_s)
+        )
+
+    def counts(self, tasks: range) -> TaskCounts:
+        """Count the tasks of a range by state."""
+        return self._timed("counts", lambda: self._ledger.counts(tasks))
+
+    def report(self, worker: str, document: str) -> None:
+        """Put a document on the board."""
+        self._timed("report", lambda: self._ledger.report(worker, document))
+
+    def workers(self) -> list[WorkerReport]:
+        """Return the board."""
+        return self._timed("workers", self._ledger.workers)
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._ledger.close()
+
+    def _timed(self, call: str, act: Callable[[], _T]) -> _T:
+        began_s = time.perf_counter()
+        try:
+            return act()
+        finally:
+            self._called(call, time.perf_counter() - began_s)

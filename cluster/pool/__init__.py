@@ -1,0 +1,1 @@
+"""Actors in their slots: start, watch, restart."""

@@ -1,0 +1,1 @@
+"""The door to Ray: its runtime and its actors."""

@@ -1,0 +1,90 @@
+"""Which OpenCL device an actor must use, so that each times the GPU that Ray gave it and no other.
+
+Owns the identity check: Ray's GPU id → NVML (by index in PCI bus order, or by UUID) → UUID → the OpenCL device of that UUID. The
+mask ``CUDA_VISIBLE_DEVICES`` only saves trying the other cards; nothing is concluded from its indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workers.device.interface import DeviceRef
+from workers.device.nvidia.cache import NVIDIA_PLATFORM
+from workers.device.nvidia.nvml import NvmlAbsent, uuid_of_gpu
+from workers.device.replay import SELECTOR_PREFIX
+from workers.discovery.find import DeviceReport, NoDevice, choose, probe_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoSeatDevice:
+    """Why an actor has no device, and what would mend it."""
+
+    reason: str
+
+
+def device_of_seat(
+    selector: str, gpu_ids: Sequence[str], report: DeviceReport | None = None
+) -> DeviceRef | NoSeatDevice:
+    """Return the device of an actor.
+
+    Args:
+        selector: of its pool: ``auto``, ``cuda``, ``pocl``, ``cpu`` or ``replay:FILE``.
+        gpu_ids: what Ray gave the actor: one id, or none on a node without GPUs.
+        report: the OpenCL devices of this process; tried now where None.
+    """
+    if selector.startswith(SELECTOR_PREFIX) or selector in ("cpu", "pocl"):
+        return _chosen(selector, report)
+    if selector not in ("auto", "cuda"):
+        return NoSeatDevice(
+            reason=f"--device {selector!r} with --cluster: Ray chooses the GPU; say auto, cuda, cpu, pocl or replay:FILE"
+        )
+    uuid = uuid_of_gpu(gpu_ids[0]) if gpu_ids else None
+    if uuid is None or isinstance(uuid, NvmlAbsent):
+        return _without_gpu(selector, gpu_ids, uuid, report)
+    report = probe_for("cuda") if report is None else report
+    for probed in report.devices:
+        if probed.device is not None and bare_uuid(probed.device.device_uuid) == bare_uuid(uuid):
+            if probed.usable:
+                return probed.ref
+            return NoSeatDevice(
+                reason=f"GPU {gpu_ids[0]} ({uuid}) is not usable by OpenCL: {probed.reason}"
+            )
+    there = [p.device.device_uuid for p in report.devices if p.device is not None]
+    return NoSeatDevice(
+        reason=f"Ray gave GPU {gpu_ids[0]} ({uuid}), but OpenCL lists {', '.join(there) or 'no device'}: "
+        "see llmperf doctor on that node"
+    )
+
+
+def bare_uuid(uuid: str) -> str:
+    """Return a GPU's UUID without ``GPU-``, in lower case."""
+    return uuid.lower().removeprefix("gpu-")
+
+
+def _without_gpu(
+    selector: str,
+    gpu_ids: Sequence[str],
+    absent: NvmlAbsent | None,
+    report: DeviceReport | None,
+) -> DeviceRef | NoSeatDevice:
+    """Return the CPU device of a seat that no real GPU is behind; a GPU that cannot be identified is refused."""
+    if selector == "cuda":
+        why = f"NVML: {absent.reason} ({absent.mend})" if absent else "Ray gave no GPU"
+        return NoSeatDevice(reason=f"--device cuda: {why}")
+    if gpu_ids:
+        report = probe_for("cuda") if report is None else report
+        if any(p.ref.platform == NVIDIA_PLATFORM for p in report.devices):
+            assert absent is not None, "there was an id to look up"
+            return NoSeatDevice(
+                reason=f"which card GPU {gpu_ids[0]} is cannot be checked: {absent.reason} ({absent.mend})"
+            )
+    return _chosen("cpu", report)
+
+
+def _chosen(selector: str, report: DeviceReport | None) -> DeviceRef | NoSeatDevice:
+    try:
+        ref = choose(selector, report)
+    except ValueError as error:
+        return NoSeatDevice(reason=str(error))
+    return NoSeatDevice(reason=ref.message()) if isinstance(ref, NoDevice) else ref

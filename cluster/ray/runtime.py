@@ -1,0 +1,206 @@
+"""The door to Ray: connecting, nodes, and actors on seats.
+
+Owns how Ray is used: an actor sits on a node for good (a dead node's seats are gone), is never restarted by Ray (the pool
+does it, visibly), and answers short questions only. Everything above it sees ``Runtime``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ray  # noqa: TID251
+from ray.util import metrics as ray_metrics  # noqa: TID251
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: TID251
+
+from cluster.pool.reports import ActorReport, ActorSpec
+from cluster.pool.runtime import ActorGone, ClusterAddressError
+from cluster.pool.seats import ClusterNode
+from cluster.ray.actor import CollectActor
+from cluster.telemetry.metrics import METRICS, TAGS, Metric, MetricKind
+from llmperf_common.masking import masked, public_url
+from llmperf_common.own_ray import OWN_ADDRESSES, own_ray
+from llmperf_common.store.files.environment import store_settings
+from workers.corpus.read import Corpus
+
+_ENVIRONMENT = {
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # Ray's GPU ids are NVML's indices, which are in this order
+}
+
+
+class RayRuntime:
+    """The Ray cluster that this driver is connected to."""
+
+    def __init__(self) -> None:
+        self._corpora: dict[int, Any] = {}
+
+    def nodes(self) -> tuple[ClusterNode, ...]:
+        """Return the living nodes."""
+        return tuple(
+            ClusterNode(
+                node_id=node["NodeID"],
+                host=node["NodeManagerHostname"],
+                labels=dict(node.get("Labels") or {}),
+                num_gpus=int(node["Resources"].get("GPU", 0)),
+            )
+            for node in ray.nodes()  # type: ignore[no-untyped-call]
+            if node["Alive"]
+        )
+
+    def start(self, spec: ActorSpec) -> RayActor:
+        """Start an actor on its seat; it may wait there for a GPU that another job of the cluster has."""
+        seat = spec.seat
+        options: dict[str, Any] = {
+            "num_cpus": 0,
+            "num_gpus": 1 if seat.on_gpu else 0,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(seat.node_id, soft=False),
+            "runtime_env": {"env_vars": {**store_settings(os.environ), **_ENVIRONMENT}},
+        }
+        return RayActor(_Actor.options(**options).remote(spec), self)
+
+    def corpus_of(self, corpus: Corpus) -> Any:
+        """Return the reference of a corpus, put into the object store once."""
+        if id(corpus) not in self._corpora:
+            self._corpora[id(corpus)] = ray.put(corpus)
+        return self._corpora[id(corpus)]
+
+
+class RayActor:
+    """The pool's hold on one actor: at most one question is on its way."""
+
+    def __init__(self, handle: Any, runtime: RayRuntime) -> None:
+        self._handle = handle
+        self._runtime = runtime
+        self._question: Any = None
+
+    def poll(self) -> ActorReport | ActorGone | None:
+        """Return what the actor last told, None if it has told nothing since; ask again."""
+        if self._question is None:
+            self._question = self._handle.report.remote()
+        ready, _ = ray.wait([self._question], timeout=0)
+        if not ready:
+            return None
+        question, self._question = self._question, None
+        try:
+            report = ray.get(question)
+        except ray.exceptions.RayActorError as error:
+            return ActorGone(why=_first_line(error))
+        except ray.exceptions.RayError as error:
+            return ActorGone(why=f"{type(error).__name__}: {_first_line(error)}")
+        assert isinstance(report, ActorReport), report
+        return report
+
+    def begin(self, corpus: Corpus, run_id: str) -> None:
+        """Let it collect."""
+        self._handle.begin.remote(self._runtime.corpus_of(corpus), run_id)
+
+    def stop(self, *, drop: bool) -> None:
+        """Ask it to stop."""
+        self._handle.stop.remote(drop=drop)
+
+    def kill(self) -> None:
+        """End its process, whatever it does."""
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.kill(self._handle)
+
+
+class RayMeter:
+    """Metrics through Ray's agent of the node, which Prometheus scrapes; their names begin with ``ray_`` there."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+        for metric in METRICS:
+            keys = (*TAGS, *metric.tags)
+            if metric.kind is MetricKind.HISTOGRAM:
+                made: Any = ray_metrics.Histogram(
+                    metric.name, metric.meaning, list(metric.boundaries), keys
+                )
+            else:
+                kinds = {
+                    MetricKind.COUNTER: ray_metrics.Counter,
+                    MetricKind.GAUGE: ray_metrics.Gauge,
+                }
+                made = kinds[metric.kind](metric.name, metric.meaning, keys)
+            self._made[metric.name] = made
+
+    def add(self, metric: Metric, value: float, tags: Mapping[str, str]) -> None:
+        """Increase a counter."""
+        if value > 0:
+            self._made[metric.name].inc(value, tags=dict(tags))
+
+    def set(self, metric: Metric, value: float, tags: Mapping[str, str]) -> None:
+        """Set a gauge."""
+        self._made[metric.name].set(value, tags=dict(tags))
+
+    def observe(self, metric: Metric, value: float, tags: Mapping[str, str]) -> None:
+        """Add a value to a histogram."""
+        self._made[metric.name].observe(value, tags=dict(tags))
+
+
+class _SeatedActor(CollectActor):
+    """``CollectActor`` with what Ray knows of it."""
+
+    def __init__(self, spec: ActorSpec) -> None:
+        context = ray.get_runtime_context()
+        ids = [str(one) for one in ray.get_gpu_ids()]
+        super().__init__(
+            spec,
+            ids,
+            {
+                "actor_id": context.get_actor_id() or "",
+                "node_id": context.get_node_id(),
+                "job_id": context.get_job_id(),
+                "seat": spec.seat.name,
+                "gpu_ids": ",".join(ids),
+            },
+            RayMeter(),
+        )
+
+
+_Actor: Any = ray.remote(_SeatedActor)
+
+
+@contextlib.contextmanager
+def connected() -> Iterator[RayRuntime]:
+    """Connect to the cluster of this job, or of ``RAY_ADDRESS``; without either start one for this process alone."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if ray.is_initialized():
+        yield RayRuntime()
+        return
+    address = os.environ.get("RAY_ADDRESS", "")
+    is_own = address in OWN_ADDRESSES
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(_of_our_own() if is_own else _joined(address))
+        except (ValueError, ConnectionError, RuntimeError) as error:
+            raise ClusterAddressError(
+                f"cannot start Ray here: {_first_line(error)}"
+                if is_own
+                else f"cannot join the Ray cluster at RAY_ADDRESS={public_url(address)!r}: {_first_line(error)}: name HOST:PORT of its head "
+                "(6379 unless told otherwise; http://… is for `ray job submit --address`), with the same versions of Ray and Python"
+            ) from error
+        yield RayRuntime()
+
+
+@contextlib.contextmanager
+def _joined(address: str) -> Iterator[None]:
+    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _of_our_own() -> contextlib.AbstractContextManager[None]:
+    # Actors take no CPUs of Ray's; it would start an idle worker for each.
+    return own_ray(ray, include_dashboard=False, num_cpus=min(4, os.cpu_count() or 1))
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return masked(" ".join(lines[:6]))[:500] if lines else type(error).__name__

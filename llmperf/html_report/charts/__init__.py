@@ -1,0 +1,1 @@
+"""Charts and tables as SVG and HTML."""

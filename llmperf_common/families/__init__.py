@@ -1,0 +1,1 @@
+"""Families: kernels whose sources are near-copies of each other."""

@@ -1,0 +1,1 @@
+"""Features of kernels and launches that models may use."""

@@ -1,0 +1,1 @@
+"""Reading and writing files that come from others or go to users."""

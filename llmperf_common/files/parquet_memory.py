@@ -1,0 +1,94 @@
+"""How much memory a Parquet file takes when it is unfolded, asked before it is.
+
+Owns the limit, and the count: a text that a file holds once can stand in a million rows. What a page says of itself
+against its file's metadata is not checked; a library would have to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from llmperf_common.files.parquet_footer import column_chunks
+
+MAX_RATIO = 64
+"""Of unfolded to packed bytes, where they are many. Our own tables have up to 30."""
+ALWAYS_ALLOWED_BYTES = 256 * 2**20
+_MAX_ROW_GROUPS = 100_000
+_MAX_LEAVES = 1_000
+_VALUE_BYTES = 8
+
+
+def check_room(data: pa.Buffer, columns: Collection[str] | None = None) -> None:
+    """Raise ValueError if ``columns`` (all, if None) of a Parquet file would take more memory than such a file may.
+
+    >>> packed = pa.BufferOutputStream()
+    >>> pq.write_table(pa.table({"a": ["x" * 2**20] * 1000}), packed)
+    >>> check_room(packed.getvalue())
+    Traceback (most recent call last):
+    ValueError: unfolded it would take 1000 MiB and more
+    """
+    with pq.ParquetFile(pa.BufferReader(data)) as file:
+        _check(file, data, columns)
+
+
+def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | None) -> None:
+    packed_bytes = data.size
+    most = max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * packed_bytes)
+    facts = file.metadata
+    if facts.num_row_groups > _MAX_ROW_GROUPS or facts.num_columns > _MAX_LEAVES:
+        raise ValueError(
+            f"it has {facts.num_row_groups} row groups of {facts.num_columns} columns: no table of ours has"
+        )
+    num_bytes = 0
+    texts: dict[str, int] = {}
+    for chunk in column_chunks(memoryview(data)):
+        if columns is not None and chunk.path.split(".", 1)[0] not in columns:
+            continue
+        if min(chunk.num_values, chunk.uncompressed_bytes) < 0:
+            raise ValueError("a column of it has less than no values")
+        num_bytes += chunk.num_values * _VALUE_BYTES
+        if chunk.is_text:
+            most_in_it = chunk.num_values * max(1, chunk.uncompressed_bytes)
+            texts[chunk.path] = texts.get(chunk.path, 0) + most_in_it
+        num_bytes = _within(num_bytes, most)
+    # A column whose texts cannot be too much, even if each of its values were all that it has, need not be looked at.
+    for path, most_in_it in texts.items():
+        if most_in_it > most // 8:
+            num_bytes = _within(num_bytes + _text_bytes(data, path, most), most)
+
+
+def _text_bytes(data: pa.Buffer, path: str, most: int) -> int:
+    """Return how many bytes a column of texts takes, reading each different text once."""
+    num_bytes = 0
+    with pq.ParquetFile(pa.BufferReader(data), read_dictionary=[path]) as again:
+        for group in range(again.num_row_groups):
+            table = again.read_row_group(group, columns=[path], use_threads=False)
+            for column in table.columns:
+                num_bytes = _within(num_bytes + sum(map(_bytes_of, column.chunks)), most)
+    return num_bytes
+
+
+def _within(num_bytes: int, most: int) -> int:
+    if num_bytes > most:
+        raise ValueError(f"unfolded it would take {num_bytes // 2**20} MiB and more")
+    return num_bytes
+
+
+def _bytes_of(array: Any) -> int:
+    """Return how many bytes an array takes with its texts written out."""
+    if pa.types.is_dictionary(array.type):
+        lengths = pc.binary_length(array.dictionary)
+        total = pc.sum(lengths.take(array.indices.drop_null())).as_py()
+        return int(total or 0)
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        return _bytes_of(array.flatten())
+    if pa.types.is_map(array.type):
+        return _bytes_of(array.keys) + _bytes_of(array.items)
+    if pa.types.is_struct(array.type):
+        return sum(_bytes_of(one) for one in array.flatten())
+    return int(array.nbytes)

@@ -1,0 +1,1 @@
+"""Metrics, intervals, bootstrap and splits."""

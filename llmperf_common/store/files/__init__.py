@@ -1,0 +1,1 @@
+"""Where a dataset lies: folders and S3, and locks there."""

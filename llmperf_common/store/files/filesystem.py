@@ -1,0 +1,366 @@
+"""The few file operations the store needs, each atomic and durable when it returns.
+
+Owns ``put_if_absent`` and the locks for POSIX folders. Names are relative, with ``/``. Another backend (an
+object store) implements the same protocol; the simulator implements it with crashes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from llmperf_common.errors import LlmperfError
+from llmperf_common.files.plain_files import UnfitFileError, is_inside, open_lock_file, read_plain
+from llmperf_common.store.files.pinned_folder import PinnedFolder
+
+TEMPORARY_PREFIX = ".tmp-"
+"""Readers of Parquet folders skip names with a leading dot; the sweeper removes leftovers."""
+
+
+_MAX_SHARD_BYTES = 2**30
+_MAX_OTHER_BYTES = 256 * 2**20
+"""Of a manifest; one of a million shards has as many."""
+
+_NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
+"""What ``link`` says on FAT and on many FUSE mounts (of buckets, say)."""
+
+
+class StoreError(LlmperfError):
+    """The dataset folder cannot be used: the message says what, where and what to do."""
+
+
+class StoreLostError(StoreError):
+    """The place of the dataset is gone, or another one has its name: a mount went, or the folder was moved."""
+
+
+class AccessDeniedError(StoreError):
+    """The store knows who we are, or not, and refuses."""
+
+
+class Filesystem(Protocol):
+    """What the store asks of a folder."""
+
+    def describe(self, name: str = "") -> str:
+        """Return the full name of ``name`` for messages."""
+        ...
+
+    def read_bytes(self, name: str) -> bytes:
+        """Return the whole file. Raises FileNotFoundError."""
+        ...
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Create ``name`` with ``data``, durably; False, and nothing changed, if it exists."""
+        ...
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Create or overwrite ``name`` atomically (the card only: everything else is immutable)."""
+        ...
+
+    def pin(self, name: str) -> None:
+        """From here on this must stay the same place, known by the content of the file ``name``.
+
+        What a pinned file system writes never lands in another place of its name.
+
+        Raises:
+            StoreLostError: It has no such file.
+        """
+        ...
+
+    def check_place(self) -> None:
+        """Raise StoreLostError if the name leads no longer to what was pinned; nothing where nothing was."""
+        ...
+
+    def sizes(self, names: Sequence[str]) -> dict[str, int | None]:
+        """Return the length of each of these files in bytes, None where there is none."""
+        ...
+
+    def move(self, name: str, new_name: str) -> None:
+        """Give a file another name, durably; no error if it is gone."""
+        ...
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the sorted names of the files directly in ``folder``, temporary ones included."""
+        ...
+
+    def folders(self) -> list[str]:
+        """Return the sorted names of the folders directly in it."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Delete ``name``; no error if it is gone."""
+        ...
+
+    def lock(self, name: str, *, exclusive: bool, wait: bool) -> AbstractContextManager[bool]:
+        """Hold an advisory lock for the length of a ``with``; its value is whether it was obtained."""
+        ...
+
+    def is_locked(self, name: str) -> bool:
+        """Whether anybody holds the lock ``name`` now. Nothing is created: for readers."""
+        ...
+
+
+class PosixFilesystem:
+    """A folder on a POSIX file system.
+
+    A file appears under its name only when its bytes are on disk: temporary file, fsync, ``link`` (which
+    fails if the name exists), fsync of the folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._pinned: PinnedFolder | None = None
+
+    def describe(self, name: str = "") -> str:
+        """Return the path of ``name``."""
+        return str(self.root / name) if name else str(self.root)
+
+    def read_bytes(self, name: str) -> bytes:
+        """Return the whole file. Raises FileNotFoundError, StoreError where it cannot be read."""
+        try:
+            return read_plain(self._path(name), max_bytes=_max_bytes_of(name), inside=self._path())
+        except UnfitFileError as error:
+            raise StoreError(str(error).replace(str(self._path()), str(self.root))) from error
+        except (NotADirectoryError, IsADirectoryError, PermissionError) as error:
+            raise StoreError(
+                f"cannot read {self.describe(name)}: {error.strerror}; name a dataset folder"
+            ) from error
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG):
+                raise
+            raise StoreError(f"cannot read {self.describe(name)}: {error.strerror}") from error
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Create ``name`` with ``data``, durably; False, and nothing changed, if it exists."""
+        target = self._path(name)
+        with self._temporary(name, data) as temporary:
+            try:
+                os.link(temporary, target)
+                is_new = True
+            except FileExistsError:
+                is_new = False
+            except OSError as error:
+                if error.errno not in _NO_HARD_LINKS:
+                    raise
+                raise StoreError(
+                    f"cannot create {self.describe(name)} only if it is absent: the file system has no hard links "
+                    f"({error.strerror}): choose a folder on a local disk or NFS, or an s3:// location"
+                ) from error
+            # Also for a loser: whoever goes on from the winner's file must find it after a power cut.
+            _fsync_folder(target.parent)
+        return is_new
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Create or overwrite ``name`` atomically."""
+        target = self._path(name)
+        with self._temporary(name, data) as temporary:
+            os.replace(temporary, target)
+            _fsync_folder(target.parent)
+
+    def pin(self, name: str) -> None:
+        """From here on this must stay the same folder; it is held open, and what is written goes there."""
+        try:
+            self._pinned = PinnedFolder.open(self.root, name)
+        except OSError as error:
+            raise self._lost(f"{error.strerror}: {name}") from error
+        weakref.finalize(self, os.close, self._pinned.descriptor)
+
+    def check_place(self) -> None:
+        """Raise StoreLostError if the path leads no longer to the folder that was pinned."""
+        why = self._pinned.why_lost(self.root) if self._pinned else ""
+        if why:
+            raise self._lost(why)
+
+    def sizes(self, names: Sequence[str]) -> dict[str, int | None]:
+        """Return the length of each of these files in bytes, None where there is none."""
+        return {name: self._size(name) for name in names}
+
+    def move(self, name: str, new_name: str) -> None:
+        """Give a file another name, durably; no error if it is gone."""
+        old, new = self._path(name), self._path(new_name)
+        try:
+            _make_folder(new.parent)
+            os.replace(old, new)
+            for folder in (new.parent, old.parent):
+                _fsync_folder(folder)
+        except FileNotFoundError:
+            self.check_place()
+        except OSError as error:
+            raise (_explained(error, Path(self.describe(new_name))) or error) from error
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the sorted names of the files directly in ``folder``."""
+        try:
+            with os.scandir(self._folder(folder)) as entries:
+                return sorted(entry.name for entry in entries if not _is_folder(entry))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def folders(self) -> list[str]:
+        """Return the sorted names of the folders directly in it."""
+        try:
+            with os.scandir(self._path()) as entries:
+                return sorted(entry.name for entry in entries if _is_folder(entry))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def remove(self, name: str) -> None:
+        """Delete ``name``; no error if it is gone."""
+        self._path(name).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def lock(self, name: str, *, exclusive: bool, wait: bool) -> Iterator[bool]:
+        """Hold ``flock`` on ``name``; the operating system drops it when the process dies."""
+        try:
+            descriptor = _open_lock(self._path(name))
+        except FileNotFoundError:
+            self.check_place()
+            raise
+        try:
+            mode = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+            try:
+                fcntl.flock(descriptor, mode if wait else mode | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+        finally:
+            os.close(descriptor)
+
+    def is_locked(self, name: str) -> bool:
+        """Whether anybody holds the lock ``name``; False where that cannot be asked. Nothing is created."""
+        try:
+            descriptor = open_lock_file(self._path(name), create=False)
+        except (OSError, UnfitFileError):
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return False
+
+    def _path(self, name: str = "") -> Path:
+        folder, _, last = name.rpartition("/")
+        return self._folder(folder) / last
+
+    def _folder(self, name: str = "") -> Path:
+        """Return the path of a folder. Raises StoreError where a link leads out: what is swept or written is the dataset's own."""
+        base = self._pinned.base if self._pinned else self.root
+        path = base / name
+        if name and path.is_symlink() and not is_inside(path, base):
+            raise StoreError(
+                f"{self.root / name} is a link that leads out of {self.root}: copy the folder with what its links mean (cp -rL)"
+            )
+        return path
+
+    def _size(self, name: str) -> int | None:
+        try:
+            found = self._path(name).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+    def _lost(self, why: str) -> StoreLostError:
+        return StoreLostError(
+            f"{self.root} is no longer the dataset's folder ({why}): nothing that was committed is lost; put the "
+            "folder back (mount it, or move it to its old name) and run the same command again"
+        )
+
+    @contextlib.contextmanager
+    def _temporary(self, name: str, data: bytes) -> Iterator[Path]:
+        """Write ``data`` to a temporary file beside ``name`` and fsync it; removed at the end."""
+        target = self._path(name)
+        temporary = target.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}")
+        try:
+            _make_folder(target.parent)
+            descriptor = os.open(
+                temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
+            )
+            with open(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield temporary
+        except OSError as error:
+            self.check_place()  # the likeliest reason, where it is one
+            explained = _explained(error, Path(self.describe(name)))
+            if explained is None:
+                raise
+            raise explained from error
+        finally:
+            with contextlib.suppress(NotADirectoryError, PermissionError):  # then it was never made
+                temporary.unlink(missing_ok=True)
+
+
+def _open_lock(path: Path) -> int:
+    """Open a lock file; one that exists can be locked also where nothing may be written."""
+    try:
+        _make_folder(path.parent)
+        return open_lock_file(path, create=True)
+    except UnfitFileError as error:
+        raise StoreError(str(error)) from error
+    except OSError as error:
+        explained = _explained(error, path)
+        if explained is None:
+            raise
+        raise explained from error
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder. What is neither that nor a file is listed as one: reading it says what it is."""
+    try:
+        return entry.is_dir()
+    except OSError:  # links in a circle
+        return False
+
+
+def _max_bytes_of(name: str) -> int:
+    """Return how large a file of a dataset may be that is read whole."""
+    return _MAX_SHARD_BYTES if name.endswith(".parquet") else _MAX_OTHER_BYTES
+
+
+def _make_folder(folder: Path) -> None:
+    """Create ``folder`` and what is missing above it, each durably in its parent.
+
+    Without the fsync of the parent a power cut could take the folder away with the committed shards in it.
+    """
+    if folder.is_dir():
+        return
+    if not folder.parent.exists():
+        _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _fsync_folder(folder.parent)
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _explained(error: OSError, target: Path) -> StoreError | None:
+    """The user's error behind an operating system's; None for any other (a bug or failing hardware)."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StoreError(
+            f"no space left to write {target} ({error.strerror}): nothing committed is lost; "
+            "free some space and run the same command again"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        return StoreError(
+            f"cannot write {target}: {error.strerror}; choose a folder you may write to"
+        )
+    return None

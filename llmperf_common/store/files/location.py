@@ -1,0 +1,66 @@
+"""Where a dataset lies, as a user names it: a folder of this machine, or ``s3://bucket/prefix``.
+
+Owns the way from that text to a ``Filesystem``, and the name of what this machine keeps of a dataset elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from llmperf_common.ids import sha256_hex
+from llmperf_common.masking import public_url
+from llmperf_common.store.files.filesystem import Filesystem, PosixFilesystem, StoreError
+
+Location = str | Path
+_S3 = "s3://"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+
+
+def open_filesystem(location: Location) -> Filesystem:
+    """Return the file system of a dataset. Nothing is read or written.
+
+    Raises:
+        StoreError: It has a scheme that is not ours.
+        MissingExtra: It is an S3 location and boto3 is not installed.
+    """
+    folder = local_folder(location)
+    if folder is not None:
+        return PosixFilesystem(folder)
+    from llmperf_common.store.files.s3 import open_s3  # noqa: PLC0415
+
+    return open_s3(str(location))
+
+
+def local_folder(location: Location) -> Path | None:
+    """Return the folder that ``location`` names, None for an S3 location.
+
+    Raises:
+        StoreError: It has a scheme that is not ours.
+
+    >>> local_folder("runs/first"), local_folder("s3://bucket/first")
+    (PosixPath('runs/first'), None)
+    """
+    text = str(location)
+    if text.startswith(_S3):
+        return None
+    match = _SCHEME.match(text)
+    if match is not None:
+        text = public_url(text) if "://" in text else text
+        raise StoreError(
+            f"{text!r} is neither a folder nor an S3 location: write s3://bucket/prefix, a path, or ./{text} for a "
+            "folder of that name"
+        )
+    return Path(text)
+
+
+def state_name(location: str) -> str:
+    """Return a folder name for what this machine keeps of an S3 dataset: its ledger and event logs.
+
+    The same prefix at another endpoint is another dataset.
+    """
+    place = location.rstrip("/")
+    readable = re.sub(r"[^A-Za-z0-9.]+", "-", place)[:80]
+    endpoint = os.environ.get("LLMPERF_S3_ENDPOINT", "")
+    return f"{readable}-{sha256_hex(f'{endpoint} {place}'.encode())[:8]}"

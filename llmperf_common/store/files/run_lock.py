@@ -1,0 +1,63 @@
+"""The run lock of a dataset: collectors hold it shared; who sweeps, compacts, repairs or merges holds it alone.
+
+Owns how it is waited for and what a user is told meanwhile. What it guards: ``run.py``, ``sweep.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+
+from llmperf_common.store.files.filesystem import Filesystem, StoreError
+from llmperf_common.store.files.lock_holders import who_holds
+from llmperf_common.store.manifests.run import RUN_LOCK
+
+_log = logging.getLogger(__name__)
+_ATTEMPTS = 5
+_POLL_S = 0.2
+
+
+class CollectingError(StoreError):
+    """Collectors, or another command that changes it, are at work on the dataset."""
+
+
+@contextlib.contextmanager
+def alone(fs: Filesystem, what: str) -> Iterator[None]:
+    """Hold the run lock exclusively.
+
+    Args:
+        fs: the dataset.
+        what: is done to it, as ``compact``.
+
+    Raises:
+        CollectingError: Somebody else is at work on it; the message says who.
+    """
+    holders = ""
+    for _ in range(_ATTEMPTS):  # `verify` and `status` hold the lock for a moment, too
+        with fs.lock(RUN_LOCK, exclusive=True, wait=False) as is_alone:
+            if is_alone:
+                yield
+                return
+            holders = who_holds(fs, RUN_LOCK)
+        time.sleep(_POLL_S)
+    raise CollectingError(
+        f"{fs.describe()} is in use by {holders}: {what} it when `llmperf status` shows no collector at work"
+    )
+
+
+@contextlib.contextmanager
+def beside_others(fs: Filesystem) -> Iterator[None]:
+    """Hold the run lock as a collector does, waiting for whoever holds it alone; says whom it waits for."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(_ATTEMPTS):
+            with contextlib.ExitStack() as attempt:
+                if attempt.enter_context(fs.lock(RUN_LOCK, exclusive=False, wait=False)):
+                    stack.push(attempt.pop_all())
+                    break
+            time.sleep(_POLL_S)
+        else:
+            _log.warning("%s: waiting for %s", fs.describe(), who_holds(fs, RUN_LOCK))
+            stack.enter_context(fs.lock(RUN_LOCK, exclusive=False, wait=True))
+        yield

@@ -1,0 +1,366 @@
+"""Datasets in an S3 bucket, or in any store that speaks S3 and honours conditional PUT.
+
+Owns requests, retries and what a user is told of their failures; the only door for boto3. Locks made of objects:
+``s3_lock.py``; which stores are refused: ``probe.py``.
+
+Whether a name was new is decided by the server: one PUT with ``If-None-Match: *``. A request whose answer is lost may
+have been carried out, and boto3 then repeats it: its own object answers 412. So each write carries a random mark
+in the object's metadata, and after a repeated request a 412 is ours if the mark is. Equal bytes would not do: two
+processes may well write the same bytes under one name, and only one of them may be told that it was first.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import random
+import secrets
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from llmperf_common.extras import require
+from llmperf_common.masking import holds_secret, masked, public_url
+from llmperf_common.store.files.filesystem import AccessDeniedError, StoreError, StoreLostError
+from llmperf_common.store.files.s3_lock import Listing, LockClaims, LockTiming
+
+ENDPOINT_VARIABLE = "LLMPERF_S3_ENDPOINT"
+SCHEME = "s3://"
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+"""Where boto3 looks for itself."""
+_REQUEST_ATTEMPTS = 5
+"""Of one request, by boto3, with growing pauses: some 10 s of a store that is away or asks to slow down."""
+_CONFLICT_ATTEMPTS = 10
+_READ_ATTEMPTS = 3
+_CONNECT_TIMEOUT_S = 5
+_READ_TIMEOUT_S = 30
+_REQUESTS_AT_ONCE = 8
+"""Of those whose answers do not depend on each other; boto3 keeps 16 connections."""
+_MARK = "llmperf-write"
+_ACCESS_CODES = frozenset(
+    {
+        "AccessDenied", "403", "Forbidden", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken",
+        "TokenRefreshRequired", "AllAccessDisabled", "AccountProblem",
+    }
+)  # fmt: skip
+
+
+class _UnansweredError(StoreError):
+    """No answer came: whether the request was carried out is unknown."""
+
+
+class S3Filesystem:
+    """A prefix of a bucket as a ``Filesystem``.
+
+    Args:
+        location: ``s3://bucket`` or ``s3://bucket/prefix``.
+        endpoint: URL of a store other than Amazon's; boto3's own configuration decides where None.
+        lock_timing: when a lock's holder counts as dead.
+
+    Raises:
+        StoreError: The location or the endpoint makes no sense.
+        MissingExtra: boto3 is not installed.
+    """
+
+    def __init__(
+        self, location: str, *, endpoint: str | None = None, lock_timing: LockTiming | None = None
+    ) -> None:
+        self._bucket, self._prefix = _split(location)
+        self._endpoint = endpoint
+        self._boto3 = require("boto3.session", "s3")
+        self._errors = require("botocore.exceptions", "s3")
+        self._client = self._connect()
+        self._claims = LockClaims(self, lock_timing or LockTiming())
+        self._pinned: tuple[str, bytes] | None = None
+
+    def describe(self, name: str = "") -> str:
+        """Return the address of ``name``."""
+        return f"{SCHEME}{self._bucket}/{self._key(name)}".rstrip("/")
+
+    def read_bytes(self, name: str) -> bytes:
+        """Return the whole object. Raises FileNotFoundError, StoreError where it cannot be read."""
+        for attempt in range(_READ_ATTEMPTS):
+            try:
+                answer = self._request("get_object", name, Key=self._key(name))
+                data: bytes = answer["Body"].read()
+                return data
+            except self._errors.BotoCoreError as error:  # amid the body, where boto3 does not retry
+                if attempt == _READ_ATTEMPTS - 1:
+                    raise self._unanswered(error, name) from self._cause(error)
+        raise AssertionError("the last attempt returns or raises")
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Create ``name`` with ``data``; False, and nothing changed, if it exists.
+
+        Raises:
+            StoreError: It was not created, or (no answer came) nobody can say: who asks again under the same name
+                gets False if it was.
+        """
+        mark = secrets.token_hex(16)
+        was_repeated = False
+        for attempt in range(_CONFLICT_ATTEMPTS):
+            try:
+                self._put(name, data, IfNoneMatch="*", Metadata={_MARK: mark})
+                return True
+            except _UnansweredError:
+                if self._mark_of(name) == mark:
+                    return True
+                raise  # it may yet arrive: to say False here would be a guess
+            except self._errors.ClientError as error:
+                metadata = error.response["ResponseMetadata"]
+                was_repeated = was_repeated or metadata.get("RetryAttempts", 0) > 0
+                if metadata["HTTPStatusCode"] == 412:
+                    return was_repeated and self._mark_of(name) == mark
+            # 409: another write of this name was under way, ours was dropped; the next answer will be 412 or a success.
+            time.sleep(random.uniform(0.2, 1.0) * min(0.05 * 2**attempt, 1.0))  # noqa: S311
+        raise StoreError(
+            f"cannot create {self.describe(name)}: {_CONFLICT_ATTEMPTS} times another write of it was under "
+            "way (409): run the same command again, and see what else writes there"
+        )
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Create or overwrite ``name``."""
+        self._put(name, data)
+
+    def pin(self, name: str) -> None:
+        """From here on the prefix must have this object with the content that it has now: a bucket has no inode."""
+        try:
+            self._pinned = (name, self.read_bytes(name))
+        except FileNotFoundError:
+            raise self._lost(f"it has no {name}") from None
+
+    def check_place(self) -> None:
+        """Raise StoreLostError if the object that was pinned is gone or another one."""
+        if self._pinned is None:
+            return
+        name, content = self._pinned
+        try:
+            is_same = self.read_bytes(name) == content
+        except FileNotFoundError:
+            raise self._lost(f"{name} is gone") from None
+        if not is_same:
+            raise self._lost(f"its {name} is another one")
+
+    def sizes(self, names: Sequence[str]) -> dict[str, int | None]:
+        """Return the length of each of these objects in bytes, None where there is none."""
+        if not names:
+            return {}
+        with ThreadPoolExecutor(min(len(names), _REQUESTS_AT_ONCE), "sizes") as pool:
+            return dict(zip(names, pool.map(self._size, names), strict=True))
+
+    def move(self, name: str, new_name: str) -> None:
+        """Give an object another name; no error if it is gone. Raises StoreError as ``remove`` does."""
+        self._claims.check()
+        source = {"Bucket": self._bucket, "Key": self._key(name)}
+        with contextlib.suppress(FileNotFoundError):
+            self._request("copy_object", new_name, Key=self._key(new_name), CopySource=source)
+            self.delete(name)
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the sorted names of the objects directly under ``folder``."""
+        return sorted(self.listing(folder).modified)
+
+    def folders(self) -> list[str]:
+        """Return the sorted names of the next level that have objects below them."""
+        start = self._folder_key("")
+        return sorted(
+            item["Prefix"][len(start) :].rstrip("/")
+            for page in self._pages("")
+            for item in page.get("CommonPrefixes", ())
+        )
+
+    def remove(self, name: str) -> None:
+        """Delete ``name``; no error if it is gone.
+
+        Raises:
+            StoreError: A lock held through this object was not renewed in time and may be another's by now.
+        """
+        self._claims.check()
+        self.delete(name)
+
+    def lock(self, name: str, *, exclusive: bool, wait: bool) -> AbstractContextManager[bool]:
+        """Hold an advisory lock made of objects; ``s3_lock.py`` says what it is worth."""
+        return self._claims.hold(name, exclusive=exclusive, wait=wait)
+
+    def is_locked(self, name: str) -> bool:
+        """Whether anybody holds the lock ``name``; nothing is created."""
+        return self._claims.is_held(name)
+
+    def delete(self, name: str) -> None:
+        """Delete ``name`` whatever is locked."""
+        self._request("delete_object", name, Key=self._key(name))
+
+    def listing(self, folder: str) -> Listing:
+        """Return the objects directly under ``folder``, when each was written, and when the server answered."""
+        start = self._folder_key(folder)
+        modified = {}
+        now = None
+        for page in self._pages(folder):
+            date = page["ResponseMetadata"]["HTTPHeaders"].get("date")
+            now = parsedate_to_datetime(date) if date else None
+            for item in page.get("Contents", ()):
+                if item["Key"] != start:  # consoles make an object of that name for an empty folder
+                    modified[item["Key"][len(start) :]] = item["LastModified"]
+        return Listing(now=now, modified=modified)
+
+    def _connect(self) -> Any:
+        config = require("botocore.config", "s3").Config(
+            retries={"mode": "standard", "total_max_attempts": _REQUEST_ATTEMPTS},
+            connect_timeout=_CONNECT_TIMEOUT_S,
+            read_timeout=_READ_TIMEOUT_S,
+            max_pool_connections=16,
+            # What is uploaded carries its MD5 and shards are read back. The newer checksums are unknown to many stores.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            s3={"addressing_style": "path"} if self._endpoint else None,
+        )
+        try:
+            session = self._boto3.Session()
+            region = session.region_name or ("us-east-1" if self._endpoint else None)
+            return session.client(
+                "s3", endpoint_url=self._endpoint, region_name=region, config=config
+            )
+        except (ValueError, self._errors.BotoCoreError) as error:
+            raise StoreError(
+                f"cannot open {self.describe()}: {self._told(error)}: check {ENDPOINT_VARIABLE} (http://HOST:PORT) and the AWS "
+                "configuration"
+            ) from self._cause(error)
+
+    def _key(self, name: str) -> str:
+        return "/".join(part for part in (self._prefix, name) if part)
+
+    def _folder_key(self, folder: str) -> str:
+        key = self._key(folder)
+        return f"{key}/" if key else ""
+
+    def _put(self, name: str, data: bytes, **conditions: Any) -> None:
+        digest = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+        self._request(
+            "put_object", name, Key=self._key(name), Body=data, ContentMD5=digest, **conditions
+        )
+
+    def _size(self, name: str) -> int | None:
+        try:
+            size: int = self._request("head_object", name, Key=self._key(name))["ContentLength"]
+        except FileNotFoundError:
+            return None
+        return size
+
+    def _lost(self, why: str) -> StoreLostError:
+        return StoreLostError(
+            f"{self.describe()} is no longer the run's dataset ({why}): it was removed or replaced; nothing more is "
+            "written there; restore it, or name another location"
+        )
+
+    def _mark_of(self, name: str) -> str | None:
+        try:
+            metadata = self._request("head_object", name, Key=self._key(name))["Metadata"]
+        except FileNotFoundError:
+            return None
+        found: str | None = metadata.get(_MARK)
+        return found
+
+    def _pages(self, folder: str) -> list[Any]:
+        start = self._folder_key(folder)
+        arguments: dict[str, Any] = {"Prefix": start, "Delimiter": "/"}
+        pages = []
+        while True:
+            pages.append(self._request("list_objects_v2", folder, **arguments))
+            if not pages[-1].get("IsTruncated"):
+                return pages
+            arguments["ContinuationToken"] = pages[-1]["NextContinuationToken"]
+
+    def _request(self, operation: str, name: str, **arguments: Any) -> Any:
+        """Make one request. A 409 or 412 to a conditional one is passed on as botocore's error, any other becomes ours."""
+        try:
+            return getattr(self._client, operation)(Bucket=self._bucket, **arguments)
+        except self._errors.ClientError as error:
+            code = error.response.get("Error", {}).get("Code", "")
+            status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+            if status in (409, 412) and "IfNoneMatch" in arguments:
+                raise
+            if status == 404 and code != "NoSuchBucket":
+                raise FileNotFoundError(self.describe(name)) from None
+            raise self._refusal(code, status, name) from error
+        except (
+            self._errors.NoCredentialsError,
+            self._errors.PartialCredentialsError,
+            self._errors.CredentialRetrievalError,
+            self._errors.TokenRetrievalError,
+            self._errors.UnauthorizedSSOTokenError,
+        ) as error:
+            raise AccessDeniedError(
+                f"no credentials for {self.describe(name)} ({self._told(error)}): set AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give the machine a role"
+            ) from self._cause(error)
+        except (self._errors.HTTPClientError, self._errors.ConnectionError) as error:
+            raise self._unanswered(error, name) from self._cause(error)
+        except self._errors.BotoCoreError as error:
+            raise StoreError(
+                f"cannot use {self.describe(name)}: {self._told(error)}: check the location, {ENDPOINT_VARIABLE} and the "
+                "AWS configuration"
+            ) from self._cause(error)
+
+    def _refusal(self, code: str, status: int, name: str) -> StoreError:
+        where = self.describe(name)
+        if code == "NoSuchBucket":
+            return StoreError(
+                f"{where}: there is no bucket {self._bucket} at {self._where()}: create it, or name another"
+            )
+        if status in (401, 403) or code in _ACCESS_CODES:
+            return AccessDeniedError(
+                f"access to {where} is denied ({code}): check the credentials, and that they allow "
+                f"s3:ListBucket, s3:GetObject, s3:PutObject and s3:DeleteObject on {self._bucket}"
+            )
+        return StoreError(
+            f"the store refused {where} ({status} {code}) after {_REQUEST_ATTEMPTS} attempts at most: nothing "
+            "committed is lost; run the same command again"
+        )
+
+    def _unanswered(self, error: Exception, name: str) -> StoreError:
+        return _UnansweredError(
+            f"cannot reach {self._where()} for {self.describe(name)} ({type(error).__name__}): nothing "
+            f"committed is lost; check the network and {ENDPOINT_VARIABLE}, then run the same command again"
+        )
+
+    def _where(self) -> str:
+        return public_url(self._endpoint or str(self._client.meta.endpoint_url))
+
+    def _cause(self, error: Exception) -> Exception | None:
+        """Return what an error of ours names as its cause: none that may quote an endpoint's password."""
+        return None if any(map(holds_secret, self._endpoints())) else error
+
+    def _told(self, error: Exception) -> str:
+        """Return what a library says, without what an endpoint's URL says too much."""
+        return masked(str(error), *self._endpoints())
+
+    def _endpoints(self) -> list[str]:
+        named = (self._endpoint, *(os.environ.get(name) for name in _ENDPOINT_VARIABLES))
+        return [one for one in named if one]
+
+
+def open_s3(location: str) -> S3Filesystem:
+    """Open ``location`` at the endpoint that the environment names. No request is made.
+
+    Raises:
+        StoreError: The location or the endpoint makes no sense.
+        MissingExtra: boto3 is not installed.
+    """
+    return S3Filesystem(location, endpoint=os.environ.get(ENDPOINT_VARIABLE) or None)
+
+
+def _split(location: str) -> tuple[str, str]:
+    bucket, _, prefix = location.removeprefix(SCHEME).partition("/")
+    if "@" in bucket or ("?" in location and "=" in location.partition("?")[2]):
+        raise StoreError(
+            f"{public_url(location)!r} was given with a user, a password or options: write s3://bucket/prefix alone; credentials "
+            f"are in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, another store's address is in {ENDPOINT_VARIABLE}"
+        )
+    if not location.startswith(SCHEME) or not bucket or "//" in f"/{prefix}":
+        raise StoreError(f"{location!r} is no S3 location: write it as s3://bucket/prefix")
+    return bucket, prefix.rstrip("/")

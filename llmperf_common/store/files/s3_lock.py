@@ -1,0 +1,254 @@
+"""Advisory locks for stores that have none: objects that say "I hold it", renewed while their holder lives.
+
+Owns their names, their heartbeat and who counts as dead. A lock is a folder with one object a claim,
+``.run.lock/shared-0f3a…`` or ``.run.lock/exclusive-77b1…``: a claim writes its own object, then lists the folder, and is
+granted if no other live claim conflicts. The store's listings are consistent (a listing that begins after a PUT has returned
+shows it), so of two claims that conflict the one written later sees the other.
+
+What it guarantees: two claims that conflict are not both granted while their holders can reach the store every
+90 s. What it does not: a holder that was suspended or cut off for longer counts as dead, by the server's own clock
+(``LastModified`` against the ``Date`` of the listing), and may wake up beside its successor. Then
+
+- what was published stays whole: epochs, tokens and create-if-absent decide about commits and manifests, never a lock;
+- a sweep or compaction stops: ``S3Filesystem.remove`` refuses once a lock has not been renewed for 0.7 of that time;
+- a collector that slept exactly between writing a shard and committing it may commit one that was swept meanwhile.
+  ``dataset verify`` then names the missing shard (``docs/decisions/0030-conditional-put-and-locks-of-objects.md``).
+
+The holder's process id is in its object, so a dead holder's claim is gone at once for others of its host (of the same boot,
+and of the same container); for all others, and after a boot, it runs out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import random
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from llmperf_common.ledger.holder import boot_clock_s, has_ended, this_process
+from llmperf_common.ledger.protocol import Holder
+from llmperf_common.store.files.filesystem import AccessDeniedError, StoreError
+from llmperf_common.store.files.lock_holders import this_command
+
+_log = logging.getLogger(__name__)
+_EXCLUSIVE, _SHARED = "exclusive-", "shared-"
+_POLL_S = 0.3
+_SETTLE_S = 2.0
+"""How long a claim that does not wait lets younger ones withdraw that were written at the same moment."""
+_RENEWED_SHARE = 0.7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockTiming:
+    """When a claim is renewed, and after how long without renewal it is dead."""
+
+    heartbeat_s: float = 20.0
+    stale_s: float = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Objects of a folder with their time of writing, and the server's time of the answer (None: it did not say)."""
+
+    now: datetime | None
+    modified: dict[str, datetime]
+
+
+class LockStore(Protocol):
+    """What locks need of a store."""
+
+    def describe(self, name: str = "") -> str:
+        """Return the full name for messages."""
+        ...
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Create or overwrite an object."""
+        ...
+
+    def read_bytes(self, name: str) -> bytes:
+        """Return an object. Raises FileNotFoundError."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Remove an object; no error if it is gone."""
+        ...
+
+    def listing(self, folder: str) -> Listing:
+        """Return the objects of a folder."""
+        ...
+
+
+class LockClaims:
+    """The claims of one process on one store."""
+
+    def __init__(self, store: LockStore, timing: LockTiming) -> None:
+        self._store = store
+        self._timing = timing
+        self._held: set[_Claim] = set()
+
+    @contextlib.contextmanager
+    def hold(self, name: str, *, exclusive: bool, wait: bool) -> Iterator[bool]:
+        """Hold the lock ``name`` for the length of a ``with``; its value is whether it was obtained.
+
+        Who may read but not write gets, without waiting, whether the lock is free: such a reader disturbs nobody.
+        """
+        claim = _Claim(self._store, name, exclusive=exclusive, timing=self._timing)
+        try:
+            is_held = claim.acquire(wait=wait)
+            if is_held:
+                self._held.add(claim)
+            yield is_held
+        finally:
+            self._held.discard(claim)
+            claim.withdraw()
+
+    def is_held(self, name: str) -> bool:
+        """Whether anybody holds the lock ``name`` now; no claim is made."""
+        return _Claim(self._store, name, exclusive=True, timing=self._timing).has_rivals()
+
+    def check(self) -> None:
+        """Raise StoreError if a lock that is held here may be another's by now."""
+        for claim in tuple(self._held):
+            claim.check()
+
+
+class _Claim:
+    """One attempt to hold a lock; ``name`` is never used again."""
+
+    def __init__(self, store: LockStore, lock: str, *, exclusive: bool, timing: LockTiming) -> None:
+        self._store = store
+        self._lock = lock
+        self._is_exclusive = exclusive
+        self._timing = timing
+        self._name = (_EXCLUSIVE if exclusive else _SHARED) + secrets.token_hex(8)
+        self._content = json.dumps(dataclasses.asdict(this_process()) | this_command()).encode()
+        self._renewed_s = 0.0
+        self._over = threading.Event()
+        self._heart: threading.Thread | None = None
+        self._holders: dict[str, Holder | None] = {}
+
+    def acquire(self, *, wait: bool) -> bool:
+        """Return whether the lock is ours; only with ``wait`` for as long as it takes."""
+        while True:
+            try:
+                self._place()
+            except AccessDeniedError:
+                if wait:
+                    raise
+                return not self._live_rivals(self._store.listing(self._lock))[0]
+            if self._settle(wait=wait):
+                return True
+            self.withdraw()
+            if not wait:
+                return False
+            time.sleep(_POLL_S * random.uniform(0.5, 1.5))  # noqa: S311
+
+    def has_rivals(self) -> bool:
+        """Whether another claim that lives conflicts with this one."""
+        return bool(self._live_rivals(self._store.listing(self._lock))[0])
+
+    def withdraw(self) -> None:
+        """Give up the claim, granted or not."""
+        if self._heart is None:
+            return
+        self._over.set()
+        self._heart.join()  # a renewal that is under way would bring the object back
+        self._heart = None
+        try:
+            self._store.delete(self._path(self._name))
+        except StoreError as error:
+            _log.warning(
+                "the lock %s is left to run out: %s", self._store.describe(self._lock), error
+            )
+
+    def check(self) -> None:
+        """Raise StoreError if the claim was not renewed for so long that others may take it for dead soon."""
+        silent_s = boot_clock_s() - self._renewed_s
+        if silent_s > _RENEWED_SHARE * self._timing.stale_s:
+            raise StoreError(
+                f"the lock {self._store.describe(self._lock)} could not be renewed for {silent_s:.0f} s and may be "
+                "another's by now: nothing more is removed; run the same command again"
+            )
+
+    def _place(self) -> None:
+        self._renew()
+        self._over.clear()
+        self._heart = threading.Thread(target=self._beat, name="lock-heartbeat", daemon=True)
+        self._heart.start()
+
+    def _renew(self) -> None:
+        asked_s = boot_clock_s()
+        self._store.replace(self._path(self._name), self._content)
+        self._renewed_s = asked_s
+
+    def _beat(self) -> None:
+        while not self._over.wait(self._timing.heartbeat_s):
+            try:
+                self._renew()
+            except StoreError as error:
+                _log.warning("cannot renew a lock: %s", error)
+
+    def _settle(self, *, wait: bool) -> bool:
+        """Look until the lock is ours (True) or the claim must make way (False)."""
+        give_up_s = time.monotonic() + _SETTLE_S
+        while True:
+            listing = self._store.listing(self._lock)
+            if self._name not in listing.modified:  # away for so long that we were taken for dead
+                self._renew()
+                continue
+            rivals, dead = self._live_rivals(listing)
+            for name in dead:
+                self._store.delete(
+                    self._path(name)
+                )  # names are used once: it cannot be a new claim
+            if not rivals:
+                return True
+            if not self._goes_before(rivals, wait=wait):
+                return False
+            if not wait and time.monotonic() > give_up_s:
+                return False
+            time.sleep(_POLL_S)
+
+    def _goes_before(self, rivals: list[str], *, wait: bool) -> bool:
+        """Whether to stay and look again: of exclusive claims the smallest name stays, so that one of them is granted.
+
+        One that waits also stays before shared claims: later ones make way for it, those granted come to their end.
+        """
+        if not self._is_exclusive:
+            return False
+        return all(name > self._name if name.startswith(_EXCLUSIVE) else wait for name in rivals)
+
+    def _live_rivals(self, listing: Listing) -> tuple[list[str], list[str]]:
+        """Return the claims that conflict with this one: live ones, and dead ones."""
+        live: list[str] = []
+        dead: list[str] = []
+        for name, modified in listing.modified.items():
+            if name != self._name and (self._is_exclusive or name.startswith(_EXCLUSIVE)):
+                (dead if self._is_dead(name, modified, listing.now) else live).append(name)
+        return live, dead
+
+    def _is_dead(self, name: str, modified: datetime, now: datetime | None) -> bool:
+        if now is not None and (now - modified).total_seconds() > self._timing.stale_s:
+            return True
+        if name not in self._holders:
+            self._holders[name] = self._holder_of(name)
+        holder = self._holders[name]
+        return holder is not None and has_ended(holder)
+
+    def _holder_of(self, name: str) -> Holder | None:
+        try:
+            told = json.loads(self._store.read_bytes(self._path(name)))
+            return Holder(**{field.name: told[field.name] for field in dataclasses.fields(Holder)})
+        except (FileNotFoundError, KeyError, ValueError, TypeError):
+            return None
+
+    def _path(self, name: str) -> str:
+        return f"{self._lock}/{name}"

@@ -1,0 +1,1 @@
+"""Versions of a dataset: manifests, segments, epochs and the run's record."""

@@ -1,0 +1,413 @@
+"""Manifests: the list of shards that make one version of the dataset.
+
+A manifest file holds the newest shards itself and names the segments that hold the others (``segments.py``): what a version
+costs to publish does not grow with the list. ``latest_manifest`` and ``read_manifest`` return the whole list.
+
+Owns their JSON form and the chain rule: version v+1 is made from version v, by a publisher whose epoch is
+not below that of v. Does not own which shards are committed: the ledger says that.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import json
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from llmperf_common.files.foreign_json import parse_json
+from llmperf_common.ids import sha256_hex
+from llmperf_common.schemas import SCHEMA_VERSION, TABLES
+from llmperf_common.store.files.filesystem import Filesystem, StoreError
+from llmperf_common.store.files.names import checked_shard_name
+from llmperf_common.store.manifests.segments import (
+    Replacement,
+    Segment,
+    Totals,
+    add_up,
+    lines_of,
+    load,
+    replacements_of,
+    seal,
+)
+from llmperf_common.store.manifests.versions import Earlier, thinned
+
+_MAX_COUNT = 2**63
+_NAME = re.compile(r"manifest-(\d{6,})\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardEntry:
+    """One Parquet file of the dataset, as the manifest lists it.
+
+    ``name`` is its path relative to the dataset, ``tasks`` how many tasks it holds results of (0 in
+    ``devices/``).
+    """
+
+    name: str
+    rows: int
+    bytes: int
+    sha256: str
+    tasks: int
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what no shard of ours is: names and numbers come from others, too."""
+        checked_shard_name(self.name)
+        for number in (self.rows, self.bytes, self.tasks):
+            if type(number) is not int or not 0 <= number < _MAX_COUNT:
+                raise ValueError(
+                    f"{self.name}: {ascii(number)[:40]} is no number of rows, bytes or tasks"
+                )
+        if not isinstance(self.sha256, str):
+            raise TypeError(f"{self.name}: its sha256 is no text")
+
+    @classmethod
+    def of(cls, name: str, data: builtins.bytes, *, rows: int, tasks: int) -> ShardEntry:
+        """Return the entry of a shard with these bytes."""
+        return cls(name=name, rows=rows, bytes=len(data), sha256=sha256_hex(data), tasks=tasks)
+
+    def to_json(self) -> str:
+        """Return the entry as one line of a manifest."""
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
+
+    @property
+    def table(self) -> str:
+        """The table it belongs to: samples, kernels or devices."""
+        return self.name.split("/", 1)[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One immutable version of the dataset.
+
+    ``replaces`` maps the name of a compacted shard to the names it stands for. ``dropped`` are shards that a repair has
+    taken out. ``epoch`` is the publisher's.
+    """
+
+    version: int
+    plan_hash: str
+    epoch: int
+    shards: tuple[ShardEntry, ...] = ()
+    replaces: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    dropped: tuple[str, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+    segments: tuple[Segment[ShardEntry], ...] = field(default=(), compare=False, repr=False)
+    """Files that hold the first of ``shards`` and ``replaces``, in their order."""
+    published_s: int = field(default=0, compare=False)
+    """When, in seconds since 1970; 0 where that is not known."""
+    earlier: Earlier = field(default=(), compare=False, repr=False)
+    """The versions before it that its publisher has left."""
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks with a committed result."""
+        return self.totals.tasks
+
+    @property
+    def totals(self) -> Totals:
+        """What it adds up to; costs as much as its tail is long."""
+        return add_up([*(one.totals for one in self.segments), Totals.of(self.tail)])
+
+    @property
+    def tail(self) -> tuple[ShardEntry, ...]:
+        """The shards that no segment holds."""
+        return self.shards[sum(len(one.shards) for one in self.segments) :]
+
+    @property
+    def tail_replaces(self) -> tuple[Replacement, ...]:
+        """The replacements that no segment holds."""
+        return self.replaces[sum(len(one.replaces) for one in self.segments) :]
+
+    @property
+    def shard_names(self) -> frozenset[str]:
+        """Names of all shards of this version."""
+        return frozenset(shard.name for shard in self.shards)
+
+    @property
+    def replaced_names(self) -> frozenset[str]:
+        """Names of the shards that compacted ones stand for: never to be listed again."""
+        return frozenset(name for _, old in self.replaces for name in old)
+
+    @property
+    def barred_names(self) -> frozenset[str]:
+        """Names never to be listed again: of replaced shards, and of dropped ones but devices, which are measured again."""
+        dropped = (name for name in self.dropped if not name.startswith("devices/"))
+        return self.replaced_names.union(dropped)
+
+    def of_table(self, table: str) -> tuple[ShardEntry, ...]:
+        """The shards of one table, in the order they were published."""
+        return tuple(shard for shard in self.shards if shard.table == table)
+
+    def with_shards(self, entries: Iterable[ShardEntry], *, epoch: int) -> Manifest:
+        """Return the next version with ``entries`` added (those listed or compacted are left out)."""
+        tail = {entry.name for entry in self.tail}
+        tail.update(name for _, old in self.tail_replaces for name in old)
+        tail.update(name for name in self.dropped if not name.startswith("devices/"))
+        new = {
+            entry.name: entry
+            for entry in entries
+            if entry.name not in tail
+            and not any(
+                entry.name in one.names or entry.name in one.replaced for one in self.segments
+            )
+        }
+        return replace(self._following(), epoch=epoch, shards=(*self.shards, *new.values()))
+
+    def with_replaced(self, replaced: Mapping[ShardEntry, Sequence[str]]) -> Manifest:
+        """Return the next version, in which each new shard stands for listed ones; its publisher's epoch stays.
+
+        Raises:
+            ValueError: A shard to be replaced is not listed.
+        """
+        gone = frozenset(name for old in replaced.values() for name in old)
+        if not gone <= self.shard_names:
+            raise ValueError(f"not listed: {sorted(gone - self.shard_names)[:3]}")
+        kept = tuple(shard for shard in self.shards if shard.name not in gone)
+        if not replaced:
+            return self._following()
+        return replace(
+            self._following(),
+            shards=(*kept, *replaced),
+            replaces=(*self.replaces, *((new.name, tuple(old)) for new, old in replaced.items())),
+            segments=(),
+        )
+
+    def without(self, names: Collection[str], *, epoch: int) -> Manifest:
+        """Return the next version without these shards: their tasks are free again."""
+        gone = tuple(shard.name for shard in self.shards if shard.name in names)
+        return replace(
+            self._following(),
+            epoch=epoch,
+            shards=tuple(shard for shard in self.shards if shard.name not in names),
+            dropped=tuple(dict.fromkeys((*self.dropped, *gone))),
+            segments=(),
+        )
+
+    def _following(self) -> Manifest:
+        """Return the next version, with nothing changed."""
+        before = ((self.version, self.published_s),) if self.version else ()
+        return replace(
+            self,
+            version=self.version + 1,
+            published_s=0,
+            earlier=(*self.earlier, *before),
+            schema_version=SCHEMA_VERSION,
+        )
+
+    def to_json(self) -> bytes:
+        """Return the bytes of the manifest file."""
+        totals = self.totals
+        head = {
+            "schema_version": self.schema_version,
+            "version": self.version,
+            "plan_hash": self.plan_hash,
+            "epoch": self.epoch,
+            "published_s": self.published_s,
+            "tasks": totals.tasks,
+            "rows": {table: totals.rows_of(table) for table in TABLES},
+            "earlier": [list(one) for one in self.earlier],
+            "dropped": list(self.dropped),
+            "replaces": {name: list(old) for name, old in self.tail_replaces},
+            "segments": [one.to_reference() for one in self.segments],
+        }
+        fields = [f'"{key}": {json.dumps(value)}' for key, value in head.items()]
+        return ("{\n " + ",\n ".join([*fields, lines_of(self.tail)]) + "\n}\n").encode()
+
+
+class ManifestError(StoreError):
+    """A manifest is damaged or from a newer version of LLMPerf."""
+
+
+class NewerManifestError(ManifestError):
+    """A manifest is from a newer version of LLMPerf: sound, for those who can read it."""
+
+
+def manifest_name(version: int) -> str:
+    """Return the file name of a version: ``manifest-000007.json``."""
+    return f"manifest-{version:06d}.json"
+
+
+def _no_segments(name: str) -> bytes:
+    raise FileNotFoundError(name)
+
+
+def parse_manifest(
+    data: bytes, where: str, read_bytes: Callable[[str], bytes] = _no_segments
+) -> Manifest:
+    """Read a manifest file.
+
+    Args:
+        data: its bytes.
+        where: named in messages.
+        read_bytes: of the dataset, for the segments that it names.
+
+    Raises:
+        ManifestError: It is damaged, or a segment that it names is missing or damaged.
+    """
+    try:
+        document = parse_json(data)
+        schema_version = int(document["schema_version"])
+        if schema_version > SCHEMA_VERSION:  # first: its other fields may be unknown to us
+            raise NewerManifestError(
+                f"{where} has schema version {schema_version}, this LLMPerf reads up to "
+                f"{SCHEMA_VERSION}: upgrade LLMPerf"
+            )
+        references = document.get("segments", ())
+        if len({str(one["name"]) for one in references}) < len(references):
+            raise ValueError(
+                "it names a segment twice"
+            )  # a hundred bytes would list 100,000 shards
+        segments = tuple(
+            load(one, read_bytes, lambda entry: ShardEntry(**entry)) for one in references
+        )
+        tail = (ShardEntry(**entry) for entry in document["shards"])
+        return Manifest(
+            version=int(document["version"]),
+            plan_hash=str(document["plan_hash"]),
+            epoch=int(document["epoch"]),
+            shards=tuple(chain(*(one.shards for one in segments), tail)),
+            replaces=tuple(
+                chain(*(one.replaces for one in segments), replacements_of(document["replaces"]))
+            ),
+            dropped=tuple(map(checked_shard_name, document.get("dropped", ()))),
+            schema_version=schema_version,
+            segments=segments,
+            published_s=int(document.get("published_s", 0)),
+            earlier=tuple((int(one), int(at_s)) for one, at_s in document.get("earlier", ())),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ManifestError(
+            f"{where} is damaged ({type(error).__name__}: {error}); move it away to fall back to the version "
+            "before it, then run `llmperf collect` again: shards on disk are found by their footers (`llmperf dataset "
+            "repair` does both)"
+        ) from None
+
+
+def manifest_versions(fs: Filesystem) -> list[int]:
+    """Return the versions present, ascending."""
+    found = (_NAME.fullmatch(name) for name in fs.names())
+    return sorted(int(match.group(1)) for match in found if match)
+
+
+def read_manifest(fs: Filesystem, version: int) -> Manifest:
+    """Return a version that is there. Raises FileNotFoundError, ManifestError."""
+    name = manifest_name(version)
+    return parse_manifest(fs.read_bytes(name), fs.describe(name), fs.read_bytes)
+
+
+def latest_manifest(fs: Filesystem) -> Manifest | None:
+    """Return the current version, None before the first."""
+    while versions := manifest_versions(fs):
+        with contextlib.suppress(FileNotFoundError):  # somebody has just removed it: look again
+            return _newest_from(fs, versions[-1])
+    return None
+
+
+def _newest_from(fs: Filesystem, version: int) -> Manifest:
+    """Read this version, or a newer one: a network file system may list what was there a minute ago, a name that is asked for is looked up."""
+    data = fs.read_bytes(manifest_name(version))
+    while True:
+        try:
+            data = fs.read_bytes(manifest_name(version + 1))
+        except FileNotFoundError:
+            return _of_version(fs, version, data)
+        version += 1
+
+
+def _of_version(fs: Filesystem, version: int, data: builtins.bytes) -> Manifest:
+    """Return the manifest, whose version is that of its name: the next one is made from it."""
+    where = fs.describe(manifest_name(version))
+    manifest = parse_manifest(data, where, fs.read_bytes)
+    if manifest.version != version:
+        raise ManifestError(
+            f"{where} is damaged (it says that it is version {manifest.version}); move it away to fall back to the "
+            "version before it"
+        )
+    return manifest
+
+
+def put_manifest(
+    fs: Filesystem, manifest: Manifest, *, now_s: float | None = None
+) -> Manifest | None:
+    """Create the file of a version, its new segments first, and remove earlier versions that are not kept.
+
+    Args:
+        fs: the dataset.
+        manifest: made from the current version.
+        now_s: seconds since 1970; this machine's clock where None.
+
+    Returns:
+        The version as it is stored; None if another publisher has created it first.
+
+    Raises:
+        StoreError: A segment of that content is there, and damaged.
+    """
+    moment_s = int(time.time() if now_s is None else now_s)
+    sealed = seal(manifest.segments, manifest.tail, manifest.tail_replaces)
+    earlier = thinned(manifest.earlier, now_s=moment_s)
+    new = replace(manifest, segments=sealed.segments, published_s=moment_s, earlier=earlier)
+    for name, data in sealed.files:
+        if not fs.put_if_absent(name, data) and fs.read_bytes(name) != data:
+            raise StoreError(
+                f"{fs.describe(name)} is damaged: run `llmperf dataset repair {fs.describe()}`"
+            )
+    if not fs.put_if_absent(manifest_name(new.version), new.to_json()):
+        return None
+    kept = {version for version, _ in earlier}
+    for version, _ in manifest.earlier:
+        if version not in kept:
+            fs.remove(manifest_name(version))
+    return new
+
+
+@dataclass(frozen=True, slots=True)
+class StaleEpoch:
+    """A newer epoch has published: this publisher's ledger was replaced and it must attach again."""
+
+    current_epoch: int
+
+
+def publish(
+    fs: Filesystem,
+    entries: Sequence[ShardEntry],
+    *,
+    plan_hash: str,
+    epoch: int,
+    admit: Callable[[Manifest], Sequence[ShardEntry]] = lambda _base: (),
+    now_s: float | None = None,
+) -> Manifest | StaleEpoch:
+    """Make ``entries`` part of the current version, whoever else publishes meanwhile.
+
+    Create-if-absent decides between publishers; the loser re-reads and merges. Because each version is made
+    from the one before it and never lowers the epoch, a publisher whose ledger was rebuilt elsewhere is
+    refused from the moment the rebuild has published.
+
+    Args:
+        fs: the dataset.
+        entries: committed shards.
+        plan_hash: of the run.
+        epoch: of the ledger that has committed them.
+        admit: is asked for each version that the next one would be made from: raises where the ledger and that
+            version differ, and returns what else it should have listed.
+        now_s: seconds since 1970; this machine's clock where None.
+
+    Raises:
+        StoreError: The folder holds another plan's dataset.
+    """
+    while True:
+        base = latest_manifest(fs)
+        if base is None:
+            base = Manifest(version=0, plan_hash=plan_hash, epoch=epoch)
+        if base.plan_hash != plan_hash:
+            raise StoreError(f"{fs.describe()} belongs to another plan ({base.plan_hash})")
+        if base.epoch > epoch:
+            return StaleEpoch(base.epoch)
+        new = base.with_shards([*entries, *admit(base)], epoch=epoch)
+        if base.version > 0 and base.epoch == epoch and new.shards == base.shards:
+            return base
+        stored = put_manifest(fs, new, now_s=now_s)
+        if stored is not None:
+            return stored

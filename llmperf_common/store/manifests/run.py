@@ -1,0 +1,175 @@
+"""``run.json``: what a dataset folder is collecting, created once and never changed.
+
+Owns its fields and the rule: the same plan hash attaches and resumes, another is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmperf_common.errors import Exit
+from llmperf_common.files.foreign_json import parse_json
+from llmperf_common.ids import HARNESS_VERSION
+from llmperf_common.records import DeviceClass
+from llmperf_common.schemas import SCHEMA_VERSION
+from llmperf_common.store.files.filesystem import Filesystem, StoreError, StoreLostError
+
+RUN_FILE = "run.json"
+_MAX_RUN_VALUES = 1_000_000
+_MAX_NUMBER = 2**63
+_RUN_ID = re.compile(r"[\w.:+-]{0,200}", re.ASCII)
+"""It becomes the name of a folder."""
+
+RUN_LOCK = ".run.lock"
+"""Collectors hold it shared while they run; sweep and compaction need it exclusively."""
+
+
+class ForeignRunError(StoreError):
+    """The folder belongs to another run; exit code 2."""
+
+    exit_code = Exit.USAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """Everything that decides what is planned, and the config it was first started with.
+
+    ``run_id`` names the run among others of the same plan; empty in datasets that were begun before there was one.
+    ``merged_from`` is empty but for merged datasets: the plan hashes that their tasks came from.
+    """
+
+    plan_hash: str
+    corpus_sha256: str
+    config_hash: str
+    config: Mapping[str, Any]
+    device_classes: tuple[DeviceClass, ...]
+    num_tasks: int
+    created_at: str
+    run_id: str = ""
+    harness_version: int = HARNESS_VERSION
+    schema_version: int = SCHEMA_VERSION
+    merged_from: tuple[str, ...] = ()
+
+    @property
+    def plan_hashes(self) -> tuple[str, ...]:
+        """The plans whose tasks the dataset holds: its own, or those of its sources."""
+        return self.merged_from or (self.plan_hash,)
+
+    def to_json(self) -> bytes:
+        """Return the bytes of ``run.json``."""
+        return (json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True) + "\n").encode()
+
+
+def read_run(fs: Filesystem) -> RunRecord | None:
+    """Return the folder's run, None if it has none. Raises StoreError if ``run.json`` is damaged."""
+    try:
+        data = fs.read_bytes(RUN_FILE)
+    except FileNotFoundError:
+        return None
+    try:
+        document = parse_json(data, max_values=_MAX_RUN_VALUES)
+        if (
+            int(document["schema_version"]) > SCHEMA_VERSION
+        ):  # its other fields may be unknown to us
+            raise StoreError(
+                f"{fs.describe(RUN_FILE)} has schema version {document['schema_version']}, this "
+                f"LLMPerf reads up to {SCHEMA_VERSION}: upgrade LLMPerf"
+            )
+        classes = tuple(
+            DeviceClass(**{**item, "max_work_item_sizes": tuple(item["max_work_item_sizes"])})
+            for item in document.pop("device_classes")
+        )
+        merged_from = tuple(document.pop("merged_from", ()))
+        run = RunRecord(device_classes=classes, merged_from=merged_from, **document)
+        _check_types(run)
+        return run
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise StoreError(
+            f"{fs.describe(RUN_FILE)} is damaged ({type(error).__name__}: {error}): restore it from a "
+            "backup or choose a new folder"
+        ) from None
+
+
+def _check_types(run: RunRecord) -> None:
+    """Raise TypeError or ValueError for a field that is none of ours."""
+    texts = (run.plan_hash, run.corpus_sha256, run.config_hash, run.created_at, run.run_id)
+    names = tuple(one.name for one in run.device_classes)
+    if not all(isinstance(one, str) for one in (*texts, *names, *run.merged_from)):
+        raise TypeError("a hash, a name or a time is no text")
+    if _RUN_ID.fullmatch(run.run_id) is None:
+        raise ValueError("its run_id is no id")
+    if not isinstance(run.config, Mapping):
+        raise TypeError("its config is no table")
+    numbers = [run.num_tasks, run.harness_version, run.schema_version]
+    for one in run.device_classes:
+        facts = {**dataclasses.asdict(one), "name": 0}
+        sizes = facts.pop("max_work_item_sizes")
+        numbers += [value for value in (*facts.values(), *sizes) if value is not None]
+    if not all(type(number) is int and 0 <= number < _MAX_NUMBER for number in numbers):
+        raise ValueError("one of its numbers is no whole number that can be")
+
+
+def create_or_join_run(fs: Filesystem, run: RunRecord) -> RunRecord:
+    """Create ``run.json``, or join the run that is there if it has the same plan.
+
+    Raises:
+        ForeignRunError: Another plan is being collected in this folder.
+        StoreError: The folder holds files that are not a dataset's.
+    """
+    found = read_run(fs)
+    if found is None:
+        _check_empty(fs)
+        if fs.put_if_absent(RUN_FILE, run.to_json()):
+            return run
+        found = read_run(fs)
+        if found is None:
+            raise StoreLostError(
+                f"{fs.describe(RUN_FILE)} was removed a moment after it was made: LLMPerf never does that; find out what else "
+                "writes there and run the same command again"
+            )
+    if found.plan_hash != run.plan_hash:
+        raise ForeignRunError(
+            f"{fs.describe()} belongs to another run ({_difference(found, run)}): "
+            "choose another --out, or repeat the command that started it"
+        )
+    return found
+
+
+def _check_empty(fs: Filesystem) -> None:
+    names = fs.names()
+    foreign = [name for name in names if not name.startswith(".")]
+    if (
+        foreign and RUN_FILE not in names
+    ):  # (a collector that started beside us may just have made it)
+        raise ForeignRunError(
+            f"{fs.describe()} has no run.json but other files ({', '.join(foreign[:3])}): "
+            "choose an empty or new folder for --out"
+        )
+
+
+def _difference(found: RunRecord, wanted: RunRecord) -> str:
+    """Say what differs, the likeliest first."""
+    if found.corpus_sha256 != wanted.corpus_sha256:
+        return "its corpus is another one"
+    if found.device_classes != wanted.device_classes:
+        names = ", ".join(item.name for item in found.device_classes)
+        return f"it was made for device class {names}"
+    if found.harness_version != wanted.harness_version:
+        return (
+            f"its times are of harness version {found.harness_version}, this LLMPerf's of {wanted.harness_version}: "
+            "they are not mixed in one dataset, and what it has is read as before"
+        )
+    changed = []
+    for section in ("plan", "timing"):
+        there, here = found.config.get(section, {}), wanted.config.get(section, {})
+        changed += [
+            f"{section}.{key}: {there.get(key)} there, {here.get(key)} here"
+            for key in {**there, **here}
+            if json.dumps(there.get(key)) != json.dumps(here.get(key))
+        ]
+    return "; ".join(changed[:5]) or "its plan is another one"

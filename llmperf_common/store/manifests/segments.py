@@ -1,0 +1,277 @@
+"""Segments: files that hold the long, settled part of a manifest's list, so that each version writes only what is new.
+
+Owns their JSON form, when the newest part of a list becomes a segment, and when small segments become one larger. A
+segment is immutable and named after its content, ``segments/SHA256.json``: manifests share it, two publishers that make the
+same one write the same file, and one that no manifest names is an orphan. What the entries mean is ``manifest.py``'s.
+
+Sizes: the tail in the manifest itself has fewer than ``SEALED_AT`` items. ``FANOUT`` segments of about one size become one, so
+there are few, and an entry is written about log(N) times in all.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+from llmperf_common.files.foreign_json import parse_json
+from llmperf_common.ids import sha256_hex
+from llmperf_common.store.files.names import checked_shard_name
+
+SEGMENTS_FOLDER = "segments"
+SEALED_AT = 128
+"""Items of the tail, shards and replacements: some 25 KB, written anew with each version."""
+FANOUT = 16
+_DIGITS = 32
+_ROWS_OF = ("samples", "kernels", "devices")
+
+Replacement = tuple[str, tuple[str, ...]]
+"""The name of a compacted shard and the names that it stands for."""
+
+
+class Entry(Protocol):
+    """A listed shard, as far as segments look at it."""
+
+    @property
+    def name(self) -> str:
+        """Relative to the dataset."""
+        ...
+
+    @property
+    def table(self) -> str:
+        """The table it belongs to."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Of the shard."""
+        ...
+
+    @property
+    def tasks(self) -> int:
+        """Whose results it holds."""
+        ...
+
+    def to_json(self) -> str:
+        """Return the entry as one line."""
+        ...
+
+
+EntryT = TypeVar("EntryT", bound=Entry)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What a part of a list adds up to; ``rows`` by table."""
+
+    tasks: int
+    rows: tuple[int, ...]
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> Totals:
+        """Add up entries."""
+        tasks, rows = 0, dict.fromkeys(_ROWS_OF, 0)
+        for entry in entries:
+            table = entry.table
+            rows[table] = rows.get(table, 0) + entry.rows
+            if table == "kernels":
+                tasks += entry.tasks
+        return cls(tasks=tasks, rows=tuple(rows[table] for table in _ROWS_OF))
+
+    def rows_of(self, table: str) -> int:
+        """Return the rows of one table."""
+        return self.rows[_ROWS_OF.index(table)]
+
+
+def add_up(parts: Iterable[Totals]) -> Totals:
+    """Return the totals of several parts."""
+    tasks, rows = 0, [0] * len(_ROWS_OF)
+    for part in parts:
+        tasks += part.tasks
+        rows = [one + more for one, more in zip(rows, part.rows, strict=True)]
+    return Totals(tasks=tasks, rows=tuple(rows))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True, eq=False)
+class Segment(Generic[EntryT]):
+    """A part of a manifest's list, in memory.
+
+    Attributes:
+        name: of its file.
+        bytes: of the file.
+        sha256: of the file.
+        shards: its entries, in the order they were published.
+        replaces: its replacements, likewise.
+    """
+
+    name: str
+    bytes: int
+    sha256: str
+    shards: tuple[EntryT, ...]
+    replaces: tuple[Replacement, ...]
+    names: frozenset[str] = field(init=False)
+    replaced: frozenset[str] = field(init=False)
+    totals: Totals = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", frozenset(entry.name for entry in self.shards))
+        replaced = frozenset(name for _, old in self.replaces for name in old)
+        object.__setattr__(self, "replaced", replaced)
+        object.__setattr__(self, "totals", Totals.of(self.shards))
+
+    @property
+    def num_items(self) -> int:
+        """Entries and replaced names: what makes it long."""
+        return len(self.shards) + len(self.replaced)
+
+    def to_reference(self) -> dict[str, Any]:
+        """Return what a manifest says of it."""
+        return {
+            "name": self.name,
+            "bytes": self.bytes,
+            "sha256": self.sha256,
+            "shards": len(self.shards),
+        }
+
+
+_loaded: WeakValueDictionary[str, Segment[Any]] = WeakValueDictionary()
+"""By sha256: who publishes again and again reads each segment once, as long as it keeps a manifest that has it."""
+
+
+def load(
+    reference: dict[str, Any],
+    read_bytes: Callable[[str], builtins.bytes],
+    entry_of: Callable[[Any], EntryT],
+) -> Segment[EntryT]:
+    """Read the segment that a manifest names.
+
+    Args:
+        reference: what the manifest says of it.
+        read_bytes: of the dataset.
+        entry_of: makes an entry of its JSON object.
+
+    Raises:
+        ValueError: It is gone, damaged, or no segment.
+    """
+    name, sha256 = str(reference["name"]), str(reference["sha256"])
+    if name != name_of(sha256):
+        raise ValueError(f"{ascii(name)[:80]} is no name of a segment")
+    known: Segment[EntryT] | None = _loaded.get(sha256)
+    if known is not None:
+        return known
+    try:
+        data = read_bytes(name)
+    except FileNotFoundError:
+        raise ValueError(f"{name} is missing") from None
+    if sha256_hex(data) != sha256:
+        raise ValueError(f"{name} is damaged: its bytes are not those that it is named after")
+    document = parse_json(data)
+    found = Segment(
+        name=name,
+        bytes=len(data),
+        sha256=sha256,
+        shards=tuple(entry_of(item) for item in document["shards"]),
+        replaces=replacements_of(document["replaces"]),
+    )
+    return _loaded.setdefault(sha256, found)
+
+
+def make(
+    shards: Sequence[EntryT], replaces: Sequence[Replacement]
+) -> tuple[Segment[EntryT], builtins.bytes]:
+    """Return a segment of these items, and the bytes of its file."""
+    data = f'{{\n {lines_of(shards)},\n "replaces": {json.dumps(dict(replaces))}\n}}\n'.encode()
+    sha256 = sha256_hex(data)
+    made = Segment(
+        name=name_of(sha256),
+        bytes=len(data),
+        sha256=sha256,
+        shards=tuple(shards),
+        replaces=tuple(replaces),
+    )
+    return _loaded.setdefault(sha256, made), data
+
+
+def lines_of(shards: Iterable[Entry]) -> str:
+    """Return the JSON field of entries, a line each: readable, and json's fast encoder (it has none for indented text)."""
+    lines = ",\n  ".join(shard.to_json() for shard in shards)
+    return f'"shards": [\n  {lines}\n ]' if lines else '"shards": []'
+
+
+def replacements_of(document: dict[str, Any]) -> tuple[Replacement, ...]:
+    """Read replacements from their JSON object."""
+    return tuple(
+        (checked_shard_name(name), tuple(map(checked_shard_name, old)))
+        for name, old in document.items()
+    )
+
+
+def name_of(sha256: str) -> str:
+    """Return the name of the segment whose bytes have this hash."""
+    return f"{SEGMENTS_FOLDER}/{sha256[:_DIGITS]}.json"
+
+
+def is_damaged(name: str, data: builtins.bytes) -> bool:
+    """Whether a file of the folder does not hold what it is named after."""
+    return name_of(sha256_hex(data)) != name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed(Generic[EntryT]):
+    """The segments of a list, with the files of those that are new; what they do not cover is the tail."""
+
+    segments: tuple[Segment[EntryT], ...]
+    files: tuple[tuple[str, builtins.bytes], ...]
+
+
+def seal(
+    segments: Sequence[Segment[EntryT]],
+    tail: Sequence[EntryT],
+    tail_replaces: Sequence[Replacement],
+) -> Sealed[EntryT]:
+    """Make a segment of a tail that is long enough, and one of several where they are many."""
+    kept = list(segments)
+    made: dict[str, bytes] = {}
+    length = len(tail) + sum(len(old) for _, old in tail_replaces)
+    if length >= SEALED_AT:
+        kept.append(_made(tail, tail_replaces, made))
+    while (count := _num_alike(kept)) >= FANOUT:
+        together = kept[-count:]
+        shards = [entry for one in together for entry in one.shards]
+        replaces = [item for one in together for item in one.replaces]
+        kept[-count:] = [_made(shards, replaces, made)]
+    names = {one.name for one in kept}
+    files = tuple((name, data) for name, data in made.items() if name in names)
+    return Sealed(segments=tuple(kept), files=files)
+
+
+def _made(
+    shards: Sequence[EntryT], replaces: Sequence[Replacement], files: dict[str, bytes]
+) -> Segment[EntryT]:
+    segment, data = make(shards, replaces)
+    files[segment.name] = data
+    return segment
+
+
+def _num_alike(segments: Sequence[Segment[Any]]) -> int:
+    """Return how many of the last segments are of the last one's level or a lower one."""
+    if not segments:
+        return 0
+    level = _level(segments[-1])
+    count = 0
+    for segment in reversed(segments):
+        if _level(segment) > level:
+            break
+        count += 1
+    return count
+
+
+def _level(segment: Segment[Any]) -> int:
+    """Return how often a segment of this length has been merged: 0 below ``FANOUT`` tails, 1 below that squared."""
+    level, length = 0, SEALED_AT * FANOUT
+    while segment.num_items >= length:
+        level, length = level + 1, length * FANOUT
+    return level

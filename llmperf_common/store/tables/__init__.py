@@ -1,0 +1,1 @@
+"""Shards and the tables in them: writing, reading, summaries."""

@@ -1,0 +1,66 @@
+"""Declared arguments to rows of ``kernels.args`` and back: with the configs of ``samples`` they say what each buffer held.
+
+Owns the two ways. How a buffer is filled is ``workers/plan/inputs.py``'s rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from llmperf_common.records import Access, Argument, ArgumentKind, Leaf, SizeRole
+
+
+def argument_rows(arguments: Iterable[Argument]) -> list[dict[str, Any]]:
+    """Return a row of ``kernels.args`` for each argument."""
+    return [
+        {
+            "position": one.position,
+            "name": one.name,
+            "kind": one.kind.value,
+            "type_name": one.type_name,
+            "scalar_type": one.scalar_type,
+            "vector_width": one.vector_width,
+            "element_bytes": one.element_bytes,
+            "access": one.access.value,
+            "is_const": one.is_const,
+            "size_role": one.size_role.value,
+            "leaves": [
+                {
+                    "offset_bytes": leaf.offset_bytes,
+                    "scalar_type": leaf.scalar_type,
+                    "count": leaf.count,
+                }
+                for leaf in one.leaves
+            ],
+        }
+        for one in arguments
+    ]
+
+
+def arguments_from_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[Argument, ...] | None:
+    """Return the arguments of ``kernels.args``; None for rows from before schema version 6, which do not say all.
+
+    Raises:
+        ValueError: A row is none of ours.
+    """
+    found = []
+    for row in rows:
+        if row.get("leaves") is None:
+            return None
+        found.append(
+            Argument(
+                position=row["position"],
+                name=row["name"],
+                kind=ArgumentKind(row["kind"]),
+                type_name=row["type_name"],
+                scalar_type=row["scalar_type"],
+                vector_width=row["vector_width"],
+                element_bytes=row["element_bytes"],
+                access=Access(row["access"]),
+                is_const=row["is_const"],
+                size_role=SizeRole(row["size_role"]),
+                leaves=tuple(Leaf(**leaf) for leaf in row["leaves"]),
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,117 @@
+"""Exporting: the dataset as Arrow IPC files or CSV, for tools that read neither Parquet nor manifests.
+
+Owns the two formats' files. Streams shard by shard; a file appears under its name only when it is whole, and
+never replaces another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+
+from llmperf_common.files.outputs import OutputTaken, is_folder
+from llmperf_common.schemas import TABLES
+from llmperf_common.store.files.filesystem import TEMPORARY_PREFIX, StoreError
+from llmperf_common.store.tables.reader import Dataset
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+class ExportFormat(StrEnum):
+    """What ``export`` writes."""
+
+    ARROW = "arrow"
+    """Arrow IPC file format: ``samples.arrow``, ..."""
+    CSV = "csv"
+    """``samples.csv``, ...: lists and structs as JSON text, null as an empty unquoted field."""
+
+
+def export(dataset: Dataset, out: Path, fmt: ExportFormat) -> list[Path]:
+    """Write the dataset's three tables into the folder ``out`` and return the files' paths.
+
+    CSV fields are written as they are: a spreadsheet may take one that starts with ``=`` for a formula.
+
+    Raises:
+        OutputTaken: A file of that name exists already, or ``out`` is no folder.
+        StoreError: ``out`` cannot be written, or a shard is damaged.
+    """
+    paths = [out / f"{table}.{fmt.value}" for table in TABLES]
+    is_folder(out)
+    for path in paths:
+        if os.path.lexists(path):
+            raise _exists(path)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for table, path in zip(TABLES, paths, strict=True):
+            with _new_file(path) as temporary:
+                _write(dataset, table, temporary, fmt)
+    except OSError as error:
+        raise StoreError(
+            f"cannot export to {error.filename or out}: {error.strerror or error}; choose a folder "
+            "with free space that you may write to"
+        ) from error
+    return paths
+
+
+def _write(dataset: Dataset, table: str, path: Path, fmt: ExportFormat) -> None:
+    schema = TABLES[table] if fmt is ExportFormat.ARROW else _flat_schema(TABLES[table])
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(
+            pa.ipc.new_file(path, schema)
+            if fmt is ExportFormat.ARROW
+            else pyarrow.csv.CSVWriter(path, schema)
+        )
+        for part in dataset.iter_table(table):
+            writer.write_table(part if fmt is ExportFormat.ARROW else _flattened(part, schema))
+
+
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[Path]:
+    """Give a temporary path; what was written there becomes ``path`` unless that exists by then."""
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}")
+    try:
+        yield temporary
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            raise _exists(path) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _exists(path: Path) -> OutputTaken:
+    return OutputTaken(f"--out: {path} exists: choose another folder, or remove it first")
+
+
+def _flat_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema(
+        [pa.field(f.name, pa.string() if pa.types.is_nested(f.type) else f.type) for f in schema]
+    )
+
+
+def _flattened(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [
+        pa.array([_json(value, field.type) for value in table.column(field.name).to_pylist()])
+        if pa.types.is_nested(field.type)
+        else table.column(field.name)
+        for field in table.schema
+    ]
+    return pa.table(
+        [column.cast(field.type) for column, field in zip(columns, schema, strict=True)],
+        schema=schema,
+    )
+
+
+def _json(value: Any, kind: pa.DataType) -> str | None:
+    if value is None:
+        return None
+    return _ENCODER.encode(value)

@@ -1,0 +1,278 @@
+"""Reading a dataset: one manifest version, whole and unchanging, whoever else writes meanwhile.
+
+Owns the way from a folder to tables in today's schema. Goes through the manifest only, never a glob: what a
+manifest does not list does not exist. Does not judge what the rows say (``verify.py``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from llmperf_common.failures import OK_STATUS
+from llmperf_common.files.parquet_memory import check_room
+from llmperf_common.ids import sha256_hex
+from llmperf_common.notebook import html_facts
+from llmperf_common.records import SentinelReading
+from llmperf_common.schemas import TABLES, columns_without_values, missing_or_changed_columns
+from llmperf_common.store.files.filesystem import Filesystem, StoreError
+from llmperf_common.store.files.location import Location, open_filesystem
+from llmperf_common.store.manifests.manifest import (
+    Manifest,
+    ShardEntry,
+    latest_manifest,
+    manifest_name,
+)
+from llmperf_common.store.manifests.run import RUN_FILE, RunRecord, read_run
+from llmperf_common.store.tables.shard import ShardError, read_footer
+
+if TYPE_CHECKING:
+    from llmperf_common.store.tables.stats import DatasetStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Dataset:
+    """One version of a dataset; every method reads the shards of ``manifest`` and nothing else.
+
+    Attributes:
+        fs: where it lies.
+        run: the record of its run: plan, corpus, device classes, config.
+        manifest: the shards of this version.
+    """
+
+    fs: Filesystem
+    run: RunRecord
+    manifest: Manifest
+
+    def samples(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the samples, one row a launch config; ``columns`` limits what is read."""
+        return self._whole("samples", columns)
+
+    def of_kernel(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the ok samples of the kernels called ``name``, by device class and ascending work-items.
+
+        Args:
+            name: a kernel's name, as in the source.
+            columns: those to return; all where None.
+
+        Raises:
+            StoreError: The dataset has no such kernel; the message names the nearest.
+            KeyError: A column is not of the samples.
+        """
+        return _samples_of_kernel(self, name, project("samples", columns).names)
+
+    def kernels(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the kernels, one row a task."""
+        return self._whole("kernels", columns)
+
+    def devices(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the devices, one row each."""
+        return self._whole("devices", columns)
+
+    def iter_samples(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Yield the samples shard by shard: memory is bounded by the largest shard."""
+        return self.iter_table("samples", columns)
+
+    def iter_table(self, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Yield one table (samples, kernels or devices) shard by shard, in today's schema.
+
+        Raises:
+            ShardError: A shard is missing, damaged or not of our schema; the message names it.
+            KeyError: A column is not of that table.
+        """
+        wanted = project(table, columns)
+        for entry in self.shards(table):
+            yield conform(read_columns(self.shard_bytes(entry), entry.name, wanted.names), wanted)
+
+    def sentinel(self) -> list[SentinelReading]:
+        """Return the sentinel kernel's readings over the whole run, in order of time."""
+        readings = [
+            reading
+            for entry in self.shards("samples")
+            for reading in read_footer(self.shard_bytes(entry), entry.name).sentinel
+        ]
+        return sorted(readings, key=lambda reading: (reading.at_us, reading.device_id))
+
+    def shards(self, table: str) -> tuple[ShardEntry, ...]:
+        """Return the shards of one table; those that a compacted shard stands for are left out."""
+        replaced = self.manifest.replaced_names
+        return tuple(e for e in self.manifest.of_table(table) if e.name not in replaced)
+
+    def shard_bytes(self, entry: ShardEntry) -> bytes:
+        """Return a shard's bytes, checked against the manifest. Raises ShardError."""
+        where = self.fs.describe(entry.name)
+        try:
+            data = self.fs.read_bytes(entry.name)
+        except FileNotFoundError:
+            raise ShardError(
+                f"{where} is listed in {manifest_name(self.manifest.version)} but missing: restore it "
+                "from a backup, or open the dataset again if it was compacted meanwhile; or run "
+                f"`llmperf dataset repair {self.fs.describe()}` to have its tasks done again"
+            ) from None
+        if len(data) != entry.bytes or sha256_hex(data) != entry.sha256:
+            raise ShardError(
+                f"{where} is damaged: its bytes are not those in "
+                f"{manifest_name(self.manifest.version)}: restore it from a backup, or run `llmperf dataset repair "
+                f"{self.fs.describe()}` to set it aside and have its tasks done again (`llmperf dataset verify` lists "
+                "everything that is wrong)"
+            )
+        return data
+
+    @property
+    def num_samples(self) -> int:
+        """Rows of samples, as the manifest says."""
+        return sum(entry.rows for entry in self.shards("samples"))
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks with a committed result, as the manifest says."""
+        return sum(entry.tasks for entry in self.shards("kernels"))
+
+    def status_counts(self) -> dict[str, int]:
+        """Return how many samples have each status ("ok" or a failure code), most first."""
+        counts: Counter[str] = Counter()
+        for table in self.iter_samples(["status"]):
+            counts.update(value_counts(table.column("status")))
+        return dict(counts.most_common())
+
+    def stats(self) -> DatasetStats:
+        """Count rows by status, regime, strategy, device class and suite, and how long launches take."""
+        from llmperf_common.store.tables.stats import dataset_stats  # noqa: PLC0415  (it reads datasets)
+
+        return dataset_stats(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Dataset {self.fs.describe()}: {self.num_samples:,} samples of {self.num_tasks:,} tasks, "
+            f"version {self.manifest.version}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_facts(
+            f"dataset {self.fs.describe()}",
+            {
+                "version": self.manifest.version,
+                "tasks": f"{self.num_tasks:,} of {self.run.num_tasks:,}",
+                "samples": self.num_samples,
+                "device classes": ", ".join(one.name for one in self.run.device_classes),
+                "begun": self.run.created_at,
+                "plan": self.run.plan_hash,
+            },
+        )
+
+    def _whole(self, table: str, columns: Sequence[str] | None) -> pa.Table:
+        tables = list(self.iter_table(table, columns))
+        return pa.concat_tables(tables) if tables else project(table, columns).empty_table()
+
+
+def open_dataset(where: Location | Filesystem) -> Dataset:
+    """Open the current version of the dataset in a folder or at ``s3://bucket/prefix``.
+
+    What a running collector publishes later is not seen: open again for it.
+
+    Raises:
+        StoreError: There is no dataset, or its ``run.json`` or manifest is damaged.
+    """
+    fs = open_filesystem(where) if isinstance(where, Location) else where
+    run = read_run(fs)
+    if run is None:
+        raise StoreError(
+            f"{fs.describe()} is not a dataset (it has no {RUN_FILE}): "
+            "give the folder that `llmperf collect --out` wrote"
+        )
+    manifest = latest_manifest(fs)
+    if manifest is None and run.merged_from:
+        raise StoreError(
+            f"{fs.describe()} is a merge that was not finished: run the same `llmperf dataset merge` again, it goes on"
+        )
+    if manifest is None:
+        raise StoreError(
+            f"{fs.describe()} has no results yet (no manifest): run `llmperf collect --out {fs.describe()}` "
+            "again, or wait a few seconds if it is running"
+        )
+    return Dataset(fs=fs, run=run, manifest=manifest)
+
+
+def project(table: str, columns: Sequence[str] | None) -> pa.Schema:
+    """Return today's schema of ``table``, or only ``columns`` of it in the order given.
+
+    Raises:
+        KeyError: A column is not of that table.
+    """
+    schema = TABLES[table]
+    return schema if columns is None else pa.schema([schema.field(name) for name in columns])
+
+
+def _samples_of_kernel(dataset: Dataset, name: str, columns: Sequence[str]) -> pa.Table:
+    """Return ``columns`` of the ok samples of the kernels called ``name``; see ``Dataset.of_kernel``."""
+    kernels = dataset.kernels(["name", "kernel_id"])
+    names = kernels.column("name").to_pylist()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=3) or sorted(set(names))[:3]
+        raise StoreError(
+            f"{dataset.fs.describe()} has no kernel {name!r}: name another, such as {', '.join(near)}"
+        )
+    wanted = kernels.filter(pc.equal(kernels.column("name"), name)).column("kernel_id")
+    needed = dict.fromkeys([*columns, "kernel_id", "status", "device_class", "global_size"])
+    found = pa.concat_tables(
+        part.filter(
+            pc.and_(
+                pc.is_in(part.column("kernel_id"), value_set=wanted.combine_chunks()),
+                pc.equal(part.column("status"), OK_STATUS),
+            )
+        )
+        for part in dataset.iter_samples(list(needed))
+    )
+    keys = [
+        (row["device_class"], math.prod(row["global_size"]), row["global_size"])
+        for row in found.select(["device_class", "global_size"]).to_pylist()
+    ]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    return found.take(pa.array(order, pa.int64())).select(list(columns))
+
+
+def read_columns(data: bytes, name: str, columns: Sequence[str]) -> pa.Table:
+    """Read those of ``columns`` that a shard has. Raises ShardError naming it."""
+    try:
+        check_room(pa.py_buffer(data), columns)
+        with pq.ParquetFile(pa.BufferReader(data)) as file:
+            found = file.schema_arrow
+            table = file.read([column for column in columns if column in found.names])
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ShardError(f"{name} is damaged: {type(error).__name__}: {error}") from None
+    kind = name.split("/", 1)[0]
+    problems = missing_or_changed_columns(kind, found) + columns_without_values(kind, table)
+    if problems:
+        raise ShardError(f"{name}: {'; '.join(problems)}")
+    return table
+
+
+def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return ``table`` in ``schema``: columns that an earlier version did not have are null."""
+    arrays = [
+        table.column(field.name).cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(arrays, schema=schema)
+
+
+def value_counts(column: pa.ChunkedArray | pa.Array) -> dict[str, int]:
+    """Return how often each value of a text column occurs; nulls are left out."""
+    counted = pc.value_counts(column.drop_null())
+    return dict(
+        zip(
+            counted.field("values").to_pylist(),
+            counted.field("counts").to_pylist(),
+            strict=True,
+        )
+    )

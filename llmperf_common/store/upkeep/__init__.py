@@ -1,0 +1,1 @@
+"""Keeping a dataset whole: verify, repair, compact, sweep, merge, rebuild."""

@@ -1,0 +1,272 @@
+"""Compaction: many small pairs of shards become few larger ones, and no row changes.
+
+Owns which pairs are joined, the order of steps, and when replaced shards may go. A run commits every few seconds,
+so a long one leaves thousands of pairs; readers open each.
+
+Under the exclusive run lock: write the new pairs, then publish one manifest that lists them and says what they
+replace (``replaces``), then the card, then remove what was replaced long ago. Only the manifest counts: whoever dies
+before it leaves orphans, whoever dies after it has compacted. Pairs of different epochs are not joined, for a footer
+names one epoch, and a rebuild ranks tasks by (epoch, token). The ledger is not asked and not told: it knows
+which tasks are done, which stays true, and its names of their shards are only used until they are published.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+
+from llmperf_common.schemas import KERNELS, SAMPLES
+from llmperf_common.store.files.filesystem import Filesystem, StoreError
+from llmperf_common.store.files.location import Location, open_filesystem
+from llmperf_common.store.files.run_lock import CollectingError, alone
+from llmperf_common.store.manifests.manifest import (
+    Manifest,
+    ShardEntry,
+    manifest_name,
+    put_manifest,
+)
+from llmperf_common.store.tables.card import update_card
+from llmperf_common.store.tables.reader import Dataset, conform, open_dataset, read_columns
+from llmperf_common.store.tables.shard import (
+    Footer,
+    ShardFile,
+    encode_table,
+    read_footer,
+    write_shard,
+)
+from llmperf_common.store.upkeep.sweep import (
+    MANIFESTS_KEPT_WHOLE,
+    move_to_trash,
+    old_trash,
+    recently_listed,
+    unlisted_shards,
+)
+
+KEPT_FOR = timedelta(hours=24)
+"""A reader that opened an earlier version has this long to finish."""
+_STEM = re.compile(r"\w+/compact-(\d{8}T\d{6})-[0-9a-f]+\.parquet")
+_MOMENT = "%Y%m%dT%H%M%S"
+_SMALL_SHARE = 0.5
+"""A pair above this share of the target is left as it is: to rewrite it gains little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionTarget:
+    """How large a compacted pair of shards may become; it is in memory once, uncompressed.
+
+    Attributes:
+        rows: of samples.
+        size_mib: of both files, before.
+    """
+
+    rows: int = 200_000
+    size_mib: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "size_mib"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: must be 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionReport:
+    """What a compaction did.
+
+    Attributes:
+        version: of the manifest that is current now.
+        num_pairs_before: pairs of shards that were listed.
+        num_pairs: pairs that are listed now.
+        removed: shards that went: replaced long ago, or left by a compaction that died.
+        waiting: replaced shards that stay for their readers.
+    """
+
+    version: int
+    num_pairs_before: int
+    num_pairs: int
+    removed: tuple[str, ...]
+    waiting: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    kernels: ShardEntry
+    samples: ShardEntry
+    epoch: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.kernels.bytes + self.samples.bytes
+
+
+def compact(
+    where: Location | Filesystem, *, target: CompactionTarget, now: datetime | None = None
+) -> CompactionReport:
+    """Compact the dataset at ``where`` and remove what was replaced long enough ago.
+
+    Args:
+        where: the dataset.
+        target: how large shards may become.
+        now: the time, which decides what is removed; this machine's clock where None.
+
+    Raises:
+        CollectingError: Collectors are at work on it.
+        ShardError: A shard is missing or damaged; nothing was changed.
+    """
+    fs = open_filesystem(where) if isinstance(where, Location) else where
+    open_dataset(fs)  # a folder without one gets no lock file
+    moment = now or datetime.now(UTC)
+    with alone(fs, "compact"):
+        before = open_dataset(fs)
+        left = _left_by_the_dead(fs, before.manifest)
+        move_to_trash(fs, left, moment=moment)
+        manifest = _publish_compacted(before, target, moment)
+        due = _due(fs, manifest, moment)
+        manifest = _age(fs, manifest, due)
+        update_card(fs)  # before anything goes that the old card names
+        listed = recently_listed(fs)
+        removed = _remove(fs, [name for name in due if name not in listed])
+        removed += _remove(fs, old_trash(fs, before=moment - KEPT_FOR))
+    waiting = [name for name in unlisted_shards(fs, manifest) if name in manifest.replaced_names]
+    return CompactionReport(
+        version=manifest.version,
+        num_pairs_before=len(before.shards("samples")),
+        num_pairs=len(manifest.of_table("samples")),
+        removed=(*left, *removed),
+        waiting=tuple(waiting),
+    )
+
+
+def replaced_at(name: str) -> datetime | None:
+    """Return when a compacted shard was made, None for any other shard.
+
+    >>> replaced_at("samples/compact-20260801T120000-0f.parquet").isoformat()
+    '2026-08-01T12:00:00+00:00'
+    """
+    match = _STEM.fullmatch(name)
+    return datetime.strptime(match.group(1), _MOMENT).replace(tzinfo=UTC) if match else None
+
+
+def _publish_compacted(dataset: Dataset, target: CompactionTarget, moment: datetime) -> Manifest:
+    """Write the compacted pairs and publish the manifest that lists them; the current one where nothing is small."""
+    fs = dataset.fs
+    replaced: dict[ShardEntry, list[str]] = {}
+    for group in _groups(_pairs(dataset), target):
+        stem = f"compact-{moment.strftime(_MOMENT)}-{secrets.token_hex(6)}"
+        for table in ("kernels", "samples"):
+            shard = _joined(dataset, group, table, stem)
+            replaced[write_shard(fs, shard)] = [getattr(pair, table).name for pair in group]
+    if not replaced:
+        return dataset.manifest
+    new = dataset.manifest.with_replaced(replaced)
+    stored = put_manifest(fs, new)
+    if stored is None:
+        raise CollectingError(
+            f"{fs.describe(manifest_name(new.version))} was published by another process in the meantime: nothing was "
+            "compacted; run the same command again"
+        )
+    return stored
+
+
+def _pairs(dataset: Dataset) -> Iterator[_Pair]:
+    kernels = {entry.name.split("/", 1)[1]: entry for entry in dataset.shards("kernels")}
+    for samples in dataset.shards("samples"):
+        stem = samples.name.split("/", 1)[1]
+        if stem not in kernels:
+            raise StoreError(
+                f"{dataset.fs.describe(samples.name)} has no kernels shard: run `llmperf dataset verify`"
+            )
+        footer = read_footer(dataset.shard_bytes(kernels[stem]), kernels[stem].name)
+        yield _Pair(kernels=kernels[stem], samples=samples, epoch=footer.epoch)
+
+
+def _groups(pairs: Iterator[_Pair], target: CompactionTarget) -> list[list[_Pair]]:
+    """Return the pairs to join: in the order they were published, those of one epoch up to the target."""
+    max_bytes = target.size_mib << 20
+    open_: dict[int, list[_Pair]] = {}
+    full: list[list[_Pair]] = []
+    for pair in pairs:
+        if (
+            pair.samples.rows > _SMALL_SHARE * target.rows
+            or pair.size_bytes > _SMALL_SHARE * max_bytes
+        ):
+            continue
+        group = open_.setdefault(pair.epoch, [])
+        if (
+            sum(one.samples.rows for one in group) + pair.samples.rows > target.rows
+            or sum(one.size_bytes for one in group) + pair.size_bytes > max_bytes
+        ):
+            full.append(group)
+            group = open_[pair.epoch] = []
+        group.append(pair)
+    return [group for group in (*full, *open_.values()) if len(group) > 1]
+
+
+def _joined(dataset: Dataset, group: Sequence[_Pair], table: str, stem: str) -> ShardFile:
+    """Return one shard with the rows of a table of all pairs, by task; a task's rows keep their order."""
+    schema = KERNELS if table == "kernels" else SAMPLES
+    parts: list[pa.Table] = []
+    footers: list[Footer] = []
+    for pair in group:
+        entry: ShardEntry = getattr(pair, table)
+        data = dataset.shard_bytes(entry)
+        parts.append(conform(read_columns(data, entry.name, schema.names), schema))
+        footers.append(read_footer(data, entry.name))
+    rows = pa.concat_tables(parts)
+    number = pa.array(range(rows.num_rows), pa.int64())
+    order = pa.table({"task": rows.column("task_id"), "row": number})
+    order = order.sort_by([("task", "ascending"), ("row", "ascending")])
+    footer = Footer(
+        plan_hash=dataset.manifest.plan_hash,
+        epoch=group[0].epoch,
+        tasks=tuple(sorted(task for one in footers for task in one.tasks)),
+        sentinel=tuple(reading for one in footers for reading in one.sentinel),
+    )
+    data = encode_table(rows.take(order.column("row")), footer)
+    tasks = len(footer.tasks)
+    return ShardFile(name=f"{table}/{stem}.parquet", data=data, rows=rows.num_rows, tasks=tasks)
+
+
+def _left_by_the_dead(fs: Filesystem, manifest: Manifest) -> list[str]:
+    """Return the shards of a compaction that died before its manifest: nothing else writes under such names."""
+    return [
+        name
+        for name in unlisted_shards(fs, manifest)
+        if replaced_at(name) is not None and name not in manifest.replaced_names
+    ]
+
+
+def _due(fs: Filesystem, manifest: Manifest, moment: datetime) -> list[str]:
+    """Return the shards on disk that were replaced long enough ago."""
+    present = set(unlisted_shards(fs, manifest))
+    due = []
+    for new, old in manifest.replaces:
+        made = replaced_at(new)
+        if made is not None and moment - made >= KEPT_FOR:
+            due += [name for name in old if name in present]
+    return due
+
+
+def _age(fs: Filesystem, manifest: Manifest, due: Sequence[str]) -> Manifest:
+    """Publish versions without a change until the last three list none of ``due``, and return the current one.
+
+    The last three versions keep all their shards, and in a finished dataset nobody else publishes any more.
+    """
+    for _ in range(MANIFESTS_KEPT_WHOLE):
+        if not due or recently_listed(fs).isdisjoint(due):
+            break
+        following = put_manifest(fs, manifest.with_replaced({}))
+        if following is None:
+            break
+        manifest = following
+    return manifest
+
+
+def _remove(fs: Filesystem, names: Sequence[str]) -> list[str]:
+    for name in names:
+        fs.remove(name)
+    return list(names)

@@ -1,0 +1,93 @@
+"""Tasks that a manifest binds twice: which of their pairs of shards stay.
+
+Owns that choice. The rule is the rebuild's: what a manifest has bound stays bound, so the pair that was listed first stays;
+between pairs of one version the highest (epoch, token), then the lowest sha256. Whole pairs only: a pair that goes takes
+its other tasks with it, and they are done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmperf_common.store.files.filesystem import Filesystem
+from llmperf_common.store.manifests.manifest import ManifestError, manifest_versions, read_manifest
+
+_HEAD_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundPair:
+    """A sound pair of shards that the current manifest lists.
+
+    Attributes:
+        stem: its file name in both tables.
+        names: of its shards.
+        sha256: of the kernels shard.
+        epoch: of its footer.
+        tokens: task ids with the fencing tokens they were written under.
+    """
+
+    stem: str
+    names: tuple[str, ...]
+    sha256: str
+    epoch: int
+    tokens: tuple[tuple[str, int], ...]
+
+
+def doubled(fs: Filesystem, pairs: Sequence[BoundPair]) -> list[tuple[BoundPair, str]]:
+    """Return the pairs that must go so that no task is bound twice, each with the stem of one that stays (or its own)."""
+    twice = _tasks_bound_twice(pairs)
+    if not twice:
+        return []
+    clashing = [pair for pair in pairs if any(task in twice for task, _ in pair.tokens)]
+    listed_in = _first_listed(fs, {pair.names[0] for pair in clashing})
+
+    def rank(pair: BoundPair) -> tuple[int, int, int, str]:
+        token = max(token for task, token in pair.tokens if task in twice)
+        return (listed_in.get(pair.names[0], 0), -pair.epoch, -token, pair.sha256)
+
+    going: list[tuple[BoundPair, str]] = []
+    home: dict[str, str] = {}
+    for pair in sorted(clashing, key=rank):
+        tasks = [task for task, _ in pair.tokens]
+        taken = [home[task] for task in tasks if task in home]
+        if taken or len(set(tasks)) < len(tasks):
+            going.append((pair, taken[0] if taken else pair.stem))
+        else:
+            home.update(dict.fromkeys(tasks, pair.stem))
+    return going
+
+
+def _tasks_bound_twice(pairs: Sequence[BoundPair]) -> frozenset[str]:
+    """Return the ids that occur more than once; 8 bytes a task until one does."""
+    heads = np.fromiter(
+        (int(task[:_HEAD_DIGITS], 16) for pair in pairs for task, _ in pair.tokens), np.uint64
+    )
+    values, counts = np.unique(heads, return_counts=True)
+    suspects = set(values[counts > 1].tolist())
+    if not suspects:
+        return frozenset()
+    seen: set[str] = set()
+    twice: set[str] = set()
+    for pair in pairs:
+        for task, _ in pair.tokens:
+            if int(task[:_HEAD_DIGITS], 16) in suspects:
+                (twice if task in seen else seen).add(task)
+    return frozenset(twice)
+
+
+def _first_listed(fs: Filesystem, names: Collection[str]) -> dict[str, int]:
+    """Return the first of the versions that are there which lists each shard."""
+    found: dict[str, int] = {}
+    for version in manifest_versions(fs):
+        try:
+            listed = read_manifest(fs, version).shard_names
+        except ManifestError:
+            continue
+        found |= {name: version for name in names if name not in found and name in listed}
+        if len(found) == len(names):
+            break
+    return found

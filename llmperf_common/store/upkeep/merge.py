@@ -1,0 +1,349 @@
+"""Merging datasets: several runs, of the same plan or not, become one new dataset.
+
+Owns which rows are kept and the merged ``run.json``. Of equal sample ids an ok row goes before a failed one,
+then the earlier source; a task is kept once, with a kernels row as long as it has a sample. Devices:
+``merge_devices.py``. Memory is bounded by the largest shard and some 30 bytes a sample.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from llmperf_common.failures import OK_STATUS
+from llmperf_common.ids import content_id
+from llmperf_common.schemas import KERNELS, SAMPLES, SCHEMA_VERSION
+from llmperf_common.store.files.filesystem import Filesystem, StoreError
+from llmperf_common.store.files.location import Location, open_filesystem
+from llmperf_common.store.files.probe import probe
+from llmperf_common.store.files.run_lock import alone
+from llmperf_common.store.manifests.manifest import Manifest, ShardEntry, manifest_versions, publish
+from llmperf_common.store.manifests.run import (
+    RUN_FILE,
+    RUN_LOCK,
+    ForeignRunError,
+    RunRecord,
+    read_run,
+)
+from llmperf_common.store.tables.reader import Dataset, conform, open_dataset, read_columns
+from llmperf_common.store.tables.sample_keys import first_of_each, id_keys, join_keys
+from llmperf_common.store.tables.shard import (
+    Footer,
+    ShardError,
+    ShardFile,
+    encode_table,
+    read_footer,
+    write_shard,
+)
+from llmperf_common.store.upkeep.merge_devices import PeakDifference, merge_devices
+
+AssignFamilies = Callable[[Sequence[tuple[str, str, str]]], Mapping[str, str]]
+"""From (kernel_id, source, name) of every kernel to the family of each kernel id."""
+
+_EPOCH = 1
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeReport:
+    """What a merge did; dropped are those that another source also has."""
+
+    plan_hash: str
+    num_samples: int
+    num_tasks: int
+    num_dropped_samples: int
+    num_dropped_tasks: int
+    peak_differences: tuple[PeakDifference, ...] = ()
+    """Peaks of one device that differ between the sources."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """A kernels shard of a source and the samples shard of the same name."""
+
+    dataset: Dataset
+    kernels: ShardEntry
+    samples: ShardEntry
+
+
+@dataclass(slots=True, kw_only=True)
+class _Choice:
+    """What is kept: ``rows`` of each pair's samples, and which pairs hold each task, its home first."""
+
+    rows: list[Bools] = field(default_factory=list)
+    pairs_of_task: dict[str, list[int]] = field(default_factory=dict)
+
+    def homes(self) -> dict[int, list[str]]:
+        """Return the tasks whose kernels row is taken from each pair."""
+        found: dict[int, list[str]] = {}
+        for task, pairs in self.pairs_of_task.items():
+            found.setdefault(pairs[0], []).append(task)
+        return found
+
+
+def merge(
+    sources: Sequence[Location], out: Location, *, assign_families: AssignFamilies
+) -> MergeReport:
+    """Merge the datasets in ``sources`` into a new one in ``out``, visible only when whole.
+
+    Args:
+        sources: datasets, in order of preference.
+        out: a new or empty folder or S3 prefix.
+        assign_families: recomputes ``family_id`` over the union (``families.assign_families``).
+
+    Raises:
+        ForeignRunError: ``out`` is not empty, and does not hold this very merge, killed.
+        CollectingError: Somebody else is at work on ``out``.
+        StoreError: A source cannot be read, or was timed with another meaning of times.
+    """
+    datasets = [open_dataset(path) for path in sources]
+    _check_harness(sources, datasets)
+    fs = open_filesystem(out)
+    with alone(fs, "merge into"):
+        begun = _begun(fs, out)
+        probe(fs)
+        pairs = [pair for dataset in datasets for pair in _pairs(dataset)]
+        choice = _choose(pairs)
+        run = _merged_run(datasets, num_tasks=len(choice.pairs_of_task))
+        families = _families(datasets, assign_families)
+        devices, peak_differences = merge_devices(datasets)
+        if begun is not None:
+            _check_same(begun, run, out)
+        elif not fs.put_if_absent(RUN_FILE, run.to_json()):
+            raise ForeignRunError(f"{out} was just taken by another process: choose a new folder")
+        shards = _merged_shards(devices, pairs, choice, families, run)
+        try:
+            entries = [write_shard(fs, shard) for shard in shards]
+        except ShardError as error:
+            raise _other_merge(out) if begun is not None else error from None
+        except (pa.ArrowException, KeyError) as error:
+            raise StoreError(
+                f"a source has a row that LLMPerf did not write ({type(error).__name__}: {error}): "
+                f"run `llmperf dataset verify` on each, and remove {fs.describe()}"
+            ) from None
+        manifest = publish(fs, entries, plan_hash=run.plan_hash, epoch=_EPOCH)
+    assert isinstance(manifest, Manifest), "nobody else publishes in a folder that we created"
+    num_samples = sum(int(rows.sum()) for rows in choice.rows)
+    return MergeReport(
+        plan_hash=run.plan_hash,
+        num_samples=num_samples,
+        num_tasks=run.num_tasks,
+        num_dropped_samples=sum(dataset.num_samples for dataset in datasets) - num_samples,
+        num_dropped_tasks=sum(dataset.num_tasks for dataset in datasets) - run.num_tasks,
+        peak_differences=peak_differences,
+    )
+
+
+def _begun(fs: Filesystem, out: Location) -> RunRecord | None:
+    """Return the run of a merge into ``out`` that was killed before its manifest; None where the folder is empty.
+
+    Raises:
+        ForeignRunError: It holds anything else.
+    """
+    if {*fs.names(), *fs.folders()} == {RUN_LOCK}:
+        return None
+    run = None
+    with contextlib.suppress(StoreError):  # of something else
+        run = read_run(fs)
+    if run is None or not run.merged_from or manifest_versions(fs):
+        raise ForeignRunError(f"{out} is not empty: choose a new or empty folder to merge into")
+    return run
+
+
+def _check_same(begun: RunRecord, run: RunRecord, out: Location) -> None:
+    """Raise ForeignRunError unless a merge that was killed and this one are the same: then its shards are ours, byte for byte."""
+    if replace(begun, created_at="") != replace(run, created_at=""):
+        raise _other_merge(out)
+
+
+def _other_merge(out: Location) -> ForeignRunError:
+    return ForeignRunError(
+        f"{out} holds a merge of other sources, or of these before they changed, that was not finished: choose a new "
+        "folder, or remove this one"
+    )
+
+
+def _check_harness(sources: Sequence[Location], datasets: Sequence[Dataset]) -> None:
+    if not datasets:
+        raise StoreError("nothing to merge: give at least one dataset folder")
+    versions = [dataset.run.harness_version for dataset in datasets]
+    for path, version in zip(sources, versions, strict=True):
+        if version != versions[0]:
+            raise StoreError(
+                f"{path} has harness version {version}, {sources[0]} has {versions[0]}: their times "
+                "do not mean the same and cannot be in one dataset; collect the older one again"
+            )
+
+
+def _merged_run(datasets: Sequence[Dataset], *, num_tasks: int) -> RunRecord:
+    runs = [dataset.run for dataset in datasets]
+    plan_hashes = tuple(dict.fromkeys(plan for run in runs for plan in run.plan_hashes))
+    classes = tuple(dict.fromkeys(item for run in runs for item in run.device_classes))
+    return replace(
+        runs[0],
+        plan_hash=content_id("merge", sorted(plan_hashes)),
+        corpus_sha256=_common([run.corpus_sha256 for run in runs]),
+        config_hash=_common([run.config_hash for run in runs]),
+        config=runs[0].config if all(run.config == runs[0].config for run in runs) else {},
+        device_classes=classes,
+        num_tasks=num_tasks,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        schema_version=SCHEMA_VERSION,
+        merged_from=plan_hashes,
+    )
+
+
+def _common(values: Sequence[str]) -> str:
+    """Return the value that all share, or a hash of all."""
+    different = sorted(set(values))
+    return different[0] if len(different) == 1 else content_id("merge", different)
+
+
+def _pairs(dataset: Dataset) -> Iterator[_Pair]:
+    samples = {entry.name.split("/", 1)[1]: entry for entry in dataset.shards("samples")}
+    for entry in dataset.shards("kernels"):
+        stem = entry.name.split("/", 1)[1]
+        if stem not in samples:
+            raise StoreError(
+                f"{dataset.fs.describe(entry.name)} has no samples shard of its name: "
+                "run `llmperf dataset verify` on it"
+            )
+        yield _Pair(dataset=dataset, kernels=entry, samples=samples[stem])
+
+
+def _choose(pairs: Sequence[_Pair]) -> _Choice:
+    """Decide for every sample of every pair whether it is kept."""
+    keys, ranks, task_ids, is_empty = [], [], [], []
+    for pair in pairs:
+        table = _read(pair, pair.samples, ["sample_id", "status", "task_id", "global_size"])
+        try:
+            keys.append(id_keys(table.column("sample_id")))
+        except ValueError as error:
+            where = pair.dataset.fs.describe(pair.samples.name)
+            raise StoreError(f"{where}: {error}: run `llmperf dataset verify` on it") from None
+        ranks.append(pc.not_equal(table.column("status"), OK_STATUS).to_numpy().astype(np.int8))
+        task_ids.append(table.column("task_id").combine_chunks().dictionary_encode())
+        sizes = pc.list_value_length(table.column("global_size"))
+        is_empty.append(pc.equal(sizes, 0).to_numpy())
+    kept = first_of_each(join_keys(keys), np.concatenate([np.empty(0, np.int8), *ranks]))
+    ends = np.cumsum([len(tasks) for tasks in task_ids])
+    rows = np.split(kept, ends[:-1]) if task_ids else []
+    _drop_superseded(rows, task_ids, is_empty)
+    choice = _Choice(rows=rows)
+    for number, tasks in enumerate(task_ids):
+        for task in tasks.filter(pa.array(rows[number])).unique().to_pylist():
+            choice.pairs_of_task.setdefault(task, []).append(number)
+    return choice
+
+
+def _drop_superseded(
+    rows: Sequence[Bools], task_ids: Sequence[pa.DictionaryArray], is_empty: Sequence[Bools]
+) -> None:
+    """Drop the one row of a task that failed before any config, where another source got further."""
+    got_further: set[str] = set()
+    for kept, tasks, empty in zip(rows, task_ids, is_empty, strict=True):
+        got_further.update(tasks.filter(pa.array(kept & ~empty)).unique().to_pylist())
+    for kept, tasks, empty in zip(rows, task_ids, is_empty, strict=True):
+        for index in np.flatnonzero(kept & empty):
+            if tasks[int(index)].as_py() in got_further:
+                kept[index] = False
+
+
+def _families(datasets: Sequence[Dataset], assign_families: AssignFamilies) -> dict[str, str]:
+    """Return the family of every kernel id, over the union of all sources.
+
+    A kernel without source cannot be compared with others: it goes where its old family went.
+    """
+    known: dict[str, tuple[str, str, str]] = {}
+    unknown: dict[str, str] = {}
+    for dataset in datasets:
+        for table in dataset.iter_table("kernels", ["kernel_id", "source", "name", "family_id"]):
+            for row in table.to_pylist():
+                kernel = row["kernel_id"]
+                if row["source"]:
+                    known[kernel] = (kernel, row["source"], row["name"])
+                else:
+                    unknown.setdefault(kernel, row["family_id"])
+    families = dict(assign_families(list(known.values())))
+    for kernel, family in unknown.items():
+        families.setdefault(kernel, families.get(family, family))
+    return families
+
+
+def _device_shards(devices: Mapping[str, pa.Table], run: RunRecord) -> Iterator[ShardFile]:
+    """Yield one shard a device."""
+    footer = Footer(plan_hash=run.plan_hash, epoch=0, tasks=())
+    for device, table in devices.items():
+        data = encode_table(table, footer)
+        yield ShardFile(name=f"devices/{device}.parquet", data=data, rows=1, tasks=0)
+
+
+def _merged_shards(
+    devices: Mapping[str, pa.Table],
+    pairs: Sequence[_Pair],
+    choice: _Choice,
+    families: Mapping[str, str],
+    run: RunRecord,
+) -> Iterator[ShardFile]:
+    """Yield every shard of the merged dataset, one pair in memory at a time."""
+    yield from _device_shards(devices, run)
+    for number, (home, tasks) in enumerate(sorted(choice.homes().items())):
+        yield from _merged_pair(f"merged-{number:06d}", home, tasks, pairs, choice, families, run)
+
+
+def _merged_pair(
+    stem: str,
+    home: int,
+    tasks: Sequence[str],
+    pairs: Sequence[_Pair],
+    choice: _Choice,
+    families: Mapping[str, str],
+    run: RunRecord,
+) -> tuple[ShardFile, ShardFile]:
+    """Return the shards of the tasks whose home is one pair, with what other pairs hold of them."""
+    pair = pairs[home]
+    wanted = pa.array(tasks, pa.string())
+    kernels = _read(pair, pair.kernels, KERNELS.names)
+    kernels = kernels.filter(pc.is_in(kernels.column("task_id"), wanted))
+    if kernels.num_rows != len(tasks):
+        where = pair.dataset.fs.describe(pair.kernels.name)
+        raise StoreError(f"{where} has not one row a task: run `llmperf dataset verify` on it")
+    column = KERNELS.get_field_index("family_id")
+    family_ids = [families[kernel] for kernel in kernels.column("kernel_id").to_pylist()]
+    kernels = kernels.set_column(column, KERNELS.field(column), pa.array(family_ids, pa.string()))
+    parts = []
+    for number in sorted({number for task in tasks for number in choice.pairs_of_task[task]}):
+        table = _read(pairs[number], pairs[number].samples, SAMPLES.names)
+        table = table.filter(pa.array(choice.rows[number]))
+        parts.append(table.filter(pc.is_in(table.column("task_id"), wanted)))
+    samples = pa.concat_tables(parts)
+    source = read_footer(pair.dataset.shard_bytes(pair.samples), pair.samples.name)
+    footer = Footer(
+        plan_hash=run.plan_hash,
+        epoch=_EPOCH,
+        tasks=tuple((task, 0) for task in kernels.column("task_id").to_pylist()),
+        sentinel=source.sentinel,
+    )
+    first, second = (
+        ShardFile(
+            name=f"{folder}/{stem}.parquet",
+            data=encode_table(table, footer),
+            rows=table.num_rows,
+            tasks=len(tasks),
+        )
+        for folder, table in (("kernels", kernels), ("samples", samples))
+    )
+    return first, second
+
+
+def _read(pair: _Pair, entry: ShardEntry, columns: Sequence[str]) -> pa.Table:
+    schema = KERNELS if entry.table == "kernels" else SAMPLES
+    table = read_columns(pair.dataset.shard_bytes(entry), entry.name, columns)
+    return conform(table, pa.schema([schema.field(name) for name in columns]))

@@ -1,0 +1,175 @@
+"""Rebuilding from shards alone: which shards on disk count, when the ledger that knew is gone.
+
+Owns the arbitration between shards and the rebuilt manifest. Published bindings are final; among other
+verified shards the highest (epoch, token) of each task wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from llmperf_common.store.files.filesystem import TEMPORARY_PREFIX, Filesystem, StoreError
+from llmperf_common.store.manifests.manifest import (
+    Manifest,
+    ShardEntry,
+    StaleEpoch,
+    latest_manifest,
+    manifest_name,
+    put_manifest,
+)
+from llmperf_common.store.tables.shard import ShardError, decode, read_footer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A verified pair of shards that no manifest lists: committed unseen, refused, or never committed."""
+
+    stem: str
+    epoch: int
+    tokens: tuple[tuple[str, int], ...]
+    """Task ids with the fencing tokens they were written under."""
+    sha256: str
+    entries: tuple[ShardEntry, ...]
+
+
+def arbitrate(candidates: Sequence[Candidate], bound: Collection[str]) -> list[Candidate]:
+    """Choose the candidates to adopt: whole shards only, no task twice, nothing committed left out.
+
+    A committed shard holds the highest token of each of its tasks, so one that is strictly outranked in any
+    task was never committed and goes first. What is left can only clash where one holder wrote the same
+    tasks twice: a refused shard and its rewritten, smaller successor. The smaller one is the later one.
+
+    Args:
+        candidates: verified shard pairs of this plan.
+        bound: task ids that a published manifest binds already.
+    """
+    open_ = [c for c in candidates if not any(task in bound for task, _ in c.tokens)]
+    best: dict[str, tuple[int, int]] = {}
+    for candidate in open_:
+        for task, token in candidate.tokens:
+            rank = (candidate.epoch, token)
+            best[task] = max(best.get(task, rank), rank)
+    top = [c for c in open_ if all(best[task] == (c.epoch, token) for task, token in c.tokens)]
+    adopted: list[Candidate] = []
+    taken: set[str] = set()
+    for candidate in sorted(top, key=lambda c: (len(c.tokens), c.sha256)):
+        tasks = {task for task, _ in candidate.tokens}
+        if not tasks & taken:
+            adopted.append(candidate)
+            taken |= tasks
+    return sorted(adopted, key=lambda c: c.stem)
+
+
+def tasks_by_shard(
+    fs: Filesystem, manifest: Manifest, *, but: Collection[str] = ()
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield name and task ids of each kernels shard of ``manifest``, one shard in memory at a time.
+
+    Args:
+        fs: the dataset.
+        manifest: its current version.
+        but: shards to leave out.
+
+    Raises:
+        ShardError: One is missing or damaged.
+    """
+    for entry in manifest.of_table("kernels"):
+        if entry.name in but:
+            continue
+        try:
+            data = fs.read_bytes(entry.name)
+        except FileNotFoundError:
+            raise ShardError(
+                f"{fs.describe(entry.name)} is listed in {manifest_name(manifest.version)} but missing: "
+                f"restore it from a backup, or run `llmperf dataset repair {fs.describe()}` to have its tasks done again"
+            ) from None
+        yield entry.name, tuple(task for task, _ in read_footer(data, entry.name).tasks)
+
+
+def rebuild_manifest(
+    fs: Filesystem,
+    *,
+    plan_hash: str,
+    epoch: int,
+    note: Callable[[str, Sequence[str]], None] = lambda name, tasks: None,
+) -> Manifest | StaleEpoch:
+    """Publish a manifest of ``epoch`` that lists the current version and every adopted shard.
+
+    ``note`` is told name and tasks of every kernels shard that was listed before: all are read here, and need not be again. From the moment it is published, no publisher of an older epoch can publish again. ``StaleEpoch``: this
+    very rebuild was overtaken by one of a newer epoch (or the folder ``epochs`` has lost entries).
+    """
+    while True:
+        base = latest_manifest(fs) or Manifest(version=0, plan_hash=plan_hash, epoch=0)
+        if base.epoch >= epoch:
+            return StaleEpoch(base.epoch)
+        if base.plan_hash != plan_hash:
+            raise StoreError(f"{fs.describe()} belongs to another plan ({base.plan_hash})")
+        candidates = list(find_candidates(fs, base, plan_hash))
+        claimed = {task for candidate in candidates for task, _ in candidate.tokens}
+        # Every listed shard is looked at, also where nothing is claimed: a damaged one is told before we publish.
+        bound = {task for _, tasks in tasks_by_shard(fs, base) for task in tasks if task in claimed}
+        adopted = arbitrate(candidates, bound)
+        entries = [entry for candidate in adopted for entry in candidate.entries]
+        if entries or any(name.startswith("devices/") for name in base.dropped):
+            entries += _device_entries(fs, plan_hash)
+        new = base.with_shards(entries, epoch=epoch)
+        stored = put_manifest(fs, new)
+        if stored is not None:
+            return stored
+
+
+def find_candidates(fs: Filesystem, base: Manifest, plan_hash: str) -> Iterator[Candidate]:
+    """Yield the whole, undamaged shard pairs of this plan that ``base`` neither lists nor has compacted."""
+    samples = set(fs.names("samples"))
+    known = base.shard_names | base.barred_names
+    for name in fs.names("kernels"):
+        if f"kernels/{name}" in known or not is_shard_name(name) or name not in samples:
+            continue
+        candidate = _read_candidate(fs, name, plan_hash)
+        if candidate is not None:
+            yield candidate
+
+
+def is_shard_name(name: str) -> bool:
+    """Whether a file name can be a shard's (temporary files are not)."""
+    return name.endswith(".parquet") and not name.startswith((TEMPORARY_PREFIX, "."))
+
+
+def _read_candidate(fs: Filesystem, name: str, plan_hash: str) -> Candidate | None:
+    entries = []
+    footers = []
+    for folder in ("kernels", "samples"):
+        full_name = f"{folder}/{name}"
+        try:
+            data = fs.read_bytes(full_name)
+            table, footer = decode(data, full_name)
+        except (ShardError, FileNotFoundError):
+            return (
+                None  # cut short or swept: it was never committed, for a commit follows a re-read
+            )
+        footers.append(footer)
+        entries.append(ShardEntry.of(full_name, data, rows=table.num_rows, tasks=len(footer.tasks)))
+    first, second = footers
+    if first.plan_hash != plan_hash or (first.epoch, first.tasks) != (second.epoch, second.tasks):
+        return None
+    return Candidate(
+        stem=name,
+        epoch=first.epoch,
+        tokens=first.tasks,
+        sha256=entries[0].sha256,
+        entries=tuple(entries),
+    )
+
+
+def _device_entries(fs: Filesystem, plan_hash: str) -> list[ShardEntry]:
+    entries = []
+    for name in filter(is_shard_name, fs.names("devices")):
+        data = fs.read_bytes(f"devices/{name}")
+        try:
+            table, footer = decode(data, f"devices/{name}")
+        except ShardError:
+            continue
+        if footer.plan_hash == plan_hash:
+            entries.append(ShardEntry.of(f"devices/{name}", data, rows=table.num_rows, tasks=0))
+    return entries

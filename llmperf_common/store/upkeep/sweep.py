@@ -1,0 +1,203 @@
+"""Sweeping: moving away what crashes and refused commits left behind.
+
+Owns which files of a dataset folder are leftovers. Only for who holds ``RUN_LOCK`` exclusively: then no
+collector runs, and what no manifest lists never will be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from llmperf_common.schemas import TABLES
+from llmperf_common.store.files.filesystem import TEMPORARY_PREFIX, Filesystem, StoreError
+from llmperf_common.store.manifests.epochs import EPOCHS_FOLDER
+from llmperf_common.store.manifests.manifest import (
+    Manifest,
+    latest_manifest,
+    manifest_name,
+    manifest_versions,
+    read_manifest,
+)
+from llmperf_common.store.manifests.run import read_run
+from llmperf_common.store.manifests.segments import SEGMENTS_FOLDER
+from llmperf_common.store.tables.shard import ShardError, read_footer
+from llmperf_common.store.upkeep.rebuild import is_shard_name
+
+TRASH_FOLDER = "trash"
+"""Where shards go that nothing lists; ``llmperf dataset compact`` empties it of what has lain there for a day."""
+_MOMENT = "%Y%m%dT%H%M%S"
+_TRASHED = re.compile(r"(\d{8}T\d{6})-")
+_log = logging.getLogger(__name__)
+MANIFESTS_KEPT_WHOLE = 3
+"""A reader may have opened one of the last few versions: their shards stay although compacted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepReport:
+    """What a sweep did; names are relative to the dataset.
+
+    Attributes:
+        removed: temporary files, manifests and segments that nobody needs, shards that were moved to the trash (by
+            their old names) and, where that was asked for, shards that were replaced.
+        replaced: compacted shards that were left for their readers.
+        foreign: Parquet files that are not this run's, damaged, or listed by an earlier manifest of this epoch
+            and not by the current one: left for the user to judge.
+    """
+
+    removed: tuple[str, ...]
+    replaced: tuple[str, ...]
+    foreign: tuple[str, ...]
+
+
+def sweep(
+    fs: Filesystem, *, recorded: Collection[str] = (), remove_replaced: bool = False
+) -> SweepReport:
+    """Move shards that were never committed to the trash, and remove temporary files.
+
+    Args:
+        fs: the dataset; the caller holds ``RUN_LOCK`` exclusively.
+        recorded: shards that the ledger has ever recorded. They are kept, listed or not: the ledger would
+            never give their tasks out again.
+        remove_replaced: also remove compacted shards that none of the last three manifests lists. The
+            caller knows that they are old enough (24 h).
+
+    Raises:
+        StoreError: The folder has no dataset, or its manifest is damaged. Nothing was removed.
+    """
+    run, manifest = read_run(fs), latest_manifest(fs)
+    if run is None or manifest is None:
+        raise StoreError(f"{fs.describe()} has no dataset to sweep")
+    temporary = temporary_files(fs)
+    orphans: list[str] = []
+    due: list[str] = []
+    replaced: list[str] = []
+    foreign: list[str] = []
+    still_read = recently_listed(fs) if remove_replaced else frozenset()
+    unlisted = [name for name in unlisted_shards(fs, manifest) if name not in recorded]
+    listed_before = _listed_in_epoch(fs, manifest) if unlisted else frozenset()
+    for name in unlisted:
+        if name in manifest.replaced_names:
+            can_go = remove_replaced and name not in still_read
+            (due if can_go else replaced).append(name)
+        elif name in listed_before:
+            foreign.append(name)
+        elif _is_of_plan(fs, name, run.plan_hash):
+            orphans.append(name)
+        else:
+            foreign.append(name)
+    old = superseded_lists(fs, manifest)
+    for name in (*temporary, *due, *old):
+        fs.remove(name)
+    move_to_trash(fs, orphans)
+    if foreign:
+        _log.warning(
+            "left alone, not made by this run, damaged or listed by an earlier manifest alone: %s",
+            ", ".join(foreign),
+        )
+    return SweepReport(
+        removed=(*temporary, *due, *orphans, *old),
+        replaced=tuple(replaced),
+        foreign=tuple(foreign),
+    )
+
+
+def move_to_trash(fs: Filesystem, names: Sequence[str], *, moment: datetime | None = None) -> None:
+    """Move shards out of the dataset, for a while: ``kernels/STEM.parquet`` to ``trash/TIME-kernels-STEM.parquet``.
+
+    A collector deletes no shard. What looks like an orphan may be the one copy of a result, where manifests were lost.
+    """
+    when = (moment or datetime.now(UTC)).strftime(_MOMENT)
+    for name in names:
+        fs.move(name, f"{TRASH_FOLDER}/{when}-{name.replace('/', '-', 1)}")
+
+
+def old_trash(fs: Filesystem, *, before: datetime) -> list[str]:
+    """Return what was moved to the trash before a time."""
+    found = []
+    for name in fs.names(TRASH_FOLDER):
+        match = _TRASHED.match(name)
+        if match and datetime.strptime(match.group(1), _MOMENT).replace(tzinfo=UTC) < before:
+            found.append(f"{TRASH_FOLDER}/{name}")
+    return found
+
+
+def unlisted_shards(fs: Filesystem, manifest: Manifest) -> list[str]:
+    """Return the names of Parquet files in the tables' folders that ``manifest`` does not list."""
+    return [
+        f"{table}/{name}"
+        for table in TABLES
+        for name in fs.names(table)
+        if is_shard_name(name) and f"{table}/{name}" not in manifest.shard_names
+    ]
+
+
+def temporary_files(fs: Filesystem) -> list[str]:
+    """Return the names of files that were being written when their process died (or still are)."""
+    return [
+        _join(folder, name)
+        for folder in ("", *TABLES, EPOCHS_FOLDER, SEGMENTS_FOLDER)
+        for name in fs.names(folder)
+        if name.startswith(TEMPORARY_PREFIX)
+    ]
+
+
+def _join(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def recently_listed(fs: Filesystem) -> frozenset[str]:
+    """Return the shards of the last few versions: somebody may just be reading one of those."""
+    recent = manifest_versions(fs)[-MANIFESTS_KEPT_WHOLE:]
+    return frozenset(name for one in _manifests(fs, recent) for name in one.shard_names)
+
+
+def _listed_in_epoch(fs: Filesystem, current: Manifest) -> frozenset[str]:
+    """Return all that a manifest of the current epoch lists or has replaced: asked only where there are orphans."""
+    names: set[str] = set()
+    for manifest in _manifests(fs, reversed(manifest_versions(fs))):
+        if manifest.epoch < current.epoch:
+            break
+        names |= manifest.shard_names | manifest.replaced_names
+    return frozenset(names)
+
+
+def _manifests(fs: Filesystem, versions: Iterable[int]) -> Iterator[Manifest]:
+    for version in versions:
+        with contextlib.suppress(FileNotFoundError):  # somebody has just removed it
+            yield read_manifest(fs, version)
+
+
+def superseded_lists(fs: Filesystem, manifest: Manifest) -> list[str]:
+    """Return the manifests that ``manifest`` does not keep, and then the segments that no other names.
+
+    Where it was published by an LLMPerf that kept all, all stay.
+    """
+    versions = manifest_versions(fs)
+    kept = {version for version, _ in manifest.earlier} | {*versions[-MANIFESTS_KEPT_WHOLE:]}
+    going = [v for v in versions if v < manifest.version and v not in kept and manifest.earlier]
+    names = [manifest_name(version) for version in going]
+    present = [f"{SEGMENTS_FOLDER}/{name}" for name in fs.names(SEGMENTS_FOLDER)]
+    if present:
+        named: set[str] = set()
+        for one in _manifests(fs, sorted(set(versions).difference(going))):
+            named |= {segment.name for segment in one.segments}
+        hidden = f"{SEGMENTS_FOLDER}/."
+        names += [name for name in present if name not in named and not name.startswith(hidden)]
+    return names
+
+
+def _is_of_plan(fs: Filesystem, name: str, plan_hash: str) -> bool:
+    """Whether a shard says that it is of this plan.
+
+    One that cannot be read is not ours to remove: shards appear whole (``link`` after fsync), so a crash of
+    ours leaves none cut short.
+    """
+    try:
+        return read_footer(fs.read_bytes(name), name).plan_hash == plan_hash
+    except (ShardError, FileNotFoundError):  # (somebody has just removed it)
+        return False

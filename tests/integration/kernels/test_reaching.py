@@ -1,0 +1,257 @@
+"""Configs that would leave their buffers are found on a CPU device, in a child, before anything launches them."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.ledger.protocol import Lease
+from llmperf_common.records import Strategy
+from tests.support.stub_device import DEVICE
+from workers.config import CollectConfig, PlanConfig
+from workers.corpus.read import read_sources
+from workers.device.device_class import device_class_of
+from workers.device.interface import DeviceRef
+from workers.discovery.find import choose
+from workers.execution.executor import FinishedTask
+from workers.execution.pipeline import DevicePipeline
+from workers.execution.reaching import ReachWork
+from workers.execution.task_state import TaskState
+from workers.measure.launch_processor import LaunchProcessor
+from workers.plan.plan import Plan
+from workers.sandbox.channel import Reached
+
+pytestmark = pytest.mark.opencl
+
+WILD = "__kernel void wild(__global float *a, int n) { ulong i = get_global_id(0); a[i * n * 1048576UL] = i; }"
+TAME = "__kernel void tame(__global float *a, int n) { int i = get_global_id(0); if (i < n) a[i] = i; }"
+DIVERGENT = (
+    "__kernel void divergent(__global float *a, int n) {"
+    " int i = get_global_id(0); if (i < 7) barrier(CLK_LOCAL_MEM_FENCE); a[i] = i; }"
+)
+LARGEST_THAT_ENDS = 700
+ENDLESS = (
+    "__kernel void endless(__global float *a, int n) {"
+    " ulong i = get_global_id(0); a[i * n * 1048576UL] = i;"
+    f" while (get_global_size(0) > {LARGEST_THAT_ENDS})"
+    " { a[0] += 1; barrier(CLK_GLOBAL_MEM_FENCE); } }"
+)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    for name, source in (("wild", WILD), ("tame", TAME), ("divergent", DIVERGENT)):
+        (folder / f"{name}.cl").write_text(source)
+    config = PlanConfig(
+        samples_per_kernel=6, strategies=(Strategy.SIMPLE,), max_work_items=2**14, local_sizes="few"
+    )
+    corpus = read_sources([folder])
+    return Plan(
+        kernels=corpus.kernels,
+        corpus_sha256=corpus.sha256,
+        device_classes=(device_class_of(DEVICE),),
+        plan_config=config,
+        timing_config=CollectConfig().timing.model_copy(
+            update={"max_readings": 5, "payload_checks": False, "spin_up_ms": 0.0}
+        ),
+    )
+
+
+@contextmanager
+def pipeline(plan: Plan, scratch: Path) -> Iterator[DevicePipeline]:
+    """A pipeline that takes the CPU device for a GPU, and another process of it for the CPU device."""
+    scratch.mkdir()
+    ref = choose("cpu")
+    assert isinstance(ref, DeviceRef)
+    config = CollectConfig.from_mapping(
+        {"timing": plan.timing_config.model_dump(), "limits": {"work": "off"}}
+    )
+    made = DevicePipeline(
+        ref=ref,
+        config=config,
+        scratch=scratch,
+        worker_id="t/1",
+        quiet=True,
+        launches=LaunchProcessor(),
+    )
+    made._checks_reach = True
+    elsewhere: Future[DeviceRef] = Future()
+    elsewhere.set_result(replace(ref, environment={**ref.environment, "ANOTHER": "1"}))
+    made._places._analysis = elsewhere
+    try:
+        made.use(plan, made.open_device(measure_peaks=False), note=lambda *_, **__: None)
+        yield made
+    finally:
+        made.close()
+
+
+def statuses(finished: FinishedTask) -> Counter[str]:
+    outcomes = [sample.outcome for sample in finished.result.samples]
+    return Counter(one.code.value if isinstance(one, Failure) else "ok" for one in outcomes)
+
+
+def run_all(made: DevicePipeline, plan: Plan) -> dict[str, FinishedTask]:
+    found: dict[str, FinishedTask] = {}
+    for index in range(3):
+        task = plan.task(index)
+        made.submit(task, Lease(task=index, epoch=1, token=index + 1, attempt=1))
+        finished: list[FinishedTask] = []
+        while not finished:
+            finished = made.poll(0.5)
+        found[task.kernel.name] = finished[0]
+    return found
+
+
+def test_what_leaves_its_buffers_is_not_launched(tmp_path: Path, plan: Plan) -> None:
+    with pipeline(plan, tmp_path / "scratch") as made:
+        found = run_all(made, plan)
+    assert statuses(found["wild"]) == {"quarantined": 6}
+    for sample in found["wild"].result.samples:
+        assert isinstance(sample.outcome, Failure)
+        assert sample.outcome.stage is Stage.PROBE
+        assert "beyond the end of argument 'a'" in sample.outcome.detail
+    assert statuses(found["tame"]) == {"ok": 6}
+    assert statuses(found["divergent"]).total() == 6, "children died of it, and it went on"
+
+
+def test_what_was_seen_before_it_hung_counts(
+    tmp_path: Path,
+    plan: Plan,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its loop has a barrier, so that no probe may cut it off, and ends for the smallest config alone."""
+    (tmp_path / "kernels" / "endless.cl").write_text(ENDLESS)
+    corpus = read_sources([tmp_path / "kernels" / "endless.cl"])
+    endless = replace(plan, kernels=corpus.kernels, corpus_sha256=corpus.sha256)
+    sizes = sorted(math.prod(one.global_size) for one in endless.configs(endless.task(0)))
+    assert sizes[0] <= LARGEST_THAT_ENDS < sizes[1]
+    caplog.set_level(logging.INFO, logger="workers.execution.reaching")
+    monkeypatch.setattr("workers.execution.reaching._AWAITED_TIMEOUT_S", 10.0)
+    with pipeline(endless, tmp_path / "scratch") as made:
+        made.submit(endless.task(0), Lease(task=0, epoch=1, token=1, attempt=1))
+        finished: list[FinishedTask] = []
+        while not finished:
+            finished = made.poll(0.5)
+    assert "reach known of 1 configs" in caplog.text
+    assert statuses(finished[0]) == {"quarantined": 6}
+
+
+def submit_all(made: DevicePipeline, plan: Plan) -> None:
+    for index in range(plan.num_tasks):
+        made.submit(plan.task(index), Lease(task=index, epoch=1, token=index + 1, attempt=1))
+
+
+def test_a_task_in_two_pools_is_one_task(tmp_path: Path, plan: Plan) -> None:
+    with pipeline(plan, tmp_path / "scratch") as made:
+        submit_all(made, plan)
+        assert sorted(lease.task for lease in made.leases()) == [0, 1, 2]
+        made.abandon([1])
+        assert sorted(lease.task for lease in made.leases()) == [0, 2]
+        finished: list[FinishedTask] = []
+        while len(finished) < 2:
+            finished += made.poll(0.5)
+            in_hand = {lease.task for lease in made.leases()}
+            assert len(made.leases()) == len(in_hand), "each once"
+            assert not in_hand & {one.lease.task for one in finished}
+        assert sorted(one.lease.task for one in finished) == [0, 2]
+        assert made.leases() == []
+        submit_all(made, plan)
+        assert sorted(lease.task for lease in made.abandon_waiting()) == [0, 1, 2]
+        assert made.leases() == []
+        assert list((tmp_path / "scratch").glob("*.bin")) == []
+
+
+def test_what_cannot_be_built_is_a_build_error_however_far_it_reaches(
+    tmp_path: Path, plan: Plan
+) -> None:
+    broken = replace(
+        plan, kernels=tuple(replace(one, build_options="-Dulong=;") for one in plan.kernels)
+    )
+    with pipeline(broken, tmp_path / "scratch") as made:
+        found = run_all(made, broken)
+        assert made.leases() == []
+    assert statuses(found["wild"]) == {"build_error": 1}
+
+
+def test_a_late_answer_about_what_was_not_built_changes_nothing(plan: Plan) -> None:
+    state = TaskState(
+        plan=plan, task=plan.task(0), lease=Lease(task=0, epoch=1, token=1, attempt=1),
+        device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
+    )  # fmt: skip
+    work = ReachWork()
+    num_tried = len(work.job(state).configs)
+    failure = Failure(code=FailureCode.BUILD_ERROR, stage=Stage.BUILD, detail="no")
+    state.fail_whole(failure)
+    work.take(state, Reached(records=(None,) * num_tried))
+    assert [outcome and outcome[0] for outcome in state.outcomes] == [failure]
+
+
+def test_a_kernel_whose_child_dies_is_tried_again_and_then_without_barriers(
+    tmp_path: Path, plan: Plan
+) -> None:
+    task = next(
+        plan.task(index) for index in range(3) if plan.task(index).kernel.name == "divergent"
+    )
+    state = TaskState(
+        plan=plan, task=task, lease=Lease(task=0, epoch=1, token=1, attempt=1),
+        device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
+    )  # fmt: skip
+    work = ReachWork()
+    for _ in range(2):
+        assert not work.job(state).without_barriers
+        assert work.died(state, "SIGSEGV", "", 1.0)
+    assert work.job(state).without_barriers
+    assert not work.died(state, "SIGSEGV", "", 1.0)
+    assert not any(state.outcomes)
+
+
+def test_an_error_of_ours_is_told(
+    tmp_path: Path, plan: Plan, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = TaskState(
+        plan=plan, task=plan.task(0), lease=Lease(task=0, epoch=1, token=1, attempt=1),
+        device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
+    )  # fmt: skip
+    work = ReachWork()
+    work.job(state)
+    assert not work.died(state, "exit code 1", "Traceback: KeyError", 1.0)
+    assert "KeyError" in caplog.text
+
+
+def test_what_is_spared_has_not_begun(plan: Plan) -> None:
+    state = TaskState(
+        plan=plan, task=plan.task(0), lease=Lease(task=0, epoch=1, token=1, attempt=1),
+        device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
+    )  # fmt: skip
+    failure = Failure(code=FailureCode.QUARANTINED, stage=Stage.PROBE, detail="x")
+    state.spare(0, failure)
+    assert not state.has_outcomes
+    assert 0 not in state.open_indices
+    state.record(1, failure)
+    assert state.has_outcomes
+
+
+def test_a_look_ahead_is_awaited_where_nothing_else_is_at_hand(tmp_path: Path, plan: Plan) -> None:
+    with pipeline(plan, tmp_path / "scratch") as made:
+        assert made._only_looks_ahead()
+        state = TaskState(
+            plan=plan, task=plan.task(0), lease=Lease(task=0, epoch=1, token=1, attempt=1),
+            device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
+        )  # fmt: skip
+        made._compiled.append(state)
+        assert not made._only_looks_ahead()
+        made._compiled.clear()
+        made._compilers.submit(state)
+        assert not made._only_looks_ahead()

@@ -1,0 +1,117 @@
+"""Virtual launches against truth by hand: the side files of kernels/ say what a launch executes."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from llmperf_common.features.work import Work
+from llmperf_common.records import Kernel
+from tests.support.reading import kernels_from_source
+from tests.support.sampling import SLOW
+from tests.support.side_files import Launch, Ranges, SideKernel, random_launches, read_side_files
+from tests.support.side_work import config_of, true_work
+from workers.discovery.find import NoDevice, choose
+from workers.work.counting import count_kernel
+from workers.work.opencl_virtual import OpenclVirtualDevice
+from workers.work.opening import open_virtual
+
+pytestmark = pytest.mark.opencl
+
+EXACT_RANGES = Ranges(max_lanes=16, max_groups=40, max_scalar=2000)
+NUM_EXACT = 8
+PLANNED_SHAPES: dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {
+    1: [((262_144,), (256,)), ((74_240,), (64,)), ((33_792,), (1024,))],
+    2: [((512, 512), (16, 16)), ((640, 96), (32, 8)), ((2048, 24), (64, 4))],
+    3: [((128, 64, 64), (8, 8, 4)), ((256, 128, 32), (32, 4, 1)), ((32, 16, 128), (4, 4, 4))],
+}
+MOST_SCALAR = {"k": 1024}
+REGULAR, IRREGULAR = 0.02, 0.10
+FEW_ITEMS = 1024
+IRREGULAR_KERNELS = {"syrk_grid"}
+"""Beside those whose contents decide: a triangle."""
+
+SIDE_KERNELS = read_side_files()
+each_kernel = pytest.mark.parametrize("side", SIDE_KERNELS, ids=lambda side: side.name)
+each_third_quickly = pytest.mark.parametrize(
+    "side",
+    [
+        pytest.param(side, marks=SLOW if number % 3 and side.name not in IRREGULAR_KERNELS else ())
+        for number, side in enumerate(SIDE_KERNELS)
+    ],
+    ids=lambda side: side.name,
+)
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[OpenclVirtualDevice]:
+    found = choose("cpu")
+    if isinstance(found, NoDevice):
+        pytest.skip(found.message())
+    opened = open_virtual(found)
+    yield opened
+    opened.close()
+
+
+def kernel_of(side: SideKernel) -> Kernel:
+    source = side.source.read_text(encoding="utf-8")
+    return next(one for one in kernels_from_source(source) if one.name == side.name)
+
+
+@each_kernel
+def test_all_work_items_give_the_hand_formulas_exactly(
+    side: SideKernel, device: OpenclVirtualDevice
+) -> None:
+    kernel = kernel_of(side)
+    launches = list(random_launches(side, count=NUM_EXACT, seed=11, ranges=EXACT_RANGES))
+    configs = [config_of(kernel, side, one, seed=7 + n) for n, one in enumerate(launches)]
+    counted = list(count_kernel(kernel, configs, device, everything=True))
+    assert len(counted) == NUM_EXACT
+    for launch, config, work in zip(launches, configs, counted, strict=True):
+        assert isinstance(work, Work), work
+        assert work.is_exact
+        assert not work.relative_error
+        truth = true_work(kernel, side, launch, config)
+        assert {name: getattr(work, name) for name in truth} == truth, launch
+
+
+def planned_launches(side: SideKernel) -> Iterator[Launch]:
+    """Yield launches as plans have them: scalars are the global size, or a quarter of it to four times that."""
+    rng = random.Random(side.name)
+    for planned_global, planned_local in PLANNED_SHAPES[side.dims]:
+        local_size = (side.required_local_size or planned_local)[: side.dims]
+        pairs = zip(planned_global, local_size, strict=True)
+        global_size = tuple(max(1, total // lanes) * lanes for total, lanes in pairs)
+        for is_decoupled in (False, True):
+            scalars = {}
+            for one in side.parameters:
+                if one.space is None and not one.is_float:
+                    factor = 4 ** rng.uniform(-1, 1) if is_decoupled else 1
+                    value = max(1, int(global_size[0] * factor))
+                    scalars[one.name] = min(value, MOST_SCALAR.get(one.name, value))
+            launch = Launch(global_size=global_size, local_size=local_size, scalars=scalars)
+            if side.accepts(launch.sizes):
+                yield launch
+
+
+@each_third_quickly
+def test_sixteen_work_groups_are_enough(side: SideKernel, device: OpenclVirtualDevice) -> None:
+    kernel = kernel_of(side)
+    launches = list(planned_launches(side))
+    configs = [config_of(kernel, side, one, seed=3 + n) for n, one in enumerate(launches)]
+    is_irregular = side.is_data_dependent or side.name in IRREGULAR_KERNELS
+    most = IRREGULAR if is_irregular else REGULAR
+    for launch, config, work in zip(
+        launches, configs, count_kernel(kernel, configs, device), strict=True
+    ):
+        assert isinstance(work, Work), work
+        assert work.sampled_items <= 16 * max(256, math.prod(launch.local_size))
+        # Where work-items loop so long that few of them run, the record says how unsure it is.
+        is_short = work.sampled_items < FEW_ITEMS and not work.is_exact
+        rel = max(most, 3 * work.relative_error) if is_short else most
+        for name, true in true_work(kernel, side, launch, config).items():
+            got = getattr(work, name)
+            assert got == pytest.approx(true, rel=rel), (name, launch, work.relative_error)

@@ -1,0 +1,332 @@
+"""S3 when things go wrong: lost answers, refusals, dead lock holders, stores without conditions. Real HTTP, moto behind it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from llmperf_common.ledger.holder import this_process
+from llmperf_common.store.files import s3_lock
+from llmperf_common.store.files.filesystem import AccessDeniedError, StoreError
+from llmperf_common.store.files.location import open_filesystem
+from llmperf_common.store.files.probe import probe
+from llmperf_common.store.files.run_lock import CollectingError, alone
+from llmperf_common.store.files.s3 import ENDPOINT_VARIABLE, S3Filesystem
+from llmperf_common.store.manifests import segments
+from llmperf_common.store.manifests.run import RUN_LOCK
+from llmperf_common.store.tables.reader import open_dataset
+from llmperf_common.store.upkeep.repair import repair
+from llmperf_common.store.upkeep.verify import verify
+from tests.support.factories.dataset_factory import make_dataset
+from tests.support.in_process import assert_refused, llmperf
+from tests.support.servers.s3_server import CREDENTIALS, Fault, S3Server, new_prefix, open_at
+
+MANY = 99
+
+
+@pytest.fixture(scope="module")
+def _server() -> Iterator[S3Server]:
+    server = S3Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def server(_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    for name, value in _server.environment.items():
+        monkeypatch.setenv(name, value)
+    yield _server
+    _server.faults.planned.clear()
+    _server.faults.ignores_conditions = False
+
+
+@pytest.fixture
+def location(server: S3Server) -> str:
+    return new_prefix(server.endpoint)
+
+
+@pytest.fixture
+def fs(server: S3Server, location: str) -> S3Filesystem:
+    return open_at(server.endpoint, location)
+
+
+def test_a_lost_answer_to_our_own_creation_is_ours(server, fs):
+    server.faults.planned = [Fault("PUT", "/x", after=500)]
+    assert fs.put_if_absent("x", b"same")
+    assert fs.read_bytes("x") == b"same"
+
+
+def test_a_lost_answer_does_not_make_anothers_ours(server, fs):
+    assert fs.put_if_absent("x", b"same")
+    server.faults.planned = [Fault("PUT", "/x", after=500)]
+    assert not fs.put_if_absent("x", b"same"), "equal bytes, but written by somebody else"
+
+
+def test_a_repeated_refusal_is_no_creation(server, fs):
+    server.faults.planned = [Fault("PUT", "/x", before=503, code="SlowDown")]
+    assert fs.put_if_absent("x", b"1")
+    server.faults.planned = [Fault("PUT", "/x", before=503, code="SlowDown")]
+    assert not fs.put_if_absent("x", b"2")
+    assert fs.read_bytes("x") == b"1"
+
+
+def test_a_conflict_is_tried_again_and_bounded(server, fs, monkeypatch):
+    monkeypatch.setattr("llmperf_common.store.files.s3.time.sleep", lambda _: None)
+    conflict = {"method": "PUT", "before": 409, "code": "ConditionalRequestConflict"}
+    server.faults.planned = [Fault(suffix="/x", times=3, **conflict)]
+    assert fs.put_if_absent("x", b"1")
+    server.faults.planned = [Fault(suffix="/y", times=MANY, **conflict)]
+    with pytest.raises(StoreError, match=r"cannot create s3://.*/y.*run the same command again"):
+        fs.put_if_absent("y", b"1")
+
+
+def test_failures_that_stay_are_a_message(server, fs):
+    server.faults.planned = [Fault("GET", "/x", before=500, times=MANY)]
+    with pytest.raises(StoreError, match=r"refused s3://.*500.*run the same command again"):
+        fs.read_bytes("x")
+    assert server.faults.planned[0].times >= MANY - 5, "retries are bounded"
+
+
+def test_a_read_is_repeated(server, fs):
+    fs.put_if_absent("x", b"1")
+    server.faults.planned = [Fault("GET", "/x", before=503, code="SlowDown", times=2)]
+    assert fs.read_bytes("x") == b"1"
+
+
+def test_no_bucket(server, fs):
+    missing = open_at(server.endpoint, "s3://no-such-bucket-of-ours/data")
+    for action in (
+        missing.names,
+        lambda: missing.read_bytes("x"),
+        lambda: missing.put_if_absent("x", b""),
+    ):
+        with pytest.raises(
+            StoreError, match=r"there is no bucket no-such-bucket-of-ours.*create it"
+        ):
+            action()
+
+
+def test_access_denied(server, fs):
+    server.faults.planned = [Fault("PUT", "/x", before=403, code="AccessDenied")]
+    with pytest.raises(AccessDeniedError, match=r"access to s3://.*/x is denied.*credentials"):
+        fs.put_if_absent("x", b"")
+
+
+def test_no_credentials(server, location, monkeypatch, tmp_path):
+    for name in CREDENTIALS:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(AccessDeniedError, match=r"no credentials for s3://.*AWS_ACCESS_KEY_ID"):
+        open_at(server.endpoint, location).names()
+
+
+def test_a_store_that_cannot_be_reached(location, monkeypatch):
+    monkeypatch.setattr("llmperf_common.store.files.s3._REQUEST_ATTEMPTS", 1)
+    monkeypatch.setenv(ENDPOINT_VARIABLE, "http://127.0.0.1:1")
+    with pytest.raises(StoreError, match=r"cannot reach http://127.0.0.1:1.*check the network"):
+        open_filesystem(location).names()
+    done = llmperf("status", location)
+    assert_refused(done, 3, "cannot reach http://127.0.0.1:1", "LLMPERF_S3_ENDPOINT")
+
+
+def test_an_endpoint_that_makes_no_sense(location, monkeypatch):
+    monkeypatch.setenv(ENDPOINT_VARIABLE, "127.0.0.1:9000")
+    with pytest.raises(StoreError, match=ENDPOINT_VARIABLE):
+        open_filesystem(location)
+
+
+def test_the_probe_refuses_a_store_that_ignores_conditions(server, fs, location, tmp_path):
+    probe(fs)
+    server.faults.ignores_conditions = True
+    with pytest.raises(StoreError, match=r"ignores If-None-Match.*take a store with"):
+        probe(fs)
+    assert fs.names() == []
+
+
+def test_the_probe_survives_a_sweep_between_its_writes(fs):
+    class Swept:
+        """A store whose probe object is taken away once."""
+
+        num_removed = 0
+
+        def __getattr__(self, name):
+            return getattr(fs, name)
+
+        def put_if_absent(self, name, data):
+            outcome = fs.put_if_absent(name, data)
+            if not self.num_removed:
+                self.num_removed += 1
+                fs.remove(name)
+            return outcome
+
+    probe(Swept())
+
+
+@pytest.mark.slow
+def test_a_dead_holder_of_another_host_runs_out(server, fs, location):
+    fs.replace(
+        ".run.lock/exclusive-00",
+        b'{"host": "elsewhere", "boot_id": "b", "pid": 1, "start_ticks": 1}',
+    )
+    impatient = open_at(server.endpoint, location, stale_s=2.0)
+    with impatient.lock(".run.lock", exclusive=False, wait=False) as held:
+        assert not held, "it may be alive"
+    begun_s = time.monotonic()
+    with impatient.lock(".run.lock", exclusive=True, wait=True) as held:
+        assert held
+        assert time.monotonic() - begun_s > 0.5
+        assert len(fs.names(".run.lock")) == 1, "what the dead left is removed"
+
+
+_HOLD = """
+import sys, time
+from llmperf_common.store.files.location import open_filesystem
+with open_filesystem(sys.argv[1]).lock(".run.lock", exclusive=sys.argv[2] == "x", wait=True) as held:
+    print(held, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("kind", ["x", "s"])
+def test_a_dead_holder_of_this_host_is_seen_at_once(fs, location, kind):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, location, kind], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "True\n"
+    with fs.lock(".run.lock", exclusive=True, wait=False) as alone:
+        assert not alone
+    holder.kill()
+    holder.communicate()
+    with fs.lock(".run.lock", exclusive=True, wait=False) as alone:
+        assert alone
+
+
+def test_a_holder_on_another_machine_of_our_name_is_not_taken_for_dead(fs):
+    elsewhere = dataclasses.replace(this_process(), boot_id="another-machine+1", pid=2**22 + 1)
+    fs.replace(".run.lock/exclusive-00", json.dumps(dataclasses.asdict(elsewhere)).encode())
+    with fs.lock(".run.lock", exclusive=False, wait=False) as held:
+        assert not held, "it may be alive"
+
+
+@pytest.mark.slow
+def test_a_holder_that_renews_is_never_taken_for_dead(server, location):
+    timing = {"heartbeat_s": 0.3, "stale_s": 2.0}
+    first, second = (open_at(server.endpoint, location, **timing) for _ in range(2))
+    with first.lock("l", exclusive=True, wait=False):
+        until_s = time.monotonic() + 2.5
+        while time.monotonic() < until_s:
+            with second.lock("l", exclusive=False, wait=False) as held:
+                assert not held
+            time.sleep(0.3)
+
+
+def test_nothing_is_removed_once_the_lock_may_be_anothers(server, location):
+    fs = open_at(server.endpoint, location, heartbeat_s=60, stale_s=1.0)
+    fs.put_if_absent("orphan", b"")
+    with fs.lock("l", exclusive=True, wait=False) as alone:
+        assert alone
+        time.sleep(0.9)
+        with pytest.raises(StoreError, match=r"could not be renewed.*run the same command again"):
+            fs.remove("orphan")
+    assert fs.names() == ["orphan"]
+    fs.remove("orphan")
+
+
+def test_who_may_only_read_sees_whether_it_is_free(server, fs, location):
+    denied = Fault("PUT", "", before=403, code="AccessDenied", times=MANY)
+    reader = open_at(server.endpoint, location)
+    with fs.lock(".run.lock", exclusive=False, wait=False):
+        server.faults.planned = [denied]
+        with reader.lock(".run.lock", exclusive=True, wait=False) as alone:
+            assert not alone
+        server.faults.planned = []
+    server.faults.planned = [denied]
+    with reader.lock(".run.lock", exclusive=True, wait=False) as alone:
+        assert alone
+    with pytest.raises(AccessDeniedError), reader.lock("l", exclusive=False, wait=True):
+        pass
+
+
+def test_who_holds_it_is_said_to_those_who_want_it(server, location):
+    holder = open_at(server.endpoint, location)
+    told = "process 4711 on elsewhere (llmperf collect --out x) since 2026-01-01"
+    with holder.lock(RUN_LOCK, exclusive=False, wait=False):
+        (claim,) = holder.names(RUN_LOCK)
+        document = json.loads(holder.read_bytes(f"{RUN_LOCK}/{claim}"))
+        assert document["command"]
+        document |= {"host": "elsewhere", "pid": 4711, "command": "llmperf collect --out x", "since": "2026-01-01"}  # fmt: skip
+        holder.replace(f"{RUN_LOCK}/{claim}", json.dumps(document).encode())
+        wants = open_at(server.endpoint, location)
+        with pytest.raises(CollectingError, match=re.escape(told)), alone(wants, "compact"):
+            pass
+
+
+def test_segments_and_a_repair(server, fs, location, tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "SEALED_AT", 4)
+    local = make_dataset(tmp_path / "data", kernels=6, kernels_per_shard=1)
+    for path in sorted(path for path in local.rglob("*") if path.is_file()):
+        fs.put_if_absent(str(path.relative_to(local)), path.read_bytes())
+    dataset = open_dataset(location)
+    assert len(dataset.manifest.segments) > 1
+    assert verify(location).problems == ()
+    victim = dataset.shards("samples")[2]
+    fs.replace(victim.name, b"x" * victim.bytes)
+    report = repair(location)
+    assert report.num_freed_tasks == 1
+    assert verify(location).problems == ()
+    assert len(fs.names("trash")) == 2
+    assert repair(location).dropped == ()
+    assert open_dataset(location).num_tasks == 5
+
+
+def test_heartbeats_end_with_the_lock(fs):
+    with fs.lock("l", exclusive=True, wait=False):
+        assert any(thread.name == "lock-heartbeat" for thread in threading.enumerate())
+    assert not any(thread.name == "lock-heartbeat" for thread in threading.enumerate())
+    assert s3_lock.LockTiming().heartbeat_s * 4 < s3_lock.LockTiming().stale_s
+
+
+@pytest.mark.parametrize(
+    "text", ["s3:/bucket/x", "gs://bucket/x", "file:///tmp/x", "s3:///x", "s3://b//x"]
+)
+def test_what_is_no_location_is_told(text, server):
+    with pytest.raises(StoreError, match="s3://bucket/prefix"):
+        open_filesystem(text)
+    assert_refused(llmperf("dataset", "verify", text), 3, "s3://bucket/prefix")
+
+
+def test_an_empty_prefix_is_no_dataset(location):
+    assert_refused(llmperf("dataset", "stats", location), 3, "is not a dataset", location)
+    assert not verify(location).clean
+
+
+_WITHOUT_BOTO3 = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("boto3", "botocore"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+sys.argv = ["llmperf", "status", "s3://bucket/data"]
+from llmperf.cli.main import run
+run()
+"""
+
+
+def test_a_missing_boto3_names_the_extra():
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_BOTO3], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert 'pip install "llmperf[s3]"' in done.stderr
+    assert "Traceback" not in done.stderr

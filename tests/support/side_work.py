@@ -1,0 +1,144 @@
+"""What a launch of one of kernels/ executes, by the formulas of its side file, and launch configs to hold them against.
+
+Owns the evaluation of ``[kernel.work]``. The formulas are Python, over ``g0`` … (global sizes), ``l0`` … (local
+sizes), ``groups0`` …, the integer scalars, and the contents of buffers by name, as the content rule makes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from llmperf_common.analysis import Contents, ContentsRule
+from llmperf_common.records import (
+    Argument,
+    ArgumentKind,
+    Kernel,
+    LaunchArgument,
+    LaunchConfig,
+    Strategy,
+)
+from tests.support.side_files import Launch, SideKernel, extent_elements
+from workers.plan.inputs import SCALAR_TYPES, reference_bytes
+
+FIELDS = {
+    "loads": "global_loads",
+    "load_bytes": "global_load_bytes",
+    "stores": "global_stores",
+    "store_bytes": "global_store_bytes",
+    "fp32": "fp32_ops",
+    "fp64": "fp64_ops",
+    "barriers": "barriers",
+    "atomics": "global_atomics",
+    "active": "active_items",
+}
+"""By the key of the side file, the field of ``Work``. What a side file does not name is 0, or as data say."""
+_DATA_DECIDES = {
+    "bfs_frontier": {"atomics"},
+    "mandelbrot": {"fp32"},
+    "peak_cmpxchg": {"atomics"},
+    "ray_spheres": {"loads", "load_bytes"},
+}
+"""What follows from the course of a race, or from a simulation as long as the kernel itself."""
+_ENTRIES_A_ROW = 8
+
+
+def config_of(kernel: Kernel, side: SideKernel, launch: Launch, *, seed: int) -> LaunchConfig:
+    """Return a launch config whose buffers are as long as the side file says, and whose indices stay inside."""
+    assert kernel.signature is not None
+    items = math.prod(launch.global_size)
+    args = []
+    for argument in kernel.signature.arguments:
+        if argument.kind is ArgumentKind.SCALAR:
+            value = launch.scalars.get(argument.name, 1.0)
+            args.append(LaunchArgument(position=argument.position, kind=argument.kind, value=value))
+            continue
+        extent = next(one for one in side.extents if one["position"] == argument.position)
+        elements = extent_elements(extent, launch.sizes)
+        if elements is None:
+            elements = launch.scalars.get("num_offsets", items)
+            if argument.name in {"cols", "vals", "neighbours"}:
+                elements *= _ENTRIES_A_ROW
+        contents = None
+        if argument.name == "row_offsets":
+            contents = Contents(rule=ContentsRule.PREFIX, limit=elements * _ENTRIES_A_ROW)
+        elif argument.name in {"cols", "neighbours", "rows", "source", "target"}:
+            contents = Contents(rule=ContentsRule.BOUNDED, limit=max(1, items))
+        args.append(
+            LaunchArgument(
+                position=argument.position,
+                kind=argument.kind,
+                elements=max(1, elements),
+                contents=contents,
+            )
+        )
+    return LaunchConfig(
+        sample_id=f"{side.name}-{seed}",
+        global_size=launch.global_size,
+        local_size=launch.local_size,
+        args=tuple(args),
+        regime=None,
+        strategies=(Strategy.SIMPLE,),
+        seed=seed,
+    )
+
+
+def true_work(
+    kernel: Kernel, side: SideKernel, launch: Launch, config: LaunchConfig
+) -> dict[str, int]:
+    """Return what the side file says of a launch, by the fields of ``Work``."""
+    assert kernel.signature is not None
+    table = side.table["work"]
+    known: dict[str, Any] = {"__builtins__": {}, **_FUNCTIONS, "scalars": launch.scalars}
+    for name, value in launch.sizes.items():
+        known[_SHORT.get(name, name)] = value
+    text = " ".join([*table.get("where", {}).values(), *(table.get(key, "") for key in FIELDS)])
+    for argument, launched in zip(kernel.signature.arguments, config.args, strict=True):
+        if argument.name in text and argument.kind.is_buffer and launched.elements is not None:
+            known[argument.name] = _contents(argument, launched, config.seed)
+    for name, formula in table.get("where", {}).items():
+        known[name] = eval(formula, known)
+    unsaid = _DATA_DECIDES.get(side.name, set())
+    return {
+        field: int(eval(table.get(key, "0"), known))
+        for key, field in FIELDS.items()
+        if key not in unsaid
+    }
+
+
+def _contents(argument: Argument, launched: LaunchArgument, seed: int) -> Any:
+    assert launched.elements is not None
+    raw = reference_bytes(
+        argument, elements=launched.elements, seed=seed, contents=launched.contents
+    )
+    if argument.leaves:
+        return raw
+    return raw.view(SCALAR_TYPES[argument.scalar_type].dtype).tolist()
+
+
+def _floats(
+    raw: npt.NDArray[np.uint8], stride: int, offset: int, count: int
+) -> npt.NDArray[np.float32]:
+    """Return ``count`` floats in a row from an offset of each structure."""
+    rows = raw.reshape(-1, stride)[:, offset : offset + 4 * count]
+    return np.ascontiguousarray(rows).view(np.float32)
+
+
+def _doublings(lanes: int) -> int:
+    """Return how often 1 is doubled until it is no less than ``lanes``."""
+    return (lanes - 1).bit_length()
+
+
+_FUNCTIONS: Mapping[str, Any] = {
+    "min": min, "max": max, "sum": sum, "range": range, "len": len, "any": any, "int": int,
+    "floats": _floats, "doublings": _doublings,
+}  # fmt: skip
+_SHORT = {
+    f"{long}_{axis}": f"{short}{axis}"
+    for long, short in (("global_size", "g"), ("local_size", "l"), ("num_groups", "groups"))
+    for axis in range(3)
+}

@@ -1,0 +1,127 @@
+"""A run child without a device, for the run slot's tests: it answers, and dies where it is told to.
+
+``python -m tests.support.stub_child DESCRIPTOR PARENT_PID WHERE``
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from tests.support.stub_device import DEVICE
+from workers.measure.device_lock import device_turn
+from workers.sandbox.channel import (
+    Channel,
+    ChannelClosedError,
+    ChildReady,
+    ConfigFinished,
+    ConfigStarted,
+    LoadFailed,
+    RunDone,
+    RunJob,
+    RunLoaded,
+    TurnBegan,
+    TurnTaken,
+)
+from workers.sandbox.child_main import serve
+
+OUTCOME = Failure(code=FailureCode.LAUNCH_ERROR, stage=Stage.LAUNCH, detail="a stub cannot launch")
+
+
+HELD_FOR_S = 0.5
+"""How long ``slow`` has the device."""
+
+
+def die(by: signal.Signals = signal.SIGSEGV) -> None:
+    """End at once, by a signal: a crash, or SIGKILL, as if by somebody else."""
+    os.kill(os.getpid(), by)
+
+
+def strike(channel: Channel, at: str, where: str) -> None:
+    """Do what ``where`` says, if this is the place: end as if somebody else had done it, raise, or send nonsense and live."""
+    how, _, place = where.partition(" ")
+    if place != at:
+        return
+    if how in ("killed", "crash"):
+        die(signal.SIGKILL if how == "killed" else signal.SIGSEGV)
+    if how == "raises":
+        raise RuntimeError("a mistake of ours")
+    if how == "garbled":
+        channel.socket.sendall(b"\xff" * 256)
+        time.sleep(60)
+
+
+def main(channel: Channel, where: str) -> None:
+    """Serve jobs; ``where`` says what goes wrong, or nothing does.
+
+    ``load``, ``first load``, ``release``, ``exit``: it dies there. ``lost load``: it finds its context lost as it loads. ``wait``: it dies as it waits for its turn.
+    ``killed AT``, ``crash AT``: somebody else kills it, or it crashes, as it is at ``start``, ``load``, ``turn``, ``config``, ``result``, ``last`` (result) or
+    ``exit``; ``raises AT``, ``garbled AT``: it raises there, or sends nonsense and lives.
+    ``stand``: it has the device and never begins. ``crowded``: a turn takes a while, half of it without a processor. ``sticky``: its first config ends the context. ``slow``: a turn takes
+    a while.
+    """
+    channel.send(ChildReady(device=DEVICE))
+    strike(channel, "start", where)
+    while True:
+        try:
+            job = channel.receive()
+        except ChannelClosedError:
+            if where == "exit":
+                die()
+            strike(channel, "exit", where)
+            raise
+        assert isinstance(job, RunJob)
+        mark = Path(job.binary_path)
+        if where == "load" or (where == "first load" and not mark.exists()):
+            mark.touch()
+            die()
+        if where == "lost load":
+            failure = Failure(code=FailureCode.DEVICE_FAULT, stage=Stage.BUILD, detail="lost")
+            channel.send(LoadFailed(load_failure=failure, sticky=True))
+            channel.receive()
+        strike(channel, "load", where)
+        channel.send(RunLoaded())
+        if where == "wait":
+            die()
+        strike(channel, "wait", where)
+        with device_turn(Path(job.turn_path) if job.turn_path else None) as handover:
+            channel.send(TurnTaken())
+            if where == "stand":
+                time.sleep(60)
+            began_s = time.monotonic()
+            found_ns = None if handover.dead_pid is None else 1.0
+            channel.send(TurnBegan(began_s=began_s, sentinel_ns=found_ns))
+            strike(channel, "turn", where)
+            time.sleep(HELD_FOR_S if where in ("slow", "crowded") else 0)
+            for index in job.open_indices:
+                channel.send(ConfigStarted(started_index=index))
+                strike(channel, "config", where)
+                channel.send(finished(index, sticky=where == "sticky"))
+                strike(channel, "result", where)
+                if where == "sticky":
+                    channel.receive()
+            if where == "release":
+                die()
+            strike(channel, "last", where)
+            ended_s = (
+                time.monotonic()
+            )  # as the real one: afterwards somebody else may have the device
+        waited_s = HELD_FOR_S / 2 if where == "crowded" else 0.0
+        channel.send(RunDone(sentinel_ns=None, ended_s=ended_s, kept_waiting_s=waited_s))
+
+
+def finished(index: int, *, sticky: bool) -> ConfigFinished:
+    """The outcome of one config."""
+    now_s = time.monotonic()
+    outcome = replace(OUTCOME, code=FailureCode.DEVICE_FAULT) if sticky else OUTCOME
+    return ConfigFinished(
+        finished_index=index, outcome=outcome, sticky=sticky, began_s=now_s, ended_s=now_s
+    )
+
+
+if __name__ == "__main__":
+    serve(main)

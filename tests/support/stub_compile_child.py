@@ -1,0 +1,73 @@
+"""A compile child without a compiler, for the pool's tests: it builds, and ends where it is told to.
+
+``python -m tests.support.stub_compile_child DESCRIPTOR PARENT_PID WHERE``
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from pathlib import Path
+
+from llmperf_common.records import KernelResources
+from workers.device.cuda.kernel_resources import ended_after
+from workers.sandbox.channel import Channel, Compiled, CompileJob, CompilerReady
+from workers.sandbox.child_main import serve
+
+RESOURCES = KernelResources(
+    registers=7, spill_bytes=None, local_bytes=0, shared_bytes=0, max_work_group_size=256,
+    occupancy=None, occupancy_work_group_size=256, occupancy_limits=(), seconds=0.1,
+)  # fmt: skip
+
+
+def main(channel: Channel, where: str) -> None:
+    """Serve jobs; ``where``: ``killed``, ``killed once``, ``build``, ``resources``, ``hang``, ``bug``, ``both``, ``all but KERNEL`` or empty."""
+    channel.send(CompilerReady())
+    while True:
+        job = channel.receive()
+        assert isinstance(job, CompileJob)
+        mark = Path(f"{job.binary_path}.killed")
+        asked = job.resources_limit_s is not None
+        if where == "build" or (where == "both" and not asked):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if where == "killed" or (where == "killed once" and not mark.exists()):
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        Path(job.binary_path).write_bytes(b"built")
+        resources = None
+        if job.resources_limit_s is not None:
+            channel.send(CompilerReady())
+            with ended_after(job.resources_limit_s):
+                second_compiler(where)
+            if where == "killed once":
+                resources = RESOURCES
+            if where.startswith("all but "):
+                if job.kernel.name != where.removeprefix("all but "):
+                    os.kill(os.getpid(), signal.SIGSEGV)
+                resources = RESOURCES
+        channel.send(
+            Compiled(
+                options="",
+                log="",
+                seconds=0.5,
+                resources=resources,
+                no_resources="a stub knows none",
+            )
+        )
+
+
+def second_compiler(where: str) -> None:
+    """Fail as a library of C++ may."""
+    if where in ("resources", "both"):
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if where == "hang":
+        ctypes.PyDLL(None).sleep(
+            60
+        )  # holds the interpreter's lock: no thread and no handler of Python's runs
+    if where == "bug":
+        raise KeyError("a mistake of ours")
+
+
+if __name__ == "__main__":
+    serve(main)

@@ -1,0 +1,86 @@
+"""A footer is read as pyarrow reads it, and damage to it is a ValueError: where pyarrow would end the process, too."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from llmperf_common.files.parquet_footer import MAX_FOOTER_BYTES, ColumnChunk, column_chunks
+from llmperf_common.files.parquet_memory import check_room
+
+TABLE = pa.table(
+    {
+        "text": ["a", "bb", None] * 40,
+        "flag": [True, False, None] * 40,
+        "nested": [{"x": [1, 2], "y": {"z": b"q"}}] * 120,
+        "number": [0.5] * 120,
+    }
+)
+
+
+def written(**options: object) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(TABLE, file, row_group_size=50, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"write_page_index": True}, {"write_statistics": False, "version": "1.0"}, {"store_decimal_as_integer": True, "use_content_defined_chunking": True}],
+)  # fmt: skip
+def test_the_chunks_are_those_that_pyarrow_reads(options: dict[str, object]) -> None:
+    data = written(**options)
+    facts = pq.ParquetFile(io.BytesIO(data)).metadata
+    theirs = [facts.row_group(g).column(c) for g in range(facts.num_row_groups) for c in range(facts.num_columns)]  # fmt: skip
+    assert len(theirs) == 3 * 5
+    assert list(column_chunks(memoryview(data))) == [
+        ColumnChunk(
+            path=one.path_in_schema,
+            is_text=one.physical_type == "BYTE_ARRAY",
+            num_values=one.num_values,
+            uncompressed_bytes=one.total_uncompressed_size,
+        )
+        for one in theirs
+    ]
+
+
+def test_a_flipped_byte_of_a_footer_ends_no_process() -> None:
+    """Of pyarrow 26 one in some hundred of them does, when it is asked for a column chunk."""
+    data = written()
+    length = int.from_bytes(data[-8:-4], "little")
+    refused = 0
+    for place in range(len(data) - 8 - length, len(data), 3):
+        changed = bytearray(data)
+        changed[place] ^= 1 << place % 8
+        try:
+            check_room(pa.py_buffer(bytes(changed)))
+        except (ValueError, OSError, pa.ArrowException):
+            refused += 1
+    assert refused > 10
+
+
+@pytest.mark.parametrize(
+    ("footer", "says"),
+    [
+        (b"\x49\xff\xff\xff\xff\x0f", "cut short"),  # a list of 2^32 structs
+        (b"\x49\xfc\x80", "damaged"),
+        (b"\x4c" * 40, "nested too deeply"),
+        (b"\x4b\x00", "unknown type 11"),
+        (b"\x46" + b"\xff" * 12, "more than 64 bits"),
+        (b"\x49\x1c\x19\x1c\x00\x00\x00", "damaged"),  # a chunk without metadata
+    ],
+)
+def test_absurd_footers(footer: bytes, says: str) -> None:
+    data = b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+    with pytest.raises(ValueError, match=says):
+        list(column_chunks(memoryview(data)))
+
+
+@pytest.mark.parametrize("length", [100, MAX_FOOTER_BYTES + 1, 2**32 - 1])
+def test_a_footer_longer_than_its_file_or_than_any_of_ours(length: int) -> None:
+    data = b"PAR1" + bytes(20) + length.to_bytes(4, "little") + b"PAR1"
+    with pytest.raises(ValueError, match="at most"):
+        list(column_chunks(memoryview(data)))

@@ -1,0 +1,86 @@
+"""The run lock: whoever waits for it says for whom."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from llmperf_common.store.files.filesystem import PosixFilesystem
+from llmperf_common.store.files.lock_holders import lock_holders
+from llmperf_common.store.files.run_lock import CollectingError, alone, beside_others
+from llmperf_common.store.manifests.run import RUN_LOCK
+
+HOLDER = """
+import sys
+from pathlib import Path
+from llmperf_common.store.files.filesystem import PosixFilesystem
+with PosixFilesystem(Path(sys.argv[1])).lock(".run.lock", exclusive=sys.argv[2] == "alone", wait=True):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+class Holder:
+    """Another process that holds the lock."""
+
+    def __init__(self, folder: Path, how: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(folder), how, "redis://:secret@head"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "held\n"
+
+    def end(self) -> None:
+        self.process.communicate("")
+
+
+@pytest.mark.parametrize("how", ["alone", "beside"])
+def test_who_wants_it_alone_is_told_who_has_it(tmp_path: Path, how: str) -> None:
+    holder = Holder(tmp_path, how)
+    try:
+        with pytest.raises(CollectingError) as caught, alone(PosixFilesystem(tmp_path), "compact"):
+            pass
+    finally:
+        holder.end()
+    told = str(caught.value)
+    assert f"process {holder.process.pid} on {socket.gethostname()} ({sys.executable} -c" in told
+    assert " since 20" in told
+    assert " UTC: compact it when" in told
+    assert "secret" not in told
+
+
+def test_who_waits_says_for_whom(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    holder = Holder(tmp_path, "alone")
+    told = threading.Event()
+    caplog.handler.addFilter(lambda _record: told.set() or True)
+
+    def let_go() -> None:
+        told.wait(60)
+        holder.end()
+
+    thread = threading.Thread(target=let_go)
+    thread.start()
+    with caplog.at_level(logging.WARNING), beside_others(PosixFilesystem(tmp_path)):
+        assert told.is_set(), "it did not come in before the other had gone"
+        assert [one.pid for one in lock_holders(PosixFilesystem(tmp_path), RUN_LOCK)] == []
+    thread.join()
+    assert f"waiting for process {holder.process.pid} on " in caplog.text
+
+
+def test_nobody_is_told_of_where_nobody_waits(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with beside_others(PosixFilesystem(tmp_path)), beside_others(PosixFilesystem(tmp_path)):
+        assert caplog.text == ""
+    with alone(PosixFilesystem(tmp_path), "compact"):
+        assert os.path.exists(tmp_path / RUN_LOCK)

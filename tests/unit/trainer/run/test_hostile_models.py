@@ -1,0 +1,233 @@
+"""Models and runs that strangers made to hurt: refused before a library trusts what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from llmperf_common.errors import LlmperfError
+from llmperf_common.families.source_sets import SourceSets
+from trainer.baselines.feature_network import read_arrays
+from trainer.baselines.forest import Forest
+from trainer.baselines.trees_text import check_trees
+from trainer.errors import BadInput
+from trainer.registry import load_model
+from trainer.run.known_families import KnownFamilies
+from trainer.run.loaded import load_run
+from trainer.run.shipped import shipped_run
+
+NUM_FEATURES = 5
+
+
+@pytest.fixture(scope="module")
+def trees() -> str:
+    lightgbm = pytest.importorskip("lightgbm")
+    draw = np.random.default_rng(0)
+    features = draw.random((300, NUM_FEATURES))
+    times = features[:, 0] * 3 + features[:, 1]
+    how = {"objective": "regression", "num_leaves": 7, "verbosity": -1, "num_threads": 1}
+    data = lightgbm.Dataset(features, times)
+    return str(lightgbm.train(how, data, num_boost_round=5).model_to_string())
+
+
+def with_sizes(text: str) -> str:
+    """Let the head say how long each tree is now."""
+    body = text[: text.index("end of trees")]
+    starts = [found.start() for found in re.finditer(r"^Tree=", body, re.MULTILINE)]
+    ends = [*starts[1:], len(body)]
+    sizes = " ".join(str(end - start) for start, end in zip(starts, ends, strict=True))
+    return re.sub(r"tree_sizes=[\d ]*", f"tree_sizes={sizes}", text, count=1)
+
+
+def test_trees_of_ours_are_read(trees: str) -> None:
+    check_trees(trees, num_features=NUM_FEATURES)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "becomes"),
+    [
+        (r"left_child=\S+", "left_child=99999999"), (r"left_child=\S+", "left_child=-99999999"), (r"left_child=\S+", "left_child=0"),
+        (r"split_feature=\S+", "split_feature=999999"), (r"split_feature=\S+", "split_feature=-3"),
+        (r"num_leaves=7", "num_leaves=700000"), (r"num_leaves=7", "num_leaves=1"), (r"num_leaves=7", "num_leaves=-7"),
+        (r"num_leaves=7", "num_leaves=0"), (r"num_cat=0", "num_cat=9"), (r"is_linear=0", "is_linear=1"),
+        (r"decision_type=\S+", "decision_type=1"), (r"leaf_value=\S+", "leaf_value="), (r"leaf_value=\S+ ", "leaf_value=x "),
+        (r"threshold=\S+", "threshold=\0"), (r"max_feature_idx=4", "max_feature_idx=900000"), (r"num_class=1", "num_class=4000000"),
+        (r"num_tree_per_iteration=1", "num_tree_per_iteration=0"), (r"Tree=0", "Tree=7"), (r"leaf_count=", "cat_boundaries=0 9\nleaf_count="),
+        (r"feature_infos=\S+ ", "feature_infos="), (r"end of trees", "end of"), (r"shrinkage=\S+", "shrinkage=x"),
+        (r"version=v4", "version=v4\nlinear_tree=1"), (r"Tree=0\n", "Tree=0\nnum_leaves=7\n"),
+    ],
+)  # fmt: skip
+def test_trees_that_lead_elsewhere(trees: str, pattern: str, becomes: str) -> None:
+    changed = re.sub(pattern, becomes.replace("\\", r"\\"), trees, count=1)
+    assert changed != trees
+    with pytest.raises(ValueError, match=r"tree|forest|no line of LightGBM"):
+        check_trees(
+            with_sizes(changed) if "end of trees" in changed else changed, num_features=NUM_FEATURES
+        )
+
+
+def test_sizes_of_trees_that_are_not_theirs(trees: str) -> None:
+    with pytest.raises(ValueError, match="tree_sizes"):
+        check_trees(
+            re.sub(r"tree_sizes=\d+", "tree_sizes=9", trees, count=1), num_features=NUM_FEATURES
+        )
+
+
+def test_a_model_of_impossible_trees_is_refused(trees: str, tmp_path: Path) -> None:
+    (tmp_path / "model.json").write_text(
+        json.dumps({"schema": 1, "name": "gbdt", "features": list("abcde"), "chosen": {}})
+    )
+    (tmp_path / "trees.txt").write_text(trees)
+    assert load_model("gbdt", tmp_path).name == "gbdt"
+    changed = with_sizes(re.sub(r"left_child=\S+", "left_child=99999999", trees, count=1))
+    (tmp_path / "trees.txt").write_text(changed)
+    with pytest.raises(BadInput, match="cannot be read"):
+        load_model("gbdt", tmp_path)
+
+
+def test_arrays_that_unfold_too_far(tmp_path: Path) -> None:
+    path = tmp_path / "forest.npz"
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed,
+        packed.open("root.npy", "w", force_zip64=True) as file,
+    ):
+        header = b"{'descr': '<i4', 'fortran_order': False, 'shape': (300000000,), }"
+        header += b" " * (118 - len(header) - 1) + b"\n"
+        file.write(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+        for _ in range(1200):
+            file.write(bytes(10**6))
+    assert path.stat().st_size < 4 * 2**20
+    with pytest.raises(ValueError, match="unfolded it would take"):
+        read_arrays(path, Forest, None)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    shipped = shipped_run()
+    if shipped is None:
+        pytest.skip("no model comes with this checkout")
+    return shutil.copytree(shipped, tmp_path / "run")
+
+
+def files_of(run: Path) -> list[str]:
+    return sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
+
+
+def test_files_of_a_run_that_are_none(run: Path) -> None:
+    assert load_run(run).name
+    for name in files_of(run):
+        path = run / name
+        kept = path.read_bytes()
+        path.unlink()
+        for make in (
+            os.mkfifo,
+            lambda one: one.symlink_to("/dev/zero"),
+            lambda one: one.symlink_to("/etc/passwd"),
+        ):
+            make(path)
+            with pytest.raises(
+                BadInput, match=r"no regular file|leads out|not finished|cannot be read|no trained"
+            ):
+                load_run(run)
+            path.unlink()
+        path.write_bytes(kept)
+    assert load_run(run).name
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a\0b", "model/../../x"])
+def test_a_run_lists_its_own_files_only(run: Path, name: str) -> None:
+    path = run / "published.json"
+    document = json.loads(path.read_text())
+    document["files"][name] = {"bytes": 1, "sha256": ""}
+    path.write_text(json.dumps(document))
+    with pytest.raises(BadInput, match="not of the run"):
+        load_run(run)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1e999",
+        "NaN",
+        "[" * 100_000,
+        '{"a":' * 5_000 + "1" + "}" * 5_000,
+        "9" * 100_000,
+        "",
+        "[]",
+        "\ufeff{}",
+    ],
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "conformal.json",
+        "split.json",
+        "training_range.json",
+        "device.json",
+        "published.json",
+    ],
+)
+def test_json_of_a_run_that_is_none(run: Path, name: str, text: str) -> None:
+    (run / name).write_text(text)
+    listed = json.loads((run / "published.json").read_text()) if name != "published.json" else {}
+    if name in listed.get("files", {}):
+        listed["files"][name]["bytes"] = (run / name).stat().st_size
+        (run / "published.json").write_text(json.dumps(listed))
+    with pytest.raises(LlmperfError):
+        load_run(run)
+
+
+@pytest.mark.parametrize("field", ["centre", "scale", "features"])
+def test_a_training_range_that_disagrees_with_itself(run: Path, field: str) -> None:
+    path = run / "training_range.json"
+    document = json.loads(path.read_text())
+    document["static"][field].append(document["static"][field][0])
+    path.write_text(json.dumps(document))
+    listed = json.loads((run / "published.json").read_text())
+    listed["files"][path.name]["bytes"] = path.stat().st_size
+    (run / "published.json").write_text(json.dumps(listed))
+    with pytest.raises(LlmperfError, match="training_range"):
+        load_run(run)
+
+
+@pytest.mark.parametrize("name", ["source_sha256", "family_id", "fitted"])
+def test_known_families_with_nulls(tmp_path: Path, name: str) -> None:
+    known = KnownFamilies(
+        sources=SourceSets.of_sources(["kernel void k(global int *a) { a[0] = 1; }"]),
+        sha256=("00" * 32,),
+        family_id=("f",),
+        fitted=np.array([True]),
+    )
+    known.save(tmp_path)
+    assert KnownFamilies.load(tmp_path) is not None
+    path = tmp_path / "families.parquet"
+    table = pq.read_table(path)
+    at = table.column_names.index(name)
+    pq.write_table(table.set_column(at, name, pa.nulls(1, table.schema.field(at).type)), path)
+    with pytest.raises(ValueError, match=f"{name} is not there for each source"):
+        KnownFamilies.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "field", ["max_allocation_bytes", "compute_units", "max_work_item_sizes", "name"]
+)
+def test_a_device_record_of_other_kinds(run: Path, field: str) -> None:
+    path = run / "device.json"
+    document = json.loads(path.read_text())
+    document["devices"][0][field] = {"x": "many"}
+    path.write_text(json.dumps(document))
+    listed = json.loads((run / "published.json").read_text())
+    listed["files"]["device.json"]["bytes"] = path.stat().st_size
+    (run / "published.json").write_text(json.dumps(listed))
+    with pytest.raises(BadInput, match="device record"):
+        load_run(run)

@@ -1,0 +1,151 @@
+"""How often the loop asks for tasks, in batches and never so late that the device waits, and for a ledger that is lost and away."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import pytest
+
+from llmperf_common.ledger.holder import this_process
+from llmperf_common.ledger.protocol import Lease, Ledger, LedgerAwayError
+from llmperf_common.ledger.sqlite import SqliteLedger
+from llmperf_common.store.files.filesystem import PosixFilesystem
+from tests.simulation.collector import LateWriter
+from tests.simulation.work import PLAN_HASH, SimPlan, simulated_result
+from workers.collect.loop import CollectLoop
+from workers.collect.observers import SilentObserver
+from workers.config import LedgerConfig, StoreConfig
+from workers.execution.executor import FinishedTask
+from workers.plan.plan import Task
+
+
+class OneEachPoll:
+    """An executor that holds some tasks and finishes one at every poll."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.held: list[Lease] = []
+        self.fewest_left: list[int] = []
+
+    def num_wanted(self) -> int:
+        return self.capacity - len(self.held)
+
+    def submit(self, task: Task, lease: Lease) -> None:
+        del task
+        self.held.append(lease)
+
+    def poll(self, timeout_s: float) -> list[FinishedTask]:
+        del timeout_s
+        self.fewest_left.append(len(self.held))
+        if not self.held:
+            return []
+        lease = self.held.pop(0)
+        result = simulated_result(lease.task, lease.epoch, lease.token)
+        return [FinishedTask(lease=lease, result=result)]
+
+    def leases(self) -> list[Lease]:
+        return list(self.held)
+
+    def abandon(self, tasks: Collection[int]) -> None:
+        self.held = [lease for lease in self.held if lease.task not in tasks]
+
+    def abandon_waiting(self) -> list[Lease]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class CountingLedger(SqliteLedger):
+    """Counts how often it is asked for tasks."""
+
+    num_claims = 0
+
+    def claim(self, **given) -> list[Lease]:  # type: ignore[no-untyped-def,override]
+        self.num_claims += 1
+        return super().claim(**given)
+
+
+def loop_over(
+    folder: Path,
+    executor: OneEachPoll,
+    *,
+    attach: Callable[[], Ledger],
+    clock_s: Callable[[], float],
+    sleep: Callable[[float], None] = lambda _seconds: None,
+) -> CollectLoop:
+    return CollectLoop(
+        fs=PosixFilesystem(folder),
+        attach=attach,
+        plan=SimPlan(num_tasks=100),
+        tasks=range(100),
+        executor=executor,
+        holder=this_process(),
+        device_shards=[],
+        clock_s=clock_s,
+        new_stem=lambda epoch: f"{epoch}-{len(executor.fewest_left)}",
+        store_config=StoreConfig(commit_interval_s=60.0, publish_interval_s=60.0),
+        ledger_config=LedgerConfig(away_limit_s=600.0),
+        observer=SilentObserver(),
+        writer=LateWriter(0),
+        sleep=sleep,
+    )
+
+
+@pytest.mark.parametrize(("capacity", "most_claims"), [(1, 105), (7, 105), (38, 30), (200, 12)])
+def test_tasks_are_asked_for_in_batches(tmp_path: Path, capacity: int, most_claims: int) -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    SqliteLedger.create(connection, epoch=1, plan_hash=PLAN_HASH, shards=[], done=[])
+    ledger = CountingLedger(
+        connection, clock_s=lambda: 0.0, is_alive=lambda _: True, is_current=lambda: True
+    )
+    executor, clock = OneEachPoll(capacity), iter(range(10**6))
+    loop = loop_over(tmp_path, executor, attach=lambda: ledger, clock_s=lambda: next(clock) / 100)
+    while not loop.is_over:
+        loop.step(0.0)
+    loop.finish()
+    assert ledger.counts(range(100)).done == 100
+    assert ledger.num_claims <= most_claims
+    busy = executor.fewest_left[: max(0, 100 - capacity)]  # later there is nothing left to hold
+    assert all(held >= capacity - capacity // 8 for held in busy), "the device never waits"
+    loop.close()
+
+
+def test_a_ledger_that_is_lost_and_then_away_is_asked_for_ever_more_seldom(tmp_path: Path) -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    SqliteLedger.create(connection, epoch=1, plan_hash=PLAN_HASH, shards=[], done=[])
+    is_current = True
+    ledger = SqliteLedger(
+        connection, clock_s=lambda: 0.0, is_alive=lambda _: True, is_current=lambda: is_current
+    )
+    asked_at_s: list[float] = []
+    now_s = 0.0
+
+    def attach() -> Ledger:
+        asked_at_s.append(now_s)
+        if len(asked_at_s) > 1:
+            raise LedgerAwayError("nobody there")
+        return ledger
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    loop = loop_over(tmp_path, OneEachPoll(3), attach=attach, clock_s=lambda: now_s, sleep=sleep)
+    loop.step(0.0)
+    is_current = False
+
+    def step_for_ever() -> None:
+        nonlocal now_s
+        for _ in range(100_000):
+            loop.step(0.2)
+            now_s += 1e-6  # a step takes some time, sleep or not
+
+    with pytest.raises(LedgerAwayError, match="nobody there"):
+        step_for_ever()
+    assert now_s > 600.0, "away_limit_s"
+    assert 30 < len(asked_at_s) < 60
+    loop.close()
+    loop.close()

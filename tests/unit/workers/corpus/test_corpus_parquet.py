@@ -1,0 +1,89 @@
+"""A corpus file whose metadata or columns are not what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.factories.dataset_factory import make_kernel
+from workers.corpus.parquet import is_corpus
+from workers.corpus.read import (
+    Corpus,
+    CorpusError,
+    corpus_sha256,
+    read_corpus,
+    read_sources,
+    write_corpus,
+)
+
+VADD = "__kernel void vadd(__global float *a) { a[get_global_id(0)] += 1; }\n"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """One kernel."""
+    folder = tmp_path_factory.mktemp("sources")
+    (folder / "k.cl").write_text(VADD)
+    return read_sources([folder])
+
+
+def with_metadata(key: bytes, value: bytes) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: table.replace_schema_metadata({**table.schema.metadata, key: value})
+
+
+def without_values(name: str) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        index = table.schema.get_field_index(name)
+        return table.set_column(index, name, pa.array([None] * table.num_rows, pa.string()))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (with_metadata(b"llmperf.skipped", b"[1]"), "cannot be read"),
+        (with_metadata(b"llmperf.skipped", b'[["a"]]'), "cannot be read"),
+        (with_metadata(b"llmperf.skipped", b'{"a": 1}'), "cannot be read"),
+        (with_metadata(b"llmperf.skipped", b"\xff"), "cannot be read"),
+        (with_metadata(b"llmperf.skipped", b"[" * 100_000), "cannot be read"),
+        (with_metadata(b"llmperf.corpus_sha256", b"\xff"), "do not match its hash"),
+        (without_values("source"), "has no source"),
+        (without_values("suite"), "has no suite"),
+    ],
+)
+def test_what_was_not_written_is_an_error_with_a_message(
+    corpus: Corpus, tmp_path: Path, change: Callable[[pa.Table], pa.Table], words: str
+):
+    path = tmp_path / "c.parquet"
+    write_corpus(path, corpus)
+    pq.write_table(change(pq.read_table(path)), path)
+    with pytest.raises(CorpusError, match=words):
+        read_corpus(path)
+
+
+def test_a_corpus_is_told_from_other_files(corpus: Corpus, tmp_path: Path):
+    path = tmp_path / "c.parquet"
+    assert not is_corpus(path)
+    write_corpus(path, corpus)
+    assert is_corpus(path)
+    path.write_bytes(path.read_bytes()[:-4])
+    assert not is_corpus(path)
+
+
+def test_what_many_kernels_have_in_common_is_in_memory_once(tmp_path):
+    """A plan of many kernels lies in every worker's memory."""
+    kernels = tuple(sorted((make_kernel(i) for i in range(1200)), key=lambda one: one.kernel_id))
+    path = tmp_path / "corpus.parquet"
+    write_corpus(path, Corpus(kernels=kernels, sha256=corpus_sha256(kernels)))
+    found = read_corpus(path).kernels
+    assert found == kernels
+    first, last = found[0].signature, found[-1].signature
+    assert first is not None
+    assert last is not None
+    assert all(a is b for a, b in zip(first.arguments, last.arguments, strict=True))
+    assert {id(name) for name in first.static_features} == {id(n) for n in last.static_features}

@@ -1,0 +1,40 @@
+"""What the configuration leaves open follows from the device."""
+
+from __future__ import annotations
+
+from workers.config import CollectConfig, LedgerConfig, LimitsConfig
+from workers.execution.limits import GPU_RUN_CHILDREN, limits_on
+
+
+def test_a_gpu_is_impatient_and_shared() -> None:
+    limits = limits_on(CollectConfig(), gpu=True, shared=True)
+    assert limits.config_timeout_s < 5
+    assert limits.faults_to_end_strategy == 1
+    assert limits.num_run_children == GPU_RUN_CHILDREN
+    assert limits.num_compile_children >= 1
+    assert limits.num_analysis_children >= limits.num_compile_children
+    assert limits.claim_ahead > limits.num_run_children + limits.num_analysis_children
+
+
+def test_a_cpu_device_does_one_thing_at_a_time() -> None:
+    limits = limits_on(CollectConfig(), gpu=False, shared=False)
+    assert (limits.config_timeout_s, limits.num_run_children, limits.num_compile_children) == (
+        30,
+        1,
+        1,
+    )
+    assert limits.faults_to_end_strategy == limits.deaths_to_quarantine == 2
+    assert limits.claim_ahead == 3
+
+
+def test_what_is_set_holds_on_every_device() -> None:
+    config = CollectConfig(
+        limits=LimitsConfig(config_timeout_s=7, faults_to_end_strategy=3, compile_children=5),
+        ledger=LedgerConfig(claim_ahead=9),
+    )
+    for gpu in (True, False):
+        limits = limits_on(config, gpu=gpu, shared=gpu)
+        assert limits.config_timeout_s == 7
+        assert limits.faults_to_end_strategy == 3
+        assert limits.num_compile_children == limits.num_analysis_children == 5
+        assert limits.claim_ahead == 9

@@ -1,0 +1,220 @@
+"""Which configs a GPU is spared, by what smaller ones touched on a CPU device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmperf_common.analysis import Contents, ContentsRule
+from llmperf_common.ledger.protocol import Lease
+from llmperf_common.records import (
+    Access,
+    Argument,
+    ArgumentKind,
+    LaunchArgument,
+    LaunchConfig,
+    Signature,
+    Strategy,
+)
+from tests.unit.workers.plan.test_launch_plan import H200, kernel
+from workers.analysis.reach import planned_reaches
+from workers.config import CollectConfig, PlanConfig
+from workers.device.interface import FRONT_ROOM_BYTES, ROOM_BYTES, ProbeRecord, Reach
+from workers.execution.reaching import ReachWork, tried_indices, unbearable
+from workers.execution.task_state import TaskState
+from workers.plan.plan import Plan
+from workers.sandbox.channel import Reached
+
+SIGNATURE = Signature(
+    arguments=(
+        Argument(
+            position=0, name="a", kind=ArgumentKind.GLOBAL_BUFFER, type_name="float *", scalar_type="float",
+            vector_width=1, access=Access.READ, element_bytes=4,
+        ),
+    ),
+    dims=1, required_local_size=None, static_local_bytes=0, static_features={},
+)  # fmt: skip
+SOURCE = "__kernel void k(__global float *a) { a[get_global_id(0)] = 1; }"
+SIZES = (2**20, 64, 2**14, 2**12, 2**10, 2**24)
+
+
+def config(items: int, elements: int | None = None) -> LaunchConfig:
+    given = LaunchArgument(position=0, kind=ArgumentKind.GLOBAL_BUFFER, elements=elements or items)
+    return LaunchConfig(
+        sample_id=f"{items}", global_size=(items,), local_size=(32,), args=(given,), regime=None,
+        strategies=(Strategy.SIMPLE,), seed=1,
+    )  # fmt: skip
+
+
+CONFIGS = tuple(map(config, SIZES))
+
+
+def record(end_bytes: int, start_bytes: int = 0) -> ProbeRecord:
+    reach = Reach(position=0, start_bytes=start_bytes, end_bytes=end_bytes, site=0)
+    return ProbeRecord(reaches=(reach,), turns=1, trace=0, exceeded=False, overflow=False)
+
+
+def planned_state() -> TaskState:
+    """A task whose configs are ``CONFIGS``."""
+    timed = CollectConfig()
+    one = kernel(*SIGNATURE.arguments)
+    plan = Plan(
+        kernels=(one,), corpus_sha256="c", device_classes=(H200,), plan_config=PlanConfig(strategies=(Strategy.SIMPLE,)),
+        timing_config=timed.timing,
+    )  # fmt: skip
+    state = TaskState(
+        plan=plan, task=plan.task(0), lease=Lease(task=0, epoch=1, token=1, attempt=1),
+        device_id="d", worker_id="w", now_us=lambda: 1,
+    )  # fmt: skip
+    state.configs = CONFIGS
+    state.outcomes = [None] * len(CONFIGS)
+    return state
+
+
+def given_up(state: TaskState) -> set[int]:
+    """Sizes that have an outcome before they were launched."""
+    return {size for size, outcome in zip(SIZES, state.outcomes, strict=True) if outcome}
+
+
+def spared(*seen: tuple[int, ProbeRecord | None]) -> set[int]:
+    """Sizes that are not launched."""
+    return {SIZES[index] for index, _ in unbearable(SIGNATURE, CONFIGS, seen)}
+
+
+def test_the_smallest_and_two_larger_are_tried() -> None:
+    assert [SIZES[index] for index in tried_indices(CONFIGS)] == [64, 2**12, 2**14]
+    assert tried_indices([config(2**20)]) == ()
+    assert tried_indices([]) == ()
+
+
+def test_what_stays_within_is_launched() -> None:
+    assert spared((1, record(64 * 4)), (3, record(2**14)), (2, record(2**16))) == set()
+    assert spared((1, None), (3, None)) == set()
+    assert spared() == set()
+
+
+def test_what_is_beyond_the_room_spares_it_and_all_larger_ones() -> None:
+    beyond = ROOM_BYTES + 4 * max(SIZES) + 1
+    assert spared((1, record(beyond))) == set(SIZES)
+    assert spared((1, record(4)), (3, None), (2, record(beyond))) == {2**14, 2**20, 2**24}
+
+
+def test_a_reach_below_the_start_counts_from_the_end_of_its_room_on() -> None:
+    assert spared((1, record(4, start_bytes=-4)), (3, record(4, start_bytes=-1024))) == {2**24}
+    assert spared((1, record(4, start_bytes=-FRONT_ROOM_BYTES))) == set()
+    assert spared((1, record(4, start_bytes=-FRONT_ROOM_BYTES - 1))) == set(SIZES)
+
+
+def test_a_reach_that_grows_is_carried_on() -> None:
+    square = [(index, record(4 * SIZES[index] ** 2)) for index in (1, 3)]
+    assert spared(*square) == {2**14, 2**20, 2**24}
+    constant = [(index, record(10**6)) for index in (1, 3, 2)]
+    assert spared(*constant) == set()
+
+
+def test_what_is_spared_makes_the_buffers_of_the_others_smaller() -> None:
+    sizes = (64, 2**12, 2**16, 2**20, 2**28)
+    configs = [config(items) for items in sizes]
+    seen = [(index, record(320 * sizes[index])) for index in range(3)]
+    gone = {sizes[index] for index, _ in unbearable(SIGNATURE, configs, seen)}
+    assert gone == {2**20, 2**28}, "2^20 had room behind the buffer of 2^28 only"
+
+
+def test_row_offsets_are_not_tried() -> None:
+    contents = Contents(rule=ContentsRule.PREFIX, limit=100)
+    args = tuple(replace(one, contents=contents) for one in CONFIGS[0].args)
+    assert tried_indices([*CONFIGS[1:], replace(CONFIGS[0], args=args)]) == ()
+
+
+def test_nothing_is_judged_before_the_last_answer() -> None:
+    state = planned_state()
+    work = ReachWork()
+    work.job(state)
+    beyond = record(ROOM_BYTES + 4 * max(SIZES) + 1)
+    assert not work.take(state, Reached(records=(record(4),), is_last=False))
+    assert not work.take(state, Reached(records=(record(4), beyond), is_last=False))
+    assert not any(state.outcomes)
+    assert work.take(state, Reached(records=(record(4), beyond)))
+    assert given_up(state) == {size for size in SIZES if size >= 2**12}
+
+
+BEYOND = (record(4), record(2**40))
+LARGE = {size for size in SIZES if size >= 2**12}
+
+
+def tell(state: TaskState, work: ReachWork, *records: ProbeRecord) -> None:
+    work.job(state)
+    assert not work.take(state, Reached(records=records, is_last=False))
+
+
+def test_what_was_known_before_it_hung_counts() -> None:
+    state, work = planned_state(), ReachWork()
+    tell(state, work, *BEYOND)
+    work.timed_out(state, 5.0)
+    assert given_up(state) == LARGE
+
+
+def test_what_was_known_before_an_error_of_ours_counts() -> None:
+    state, work = planned_state(), ReachWork()
+    tell(state, work, *BEYOND)
+    assert not work.died(state, "exit code 1", "KeyError", 1.0)
+    assert given_up(state) == LARGE
+
+
+def test_a_second_child_adds_to_what_the_first_told() -> None:
+    state, work = planned_state(), ReachWork()
+    tell(state, work, *BEYOND)
+    assert work.died(state, "SIGSEGV", "", 1.0)
+    assert given_up(state) == set(), "it is tried again"
+    tell(state, work, record(4))
+    assert not work.died(state, "SIGSEGV", "", 1.0)
+    assert given_up(state) == LARGE
+
+
+def test_an_empty_answer_takes_nothing_back() -> None:
+    state, work = planned_state(), ReachWork()
+    tell(state, work, *BEYOND)
+    assert work.died(state, "SIGSEGV", "", 1.0)
+    work.job(state)
+    assert work.take(state, Reached(records=()))
+    assert given_up(state) == LARGE
+
+
+class ScriptedProber:
+    """Gives one record after the other, whatever is launched."""
+
+    def __init__(self, *records: ProbeRecord | None) -> None:
+        self._records = iter(records)
+        self.num_launched = 0
+
+    def run(self, *_: object) -> tuple[ProbeRecord | None]:
+        self.num_launched += 1
+        return (next(self._records),)
+
+
+def reaches_of(prober: ScriptedProber, source: str) -> list[ProbeRecord | None]:
+    one = replace(kernel(*SIGNATURE.arguments), source=source)
+    found = planned_reaches(one, CONFIGS[:3], prober, without_barriers=False)  # type: ignore[arg-type]
+    return list(found)
+
+
+def test_nothing_is_launched_after_a_launch_that_was_cut_off() -> None:
+    whole, cut = record(4), replace(record(4), exceeded=True)
+    for records, num_launched in (
+        ((whole, whole, whole), 3),
+        ((whole, cut, whole), 2),
+        ((None, whole), 1),
+    ):
+        prober = ScriptedProber(*records)
+        assert reaches_of(prober, SOURCE) == list(records[:num_launched])
+        assert prober.num_launched == num_launched
+
+
+def test_of_what_cannot_be_instrumented_nothing_is_told() -> None:
+    assert reaches_of(ScriptedProber(), SOURCE.replace("k(", "another(")) == []
+
+
+def test_a_device_without_other_work_does_not_wait_long() -> None:
+    awaited = iter((False, True, False))
+    work = ReachWork(is_awaited=lambda: next(awaited))
+    patient_s, awaited_s, patient_again_s = (work.timeout_s for _ in range(3))
+    assert awaited_s < patient_s == patient_again_s

@@ -1,0 +1,173 @@
+"""Which units of a launch run, and what is concluded from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmperf_common.records import LaunchConfig
+from workers.work.counted_copy import NUM_TURNS, CountedBlock, CountedCopy, CountedSite
+from workers.work.cuts import boxes, find_cuts, sampled
+from workers.work.estimate import Sample, UnitCounts, estimate
+from workers.work.launch import KernelBudget, VirtualLaunch
+from workers.work.opencl_virtual import RawCounts, VirtualKernel
+from workers.work.units import WARP, Place, Unit, grid_of
+
+sides = st.lists(st.integers(1, 40), min_size=1, max_size=3)
+
+
+@given(sides=sides, lanes=st.integers(1, 300), by_groups=st.booleans())
+def test_the_units_are_the_work_items_each_once(
+    sides: list[int], lanes: int, by_groups: bool
+) -> None:
+    grid = grid_of(sides[:2], lanes, by_groups=by_groups)
+    seen = Counter()
+    for place in grid.places():
+        unit = grid.unit(place)
+        for lane in range(unit.first_lane, unit.first_lane + unit.num_lanes):
+            seen[unit.group, lane] += 1
+    groups = int(np.prod(sides[:2]))
+    assert set(seen.values()) == {1}
+    assert set(seen) == set(itertools.product(range(groups), range(lanes)))
+
+
+@given(sides=sides, lanes=st.integers(1, 300), by_groups=st.booleans(), data=st.data())
+def test_parts_cover_the_grid_and_know_their_work_items(
+    sides: list[int], lanes: int, by_groups: bool, data: st.DataObject
+) -> None:
+    grid = grid_of(sides, lanes, by_groups=by_groups)
+    cuts = tuple(data.draw(st.integers(0, side - 1)) for side in grid.sides)
+    parts = boxes(grid, cuts, most=30)
+    assert sum(part.num_units for part in parts) == grid.num_units
+    assert sum(grid.num_items(part) for part in parts) == int(np.prod(sides)) * lanes
+
+
+@given(side=st.integers(2, 5000), share=st.floats(0, 1))
+def test_a_guard_is_found_where_it_is(side: int, share: float) -> None:
+    cut = max(1, int(share * side))
+    (found,) = find_cuts(grid_of((side,), 32, by_groups=True), lambda place: place[0] < cut)
+    assert found == (cut if cut < side else 0)
+
+
+def test_two_guards_are_found_and_none_is_where_there_is_none() -> None:
+    grid = grid_of((200, 300), 32, by_groups=True)
+    found = find_cuts(grid, lambda place: place[0] < 77 and place[1] < 5)
+    assert found == (77, 5, 0)
+    assert find_cuts(grid, lambda _place: True) == (0, 0, 0)
+
+
+def test_the_search_ends_with_what_it_has_when_no_more_may_run() -> None:
+    asked: list[Place] = []
+
+    def key_of(place: Place) -> bool | None:
+        asked.append(place)
+        return None if len(asked) > 6 else place[0] < 137
+
+    (cut,) = find_cuts(grid_of((1024,), 32, by_groups=True), key_of)
+    assert 0 < cut < 512
+
+
+@given(parts=st.lists(st.integers(1, 60), min_size=1, max_size=4), most=st.integers(1, 80))
+def test_no_place_is_drawn_twice_and_none_is_missing(parts: list[int], most: int) -> None:
+    grid = grid_of((sum(parts),), 32, by_groups=True)
+    whole = boxes(grid, (0,))
+    places = sampled(whole, most, (1,))
+    assert len(set(places)) == len(places) == min(most, grid.num_units)
+
+
+def test_a_sample_does_not_agree_with_a_period_of_the_kernel() -> None:
+    places = sampled(boxes(grid_of((1 << 20,), 32, by_groups=False), (0,)), 1024, (1,))
+    for period in (2, 3, 4, 8, 16, 32):
+        of_first = period * sum(place[0] % period == 0 for place in places) / len(places)
+        assert of_first == pytest.approx(1, abs=0.25), period
+
+
+COPY = CountedCopy(
+    source="",
+    blocks=(
+        CountedBlock(tally={"int_ops": 1}, is_turn=False),
+        CountedBlock(tally={"fp32_ops": 2, "global_stores": 1}, is_turn=True),
+    ),
+    sites=(),
+    positions=(),
+    is_grouped=False,
+    by_groups=False,
+)
+
+
+def unit(turns: list[int]) -> UnitCounts:
+    rows = np.array([[1, one] for one in turns], dtype=np.uint32)
+    return UnitCounts(rows=rows, seen=np.zeros((1, 1, 40), np.uint32))
+
+
+def sample_of(*units: UnitCounts, weights: list[float], is_exact: bool = False) -> Sample:
+    strata = np.zeros(len(units), dtype=np.int64)
+    return Sample(counts=units, weights=np.array(weights), strata=strata, is_exact=is_exact)
+
+
+def test_totals_divergence_and_active_work_items() -> None:
+    diverging = unit([4] * 8 + [0] * 24)
+    work = estimate(COPY, sample_of(diverging, weights=[10.0]), without_barriers=False)
+    assert work.fp32_ops == 10 * 8 * 4 * 2
+    assert work.loop_turns == 10 * 8 * 4
+    assert work.active_items == 10 * 8
+    # The warp takes 4 turns of weight 4 beside its one of weight 2; 8 of 32 lanes take part.
+    assert work.lane_efficiency == pytest.approx((32 * 2 + 8 * 16) / (32 * (2 + 16)))
+
+
+def test_equal_units_have_no_error_and_different_ones_have() -> None:
+    equal = sample_of(unit([3] * 32), unit([3] * 32), weights=[5.0, 5.0])
+    assert estimate(COPY, equal, without_barriers=False).relative_error == 0
+    apart = sample_of(unit([3] * 32), unit([9] * 32), weights=[5.0, 5.0])
+    assert 0.2 < estimate(COPY, apart, without_barriers=False).relative_error < 0.5
+    exact = sample_of(unit([3] * 32), unit([9] * 32), weights=[1.0, 1.0], is_exact=True)
+    assert estimate(COPY, exact, without_barriers=False).relative_error == 0
+
+
+def test_accesses_beyond_those_that_are_looked_at_are_taken_for_the_same() -> None:
+    """A kernel of 200 loads: sectors of 95 are noted, requests of all are known."""
+    sites = tuple(CountedSite(block=1, use="load") for _ in range(200))
+    copy = dataclasses.replace(COPY, sites=sites)
+    seen = np.zeros((1, copy.num_seen, NUM_TURNS), np.uint32)
+    seen[:, 1:, :3] = 8  # eight sectors in each of three turns
+    rows = np.array([[1, 3]] * 32, dtype=np.uint32)
+    one = sample_of(UnitCounts(rows=rows, seen=seen), weights=[10.0])
+    work = estimate(copy, one, without_barriers=False)
+    assert work.global_load_requests == 10 * 3 * 200
+    assert work.global_load_sectors == pytest.approx(10 * 3 * 200 * 8)
+    assert work.global_store_requests == 0
+
+
+class _Heavy:
+    """Stands for a loaded kernel of which one unit does nothing, and any other all that a launch may cost."""
+
+    def __init__(self, idle_group: int) -> None:
+        self._idle_group = idle_group
+
+    def run(self, config: object, units: Sequence[Unit], *, most_turns: int) -> RawCounts:
+        del config, most_turns
+        turns = [
+            0 if one.group == self._idle_group else 2**18 for one in units for _ in range(WARP)
+        ]
+        rows = np.array([[1, one] for one in turns], dtype=np.uint32)
+        seen = np.zeros((len(units), 1, NUM_TURNS), np.uint32)
+        return RawCounts(rows=rows, seen=seen, turns=0, flags=0)
+
+
+def test_units_that_ran_in_the_search_are_part_of_the_sample() -> None:
+    """The search uses up what the launch may cost: the sample is not only its idle first unit."""
+    grid = grid_of((1024,), WARP, by_groups=False)
+    (first,) = sampled(boxes(grid, (0,)), 1, (1,))
+    kernel = cast("VirtualKernel", _Heavy(first[0]))
+    config = cast("LaunchConfig", None)
+    found = VirtualLaunch(kernel, COPY, config, grid, KernelBudget()).sample()
+    assert len(found.counts) > 1
+    assert max(int(one.rows.max()) for one in found.counts) == 2**18

@@ -1,0 +1,1 @@
+"""The instrumented copy of a kernel."""

@@ -1,0 +1,109 @@
+"""Rewrite the calls of one file: helpers get the context, built-ins the real addresses.
+
+Owns what a call does with its pointers. What a stand-in for a built-in is: ``builtins.py``; the walk that meets the
+calls: ``walk.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from workers.analysis.copy.builtins import stand_in
+from workers.analysis.copy.cursors import UNEXPOSED, children_of, named_place, text_range
+from workers.analysis.copy.rewriter import CONTEXT, Rewriter, hook_of, opencl_name
+from workers.source.clang.nodes import Space, TypeClass, TypeFacts
+
+_POINTERS = frozenset({TypeClass.POINTER, TypeClass.ARRAY})
+"""A parameter that is written as an array is a pointer."""
+
+
+class CallRewriter:
+    """Edits calls; their arguments are walked by the caller.
+
+    Args:
+        rewriter: of the file.
+        is_defined: whether the file defines a function of this name.
+    """
+
+    def __init__(self, rewriter: Rewriter, is_defined: Callable[[str], bool]) -> None:
+        self._rewriter = rewriter
+        self._edits = rewriter.edits
+        self._sites = rewriter.sites
+        self._is_defined = is_defined
+
+    def rewrite(self, cursor: Any) -> list[tuple[Any, bool]]:
+        """Edit one call.
+
+        Returns:
+            What is below and to be walked; whether it is the part of a variable that a built-in touches.
+        """
+        name = cursor.spelling
+        arguments = list(cursor.get_arguments())
+        if not name:
+            raise self._rewriter.unresolved(cursor, "a call through a pointer")
+        if name == "prefetch":
+            start, end = text_range(cursor)
+            self._edits.replace(start, end, "((void)0)")
+            return []
+        if self._is_defined(name):
+            self._pass_context(cursor, arguments)
+        elif not self._stand_in(cursor, name, arguments):
+            return [self._touched(name, one) for one in arguments]
+        return [(one, False) for one in arguments]
+
+    def _touched(self, name: str, argument: Any) -> tuple[Any, bool]:
+        """Hand a built-in a real address; that of a variable's part is one already."""
+        kind = self._rewriter.type(argument)
+        if kind.shape not in _POINTERS or kind.pointee is None:
+            return argument, False
+        place = named_place(argument)
+        if place is not None:
+            return place, True
+        pointer, pointee = self._in_its_own_space(argument, kind.pointee)
+        # What is printed is an address or a text, and texts are constant.
+        if name != "printf" or pointee.space is Space.CONSTANT:
+            self._rewriter.pointer(pointer, pointee)
+        return argument, False
+
+    def _in_its_own_space(self, argument: Any, pointee: TypeFacts) -> tuple[Any, TypeFacts]:
+        """Look below the conversion into the generic address space."""
+        while pointee.space is Space.GENERIC and argument._kind_id == UNEXPOSED:
+            below = children_of(argument)
+            inner = self._rewriter.type(below[0]).pointee if len(below) == 1 else None
+            if inner is None:
+                break
+            argument, pointee = below[0], inner
+        return argument, pointee
+
+    def _pass_context(self, cursor: Any, arguments: list[Any]) -> None:
+        if arguments:
+            self._edits.insert(text_range(arguments[0])[0], f"{CONTEXT}, ")
+        else:
+            self._edits.insert(text_range(cursor)[1] - 1, CONTEXT)
+
+    def _stand_in(self, cursor: Any, name: str, arguments: list[Any]) -> bool:
+        types = [self._rewriter.type(one) for one in arguments]
+        kinds = [
+            self._in_its_own_space(argument, kind.pointee)[1]
+            for argument, kind in zip(arguments, types, strict=True)
+            if kind.shape in _POINTERS and kind.pointee is not None
+        ]
+        if not kinds or any(one.space is Space.GENERIC for one in kinds):
+            return False
+        value_type = opencl_name(types[0])
+        spellings = tuple(opencl_name(one) for one in kinds)
+        hooks = tuple(hook_of(one.space) for one in kinds)
+        key = (name, spellings, value_type if name.startswith("vstore") else "")
+        function = self._sites.stand_ins.get(key)
+        if function is None:
+            function = f"lp_{name}_{len(self._sites.stand_ins)}"
+            definition = stand_in(name, function, spellings, value_type, hooks[0])
+            if definition is None:
+                return False
+            self._sites.stand_ins[key] = function
+            self._sites.definitions.append(definition)
+        site = self._rewriter.site(cursor)
+        start = text_range(cursor)[0]
+        self._edits.replace(start, text_range(arguments[0])[0], f"{function}({CONTEXT}, {site}, ")
+        return True

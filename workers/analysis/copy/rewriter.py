@@ -1,0 +1,191 @@
+"""What an access, a pointer, an index and a variable become in the instrumented text.
+
+Owns the hooks as they are written into a preprocessed file, and the numbers of accesses and variables; part of the
+door ``clang/parse.py``. Only text is inserted: the code stays what its author wrote. Where in a function something
+is touched: ``walk.py``; the hooks themselves: ``hooks.cl``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from workers.analysis.copy.cursors import holds_addresses, text_range
+from workers.analysis.copy.edits import Edits
+from workers.device.interface import Site
+from workers.source.clang.nodes import Space, TypeClass, TypeFacts
+from workers.source.clang.types import TypeReader
+
+CONTEXT = "lp_c"
+GLOBAL_BYTES, CONSTANT_BYTES, LOCAL_BYTES = 2**18, 2**13, 2**10
+"""Room behind each pointer argument in a probe, powers of two; accesses beyond are folded back into it."""
+WIDEST_PLAIN_BYTES = 128
+"""Of a scalar or vector: ``double16``."""
+_ROOM = {Space.GLOBAL: GLOBAL_BYTES, Space.CONSTANT: CONSTANT_BYTES, Space.LOCAL: LOCAL_BYTES}
+_OBJECTS = frozenset({TypeClass.SCALAR, TypeClass.VECTOR, TypeClass.RECORD, TypeClass.POINTER})
+_UNTOLD = re.compile(r"[(\[]")
+"""In the name of a type that cannot be followed by a star: without a name, a pointer to an array."""
+
+
+class UnresolvedError(Exception):
+    """Something that cannot be instrumented; the message names what and the line."""
+
+
+class Sites:
+    """The accesses, variables and stand-ins of one instrumented file, numbered as they are met.
+
+    ``variables``: numbers of those that pointers are made into, by where they are declared. ``has_arrays``: an array
+    of fixed size is indexed. ``has_uncut_loops``: a loop has a barrier in it. ``widest_bytes``: of an access to one
+    of the variables.
+    """
+
+    def __init__(self) -> None:
+        self.sites: list[Site] = []
+        self.stand_ins: dict[tuple[Any, ...], str] = {}
+        self.definitions: list[str] = []
+        self.variables: dict[int, int] = {}
+        self.has_arrays = False
+        self.has_uncut_loops = False
+        self.widest_bytes = WIDEST_PLAIN_BYTES
+
+    def add(self, line: int, text: str) -> int:
+        """Number one access; from 1, so that a record of 0 means none."""
+        self.sites.append(Site(line=line, text=" ".join(text.split())[:80]))
+        return len(self.sites)
+
+
+class Rewriter:
+    """Records the edits of one file.
+
+    Args:
+        edits: of the file's text.
+        sites: of the file.
+        types: of the translation unit.
+        line_of: the line of a cursor in the file as its author wrote it.
+    """
+
+    def __init__(
+        self, *, edits: Edits, sites: Sites, types: TypeReader, line_of: Callable[[Any], int]
+    ) -> None:
+        self.edits = edits
+        self.sites = sites
+        self._types = types
+        self._line_of = line_of
+
+    def type(self, cursor: Any) -> TypeFacts:
+        """Return the type of an expression."""
+        return self._types.read(cursor.type)
+
+    def text(self, cursor: Any) -> str:
+        """Return what stands at a cursor, unedited."""
+        start, end = text_range(cursor)
+        return self.edits.raw[start:end].decode()
+
+    def unresolved(self, cursor: Any, what: str) -> UnresolvedError:
+        """Return the exception that says where ``what`` is."""
+        return UnresolvedError(f"line {self._line_of(cursor)}: {what}")
+
+    def site(self, cursor: Any) -> int:
+        """Number the access that a cursor is."""
+        return self.sites.add(self._line_of(cursor), self.text(cursor))
+
+    def place(self, cursor: Any) -> None:
+        """Wrap an object that is read or written through a pointer."""
+        kind = self.type(cursor)
+        if not self._is_hooked(cursor, kind):
+            return
+        text = self.text(cursor)
+        name = opencl_name(kind)
+        spelling = f"__typeof__({text})" if _UNTOLD.search(name) else name
+        self._hook(cursor, kind, spelling, f"(*({spelling} *)", "&", f"sizeof({spelling})")
+
+    def pointer(self, cursor: Any, pointee: TypeFacts) -> None:
+        """Wrap a pointer whose first element is read or written by what it is given to."""
+        if not self._is_hooked(cursor, pointee):
+            return
+        name = opencl_name(pointee)
+        spelling = f"__typeof__(*({self.text(cursor)}))" if _UNTOLD.search(name) else name
+        size = "1" if pointee.shape is TypeClass.VOID else f"sizeof({spelling})"
+        self._hook(cursor, pointee, spelling, f"(({spelling} *)", "", size)
+
+    def _hook(
+        self, cursor: Any, kind: TypeFacts, spelling: str, cast: str, address_of: str, size: str
+    ) -> None:
+        start, end = text_range(cursor)
+        # What is private is no argument, and no record names its site.
+        hook = "lp_private" if kind.space is Space.PRIVATE else hook_of(kind.space)
+        site = "" if kind.space is Space.PRIVATE else f" {self.site(cursor)},"
+        self.edits.insert(start, f"{cast}{hook}({CONTEXT},{site} (ulong){address_of}(")
+        self.edits.close(end, f"), {size}))")
+
+    def _is_hooked(self, cursor: Any, kind: TypeFacts) -> bool:
+        if kind.space not in _ROOM and kind.shape not in {*_OBJECTS, TypeClass.VOID}:
+            return False  # an event: pointers to events are none of ours
+        if kind.space is Space.GENERIC:
+            raise self.unresolved(cursor, "a pointer into the generic address space")
+        if kind.size_bytes > _ROOM.get(kind.space, kind.size_bytes):
+            raise self.unresolved(cursor, f"an access of {kind.size_bytes} bytes")
+        if kind.space is not Space.GLOBAL:
+            self.sites.widest_bytes = max(self.sites.widest_bytes, kind.size_bytes)
+        return True
+
+    def index(self, cursor: Any, length: int) -> None:
+        """Clip the index into an array that has a name."""
+        start, end = text_range(cursor)
+        self.sites.has_arrays = True
+        self.edits.insert(start, f"lp_clip({CONTEXT}, (ulong)(")
+        self.edits.close(end, f"), {length}ul)")
+
+    def variable(self, cursor: Any) -> None:
+        """Put the place that its tag stands for where the address of a variable is taken.
+
+        ``&x`` and an array that becomes a pointer are tags then, and whatever is made of them.
+        """
+        kind = self.type(cursor)
+        declared = cursor.referenced
+        element, is_array = kind, False
+        while element.shape is TypeClass.ARRAY and element.pointee is not None:
+            element, is_array = element.pointee, True
+        if declared is None or element.shape not in _OBJECTS:
+            return
+        if element.shape is TypeClass.RECORD or is_array:
+            self.sites.has_arrays = True
+        number = self.sites.variables.setdefault(
+            declared.location.offset, len(self.sites.variables)
+        )
+        start, end = text_range(cursor)
+        name = self.text(cursor)
+        self.edits.replace(
+            start,
+            end,
+            f"(*(__typeof__({name}) *)lp_named({CONTEXT}, {number}, (ulong)&{name}, sizeof({name})))",
+        )
+
+    def constant(self, cursor: Any) -> None:
+        """Refuse a table of pointers that is made before the kernel runs: they are addresses, and no tags."""
+        kind = self.type(cursor)
+        if kind.space is Space.CONSTANT and kind.has_pointer_leaf:
+            declared = cursor.referenced
+            if declared is not None and holds_addresses(declared):
+                raise self.unresolved(cursor, "constant pointers into arrays")
+
+
+def hook_of(space: Space) -> str:
+    """Return the hook of an access to an address space; texts have no name and no tag."""
+    return "lp_pass" if space is Space.CONSTANT else "lp_touch"
+
+
+def opencl_name(kind: TypeFacts) -> str:
+    """Return a type with its qualifiers; scalars and vectors by OpenCL's own names.
+
+    As they were written they may be ``float __attribute__((ext_vector_type(4)))``, the type of a sum.
+    """
+    is_plain = kind.shape in {TypeClass.SCALAR, TypeClass.VECTOR} and "atomic" not in kind.spelling
+    if not is_plain or not kind.scalar:
+        return kind.spelling
+    words = [word for word in kind.spelling.split() if word in {"const", "volatile"}]
+    if kind.space is not Space.PRIVATE:
+        words.append(f"__{kind.space.value}")
+    lanes = str(kind.num_scalars) if kind.shape is TypeClass.VECTOR else ""
+    return " ".join([*words, kind.scalar + lanes])

@@ -1,0 +1,219 @@
+"""The rewritten copy of one kernel file: which functions stay, what is refused, what helpers get.
+
+Owns what the copies of the memory analysis (``instrument.py``) and of the work counts (``workers/work``) share. What
+the kernel's own header and body become is theirs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any
+
+from clang import cindex
+
+from workers.analysis.copy.cursors import ARRAYS, POINTER, children_of
+from workers.analysis.copy.edits import Edits
+from workers.analysis.copy.preprocess import ExpansionError, expand_macros
+from workers.analysis.copy.rewriter import CONTEXT, Sites, UnresolvedError
+from workers.device.opencl.build_options import parser_options
+from workers.source.clang.parse import FILE_NAME, ParserCrashError, translate
+from workers.source.clang.types import TypeReader
+
+_FUNCTION_DECL, _PARAMETER, _COMPOUND, _CALL = 8, 10, 202, 103
+_ERROR = 3
+GLOBAL, LOCAL, CONSTANT = 1, 2, 3
+"""libclang's numbers of the address spaces."""
+
+
+class SourceCopy:
+    """The text of one kernel file with its edits.
+
+    Args:
+        source: OpenCL C text.
+        name: of the kernel.
+        build_options: as for the device's compiler.
+
+    Raises:
+        UnresolvedError: The text cannot be parsed, or has no such kernel; the message says what and where.
+    """
+
+    def __init__(self, source: str, name: str, build_options: str = "") -> None:
+        try:
+            self.text = expand_macros(source, build_options)
+            unit, self._problems = _parse(self.text, build_options)
+        except (ExpansionError, ParserCrashError) as error:
+            raise UnresolvedError(str(error)) from error
+        self.name = name
+        self.edits = Edits(self.text)
+        self.sites = Sites()
+        self.types = TypeReader()
+        self.functions = [
+            cursor
+            for cursor in unit.cursor.get_children()
+            if cursor._kind_id == _FUNCTION_DECL and _in_file(cursor)
+        ]
+        self.bodies = {
+            cursor.spelling: cursor for cursor in self.functions if cursor.is_definition()
+        }
+        self._unit = unit  # cursors are nothing without it
+
+    def prepare(self) -> tuple[Any, dict[str, None]]:
+        """Drop what the kernel does not call, and give the context to what it does.
+
+        Returns:
+            The kernel's cursor, and the names of all functions that stay.
+        """
+        kernel = self.bodies.get(self.name)
+        if kernel is None:
+            raise UnresolvedError(f"kernel {self.name!r} is not there after preprocessing")
+        reachable = self._reachable(kernel)
+        self._refuse_errors(reachable)
+        for cursor in self.functions:
+            start, end = offsets(cursor.extent)
+            if cursor.spelling not in reachable:
+                self.edits.replace(start, end, "")
+            elif cursor.spelling == self.name:
+                if not cursor.is_definition():
+                    self.edits.replace(start, end, "")
+            else:
+                self._helper_header(cursor)
+        return kernel, reachable
+
+    def defined(self, reachable: dict[str, None]) -> list[tuple[Any, bool]]:
+        """Return the bodies of the functions that stay, in order, and whether each is the kernel's."""
+        return [
+            (body_of(cursor), cursor.spelling == self.name)
+            for cursor in self.functions
+            if cursor.is_definition() and cursor.spelling in reachable
+        ]
+
+    def _reachable(self, kernel: Any) -> dict[str, None]:
+        """Return the names of all functions that are called; overloads of one name stay together."""
+        found: dict[str, None] = {self.name: None}
+        stack = [kernel]
+        while stack:
+            cursor = stack.pop()
+            if cursor._kind_id == _CALL:
+                name = cursor.spelling
+                if name in self.bodies and name not in found:
+                    found[name] = None
+                    stack += [one for one in self.functions if one.spelling == name]
+            stack.extend(children_of(cursor))
+        return found
+
+    def _refuse_errors(self, reachable: dict[str, None]) -> None:
+        """Where the parser complained, statements may be missing from its tree."""
+        defined = [one for one in self.functions if one.is_definition()]
+        spans = [offsets(one.extent) for one in defined if one.spelling in reachable]
+        bodies = [offsets(one.extent) for one in defined]
+        for problem in self._problems:
+            offset = problem.location.offset
+            outside = not any(start <= offset <= end for start, end in bodies)
+            if outside or any(start <= offset <= end for start, end in spans):
+                line = _presumed_line(problem.location)
+                raise UnresolvedError(f"line {line}: {problem.spelling}")
+
+    def rename_kernel(self, kernel: Any, new_name: str, extra_parameters: str) -> None:
+        """Give the kernel another name and, after its own parameters, more of them."""
+        name_at = offset_of(kernel.location)
+        self.edits.replace(name_at, name_at + len(self.name), new_name)
+        closing = self.edits.raw.rindex(b")", 0, self._parameters_end(kernel) + 1)
+        if any(c._kind_id == _PARAMETER for c in kernel.get_children()):
+            self.edits.insert(closing, f", {extra_parameters}")
+        else:  # `k()` or `k(void)`
+            self.edits.replace(self.edits.raw.index(b"(", name_at) + 1, closing, extra_parameters)
+
+    def _parameters_end(self, function: Any) -> int:
+        """Return the offset of the parenthesis that ends a function's parameters."""
+        raw = self.edits.raw
+        at = raw.index(b"(", offset_of(function.location))
+        depth = 0
+        for offset in range(at, len(raw)):
+            if raw[offset] in b"()":
+                depth += 1 if raw[offset] == ord("(") else -1
+                if depth == 0:
+                    return offset
+        raise UnresolvedError(f"{function.spelling}: its parameter list has no end")
+
+    def _helper_header(self, function: Any) -> None:
+        name_at = offset_of(function.location)
+        raw = self.edits.raw
+        start, _ = offsets(function.extent)
+        head = raw[start:name_at].decode()
+        if re.search(r"\b(?:__)?kernel\b", head):
+            # A kernel called by another: a plain function here.
+            self.edits.replace(start, name_at, "void ")
+        elif re.search(r"\binline\b", head) and not re.search(r"\bstatic\b", head):
+            # C99's inline leaves the function itself to another file, which an unoptimised build asks for.
+            self.edits.insert(start, "static ")
+        at, end = raw.index(b"(", name_at), self._parameters_end(function)
+        inside = raw[at + 1 : end].decode().strip()
+        parameter = f"lp_ctx *{CONTEXT}"
+        if inside in {"", "void"}:
+            self.edits.replace(at + 1, end, parameter)
+        else:
+            self.edits.insert(at + 1, f"{parameter}, ")
+
+
+def parameters_of(function: Any) -> list[Any]:
+    """Return a function's parameters."""
+    return [one for one in function.get_children() if one._kind_id == _PARAMETER]
+
+
+def pointer_space(parameter: Any) -> int | None:
+    """Return libclang's number of the address space that a parameter points into; None if it is no pointer."""
+    canonical = parameter.type.get_canonical()
+    words = parameter.type.spelling.split()
+    if canonical._kind_id in ARRAYS:  # written `float a[]`: a pointer, too
+        named = {"__local": LOCAL, "__constant": CONSTANT}
+        return next((number for word, number in named.items() if word in words), GLOBAL)
+    if canonical._kind_id != POINTER:
+        return None
+    if "__local" in words:
+        return LOCAL
+    return int(cindex.conf.lib.clang_getAddressSpace(canonical.get_pointee()))
+
+
+def line_of(cursor: Any) -> int:
+    """Return the line of a cursor in the file as its author wrote it."""
+    return _presumed_line(cursor.extent.start)
+
+
+def _presumed_line(location: Any) -> int:
+    line = ctypes.c_uint()
+    cindex.conf.lib.clang_getPresumedLocation(location, None, ctypes.byref(line), None)
+    return int(line.value)
+
+
+def _in_file(cursor: Any) -> bool:
+    file = cursor.location.file
+    return file is not None and file.name == FILE_NAME
+
+
+def body_of(function: Any) -> Any:
+    """Return the compound statement of a definition."""
+    return next(one for one in function.get_children() if one._kind_id == _COMPOUND)
+
+
+def offset_of(location: Any) -> int:
+    """Return the byte offset of a location."""
+    return int(location.offset)
+
+
+def offsets(extent: Any) -> tuple[int, int]:
+    """Return the byte offsets of an extent."""
+    return int(extent.start.offset), int(extent.end.offset)
+
+
+def _parse(text: str, build_options: str) -> tuple[Any, list[Any]]:
+    """Parse as the device will: OpenCL C 1.2 unless the options or the text ask for more."""
+    options = tuple(one for one in parser_options(build_options) if one.startswith("-cl-std="))
+    tried: list[tuple[Any, list[Any]]] = []
+    for standard in [options] if options else [("-cl-std=CL1.2",), ("-cl-std=CL2.0",)]:
+        unit = translate(text, standard)
+        problems = [one for one in unit.diagnostics if one.severity >= _ERROR]
+        if not problems:
+            return unit, problems
+        tried.append((unit, problems))
+    return min(tried, key=lambda one: len(one[1]))

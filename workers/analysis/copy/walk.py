@@ -1,0 +1,247 @@
+"""Walk one function so that each access to memory and each turn of a loop calls a hook.
+
+Owns which cursors are accesses, addresses and loops; part of the door ``clang/parse.py``. What they become:
+``rewriter.py`` and ``calls.py``; what the whole file becomes: ``instrument.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from workers.analysis.copy.calls import CallRewriter
+from workers.analysis.copy.cursors import (
+    CALL,
+    COMPOUND,
+    DO,
+    FIRST_ATTRIBUTE,
+    FOR,
+    MEMBER,
+    PAREN,
+    REFERENCE,
+    SUBSCRIPT,
+    TYPE_REF,
+    UNEXPOSED,
+    VARIABLE,
+    WHILE,
+    children_of,
+    decayed_array,
+    has_barrier,
+    is_address,
+    is_bit_field,
+    is_dereference,
+    is_division,
+    lies_behind_pointer,
+    statement_end,
+    text_range,
+)
+from workers.analysis.copy.rewriter import CONTEXT, Rewriter
+from workers.source.clang.nodes import Space, TypeClass
+
+_SIZEOF, _RETURN = 136, 214
+_OWN = frozenset({Space.LOCAL, Space.PRIVATE})
+
+
+class _Use(Enum):
+    """What is done with an object: all of it is read or written, a part of it is, or its address is taken."""
+
+    WHOLE = "whole"
+    PART = "part"
+    ADDRESS = "address"
+
+
+class FunctionWalk:
+    """Walks the body of one function and records its edits.
+
+    Args:
+        rewriter: of the file.
+        is_defined: whether the file defines a function of this name.
+        calls: what calls become; None: what the memory analysis makes of them.
+        leave: what the kernel does before it returns.
+    """
+
+    def __init__(
+        self,
+        rewriter: Rewriter,
+        is_defined: Callable[[str], bool],
+        *,
+        calls: CallRewriter | None = None,
+        leave: str = f"lp_end({CONTEXT});",
+    ) -> None:
+        self._rewriter = rewriter
+        self._edits = rewriter.edits
+        self._sites = rewriter.sites
+        self._type = rewriter.type
+        self._calls = calls or CallRewriter(rewriter, is_defined)
+        self._leave = leave
+        self._is_kernel = False
+
+    def rewrite(self, body: Any, *, is_kernel: bool) -> None:
+        """Instrument one function's body; a kernel hands in its record at its end. Raises UnresolvedError."""
+        self._is_kernel = is_kernel
+        if is_kernel:
+            self._edits.close(text_range(body)[1] - 1, f" {self._leave} ")
+        self._visit(body)
+
+    def _visit(self, cursor: Any, use: _Use = _Use.WHOLE) -> None:
+        kind = cursor._kind_id
+        if kind in {_SIZEOF, TYPE_REF} or kind >= FIRST_ATTRIBUTE:
+            return
+        if kind in {SUBSCRIPT, MEMBER} or is_dereference(cursor):
+            self._visit_place(cursor, use)
+        elif kind in {UNEXPOSED, PAREN}:
+            self._visit_transparent(cursor, use)
+        elif kind == REFERENCE:
+            self._rewriter.constant(cursor)
+            if use is _Use.ADDRESS:
+                self._rewriter.variable(cursor)
+        elif is_address(cursor):
+            for child in children_of(cursor):
+                self._visit(child, _Use.ADDRESS)
+        elif kind == CALL:
+            for child, is_part in self._calls.rewrite(cursor):
+                self._visit(child, _Use.PART if is_part else _Use.WHOLE)
+        elif kind in {WHILE, DO, FOR}:
+            self._visit_loop(cursor)
+        elif kind != VARIABLE or self._type(cursor).space is not Space.CONSTANT:
+            # The initialiser of a constant is computed before the kernel runs.
+            self._visit_other(cursor)
+
+    def _visit_other(self, cursor: Any) -> None:
+        if cursor._kind_id == _RETURN and self._is_kernel:
+            start, end = text_range(cursor)
+            self._edits.insert(start, f"{{ {self._leave} ")
+            self._edits.close(statement_end(self._edits.raw, cursor, end), " }")
+        if is_division(cursor):
+            self._guard_division(cursor)
+        for child in children_of(cursor):
+            self._visit(child)
+
+    def _guard_division(self, cursor: Any) -> None:
+        """A division by zero is undefined, and unoptimised on a CPU it ends the process."""
+        divisor = children_of(cursor)[-1]
+        kind = self._type(divisor)
+        if kind.shape is TypeClass.SCALAR and not kind.is_float:
+            start, end = text_range(divisor)
+            self._edits.insert(start, "((")
+            self._edits.close(end, ") ?: 1)")
+
+    # -- places ------------------------------------------------------------------------------
+
+    def _visit_place(self, cursor: Any, use: _Use) -> None:
+        children = children_of(cursor)
+        if not children:
+            return
+        if cursor._kind_id == MEMBER and is_bit_field(cursor):
+            self._visit_bit_field(children[0])
+            return
+        if (
+            use is _Use.WHOLE
+            and self._type(cursor).shape is not TypeClass.ARRAY
+            and lies_behind_pointer(cursor)
+        ):
+            self._rewriter.place(cursor)
+        of_the_base = _Use.ADDRESS if use is _Use.ADDRESS else _Use.PART
+        if cursor._kind_id == SUBSCRIPT and len(children) == 2:
+            self._visit_subscript(children[0], children[1], of_the_base)
+        else:
+            self._visit_base(children[0], of_the_base)
+
+    def _visit_base(self, base: Any, use: _Use) -> None:
+        """Visit what a place is part of: an array, a structure, or the pointer that is loaded."""
+        array = decayed_array(base)
+        if array is not None:
+            self._visit(array, use)
+        else:
+            self._visit(base, _Use.WHOLE if self._is_pointer(base) else use)
+
+    def _visit_subscript(self, first: Any, second: Any, use: _Use) -> None:
+        base, index = (first, second) if self._is_indexed(first) else (second, first)
+        array = decayed_array(base)
+        if array is None:
+            self._visit(base)  # a pointer is loaded; of a vector, one lane is touched
+        else:
+            self._visit(array, use)
+            length = array.type.get_canonical().element_count
+            # Of an address nothing is touched yet: it may well be that of the end.
+            if length > 0 and use is not _Use.ADDRESS and self._is_own(array):
+                self._rewriter.index(index, length)
+        self._visit(index)
+
+    def _visit_bit_field(self, base: Any) -> None:
+        """A bit field has no address: its structure is touched instead."""
+        if self._is_pointer(base):
+            self._visit_through(base)
+        else:
+            self._visit(base)
+
+    def _visit_through(self, pointer: Any) -> None:
+        """Visit a pointer that is followed where the place itself cannot be wrapped."""
+        array = decayed_array(pointer)
+        if array is not None and not lies_behind_pointer(array):
+            self._visit(array, _Use.PART)
+            return
+        pointee = self._type(pointer).pointee
+        assert pointee is not None, "a pointer has a pointee"
+        self._rewriter.pointer(pointer, pointee)
+        self._visit(pointer)
+
+    def _visit_transparent(self, cursor: Any, use: _Use) -> None:
+        children = children_of(cursor)
+        if len(children) != 1:
+            for child in children:
+                self._visit(child)
+            return
+        (child,) = children
+        between = self._text_between(child, cursor)
+        if between.startswith("->") and self._is_pointer(child):
+            self._visit_through(child)
+        elif between.startswith("."):
+            self._visit(child)  # lanes of a vector: the vector is touched
+        elif self._type(cursor).shape is TypeClass.POINTER and decayed_array(child) is not None:
+            self._visit(child, _Use.ADDRESS)
+        else:
+            self._visit(child, use)
+
+    # -- loops -------------------------------------------------------------------------------
+
+    def _visit_loop(self, cursor: Any) -> None:
+        children = children_of(cursor)
+        body = children[0] if cursor._kind_id == DO else children[-1]
+        # Leaving a loop early where work-items meet at a barrier would leave the others waiting.
+        hook = f"if (lp_turn({CONTEXT})) break; "
+        if has_barrier(body):
+            hook = f"lp_count({CONTEXT}); "
+            self._sites.has_uncut_loops = True
+        start, end = text_range(body)
+        if body._kind_id == COMPOUND:
+            self._edits.insert(start + 1, f" {hook}")
+        else:
+            self._edits.insert(start, f"{{ {hook}")
+            self._edits.close(statement_end(self._edits.raw, body, end), " }")
+        for child in children:
+            self._visit(child)
+
+    # -- what things are ---------------------------------------------------------------------
+
+    def _is_pointer(self, cursor: Any) -> bool:
+        shape = self._type(cursor).shape
+        return shape is TypeClass.POINTER or (
+            shape is TypeClass.ARRAY and decayed_array(cursor) is None
+        )
+
+    def _is_own(self, array: Any) -> bool:
+        """Whether an array has its length from the kernel; behind a buffer's pointer, more may follow."""
+        return not lies_behind_pointer(array) or self._type(array).space in _OWN
+
+    def _is_indexed(self, cursor: Any) -> bool:
+        return self._type(cursor).shape in {
+            TypeClass.POINTER,
+            TypeClass.ARRAY,
+            TypeClass.VECTOR,
+        }
+
+    def _text_between(self, child: Any, parent: Any) -> str:
+        """Return what stands between the end of ``child`` and that of ``parent``."""
+        return self._edits.raw[text_range(child)[1] : text_range(parent)[1]].decode().lstrip()

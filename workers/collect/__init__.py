@@ -1,0 +1,1 @@
+"""Collecting: claim tasks, execute them, commit and publish their results."""

@@ -1,0 +1,28 @@
+"""A task whose kernel was once built for this dataset: what built then must build now, or the machine is at fault.
+
+Owns how one is found. Who builds it: ``pipeline.py``.
+"""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+
+from llmperf_common.store.files.filesystem import Filesystem
+from llmperf_common.store.manifests.manifest import latest_manifest
+from llmperf_common.store.tables.reader import open_dataset
+from workers.plan.plan import Plan, Task
+from workers.plan.task_index import TaskIndex
+
+
+def a_built_task(fs: Filesystem, plan: Plan, device_class: str) -> Task | None:
+    """Return a finished task of the device class whose kernel was built; None before there is one."""
+    if latest_manifest(fs) is None:
+        return None
+    columns = ["task_id", "device_class", "build"]
+    for table in open_dataset(fs).iter_table("kernels", columns):
+        binaries = pc.struct_field(table.column("build"), "binary_sha256")
+        is_ours = pc.equal(table.column("device_class"), device_class)
+        found = table.filter(pc.and_(is_ours, pc.is_valid(binaries)))
+        if found.num_rows:
+            return plan.task(TaskIndex(plan).index_of(found.column("task_id")[0].as_py()))
+    return None

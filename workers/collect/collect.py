@@ -1,0 +1,67 @@
+"""``collect`` on one machine: one worker with one device, from an empty folder or wherever an earlier run stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from llmperf_common.ledger.attach import LedgerHome
+from llmperf_common.store.files.filesystem import Filesystem
+from llmperf_common.store.manifests.run import RunRecord, read_run
+from workers.collect.device_worker import Control, DeviceWorker, RunStart
+from workers.collect.joining import join_plan
+from workers.collect.loop_interfaces import LoopObserver
+from workers.collect.summary import CollectSummary, summarise
+from workers.config import CollectConfig
+from workers.corpus.read import Corpus
+from workers.device.interface import DeviceRef
+
+
+def collect(
+    *,
+    corpus: Corpus,
+    fs: Filesystem,
+    events: Path,
+    kept: Path,
+    ref: DeviceRef,
+    config: CollectConfig,
+    control: Control,
+    observe: Callable[[RunStart], LoopObserver],
+    home_of: Callable[[RunRecord], LedgerHome],
+) -> CollectSummary:
+    """Collect ``corpus`` on one device, from wherever an earlier run stopped.
+
+    Args:
+        corpus: the kernels.
+        fs: dataset folder: new, empty, or of the same plan.
+        events: folder of the event log.
+        kept: folder of this host for what is in hand when a dataset's folder is lost.
+        ref: the device.
+        config: the whole tree.
+        control: for Ctrl-C.
+        observe: makes the observer of progress.
+        home_of: where the ledgers of a run are kept.
+
+    Raises:
+        StoreError: The folder cannot be used (``ForeignRunError``: it belongs to another run).
+        DeviceLostError: The device cannot be opened.
+        GpuTakenError: Somebody else is at work on it.
+    """
+    started_s = time.monotonic()
+    with DeviceWorker(ref, config, where=fs.describe()) as worker:
+        found = worker.open()
+        plan = join_plan(fs, corpus, config, [found])
+        run = read_run(fs)
+        assert run is not None, "it was joined"
+        reason, device = worker.collect(
+            fs=fs,
+            plan=plan,
+            home=home_of(run),
+            events=events,
+            kept=kept,
+            control=control,
+            observe=observe,
+            skipped=corpus.skipped,
+        )
+        return summarise(fs, plan, [device], reason, seconds=time.monotonic() - started_s)

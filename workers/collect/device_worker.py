@@ -1,0 +1,364 @@
+"""One device of this host at work: opened and claimed once, then collecting a run's tasks.
+
+Owns what a worker process holds (scratch folder, claim of the GPU, children) and the order of its run: device record,
+ledger, loop, sweep, card. The command line drives one, an actor of a cluster another; neither knows the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmperf_common.ledger.attach import LedgerHome, process_name
+from llmperf_common.ledger.holder import boot_clock_s, this_process
+from llmperf_common.ledger.protocol import Holder
+from llmperf_common.records import Device
+from llmperf_common.store.files.filesystem import Filesystem
+from llmperf_common.store.files.run_lock import beside_others
+from llmperf_common.store.manifests.manifest import ShardEntry, latest_manifest
+from llmperf_common.store.manifests.run import RUN_LOCK
+from llmperf_common.store.tables.card import update_card
+from llmperf_common.store.tables.reader import open_dataset
+from llmperf_common.store.upkeep.sweep import sweep
+from workers.collect.built_before import a_built_task
+from workers.collect.event_logging import EventLogHandler, logging_taken
+from workers.collect.events import open_event_log
+from workers.collect.heartbeat import BoardWriter
+from workers.collect.joining import attach_ledger, device_of_run, pin_run
+from workers.collect.kept import KeptPairs, keeping
+from workers.collect.loop import CollectLoop
+from workers.collect.loop_interfaces import LoopObserver, StopReason
+from workers.collect.observers import Fanout, Tally
+from workers.collect.self_report import SelfReport, WorkerState
+from workers.config import CollectConfig
+from workers.device.interface import DeviceRef
+from workers.device.nvidia.nvml import open_monitor
+from workers.discovery.ownership import GpuClaim, needs_owner
+from workers.execution.doubtful_builds import NothingCompilesError
+from workers.execution.pipeline import DevicePipeline
+from workers.measure.launch_processor import LaunchProcessor
+from workers.plan.plan import Plan
+from workers.plan.task_index import TaskIndex
+from workers.sandbox.run_children import DeviceLostError
+from workers.sandbox.scratch import scratch_folder
+
+_logger = logging.getLogger(__name__)
+
+_POLL_S = 0.2
+_TIDY_ATTEMPTS = 5
+
+
+class Control:
+    """How the outside reaches a running collect."""
+
+    def __init__(self) -> None:
+        self.num_interrupts = 0
+        self.is_collecting = False
+        """Whether the loop runs, so that there is a task in hand to finish."""
+        self.drained = ""
+        """Why the device is given up, where it is that which stops the run."""
+
+    def interrupt(self) -> None:
+        """Once: finish the task in hand and stop. Twice: drop it and stop."""
+        self.num_interrupts += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStart:
+    """What is known when the loop is about to begin; an observer is made from it."""
+
+    plan: Plan
+    device: Device
+    statuses: dict[str, int]
+    """Rows by status that an earlier run left."""
+    num_tasks_done: int
+    skipped: tuple[tuple[str, str], ...]
+    """Files of the corpus without any kernel, and why."""
+
+
+class DeviceWorker:
+    """Opens a device, makes it ours and collects with it; a context manager.
+
+    Args:
+        ref: the device.
+        config: the whole tree.
+        where: the dataset, for messages to others who want the device.
+        logs: takes what is logged, where the caller has taken it already.
+    """
+
+    def __init__(
+        self,
+        ref: DeviceRef,
+        config: CollectConfig,
+        *,
+        where: str,
+        logs: EventLogHandler | None = None,
+    ) -> None:
+        self._ref = ref
+        self._config = config
+        self._holder = this_process()
+        self._started_s = time.monotonic()
+        self._stack = contextlib.ExitStack()
+        self._logs = logs or self._stack.enter_context(logging_taken())
+        scratch = self._stack.enter_context(scratch_folder(self._holder))
+        self._claim = self._stack.enter_context(
+            GpuClaim(ref, out=where, allow_busy=config.limits.allow_busy_gpu)
+        )
+        self._launches = LaunchProcessor()
+        self._stack.callback(self._launches.give_up)
+        self._pipeline = DevicePipeline(
+            ref=ref,
+            config=config,
+            scratch=scratch,
+            worker_id=self.worker_id,
+            quiet=not ref.selector.startswith(("cuda", "replay")),
+            launches=self._launches,
+        )
+        self._stack.callback(self._pipeline.close)
+        self._found: Device | None = None
+
+    @property
+    def worker_id(self) -> str:
+        """``host/pid``, as in the rows."""
+        return process_name(self._holder)
+
+    def open(self) -> Device:
+        """Open the device and make it ours.
+
+        Raises:
+            DeviceLostError: It cannot be opened.
+            GpuTakenError: Somebody else is at work on it.
+        """
+        found = self._pipeline.open_device(measure_peaks=False)
+        _logger.debug("opened %s", found)
+        self._claim.take(found)
+        if self._config.timing.one_processor and needs_owner(found, self._ref):
+            self._launches.take()
+        self._pipeline.get_ready()
+        self._found = found
+        return found
+
+    def warm_up(self) -> None:
+        """Start what the first tasks will need, while nothing else is to be done."""
+        self._pipeline.warm_up()
+
+    def collect(
+        self,
+        *,
+        fs: Filesystem,
+        plan: Plan,
+        home: LedgerHome,
+        events: Path,
+        kept: Path,
+        control: Control,
+        observe: Callable[[RunStart], LoopObserver],
+        skipped: tuple[tuple[str, str], ...] = (),
+        context: Mapping[str, str] | None = None,
+        heard: Callable[[Mapping[str, Any]], None] = lambda _document: None,
+        counts_rows: bool = True,
+    ) -> tuple[StopReason, Device]:
+        """Collect tasks of the device's class until none is left or a reason to stop comes.
+
+        Args:
+            fs: the dataset, joined (``joining.join_plan``).
+            plan: of the run.
+            home: where its ledgers are kept.
+            events: folder of the event log.
+            kept: folder of this host for what is in hand when a dataset's folder is lost.
+            control: for Ctrl-C.
+            observe: makes the observer of progress.
+            skipped: files of the corpus without any kernel, and why.
+            context: what every line of the event log, and of the ledger's board, tells besides.
+            heard: is given each report that goes to the board.
+            counts_rows: read how many rows there are: for ``RunStart.statuses`` and ``limits.max_failures``.
+
+        Returns:
+            Why it ended, and the device as the dataset records it.
+
+        Raises:
+            StoreError: The dataset cannot be used (``StoreLostError``: its folder is lost; what was in hand is kept).
+            DeviceLostError: The device failed; everything finished is committed.
+            NothingCompilesError: No kernel can be built here.
+        """
+        assert self._found is not None, "open() comes first"
+        run = pin_run(fs, plan)
+        with contextlib.ExitStack() as stack:
+            with beside_others(fs):
+                device, device_entry = device_of_run(fs, self._found, plan, self._pipeline)
+                start = _run_start(fs, plan, device, skipped, counts_rows=counts_rows)
+                tally = Tally(start.statuses)
+                log = open_event_log(events, self.worker_id, context)
+                stack.callback(log.close)
+                monitor = open_monitor(device, poll_hz=self._config.timing.poll_hz)
+                if monitor is not None:
+                    stack.enter_context(monitor)
+                told = SelfReport(
+                    worker_id=self.worker_id,
+                    device=device,
+                    context=context or {},
+                    read=monitor.latest if monitor is not None else lambda: None,
+                )
+                stack.enter_context(
+                    self._logs.writing_to(
+                        log, tasks_in_hand=lambda: told.tasks_in_hand, told=told.note_error
+                    )
+                )
+                self._pipeline.use(plan, device, note=log.note, monitor=monitor)
+                own = kept / (run.run_id or plan.plan_hash) / device.device_id
+                pairs = KeptPairs(own, plan_hash=plan.plan_hash)
+                put_back = pairs.put_back(fs)  # before a ledger is rebuilt, which may adopt them
+                loop = _make_loop(
+                    fs=fs,
+                    home=home,
+                    plan=plan,
+                    pipeline=self._pipeline,
+                    holder=self._holder,
+                    device=device,
+                    device_entry=device_entry,
+                    config=self._config,
+                    observer=Fanout((log, tally, told, observe(start))),
+                    board=BoardWriter(
+                        told, worker_id=self.worker_id, clock_s=time.monotonic, heard=heard
+                    ),
+                    writer=stack.enter_context(ThreadPoolExecutor(1, "shard-writer")),
+                )
+                stack.callback(loop.close)
+                if put_back:
+                    pairs.commit(loop, put_back, TaskIndex(plan))
+                with _telling_the_end(told, control, loop), keeping(loop, pairs):
+                    try:
+                        _drive(loop, control, self._config, tally, self._started_s)
+                    except (DeviceLostError, NothingCompilesError):
+                        loop.finish()  # what has finished is kept
+                        raise
+                    loop.finish()
+            _tidy(fs, loop)
+            return loop.stop_reason, device
+
+    def close(self) -> None:
+        """End every child and give the device back."""
+        self._stack.close()
+
+    def __enter__(self) -> DeviceWorker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _make_loop(
+    *,
+    fs: Filesystem,
+    home: LedgerHome,
+    plan: Plan,
+    pipeline: DevicePipeline,
+    holder: Holder,
+    device: Device,
+    device_entry: ShardEntry,
+    config: CollectConfig,
+    observer: LoopObserver,
+    writer: Executor,
+    board: BoardWriter,
+) -> CollectLoop:
+    who = process_name(holder)
+    return CollectLoop(
+        fs=fs,
+        attach=lambda: attach_ledger(fs, home, plan, who=who),
+        plan=plan,
+        tasks=plan.tasks_of_class(device.device_class),
+        executor=pipeline,
+        holder=holder,
+        device_shards=[device_entry],
+        clock_s=boot_clock_s,  # as the ledger's: a suspended host must not think its leases fresh
+        new_stem=lambda epoch: f"e{epoch:06d}-{_slug(who)}-{secrets.token_hex(6)}",
+        store_config=config.store,
+        ledger_config=config.ledger,
+        observer=observer,
+        writer=writer,
+        board=board,
+        builds_again=lambda: _builds_again(fs, plan, pipeline, device.device_class),
+    )
+
+
+def _builds_again(fs: Filesystem, plan: Plan, pipeline: DevicePipeline, device_class: str) -> bool:
+    task = a_built_task(fs, plan, device_class)
+    return task is not None and pipeline.can_build(task)
+
+
+@contextlib.contextmanager
+def _telling_the_end(told: SelfReport, control: Control, loop: CollectLoop) -> Iterator[None]:
+    """Let the last report say how it ended."""
+    try:
+        yield
+    except BaseException as error:
+        told.ends(WorkerState.FAILED, str(error) or type(error).__name__)
+        raise
+    if control.drained:
+        told.ends(WorkerState.DRAINED, control.drained)
+    else:
+        told.ends(WorkerState.ENDED, loop.stop_reason.value)
+
+
+def _drive(
+    loop: CollectLoop, control: Control, config: CollectConfig, tally: Tally, started_s: float
+) -> None:
+    """Step the loop until it is over, passing on the reasons to stop early."""
+    limits = config.limits
+    aborted = False
+    control.is_collecting = True
+    while not loop.is_over:
+        if control.num_interrupts:
+            loop.request_stop(StopReason.INTERRUPTED)
+        if control.num_interrupts > 1 and not aborted:
+            loop.abort_tasks()
+            aborted = True
+        if limits.max_time_s is not None and time.monotonic() - started_s > limits.max_time_s:
+            loop.request_stop(StopReason.TIME_IS_UP)
+        if limits.max_failures is not None and tally.num_failed > limits.max_failures:
+            loop.request_stop(StopReason.TOO_MANY_FAILURES)
+        loop.step(_POLL_S)
+
+
+def _tidy(fs: Filesystem, loop: CollectLoop) -> None:
+    """Once the last collector is done: publish what dead ones left, sweep orphans, write the card."""
+    for _ in range(_TIDY_ATTEMPTS):  # `verify` and `status` hold the lock for a moment, too
+        with fs.lock(RUN_LOCK, exclusive=True, wait=False) as alone:
+            if alone:
+                # Where a lock does not reach other hosts, their leases tell of them: what they have written stays.
+                if loop.finish() and loop.num_leased() == 0:
+                    recorded = loop.recorded()
+                    if recorded is not None:
+                        sweep(fs, recorded=recorded)
+                update_card(fs)
+                return
+        time.sleep(_POLL_S)
+
+
+def _run_start(
+    fs: Filesystem,
+    plan: Plan,
+    device: Device,
+    skipped: tuple[tuple[str, str], ...],
+    *,
+    counts_rows: bool,
+) -> RunStart:
+    statuses: dict[str, int] = {}
+    num_done = 0
+    manifest = latest_manifest(fs)
+    if manifest is not None:
+        statuses = open_dataset(fs).status_counts() if counts_rows else {}
+        num_done = manifest.num_tasks
+    return RunStart(
+        plan=plan, device=device, statuses=statuses, num_tasks_done=num_done, skipped=skipped
+    )
+
+
+def _slug(text: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in text)

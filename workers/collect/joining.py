@@ -1,0 +1,142 @@
+"""How a collector joins a dataset folder: its plan, ``run.json``, the device's record and the ledger.
+
+Owns what is made once by whoever comes first and taken over by all who come later. The order of a whole run:
+``collect.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from llmperf_common.ledger.attach import LedgerHome, attach
+from llmperf_common.ledger.protocol import Ledger
+from llmperf_common.records import Device
+from llmperf_common.schemas import TABLES
+from llmperf_common.store.files.filesystem import Filesystem, StoreLostError
+from llmperf_common.store.files.probe import probe
+from llmperf_common.store.manifests.epochs import EPOCHS_FOLDER
+from llmperf_common.store.manifests.manifest import ShardEntry
+from llmperf_common.store.manifests.run import (
+    RUN_FILE,
+    ForeignRunError,
+    RunRecord,
+    create_or_join_run,
+    read_run,
+)
+from llmperf_common.store.tables.shard import ShardError, decode, device_from_table, encode_device
+from llmperf_common.store.upkeep.sweep import TRASH_FOLDER
+from workers.config import CollectConfig
+from workers.corpus.read import Corpus
+from workers.device.device_class import device_class_of
+from workers.device.nvidia.nvml import NvmlAbsent, open_gpu_of
+from workers.execution.pipeline import DevicePipeline
+from workers.plan.plan import Plan
+from workers.plan.task_index import TaskIndex
+
+
+def join_plan(
+    fs: Filesystem, corpus: Corpus, config: CollectConfig, found: Sequence[Device]
+) -> Plan:
+    """Return the folder's plan, made now if it has none: a task for each kernel on each class of ``found``.
+
+    The facts of the device classes come from ``run.json`` where it has them all: what a driver reports of its
+    memory changes between two starts, a plan must not. A run of several classes is joined with any of them.
+
+    Raises:
+        StoreError: The folder cannot be used, or its store cannot create a name only once.
+    """
+    wanted = {device.device_class: device_class_of(device) for device in reversed(found)}
+    if read_run(fs) is None:
+        _refuse_foreign_folders(fs)
+    probe(fs)
+    while True:
+        recorded = read_run(fs)
+        if recorded is None:
+            _refuse_foreign_folders(fs)
+        classes = recorded.device_classes if recorded else ()
+        is_ours = wanted.keys() <= {one.name for one in classes}
+        plan = Plan(
+            kernels=corpus.kernels,
+            corpus_sha256=corpus.sha256,
+            device_classes=classes if is_ours else tuple(wanted[name] for name in sorted(wanted)),
+            plan_config=config.plan,
+            timing_config=config.timing,
+        )
+        try:
+            create_or_join_run(fs, _run_record(plan, config))
+        except ForeignRunError:
+            if recorded is None and read_run(fs) is not None:
+                continue  # another collector made it a moment ago: join with its facts
+            raise
+        return plan
+
+
+def _refuse_foreign_folders(fs: Filesystem) -> None:
+    """A dataset is not mixed into somebody's tree; its own folders may be there from a colleague's start."""
+    own = {*TABLES, EPOCHS_FOLDER, TRASH_FOLDER, "ledger", "events"}
+    foreign = [name for name in fs.folders() if name not in own and not name.startswith(".")]
+    if foreign:
+        raise ForeignRunError(
+            f"{fs.describe()} has no run.json but other folders ({', '.join(foreign[:3])}): "
+            "choose an empty or new folder for --out"
+        )
+
+
+def _run_record(plan: Plan, config: CollectConfig) -> RunRecord:
+    return RunRecord(
+        plan_hash=plan.plan_hash,
+        corpus_sha256=plan.corpus_sha256,
+        config_hash=config.content_hash(),
+        config=config.model_dump(mode="json"),
+        device_classes=plan.device_classes,
+        num_tasks=plan.num_tasks,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        run_id=secrets.token_hex(10),
+    )
+
+
+def pin_run(fs: Filesystem, plan: Plan) -> RunRecord:
+    """From here on the dataset must stay this folder, of this plan, and is never made anew."""
+    fs.pin(RUN_FILE)
+    run = read_run(fs)
+    if run is None or run.plan_hash != plan.plan_hash:
+        raise StoreLostError(
+            f"{fs.describe(RUN_FILE)} has become another run's while this one was starting: run the same command again"
+        )
+    return run
+
+
+def device_of_run(
+    fs: Filesystem, found: Device, plan: Plan, pipeline: DevicePipeline
+) -> tuple[Device, ShardEntry]:
+    """Return the device as the dataset records it, measuring its peaks the first time."""
+    name = f"devices/{found.device_id}.parquet"
+    try:
+        data = fs.read_bytes(name)
+    except FileNotFoundError:
+        measured = with_limits(pipeline.open_device(measure_peaks=True))
+        fs.put_if_absent(name, encode_device(measured, plan_hash=plan.plan_hash).data)
+        data = fs.read_bytes(name)  # another collector may have been first: its record counts
+    table, footer = decode(data, name)
+    if footer.plan_hash != plan.plan_hash:
+        raise ShardError(f"{fs.describe(name)} belongs to another plan")
+    device = device_from_table(table)
+    return device, ShardEntry.of(name, data, rows=1, tasks=0)
+
+
+def with_limits(device: Device) -> Device:
+    """Return the record with what NVML alone tells; as it is for other devices and without NVML."""
+    gpu = open_gpu_of(device)
+    if gpu is None or isinstance(gpu, NvmlAbsent):
+        return device
+    with gpu:
+        return dataclasses.replace(device, power_limit_w=gpu.limits().power_limit_w)
+
+
+def attach_ledger(fs: Filesystem, home: LedgerHome, plan: Plan, *, who: str) -> Ledger:
+    """Return the dataset's ledger, rebuilt from the shards where it must be."""
+    index = TaskIndex(plan)  # a large plan's is large: it goes with this call
+    return attach(fs, home, plan_hash=plan.plan_hash, index_of=index.index_of, who=who)

@@ -1,0 +1,381 @@
+"""The loop: claim, run, write, commit, publish. The only one, on one machine or many.
+
+Owns the order in which results become durable. Everything it touches is an argument (ledger, store, executor,
+clock, names), so the simulator drives this very code through crashes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+
+from llmperf_common.ledger.agreement import absent_shards
+from llmperf_common.ledger.protocol import (
+    CommitOutcome,
+    Committed,
+    Holder,
+    Lease,
+    Ledger,
+    LedgerAwayError,
+    LedgerLostError,
+    Refused,
+)
+from llmperf_common.store.files.filesystem import Filesystem, StoreError
+from llmperf_common.store.manifests.manifest import ShardEntry
+from llmperf_common.store.tables.shard import Encoder, encode_results
+from workers.collect.backoff import Backoff
+from workers.collect.loop_interfaces import Board, LoopObserver, StopReason, TaskSource
+from workers.collect.outbox import Outbox
+from workers.collect.publishing import Publisher
+from workers.config import LedgerConfig, StoreConfig
+from workers.execution.doubtful_builds import DoubtfulBuilds
+from workers.execution.executor import FinishedTask, TaskExecutor
+
+_logger = logging.getLogger(__name__)
+
+_AWAY_POLL_S = 0.1
+_CLAIM_SHARE = 8
+"""New tasks are asked for when an eighth of what an executor can hold has finished: one call for each task was most of
+what the ledger cost an actor, and the others wait in its queue."""
+_IDLE_CLAIM_INTERVAL_S = 1.0
+"""How often to ask again for tasks that others hold: their holders may die."""
+
+
+class CollectLoop:
+    """Drives one executor through its share of a plan.
+
+    Args:
+        fs: the dataset folder.
+        attach: opens the ledger (and rebuilds it if it is gone).
+        plan: where tasks come from.
+        tasks: the indices this worker may take (those of its device class).
+        executor: runs them.
+        holder: this process.
+        device_shards: committed with every batch, so that no sample lacks its device.
+        clock_s: monotonic seconds.
+        new_stem: unique shard names, given the epoch.
+        observer: told what happens.
+        writer: encodes and writes shards beside the loop: the device must not wait for a disk.
+        encode: ``encode_results``, or one that remembers.
+        sleep: seconds, while a ledger is away and nothing runs.
+        board: tells the ledger how this worker stands.
+        builds_again: for ``DoubtfulBuilds``.
+    """
+
+    def __init__(
+        self,
+        *,
+        fs: Filesystem,
+        attach: Callable[[], Ledger],
+        plan: TaskSource,
+        tasks: range,
+        executor: TaskExecutor,
+        holder: Holder,
+        device_shards: Sequence[ShardEntry],
+        clock_s: Callable[[], float],
+        new_stem: Callable[[int], str],
+        store_config: StoreConfig,
+        ledger_config: LedgerConfig,
+        observer: LoopObserver,
+        writer: Executor,
+        encode: Encoder = encode_results,
+        sleep: Callable[[float], None] = time.sleep,
+        board: Board | None = None,
+        builds_again: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._fs = fs
+        self._attach = attach
+        self._plan = plan
+        self._tasks = tasks
+        self._executor = executor
+        self._holder = holder
+        self._device_shards = tuple(device_shards)
+        self._clock_s = clock_s
+        self._lease = ledger_config
+        self._observer = observer
+        self._sleep = sleep
+        self._board = board
+        self._doubtful = DoubtfulBuilds(builds_again)
+        self._ledger = attach()
+        self._is_attached = True
+        self._backoff = Backoff()
+        self._outbox = Outbox(
+            fs=fs,
+            plan_hash=plan.plan_hash,
+            config=store_config,
+            encode=encode,
+            writer=writer,
+            new_stem=new_stem,
+            clock_s=clock_s,
+        )
+        self._publisher = Publisher(
+            fs=fs,
+            plan_hash=plan.plan_hash,
+            holder=holder,
+            interval_s=store_config.publish_interval_s,
+            clock_s=clock_s,
+            published=observer.published,
+        )
+        self._renewed_s = clock_s()
+        self._claim_after_s = 0.0
+        self._stop: StopReason | None = None
+        self._is_aborted = False
+        self._all_done = False
+
+    @property
+    def stop_reason(self) -> StopReason:
+        """Why it ended (``COMPLETE`` unless it was asked to stop)."""
+        return self._stop or StopReason.COMPLETE
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do, or to finish after a stop."""
+        idle = not self._executor.leases() and self._outbox.is_empty
+        is_decided = not self._doubtful or self._stop is StopReason.INTERRUPTED
+        return idle and is_decided and (self._all_done or self._stop is not None)
+
+    def request_stop(self, reason: StopReason) -> None:
+        """Finish the task in hand, commit, give the other leases back."""
+        self._stop = self._stop or reason
+
+    def abort_tasks(self) -> None:
+        """Drop even the task in hand (a second Ctrl-C); what has finished is still committed."""
+        dropped = self._executor.leases()
+        self._executor.abandon([lease.task for lease in dropped])
+        self._is_aborted = True
+        self._guarded(lambda: self._ledger.release(dropped))
+
+    def step(self, timeout_s: float) -> None:
+        """Do what is due: renew, claim, run for about ``timeout_s``, commit, publish."""
+        was_away = self._backoff.is_waiting(now_s=self._clock_s())
+        if was_away and not self._is_attached:  # what was in hand went with the lost ledger
+            self._sleep(min(timeout_s, _AWAY_POLL_S))
+            return
+        is_there = self._guarded(lambda: self._step(timeout_s)) and not was_away
+        if is_there and self._board is not None:
+            self._board.tell(self._ledger)
+
+    def finish(self) -> bool:
+        """Commit and publish everything this worker and its dead colleagues have left; say whether that was done.
+
+        Without that nothing may be swept: what a dead colleague has committed may not be published yet. Not done only after
+        ``abort_tasks``, where the ledger does not answer: whoever wants to go at once does not wait for it.
+        """
+        while not self._outbox.is_empty:
+            self._await_ledger()
+            if not self._guarded(lambda: self._commit(wait=True)) and self._is_aborted:
+                return False  # its shards are adopted by a rebuild, or its tasks done again
+        # Where the ledger was lost and another collector had rebuilt it, the rebuilt one may hold commits of
+        # its own that a dead colleague has not published; a sweep that follows would remove them.
+        while not self._guarded(self.publish_all):
+            if self._is_aborted:
+                return False
+            self._await_ledger()
+        return True
+
+    def num_leased(self) -> int:
+        """Return how many tasks of this device class anybody holds now; 1 where the ledger does not answer."""
+        found: list[int] = []
+        self._guarded(lambda: found.append(self._ledger.counts(self._tasks).leased))
+        return found[0] if found else 1
+
+    def publish_all(self) -> None:
+        """Publish every committed shard, whoever committed it."""
+        self._publisher.publish_all(self._ledger)
+
+    @property
+    def in_hand(self) -> list[FinishedTask]:
+        """What has finished and is not committed."""
+        return [*self._outbox.items, *self._doubtful.items]
+
+    def commit_kept(self, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> bool | None:
+        """Commit a pair that an earlier process has written; say whether its tokens are still current, None without an answer."""
+        answers: list[CommitOutcome] = []
+        self._guarded(
+            lambda: answers.append(
+                self._ledger.commit(shards=[*shards, *self._device_shards], leases=leases)
+            )
+        )
+        return isinstance(answers[0], Committed) if answers else None
+
+    def recorded(self) -> frozenset[str] | None:
+        """Return the shards that the ledger has ever recorded, which no sweep may touch; None where it does not answer."""
+        found: list[str] = []
+        is_there = self._guarded(lambda: found.extend(one.name for one in self._ledger.shards()))
+        return frozenset(found) if is_there else None
+
+    def close(self) -> None:
+        """Give back what is still leased, as far as that is possible, and close the ledger."""
+        if not self._is_attached:
+            return  # what was leased from it went with it, and it is closed
+        with contextlib.suppress(LedgerLostError, LedgerAwayError, StoreError):
+            self._ledger.release(self._held())
+            if self._board is not None:
+                self._board.tell(self._ledger, is_last=True)
+        self._ledger.close()
+
+    def _guarded(self, action: Callable[[], None]) -> bool:
+        """Run ``action`` and say whether all of it was done.
+
+        When the ledger is lost, what was leased from it is dropped, and it is attached again. When it is away everything is kept:
+        nobody else can have been given what we hold without its server telling so later.
+        """
+        try:
+            if not self._is_attached:
+                self._attach_again()
+            was_left_alone = self._backoff.is_waiting(now_s=self._clock_s())
+            action()
+            if not was_left_alone:  # else it was not asked, and may still be away
+                self._backoff.succeeded()
+            return True
+        except LedgerAwayError as error:
+            self._note_away(error)
+            return False
+        except LedgerLostError as error:
+            self._fs.check_place()  # with its folder a ledger is gone, too: nothing is dropped, nothing begun anew
+            dropped = [lease.task for lease in self._held()]
+            self._observer.lost(dropped, str(error))
+            self._executor.abandon([lease.task for lease in self._executor.leases()])
+            self._outbox.clear()
+            self._doubtful.forget(dropped)
+            self._ledger.close()
+            self._is_attached = False
+            try:
+                self._attach_again()
+            except LedgerAwayError as away:
+                self._note_away(away)
+            return False
+
+    def _attach_again(self) -> None:
+        self._ledger = self._attach()
+        self._is_attached = True
+        self._renewed_s = self._clock_s()
+        self._claim_after_s = 0.0
+        self._all_done = False
+
+    def _note_away(self, error: LedgerAwayError) -> None:
+        now_s = self._clock_s()
+        away_s = self._backoff.away_s(now_s=now_s)
+        if away_s > self._lease.away_limit_s:
+            raise error
+        wait_s = self._backoff.failed(now_s=now_s)
+        _logger.warning("%s; asking again in %g s", error, wait_s)
+
+    def _await_ledger(self) -> None:
+        while self._backoff.is_waiting(now_s=self._clock_s()):
+            self._sleep(_AWAY_POLL_S)
+
+    def _step(self, timeout_s: float) -> None:
+        if self._backoff.is_waiting(now_s=self._clock_s()):
+            if self._stop is not None:
+                self._executor.abandon_waiting()  # their leases end by themselves
+            self._take_results(timeout_s)
+            if self._outbox.is_due(more_to_come=bool(self._executor.leases())):
+                self._outbox.begin_writing(self._ledger.epoch)
+            return
+        self._renew()
+        if self._stop is None:
+            self._claim()
+        else:
+            waiting = self._executor.abandon_waiting()
+            if waiting:
+                self._ledger.release(waiting)
+        self._take_results(timeout_s)
+        self._settle_doubtful()
+        if self._outbox.is_due(more_to_come=bool(self._executor.leases())):
+            self._commit(wait=False)
+        self._publisher.publish_if_due(self._ledger)
+
+    def _take_results(self, timeout_s: float) -> None:
+        items = list(self._executor.poll(timeout_s))
+        for item in self._doubtful.sift(items):
+            self._outbox.add(item)
+        # After all are kept: an observer that raises must not cost a lease its release.
+        for item in items:
+            self._observer.finished(item.lease, item.result)
+
+    def _settle_doubtful(self) -> None:
+        """Decide about tasks held back once nothing else is left that might show that kernels can be built here."""
+        is_last = not self._executor.leases() and (
+            self._stop is not None or self._clock_s() < self._claim_after_s
+        )
+        if self._stop is not StopReason.INTERRUPTED and (is_last or self._doubtful.is_full):
+            for item in self._doubtful.settle():
+                self._outbox.add(item)
+
+    def _held(self) -> list[Lease]:
+        return self._executor.leases() + self._outbox.leases + self._doubtful.leases
+
+    def _renew(self) -> None:
+        now_s = self._clock_s()
+        if now_s - self._renewed_s < self._lease.lease_ttl_s / 4:
+            return
+        held = self._held()
+        if not held:
+            self._renewed_s = now_s
+            return
+        kept = {lease.token for lease in self._ledger.renew(held, ttl_s=self._lease.lease_ttl_s)}
+        self._renewed_s = now_s
+        unwritten = self._executor.leases() + self._doubtful.leases
+        lost = [lease.task for lease in unwritten if lease.token not in kept]
+        if lost:
+            self._executor.abandon(lost)
+            self._doubtful.forget(lost)
+            self._observer.lost(lost, "the lease ran out and another worker took the task")
+
+    def _claim(self) -> None:
+        wanted = self._executor.num_wanted()
+        now_s = self._clock_s()
+        is_few = wanted * _CLAIM_SHARE < wanted + len(self._executor.leases())
+        if wanted == 0 or is_few or now_s < self._claim_after_s:
+            return
+        leases = self._ledger.claim(
+            holder=self._holder, tasks=self._tasks, limit=wanted, ttl_s=self._lease.lease_ttl_s
+        )
+        self._drop_superseded(leases)
+        claimed = [(self._plan.task(lease.task), lease) for lease in leases]
+        for task, lease in claimed:
+            self._executor.submit(task, lease)
+        for task, lease in claimed:
+            self._observer.claimed(task, lease)
+        if len(leases) < wanted:
+            self._claim_after_s = now_s + _IDLE_CLAIM_INTERVAL_S
+            counts = self._ledger.counts(self._tasks)
+            self._all_done = counts.done == counts.total
+
+    def _drop_superseded(self, leases: Sequence[Lease]) -> None:
+        """Forget work whose lease had run out unseen (a suspended host, say) and that we were given anew."""
+        again = {lease.task for lease in leases} & {lease.task for lease in self._held()}
+        if again:
+            self._executor.abandon(again)
+            self._outbox.forget_waiting(again)
+            self._doubtful.forget(again)
+            self._observer.lost(sorted(again), "the lease ran out and was granted to us again")
+
+    def _commit(self, *, wait: bool) -> None:
+        """Write the waiting results as one pair of shards and record them, or what of them is still ours.
+
+        Without ``wait`` it returns while they are being written; the next call goes on.
+        """
+        batch = self._outbox.written(self._ledger.epoch, wait=wait)
+        if batch is None:
+            return
+        # At the last moment: shards that another place has swallowed, or somebody removed, must not be committed.
+        if absent_shards(self._fs, batch.shards):
+            self._outbox.write_again()
+            return
+        outcome = self._ledger.commit(
+            shards=[*batch.shards, *self._device_shards], leases=batch.leases
+        )
+        if isinstance(outcome, Refused):
+            self._observer.refused(batch.stem, outcome.stale_tasks)
+            self._outbox.keep_others(outcome.stale_tasks, self._ledger.epoch)
+            return
+        assert isinstance(outcome, Committed), outcome
+        self._outbox.settle()
+        self._observer.committed(
+            batch.stem, [item.result for item in batch.items], self._ledger.epoch
+        )

@@ -1,0 +1,70 @@
+"""What the loop talks to beside its ledger, its store and its executor, and why it may end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Protocol
+
+from llmperf_common.ledger.protocol import Lease, Ledger
+from llmperf_common.records import TaskResult
+from llmperf_common.store.manifests.manifest import Manifest
+from workers.plan.plan import Task
+
+
+class StopReason(StrEnum):
+    """Why the loop ended."""
+
+    COMPLETE = "complete"
+    INTERRUPTED = "interrupted"
+    TIME_IS_UP = "time_is_up"
+    TOO_MANY_FAILURES = "too_many_failures"
+
+
+class LoopObserver(Protocol):
+    """Is told what happens; decides nothing."""
+
+    def claimed(self, task: Task, lease: Lease) -> None:
+        """A task was leased."""
+        ...
+
+    def finished(self, lease: Lease, result: TaskResult) -> None:
+        """A task has its result, not yet durable."""
+        ...
+
+    def committed(self, stem: str, results: Sequence[TaskResult], epoch: int) -> None:
+        """Results are durable."""
+        ...
+
+    def refused(self, stem: str, stale_tasks: Sequence[int]) -> None:
+        """A shard was refused: these tasks had gone to another holder."""
+        ...
+
+    def published(self, manifest: Manifest) -> None:
+        """A manifest lists everything committed so far."""
+        ...
+
+    def lost(self, tasks: Sequence[int], why: str) -> None:
+        """Leases were lost and their work dropped."""
+        ...
+
+
+class Board(Protocol):
+    """Tells a ledger now and then how this worker stands; never raises."""
+
+    def tell(self, ledger: Ledger, *, is_last: bool = False) -> None:
+        """Report if it is time to; ``is_last``: in any case."""
+        ...
+
+
+class TaskSource(Protocol):
+    """The plan, as far as the loop needs it."""
+
+    @property
+    def plan_hash(self) -> str:
+        """Identity of the plan."""
+        ...
+
+    def task(self, index: int) -> Task:
+        """The task at an index."""
+        ...

@@ -1,0 +1,133 @@
+"""Publishing: manifests list what the ledger has committed, whoever committed it; one worker at a time does it.
+
+Owns when it is done. That two publishers at once do no harm is ``llmperf_common/store/manifests/manifest.py``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from llmperf_common.ledger.agreement import (
+    absent_shards,
+    compare,
+    lists_all_of,
+    not_listed,
+    unknown_shards,
+)
+from llmperf_common.ledger.protocol import Holder, Ledger, LedgerLostError
+from llmperf_common.store.files.filesystem import Filesystem, StoreError
+from llmperf_common.store.manifests.manifest import (
+    Manifest,
+    ShardEntry,
+    StaleEpoch,
+    publish,
+)
+
+
+class Publisher:
+    """One worker's part in publishing.
+
+    Args:
+        fs: the dataset folder.
+        plan_hash: identity of the plan.
+        holder: this process.
+        interval_s: between two elections.
+        clock_s: monotonic seconds.
+        published: is told each new manifest.
+    """
+
+    def __init__(
+        self,
+        *,
+        fs: Filesystem,
+        plan_hash: str,
+        holder: Holder,
+        interval_s: float,
+        clock_s: Callable[[], float],
+        published: Callable[[Manifest], None],
+    ) -> None:
+        self._fs = fs
+        self._plan_hash = plan_hash
+        self._holder = holder
+        self._interval_s = interval_s
+        self._clock_s = clock_s
+        self._published = published
+        self._due_s = 0.0
+        self._took_s = 0.0
+        self._ledger: Ledger | None = None
+        """Whose shards have been compared with the manifests as a whole."""
+        self._last: Manifest | None = None
+        """The last that this worker has published, whose shards that ledger has all recorded. While it is kept, its
+        segments are neither read nor compared again."""
+
+    def publish_if_due(self, ledger: Ledger) -> None:
+        """Publish what is new, if it is time to and this worker is the one that does it. Raises LedgerLostError."""
+        now_s = self._clock_s()
+        if now_s < self._due_s:
+            return
+        self._due_s = now_s + self._interval_s
+        # Twice the interval: a publisher that pauses loses the office, one at work keeps it.
+        ttl_s = 2 * max(self._interval_s, self._took_s)
+        if not ledger.elect_publisher(holder=self._holder, ttl_s=ttl_s):
+            return
+        entries = ledger.unpublished()
+        if entries:
+            self._publish(ledger, entries)
+
+    def publish_all(self, ledger: Ledger) -> None:
+        """Publish every committed shard, with or without the office; also what manifests have listed that are gone.
+
+        Raises:
+            LedgerLostError: It is lost, or was rolled back.
+            StoreError: The dataset is not there, or a file of it.
+        """
+        self._ledger = None
+        self._publish(ledger, ())
+
+    def _publish(self, ledger: Ledger, entries: Sequence[ShardEntry]) -> None:
+        began_s = self._clock_s()
+        if self._ledger is not ledger:
+            entries = compare(ledger, self._fs).unlisted
+        self._check_present(entries)
+        result = publish(
+            self._fs,
+            entries,
+            plan_hash=self._plan_hash,
+            epoch=ledger.epoch,
+            admit=partial(self._admit, ledger),
+        )
+        if isinstance(result, StaleEpoch):
+            raise LedgerLostError(f"epoch {result.current_epoch} has taken over")
+        self._fs.check_place()  # what was written elsewhere is not published
+        self._ledger, self._last = ledger, result
+        if entries:
+            ledger.mark_published([entry.name for entry in entries])
+        self._took_s = self._clock_s() - began_s
+        self._published(result)
+
+    def _admit(self, ledger: Ledger, base: Manifest) -> Sequence[ShardEntry]:
+        """Refuse to go on from a manifest that lists what the ledger does not know; return what it has lost.
+
+        A ledger that was rolled back gives finished tasks out again: to publish from it would double them.
+        """
+        last = self._last if self._ledger is ledger else None
+        unknown = unknown_shards(ledger, base, checked=last)
+        if unknown:
+            raise LedgerLostError(f"it was rolled back: the manifest lists {unknown[0]}")
+        if last is None or lists_all_of(base, last):
+            return ()
+        lost = not_listed(ledger.shards(), base)  # a manifest was removed that had listed them
+        self._check_present(lost)
+        return lost
+
+    def _check_present(self, entries: Sequence[ShardEntry]) -> None:
+        absent = absent_shards(self._fs, entries)
+        devices = [entry for entry in absent if not entry.tasks]
+        if devices:
+            raise StoreError(
+                f"{self._fs.describe(devices[0].name)} is gone or cut short: restore it from a backup, or start a new dataset folder"
+            )
+        if absent:
+            where = self._fs.describe(absent[0].name)
+            raise LedgerLostError(f"{where} was committed and is gone: its tasks are done again")

@@ -1,0 +1,1 @@
+"""Reading kernels from files, folders, archives, git repositories and Parquet."""

@@ -1,0 +1,164 @@
+"""Streams that stop a compressed file from unfolding without end.
+
+Owns the bounds on decompression: total bytes, ratio, a tar header's length, memory of the xz decoder. Which files
+are read: ``corpus/archives.py``.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+from typing import IO, Any, Protocol
+
+MAX_UNPACKED_BYTES = 4 * 2**30
+MAX_RATIO = 300
+"""Sources shrink to a tenth; near duplicates to a fiftieth. A bomb reaches a thousand and more."""
+RATIO_FREE_BYTES = 32 * 2**20
+"""Up to so much is harmless at any ratio: padding, a few empty files."""
+MAX_HEADER_BYTES = 2**20
+"""Of one tar member: names and extended headers, which a reader must hold."""
+MAX_XZ_MEMORY_BYTES = 256 * 2**20
+"""`xz -9` needs 65 MiB; a header may ask for 4 GiB."""
+_READ_BYTES = 1 << 16
+
+
+class Readable(Protocol):
+    """What has ``read``."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to ``size`` next bytes."""
+
+
+class StreamLimitError(Exception):
+    """An archive goes over a limit; the message says which."""
+
+
+class UnpackedBytes:
+    """Counts what one archive unfolds to, over all its members.
+
+    Args:
+        num_compressed: bytes of the archive's file, for the ratio.
+    """
+
+    def __init__(self, num_compressed: int) -> None:
+        ratio_bytes = max(RATIO_FREE_BYTES, MAX_RATIO * num_compressed)
+        self._most = min(MAX_UNPACKED_BYTES, ratio_bytes)
+        self._num_bytes = 0
+
+    def count(self, num_bytes: int) -> None:
+        """Count some more.
+
+        Raises:
+            StreamLimitError: It is too much.
+        """
+        self._num_bytes += num_bytes
+        if self._num_bytes > self._most:
+            raise StreamLimitError(
+                f"it unfolds to more than {self._most} bytes, as a decompression bomb does"
+            )
+
+
+class BoundedStream:
+    """A readable stream that raises StreamLimitError instead of going on for ever."""
+
+    def __init__(self, inner: Readable, unpacked: UnpackedBytes) -> None:
+        self._inner = inner
+        self._unpacked = unpacked
+
+    def read(self, size: int) -> bytes:
+        """Return up to ``size`` next bytes.
+
+        Raises:
+            StreamLimitError: A limit is passed.
+        """
+        piece = self._inner.read(size)
+        self._unpacked.count(len(piece))
+        return piece
+
+
+class TarBytes(BoundedStream):
+    """The bytes of a tar file, whose reader takes any size that a header claims for true."""
+
+    def __init__(self, inner: Readable, unpacked: UnpackedBytes) -> None:
+        super().__init__(inner, unpacked)
+        self._num_read = 0
+        self._header_at: int | None = None
+
+    def expect_header(self, position: int) -> None:
+        """Say that a member's header is read next, after the content before it."""
+        self._header_at = position
+
+    def expect_content(self) -> None:
+        """Say that the content of a member is read next."""
+        self._header_at = None
+
+    def read(self, size: int) -> bytes:
+        """Return up to ``size`` next bytes.
+
+        Raises:
+            StreamLimitError: A limit is passed, a header's too.
+            EOFError: The file ends before a member does; the reader would go on reading nothing.
+        """
+        piece = super().read(size)
+        self._num_read += len(piece)
+        if self._header_at is not None:
+            if not piece and self._num_read < self._header_at:
+                raise EOFError("the file ends in the middle of a member")
+            if self._num_read > self._header_at + MAX_HEADER_BYTES + 2 * _READ_BYTES:
+                raise StreamLimitError("a member's header is longer than any path needs")
+        return piece
+
+
+class XzStream(io.RawIOBase):
+    """A readable xz file whose decoder may not take more than ``MAX_XZ_MEMORY_BYTES``."""
+
+    def __init__(self, inner: IO[bytes]) -> None:
+        super().__init__()
+        self._inner = inner
+        self._decoder = self._new_decoder()
+        self._at_end = False
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill ``buffer``; 0 at the end.
+
+        Raises:
+            EOFError: The file ends in the middle.
+        """
+        while not self._at_end:
+            piece = b""
+            if self._decoder.eof:
+                self._next_stream()
+                continue
+            if self._decoder.needs_input:
+                piece = self._inner.read(_READ_BYTES)
+                if not piece:
+                    raise EOFError("the file ends in the middle of its xz stream")
+            found = self._decoder.decompress(piece, max_length=len(buffer))
+            if found:
+                buffer[: len(found)] = found
+                return len(found)
+        return 0
+
+    def _next_stream(self) -> None:
+        # xz files may be concatenated, with zero padding between them.
+        rest = self._decoder.unused_data.lstrip(b"\0")
+        while not rest:
+            piece = self._inner.read(_READ_BYTES)
+            if not piece:
+                self._at_end = True
+                return
+            rest = piece.lstrip(b"\0")
+        self._decoder = self._new_decoder()
+        self._pending(rest)
+
+    def _pending(self, rest: bytes) -> None:
+        # The decoder keeps what it was given; nothing is decoded yet.
+        self._decoder.decompress(rest, max_length=0)
+
+    @staticmethod
+    def _new_decoder() -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MAX_XZ_MEMORY_BYTES)

@@ -1,0 +1,98 @@
+"""Read the members of a zip archive, however hostile it is.
+
+Owns the door to ``zipfile``, which believes an archive's directory: how many entries there are, and that no two share
+their bytes. Limits: ``archive_streams.py``; which members are read: ``archive_files.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import IO
+
+from workers.corpus.archive_files import ArchiveFiles
+from workers.corpus.archive_streams import BoundedStream, StreamLimitError, UnpackedBytes
+from workers.corpus.files import LINK, MAX_MEMBERS
+
+MAX_DIRECTORY_BYTES = 64 * 2**20
+"""Of the list of entries, which is read at once: 200,000 entries with long paths take half."""
+_ENTRY_MAGIC = b"PK\x01\x02"
+_LOCAL_HEADER_BYTES = 30
+_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+_ENCRYPTED = 0x1
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError)
+
+
+class _DirectoryReader(io.BufferedReader):
+    """Refuses the read of a directory that is too large, before ``zipfile`` makes an object of each entry."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        super().__init__(raw)  # type: ignore[arg-type]
+        self.is_open = False
+
+    def read(self, size: int | None = -1) -> bytes:
+        most = MAX_DIRECTORY_BYTES
+        wanted = most + 1 if size is None or size < 0 else size
+        if not self.is_open and wanted > most + 1:
+            raise StreamLimitError(f"its list of members has more than {most} bytes")
+        piece = super().read(wanted)
+        if not self.is_open and piece.count(_ENTRY_MAGIC) > MAX_MEMBERS:
+            raise StreamLimitError(f"it has more than {MAX_MEMBERS} members")
+        return piece
+
+
+def read_zip(raw: IO[bytes], num_bytes: int, found: ArchiveFiles) -> None:
+    """Read a zip archive into ``found``.
+
+    Args:
+        raw: the file, at its beginning.
+        num_bytes: of the file.
+        found: takes the members.
+
+    Raises:
+        StreamLimitError: It goes over a limit, or is made to unfold without end.
+        zipfile.BadZipFile: As any exception of ``zipfile``: it is damaged.
+    """
+    with _DirectoryReader(raw) as reader, zipfile.ZipFile(reader) as archive:
+        reader.is_open = True
+        _check_apart(archive)
+        unpacked = UnpackedBytes(num_bytes)
+        for member in _files(archive.infolist()):
+            if not found.wants(member.filename, _obstacle(member)):
+                continue
+            try:
+                with contextlib.closing(archive.open(member)) as content:
+                    found.add(member.filename, BoundedStream(content, unpacked).read)
+            except _DAMAGE as error:
+                found.skip(member.filename, f"damaged: {error or type(error).__name__}")
+
+
+def _files(members: Iterable[zipfile.ZipInfo]) -> Iterator[zipfile.ZipInfo]:
+    # Not ZipInfo.is_dir: that fails for an entry without a name, of which nothing is wanted.
+    return (one for one in members if one.filename and not one.filename.endswith(("/", "\\")))
+
+
+def _check_apart(archive: zipfile.ZipFile) -> None:
+    """Refuse entries that share bytes: so a few of them unfold to any number of files."""
+    places = sorted(
+        (one.header_offset, one.header_offset + _LOCAL_HEADER_BYTES + one.compress_size)
+        for one in archive.infolist()
+    )
+    if any(end > begin for (_, end), (begin, _) in pairwise(places)):
+        raise StreamLimitError("members of it share their bytes, as in a decompression bomb")
+
+
+def _obstacle(member: zipfile.ZipInfo) -> str:
+    mode = member.external_attr >> 16
+    if stat.S_ISLNK(mode):
+        return LINK
+    if mode and stat.S_IFMT(mode) and not stat.S_ISREG(mode):
+        return "a special file"
+    if member.flag_bits & _ENCRYPTED:
+        return "encrypted"
+    return "" if member.compress_type in _METHODS else "compressed by a method not read here"

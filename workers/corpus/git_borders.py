@@ -1,0 +1,126 @@
+"""What of a git directory leads elsewhere: looked at before git is started on it.
+
+Owns the borders. A repository can name another one as its own (``commondir``), borrow objects (``alternates``), and link
+its parts: then the commit that is read, and published as a corpus, is not the one that was handed over.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+from llmperf_common.files.plain_files import UnfitFileError, read_plain
+from workers.corpus.files import CorpusError
+
+_MAX_BYTES = 2**20
+_MAX_REFS = 200_000
+_PARTS = (
+    "HEAD",
+    "config",
+    "config.worktree",
+    "commondir",
+    "packed-refs",
+    "shallow",
+    "objects",
+    "refs",
+)
+_OBJECT_PARTS = ("info", "pack", "info/alternates", "info/commit-graph", "pack/multi-pack-index")
+_BORROWS = ("info/alternates", "info/http-alternates")
+_WORKTREE = re.compile(rb"^\s*worktree\s*=\s*([^\n\0]+)", re.IGNORECASE | re.MULTILINE)
+_INCLUDE = re.compile(rb"^\s*\[\s*include", re.IGNORECASE | re.MULTILINE)
+
+
+def check_borders(source: Path) -> None:
+    """Assert that nothing of a git directory leads out of it, and that git waits for nothing in it.
+
+    Raises:
+        CorpusError: Something does.
+    """
+    folder = Path(os.path.realpath(source))
+    common = _common_of(folder, source)
+    for inside in dict.fromkeys((folder, common)):
+        for part in (*_PARTS, *(f"objects/{one}" for one in _OBJECT_PARTS)):
+            _check_part(inside / part, inside, source)
+        config = inside / "config"
+        if config.exists() and _INCLUDE.search(_content(config, source)):
+            raise CorpusError(
+                f"{source}: its config includes other files: name a plain clone of it"
+            )
+    for name in _BORROWS:
+        path = common / "objects" / name
+        if path.exists() and _content(path, source).strip():
+            raise CorpusError(
+                f"{source} borrows objects of another repository ({name}): name a clone of its own "
+                "(git clone --no-local --bare)"
+            )
+    _check_refs(common, source)
+
+
+def check_link(file: Path, folder: Path) -> None:
+    """Assert that a git directory knows the ``.git`` file that names it: else the file is a stranger's.
+
+    Raises:
+        CorpusError: It does not.
+    """
+    back, config = folder / "gitdir", folder / "config"
+    named: list[Path] = []
+    if os.path.lexists(back):
+        named.append(folder / os.fsdecode(_content(back, file).strip()))
+    elif os.path.lexists(config):
+        trees = _WORKTREE.findall(_content(config, file))
+        named += [folder / os.fsdecode(tree.strip().strip(b'"')) / ".git" for tree in trees]
+    if os.path.realpath(file) not in {
+        os.path.realpath(one) for one in named if b"\0" not in bytes(one)
+    }:
+        raise CorpusError(
+            f"{file} names {folder}, which does not know it: name that repository if you mean it, or mend it with "
+            "`git worktree repair`"
+        )
+
+
+def _common_of(folder: Path, source: Path) -> Path:
+    """Return the repository that a git directory is of: its own, or the one in which it is a worktree."""
+    named = folder / "commondir"
+    if not os.path.lexists(named):
+        return folder
+    text = os.fsdecode(_content(named, source).strip())
+    common = Path(os.path.realpath(folder / text)) if text and "\0" not in text else folder
+    if folder.parent.name != "worktrees" or folder.parent.parent != common:
+        raise CorpusError(
+            f"{source} names another repository as its own (commondir): name that one if you mean it"
+        )
+    return common
+
+
+def _check_part(path: Path, inside: Path, source: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return
+    if stat.S_ISLNK(mode):
+        if not Path(os.path.realpath(path)).is_relative_to(inside):
+            raise CorpusError(
+                f"{source}: {path.name} is a link that leads out of it: name a plain clone of it"
+            )
+        mode = path.stat().st_mode if path.exists() else mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+        raise CorpusError(f"{source}: {path.name} is no regular file: it is not read")
+
+
+def _check_refs(common: Path, source: Path) -> None:
+    num_refs = 0
+    for place, folders, names in os.walk(common / "refs"):
+        for name in (*folders, *names):
+            num_refs += 1
+            if num_refs > _MAX_REFS:
+                raise CorpusError(f"{source} has more than {_MAX_REFS} refs: not read")
+            _check_part(Path(place) / name, common, source)
+
+
+def _content(path: Path, source: Path) -> bytes:
+    try:
+        return read_plain(path, max_bytes=_MAX_BYTES)
+    except (OSError, UnfitFileError) as error:
+        raise CorpusError(f"{source}: {path.name} cannot be read: {error}") from None

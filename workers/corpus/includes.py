@@ -1,0 +1,215 @@
+"""Put the headers that a source includes into its text, where its own folder, archive or repository has them.
+
+Owns which header an ``#include "..."`` means. A kernel's source must stand alone: a device's compiler never sees
+other files. Nothing outside of the source is ever looked at.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from workers.corpus.files import (
+    MAX_HEADER_TEXT_BYTES,
+    MemoryBudget,
+    SourceFile,
+    held_bytes,
+    is_header_name,
+    is_source_name,
+)
+
+MAX_TEXT_CHARS = 2**20
+"""A text that headers make longer than this stays as it is."""
+MAX_EXPANDED_BYTES = 512 * 2**20
+"""Memory for the headers put into all files of one source: a small archive can include a large one very often."""
+_MAX_DEPTH = 8
+_MAX_INCLUDES = 4096
+"""In one text. With the folders above, what bounds the look-ups for a text of nothing but includes."""
+_MAX_FOLDERS_ABOVE = 32
+_TOKEN = re.compile(
+    r"""
+      /\*.*?(?:\*/|\Z)
+    | //(?:\\\r?\n|[^\n])*
+    | "(?:\\.|[^"\\\n])*"?
+    | '(?:\\.|[^'\\\n])*'?
+    | \#[ \t]*(?:
+        include[ \t]*"(?P<name>[^"\n]+)"[ \t]*(?://(?:\\\r?\n|[^\n])*)?
+      | pragma[ \t]+(?P<once>once)\b
+      | (?P<condition>if|ifdef|ifndef|elif|else|endif)\b
+      )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""Comments and texts, in which nothing is a directive, and what may be a directive that matters here.
+
+Every alternative begins with a character that is written out, so that the search can jump to the next of those.
+"""
+
+Lookup = Callable[[str], str | None]
+"""The text of a header by its path inside the source; None where there is none."""
+
+
+def with_includes(files: Iterable[SourceFile], lookup: Lookup) -> tuple[SourceFile, ...]:
+    """Return the files with every ``#include "..."`` that ``lookup`` knows replaced by the header.
+
+    A name is looked for beside the file that includes it, then in each folder above: host programs are started
+    there, or pass it with ``-I``. A file for whose headers there is no room left has a problem instead of a text.
+
+    >>> file = SourceFile(path="a/k.cl", suite="s", sha256="", text='#include "t.h"', problem="")
+    >>> with_includes([file], {"a/t.h": "typedef float T;"}.get)[0].text
+    'typedef float T;'
+    """
+    room = MemoryBudget(MAX_EXPANDED_BYTES)
+    return tuple(_expanded(one, lookup, room) for one in files)
+
+
+def remembered(lookup: Lookup) -> Lookup:
+    """Return ``lookup`` with the headers that it found in memory, as many as there is room for."""
+    room = MemoryBudget(MAX_HEADER_TEXT_BYTES)
+    known: dict[str, str] = {}
+
+    def find(name: str) -> str | None:
+        found = known.get(name) or lookup(name)
+        if found and name not in known and room.take(held_bytes(found)):
+            known[name] = found
+        return found
+
+    return find
+
+
+class _TooLongError(Exception):
+    """Headers include each other without end, or are too large together."""
+
+
+class _NoRoomError(Exception):
+    """The headers of all files of the source are too large together."""
+
+
+def _expanded(file: SourceFile, lookup: Lookup, room: MemoryBudget) -> SourceFile:
+    if file.text is None or "include" not in file.text:
+        return file
+    try:
+        text = _Expansion(lookup, room).of(file.path, file.text)
+        if text == file.text or room.take(held_bytes(text)):
+            return replace(file, text=text)
+    except _TooLongError:
+        room.take(MAX_TEXT_CHARS)  # it is not held, but to make it took time
+        return file
+    except _NoRoomError:
+        pass
+    problem = (
+        f"its headers do not fit: with their headers, the files of this source take more than "
+        f"{MAX_EXPANDED_BYTES} bytes: name its folders one at a time"
+    )
+    return replace(file, text=None, problem=problem)
+
+
+class _Expansion:
+    """One file being expanded.
+
+    ``#pragma once`` means nothing within one text, and which branch is taken is not known here. So a later copy of
+    such a header is left out where an earlier one is certain to be compiled before it; else each copy gets a guard.
+    """
+
+    def __init__(self, lookup: Lookup, room: MemoryBudget) -> None:
+        self._lookup = lookup
+        self._room = room
+        self._pieces: list[str] = []
+        self._num_chars = self._num_includes = 0
+        self._guards: dict[str, list[int]] = {}
+        self._certain: list[set[str]] = [set()]
+        """Headers put in so far that come once, for the file and for each open branch of a condition."""
+
+    def of(self, path: str, text: str) -> str:
+        self._expand(path, text, 0)
+        for places in self._guards.values():
+            if len(places) == 2:  # one copy needs no guard
+                for place in places:
+                    self._pieces[place] = ""
+        return "".join(self._pieces)
+
+    def _put(self, piece: str) -> None:
+        self._num_chars += len(piece)
+        if self._num_chars > MAX_TEXT_CHARS:
+            raise _TooLongError
+        self._pieces.append(piece)
+
+    def _expand(self, path: str, text: str, depth: int) -> None:
+        if depth > _MAX_DEPTH or len(text) > MAX_TEXT_CHARS:
+            raise _TooLongError
+        num_outside = len(self._certain)
+        done = 0
+        for token in _directives(text):
+            name, condition = token["name"], token["condition"]
+            if condition:
+                self._enter_branch(condition, num_outside)
+            elif token["once"] and depth:
+                self._put(text[done : token.start()])
+                done = token.end()
+            elif name and (header := self._find(path, name)):
+                self._put(text[done : token.start()])
+                self._include(*header, depth + 1)
+                done = token.end()
+                if text[done : done + 1] not in ("", "\r", "\n"):
+                    self._put("\n")  # a comment begins there, and the header may end in another
+        self._put(text[done:])
+        del self._certain[num_outside:]
+
+    def _enter_branch(self, word: str, num_outside: int) -> None:
+        if len(self._certain) > num_outside and not word.startswith("if"):
+            self._certain.pop()
+        if word != "endif":
+            self._certain.append(set())
+
+    def _include(self, place: str, text: str, depth: int) -> None:
+        if "once" not in text or not any(one["once"] for one in _directives(text)):
+            self._put_header(place, text, depth)
+        elif not any(place in names for names in self._certain):
+            self._certain[-1].add(place)
+            guards = self._guards.setdefault(place, [])
+            guard = f"LLMPERF_ONCE_{list(self._guards).index(place) + 1}"
+            guards.append(len(self._pieces))
+            self._put(f"#ifndef {guard}\n#define {guard}\n")
+            self._put_header(place, text, depth)
+            guards.append(len(self._pieces))
+            self._put("\n#endif")
+
+    def _put_header(self, place: str, text: str, depth: int) -> None:
+        if not self._room.take(0):
+            raise _NoRoomError
+        self._expand(place, text + "\n" if text.endswith("\\") else text, depth)
+
+    def _find(self, path: str, name: str) -> tuple[str, str] | None:
+        self._num_includes += 1
+        if self._num_includes > _MAX_INCLUDES:
+            raise _TooLongError
+        for place in _places(path, name):
+            found = self._lookup(place)
+            if found is not None:
+                return place, found
+        return None
+
+
+def _directives(text: str) -> Iterator[re.Match[str]]:
+    """Yield the directives among the tokens: those at the beginning of a line that continues no other."""
+    done = 0
+    for token in _TOKEN.finditer(text):
+        if token.group().startswith("#"):
+            line_start = text.rfind("\n", done, token.start()) + 1
+            continues = text.endswith(("\\\n", "\\\r\n"), 0, line_start)
+            begins = (line_start or not done) and not text[line_start : token.start()].strip(" \t")
+            if begins and not continues:
+                yield token
+        done = token.end()
+
+
+def _places(path: str, name: str) -> list[str]:
+    places = [
+        posixpath.normpath(posixpath.join(str(folder), name.replace("\\", "/")))
+        for folder in PurePosixPath(path).parents[:_MAX_FOLDERS_ABOVE]
+    ]
+    inside = [one for one in places if not one.startswith(("..", "/"))]
+    return [one for one in dict.fromkeys(inside) if is_header_name(one) or is_source_name(one)]

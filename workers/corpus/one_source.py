@@ -1,0 +1,131 @@
+"""Read one source for a prediction: its kernels, their errors, and what they surely touch.
+
+Owns what counts as an error of the source: what the parser does not understand after macros were
+inferred, unless it is a name that a vendor's compiler may know.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmperf_common.failures import Failure
+from llmperf_common.features.least_time import DenseAccess
+from llmperf_common.ids import sha256_hex
+from llmperf_common.records import Kernel
+from workers.corpus.files import CorpusError, SourceFile
+from workers.corpus.read import kernels_of, no_kernel, why_no_kernel
+from workers.corpus.sources import find_sources
+from workers.source.parse_pool import parse_sources
+
+_VENDOR_NAME = re.compile(
+    r"(?:undeclared identifier|undeclared function|implicit declaration of function|unknown type name)"
+    r" '(?:__\w+|(?:intra_)?sub_group_\w+"
+    r"|(?:work_group|intel|amd|arm|qcom|nv|cl|atomic|atom|memory|image)_\w+)'"
+)
+"""Complaints about names of language extensions, which a device's compiler may know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceKernel:
+    """One kernel of a source.
+
+    Attributes:
+        kernel: as a corpus has it.
+        errors: what a compiler would refuse, as ``line: text``; where the line is not certain to be
+            one of the file itself, ``N of the text with its headers put in: text``.
+        unknown: complaints about names that a vendor's compiler may know, likewise.
+        dense: what it surely touches.
+    """
+
+    kernel: Kernel
+    errors: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    dense: tuple[DenseAccess, ...] = ()
+
+
+def files_of_path(path: Path) -> tuple[SourceFile, ...]:
+    """Return what a path holds, the headers that are included put in.
+
+    Raises:
+        CorpusError: It cannot be read.
+    """
+    return find_sources(path, None).files
+
+
+def file_of_text(text: str, name: str) -> SourceFile:
+    """Return OpenCL C that is in no file; ``name`` stands for it in messages. It has no headers."""
+    digest = sha256_hex(text.encode("utf-8", "replace"))
+    return SourceFile(path=name, suite="", sha256=digest, text=text, problem="")
+
+
+def read(path: Path, files: tuple[SourceFile, ...]) -> tuple[SourceKernel, ...]:
+    """Read the kernels of some files, in a child.
+
+    Args:
+        path: names the files in messages; where it is the one file, its lines are those of errors.
+        files: with their headers put in.
+
+    Raises:
+        CorpusError: There is no kernel.
+    """
+    readable = [file for file in files if file.text is not None]
+    found: list[SourceKernel] = []
+    skipped: list[tuple[str, str]] = [(one.path, one.problem) for one in files if one.text is None]
+    own_text = _own_text(path) if len(readable) == 1 else None
+    answers = parse_sources([file.text or "" for file in readable])
+    for file, parsed in zip(readable, answers, strict=True):
+        kernels = kernels_of(file, parsed, "")
+        if isinstance(parsed, Failure):
+            found += [SourceKernel(kernel=one) for one in kernels]
+        elif not parsed:
+            skipped.append((file.path, why_no_kernel(file)))
+        else:
+            for kernel, one in zip(kernels, parsed, strict=True):
+                errors = [_with_own_line(error, file.text or "", own_text) for error in one.errors]
+                found.append(
+                    SourceKernel(
+                        kernel=kernel,
+                        errors=tuple(error for error in errors if not _VENDOR_NAME.search(error)),
+                        unknown=tuple(error for error in errors if _VENDOR_NAME.search(error)),
+                        dense=one.dense,
+                    )
+                )
+    if not found:
+        raise CorpusError(no_kernel([path], skipped))
+    return tuple(found)
+
+
+def _own_text(path: Path) -> str | None:
+    """Return a file's text before headers are put in; None where ``path`` is no text file."""
+    try:
+        return path.read_bytes().decode("utf-8-sig") if path.is_file() else None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _with_own_line(error: str, text: str, own_text: str | None) -> str:
+    """Return an error about ``text`` with its line in the file, if headers were put in.
+
+    Lines before the first header and after the last one are certain: the texts are equal there.
+    """
+    if own_text is None or own_text == text:
+        return error
+    number, _, what = error.partition(": ")
+    lines, own_lines = text.split("\n"), own_text.split("\n")
+    line = int(number)
+    if line <= _num_equal(lines, own_lines):
+        return error
+    if len(lines) - line < _num_equal(lines[::-1], own_lines[::-1]):
+        return f"{line - len(lines) + len(own_lines)}: {what}"
+    return f"{line} of the text with its headers put in: {what}"
+
+
+def _num_equal(some: list[str], others: list[str]) -> int:
+    """Return how many lines from the first on are equal."""
+    pairs = zip(some, others, strict=False)
+    return next(
+        (num for num, (one, other) in enumerate(pairs) if one != other),
+        min(len(some), len(others)),
+    )

@@ -1,0 +1,259 @@
+"""A corpus on disk: one Parquet file, written whole or not at all.
+
+Owns its schema and the checks at reading. Signatures and analyses are kept as JSON text, since they are read
+whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pydantic
+
+from llmperf_common.analysis import Analysis
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.files.outputs import file_to_write
+from llmperf_common.files.parquet_memory import check_room
+from llmperf_common.files.plain_files import UnfitFileError, read_plain
+from llmperf_common.ids import canonical_json, sha256_hex
+from llmperf_common.records import Argument, Kernel
+from llmperf_common.store.files.names import checked_id
+from workers.corpus.files import CorpusError
+from workers.source.parse_pool import signature_from_json
+
+CORPUS_VERSION = 2
+_VERSION_KEY, _SHA256_KEY, _SKIPPED_KEY = (
+    b"llmperf.corpus_version",
+    b"llmperf.corpus_sha256",
+    b"llmperf.skipped",
+)
+_REQUIRED_TEXTS = (
+    "kernel_id", "name", "source", "source_sha256", "path", "suite", "family_id", "build_options",
+)  # fmt: skip
+_REPEATED_TEXTS = ("name", "suite", "family_id", "build_options")
+_OPTIONAL_TEXTS = ("signature", "failure_code", "failure_stage", "failure_detail")
+_LATER_TEXTS = ("analysis", "invented_macros")
+"""Optional, and not in the corpora of earlier releases."""
+SCHEMA = pa.schema(
+    [
+        *(pa.field(name, pa.string(), nullable=False) for name in _REQUIRED_TEXTS),
+        *(pa.field(name, pa.string()) for name in (*_OPTIONAL_TEXTS, *_LATER_TEXTS)),
+    ]
+)
+_SKIPPED: pydantic.TypeAdapter[tuple[tuple[str, str], ...]] = pydantic.TypeAdapter(
+    tuple[tuple[str, str], ...]
+)
+_ANALYSIS: pydantic.TypeAdapter[Analysis] = pydantic.TypeAdapter(Analysis)
+_MACROS: pydantic.TypeAdapter[tuple[str, ...]] = pydantic.TypeAdapter(tuple[str, ...])
+_MAGIC = b"PAR1"
+_ROWS_AT_ONCE = 500
+_MAX_FILE_BYTES = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """Some kernels, sorted by id, each once.
+
+    ``sha256`` covers the set of kernel ids; ``skipped`` lists files in which there was no kernel, with the
+    reason.
+    """
+
+    kernels: tuple[Kernel, ...]
+    sha256: str
+    skipped: tuple[tuple[str, str], ...] = ()
+
+
+def is_corpus_file(path: Path) -> bool:
+    """Whether ``path`` is a Parquet file, by its name or its first bytes."""
+    if not path.is_file():
+        return False
+    if path.suffix == ".parquet":
+        return True
+    try:
+        with path.open("rb") as stream:
+            return stream.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+def is_corpus(path: Path) -> bool:
+    """Whether ``path`` is a file that ``write_corpus`` wrote, of any version."""
+    try:
+        return _VERSION_KEY in (pq.read_schema(path).metadata or {})
+    except (OSError, pa.ArrowException):
+        return False
+
+
+def corpus_to_write(path: Path) -> Path:
+    """Return the file that ``write_corpus`` may write as ``path``.
+
+    Raises:
+        OutputTaken: There is something that is no corpus.
+    """
+    return file_to_write(path, is_ours=is_corpus, what="corpus")
+
+
+def write_corpus(path: str | os.PathLike[str], corpus: Corpus) -> None:
+    """Write a corpus; readers see the old file or the whole new one.
+
+    Raises:
+        CorpusError: The file cannot be written.
+        OutputTaken: There is something that is no corpus.
+    """
+    target = Path(path)
+    metadata = {
+        _VERSION_KEY: str(CORPUS_VERSION),
+        _SHA256_KEY: corpus.sha256,
+        _SKIPPED_KEY: json.dumps(corpus.skipped),
+    }
+    table = pa.Table.from_pylist(
+        [_row(kernel) for kernel in corpus.kernels], schema=SCHEMA.with_metadata(metadata)
+    )
+    try:
+        target = corpus_to_write(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        try:
+            pq.write_table(table, partial, compression="zstd")
+            with partial.open("rb") as stream:
+                os.fsync(stream.fileno())
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise CorpusError(f"{target}: cannot be written: {error.strerror or error}") from None
+
+
+def read_corpus(path: str | os.PathLike[str]) -> Corpus:
+    """Read a corpus that ``write_corpus`` wrote.
+
+    Raises:
+        CorpusError: The file is missing, damaged, not a corpus, or of a later version.
+    """
+    where = Path(path)
+    try:
+        data = pa.py_buffer(read_plain(where, max_bytes=_MAX_FILE_BYTES))
+        check_room(data)
+        with pq.ParquetFile(pa.BufferReader(data)) as file:
+            metadata = file.schema_arrow.metadata or {}
+            _check_header(where, file.schema_arrow, metadata)
+            kernels = tuple(_kernels(file))
+        skipped = _SKIPPED.validate_json(metadata.get(_SKIPPED_KEY, b"[]"))
+    except CorpusError:
+        raise  # (a ValueError, too)
+    except UnfitFileError as error:
+        raise CorpusError(str(error)) from None
+    except FileNotFoundError:
+        raise CorpusError(f"{where} does not exist: make it with `llmperf corpus build`") from None
+    except (OSError, pa.ArrowException) as error:
+        raise CorpusError(
+            f"{where} is damaged or no Parquet file ({error}): build it again with `llmperf corpus build`"
+        ) from None
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        raise CorpusError(
+            f"{where} has a row that cannot be read: {error}: build it again"
+        ) from None
+    ids = [kernel.kernel_id for kernel in kernels]
+    sha256 = sha256_hex("\n".join(ids).encode())
+    if ids != sorted(set(ids)) or sha256.encode() != metadata[_SHA256_KEY]:
+        raise CorpusError(f"{where}: its kernels do not match its hash: build it again")
+    if not kernels:
+        raise CorpusError(f"{where} has no kernel in it: build it from other sources")
+    return Corpus(kernels=kernels, sha256=sha256, skipped=skipped)
+
+
+def _kernels(file: pq.ParquetFile) -> Iterator[Kernel]:
+    """Yield the kernels, some rows in memory at a time; what is equal in many of them is there once."""
+    arguments: dict[Argument, Argument] = {}
+    numbers: dict[float, float] = {}
+    for batch in file.iter_batches(_ROWS_AT_ONCE):
+        for row in batch.to_pylist():
+            kernel = _kernel(row)
+            if kernel.signature is not None:
+                kept = dataclasses.replace(
+                    kernel.signature,
+                    arguments=tuple(
+                        arguments.setdefault(one, one) for one in kernel.signature.arguments
+                    ),
+                    static_features={
+                        sys.intern(name): numbers.setdefault(value, value)
+                        for name, value in kernel.signature.static_features.items()
+                    },
+                )
+                kernel = dataclasses.replace(kernel, signature=kept)
+            yield kernel
+
+
+def _check_header(where: Path, schema: pa.Schema, metadata: dict[bytes, bytes]) -> None:
+    version = metadata.get(_VERSION_KEY, b"").decode("ascii", "replace")
+    if not version.isdigit() or _SHA256_KEY not in metadata:
+        raise CorpusError(
+            f"{where} is a Parquet file but no corpus: name one that `llmperf corpus build` wrote"
+        )
+    if int(version) > CORPUS_VERSION:
+        raise CorpusError(
+            f"{where} is of corpus version {version}, later than {CORPUS_VERSION}: update llmperf"
+        )
+    missing = [field.name for field in SCHEMA if not _has_column(schema, field)]
+    if missing:
+        raise CorpusError(f"{where} lacks the columns {', '.join(missing)}: build it again")
+
+
+def _has_column(schema: pa.Schema, field: pa.Field) -> bool:
+    if schema.get_field_index(field.name) < 0:
+        return field.name in _LATER_TEXTS
+    return bool(schema.field(field.name).type == field.type)
+
+
+def _row(kernel: Kernel) -> dict[str, str | None]:
+    signature, failure = kernel.signature, kernel.failure
+    texts: dict[str, str | None] = {name: getattr(kernel, name) for name in _REQUIRED_TEXTS}
+    texts["signature"] = canonical_json(dataclasses.asdict(signature)) if signature else None
+    texts["failure_code"] = failure.code.value if failure else None
+    texts["failure_stage"] = failure.stage.value if failure else None
+    texts["failure_detail"] = failure.detail if failure else None
+    analysis = kernel.analysis
+    texts["analysis"] = canonical_json(dataclasses.asdict(analysis)) if analysis else None
+    macros = kernel.invented_macros
+    texts["invented_macros"] = None if macros is None else canonical_json(list(macros))
+    return texts
+
+
+def _kernel(row: dict[str, Any]) -> Kernel:
+    empty = [name for name in _REQUIRED_TEXTS if row[name] is None]
+    if empty:
+        raise ValueError(f"kernel {row['kernel_id']}: has no {', '.join(empty)}")
+    checked_id(row["kernel_id"], "kernel_id")
+    checked_id(row["family_id"], "family_id")
+    failure = None
+    if row["failure_code"] is not None:
+        failure = Failure(
+            code=FailureCode(row["failure_code"]),
+            stage=Stage(row["failure_stage"]),
+            detail=row["failure_detail"] or "",
+        )
+    signature = None
+    if row["signature"] is not None:
+        signature = signature_from_json(json.loads(row["signature"]))
+    if signature is None and failure is None:
+        raise ValueError(f"kernel {row['kernel_id']}: has neither a signature nor a failure")
+    analysis, macros = row.get("analysis"), row.get("invented_macros")
+    if sha256_hex(row["source"].encode()) != row["source_sha256"] and row["source"]:
+        raise ValueError(f"kernel {row['kernel_id']}: its source does not match its hash")
+    return Kernel(
+        **{name: row[name] for name in _REQUIRED_TEXTS if name not in _REPEATED_TEXTS},
+        **{name: sys.intern(row[name]) for name in _REPEATED_TEXTS},
+        signature=signature,
+        failure=failure,
+        analysis=None if analysis is None else _ANALYSIS.validate_json(analysis),
+        invented_macros=None if macros is None else _MACROS.validate_json(macros),
+    )

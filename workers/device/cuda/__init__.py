@@ -1,0 +1,1 @@
+"""The CUDA driver: PTX, its resources, and launches of it."""

@@ -1,0 +1,230 @@
+"""What NVML tells of one NVIDIA GPU: clocks, heat, power, who computes on it, whether it is sound.
+
+Owns the queries and that an unanswered one is None. Reads only: nothing is set. The library is handed in by its
+door, ``nvml.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from workers.device.nvidia.monitor import ClockReason, Reading
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeProcess:
+    """A process with a compute context on a GPU.
+
+    ``pid`` is as the driver counts: in a container with pids of its own it can be the host's.
+    """
+
+    pid: int
+    used_memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLimits:
+    """What a card may do at most, as set up on this host; None where NVML does not tell."""
+
+    max_sm_clock_mhz: float | None
+    max_memory_clock_mhz: float | None
+    power_limit_w: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What a normal user is told of a card's state. ``problems``: why it should not be used; empty if sound.
+
+    ``uncorrected_ecc_errors``: since the driver was loaded; None where not counted. They need not be ours.
+    """
+
+    problems: tuple[str, ...]
+    uncorrected_ecc_errors: int | None
+
+
+class NvmlGpu:
+    """One card, until ``close``; a monitor's ``Source``. Queries of what a card lacks answer None.
+
+    Made by ``open_gpu``.
+    """
+
+    def __init__(self, library: Any, handle: Any) -> None:
+        self._nvml = library
+        self._handle = handle
+        self._lacks = (library.NVML_ERROR_NOT_SUPPORTED, library.NVML_ERROR_FUNCTION_NOT_FOUND)
+        self._lacking: set[str] = set()
+        self._told: set[str] = set()
+
+    @property
+    def uuid(self) -> str:
+        """The card's UUID as NVML writes it: ``GPU-…``."""
+        return str(self._ask("nvmlDeviceGetUUID") or "")
+
+    @property
+    def pci_bus_id(self) -> str:
+        """Domain, bus, device and function: ``00000000:1B:00.0``."""
+        info = self._ask("nvmlDeviceGetPciInfo")
+        return _text(info.busId) if info is not None else ""
+
+    def read(self, at_s: float) -> Reading:
+        """Return what can be read now; costs one NVML call a value."""
+        return Reading(at_s=at_s, **{name: query() for name, query in self.queries().items()})
+
+    def queries(self) -> Mapping[str, Callable[[], Any]]:
+        """Return the queries of one poll, by the field of ``Reading`` that each fills."""
+        return {
+            "sm_clock_mhz": lambda: self._clock(self._nvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": lambda: self._clock(self._nvml.NVML_CLOCK_MEM),
+            "temperature_c": self._temperature_c,
+            "power_w": lambda: _thousandth(self._ask("nvmlDeviceGetPowerUsage")),
+            "reasons": self._reasons,
+            "busy_share": self._busy_share,
+        }
+
+    def limits(self) -> GpuLimits:
+        """Return the card's highest clocks and its power limit as set on this host."""
+        most = "nvmlDeviceGetMaxClockInfo"
+        return GpuLimits(
+            max_sm_clock_mhz=_number(self._ask(most, self._nvml.NVML_CLOCK_SM)),
+            max_memory_clock_mhz=_number(self._ask(most, self._nvml.NVML_CLOCK_MEM)),
+            power_limit_w=_thousandth(self._ask("nvmlDeviceGetEnforcedPowerLimit")),
+        )
+
+    def compute_processes(self) -> tuple[ComputeProcess, ...] | None:
+        """Return who has a compute context on the card now; None where NVML does not tell."""
+        found = self._ask("nvmlDeviceGetComputeRunningProcesses")
+        if found is None:
+            return None
+        return tuple(
+            ComputeProcess(pid=int(one.pid), used_memory_bytes=one.usedGpuMemory) for one in found
+        )
+
+    def health(self) -> Health:
+        """Return what speaks against using the card: for after a child was killed, or hung."""
+        try:
+            self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
+        except self._nvml.NVMLError as error:
+            # A card without this figure is sound: only what comes from a card that is gone speaks against it.
+            if is_from_a_lost_card(self._nvml, error):
+                return Health(
+                    problems=(f"it does not answer: {error}",), uncorrected_ecc_errors=None
+                )
+        problems = []
+        if self._ask("nvmlDeviceGetRetiredPagesPendingStatus"):
+            problems.append("memory pages wait to be retired: it needs a reset")
+        rows = self._ask(
+            "nvmlDeviceGetRemappedRows"
+        )  # what cards since Ampere have in place of pages
+        if rows is not None and (rows[2] or rows[3]):
+            problems.append("memory rows wait to be remapped, or could not be: it needs a reset")
+        action = self._recovery_action()
+        if action:
+            problems.append(f"the driver asks for a recovery (action {action}, see nvidia-smi -q)")
+        return Health(
+            problems=tuple(problems),
+            uncorrected_ecc_errors=self._ask(
+                "nvmlDeviceGetTotalEccErrors",
+                self._nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                self._nvml.NVML_VOLATILE_ECC,
+            ),
+        )
+
+    def close(self) -> None:
+        """Let NVML go; the last user in this process unloads it."""
+        try:
+            self._nvml.nvmlShutdown()
+        except self._nvml.NVMLError as error:
+            _logger.warning("NVML did not shut down: %s", error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _clock(self, which: int) -> float | None:
+        return _number(self._ask("nvmlDeviceGetClockInfo", which))
+
+    def _temperature_c(self) -> float | None:
+        sensor = self._nvml.NVML_TEMPERATURE_GPU
+        found = self._ask("nvmlDeviceGetTemperatureV", sensor)
+        # The older name, of libraries before 13; it is to go in 14.
+        return _number(self._ask("nvmlDeviceGetTemperature", sensor) if found is None else found)
+
+    def _reasons(self) -> ClockReason | None:
+        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:  # drivers before 535 know them as throttle reasons only
+            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return None if bits is None else ClockReason(bits)
+
+    def _busy_share(self) -> float | None:
+        rates = self._ask("nvmlDeviceGetUtilizationRates")
+        return None if rates is None else float(rates.gpu) / 100
+
+    def _recovery_action(self) -> int | None:
+        field = getattr(self._nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
+        if field is None:
+            return None
+        answers = self._ask("nvmlDeviceGetFieldValues", [field])
+        if answers is None or answers[0].nvmlReturn != self._nvml.NVML_SUCCESS:
+            return None
+        return int(answers[0].value.uiVal)
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        """Return what one NVML function answers for this card, or None.
+
+        A function that library, driver or card lack is asked once; any other error may pass. Each is told once.
+        """
+        key, nvml = f"{name}{arguments}", self._nvml
+        if key in self._lacking:
+            return None
+        function = getattr(nvml, name, None)
+        mismatch: type[Exception] = getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError)
+        try:
+            if function is not None:
+                return function(self._handle, *arguments)
+            lacks, why = True, "this nvidia-ml-py does not have it"
+        except nvml.NVMLError as error:
+            lacks, why = error.value in self._lacks, str(error)
+        except mismatch as error:
+            lacks, why = True, str(error)
+        if lacks:
+            self._lacking.add(key)
+            _logger.info("NVML: %s: %s", name, why)
+        elif key not in self._told:
+            self._told.add(key)
+            _logger.warning("NVML: %s: %s", name, why)
+        return None
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _thousandth(value: Any) -> float | None:
+    return None if value is None else float(value) / 1000
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def is_from_a_lost_card(nvml: Any, error: Any) -> bool:
+    """Return whether an ``NVMLError`` is what a card that is gone answers, and not one that lacks a figure."""
+    return error.value in (
+        nvml.NVML_ERROR_GPU_IS_LOST,
+        nvml.NVML_ERROR_RESET_REQUIRED,
+        nvml.NVML_ERROR_UNKNOWN,
+        nvml.NVML_ERROR_TIMEOUT,
+    )

@@ -1,0 +1,1 @@
+"""OpenCL devices: sessions, buffers, queues, launches and measured peaks."""

@@ -1,0 +1,277 @@
+"""The buffers of one kernel on an OpenCL device.
+
+Owns the buffers of a task (``OpenclLoadedKernel``), and that at most one launch config is in place. What may be launched:
+``opencl/limits.py``; how: ``opencl/launch.py``. What a buffer contains is ``workers/plan/inputs.py``'s rule.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import pyopencl as cl  # noqa: TID251
+
+from llmperf_common.failures import FailureCode, Stage
+from llmperf_common.records import Argument, ArgumentKind, Kernel, LaunchArgument, LaunchConfig
+from workers.device.interface import FRONT_ROOM_BYTES, ROOM_BYTES, DeviceFailure
+from workers.device.opencl.errors import cl_errors, launch_error
+from workers.device.opencl.launch import OpenclLauncher, PlacedBuffer
+from workers.device.opencl.limits import GUARD_BYTES, LaunchLimits, padded
+from workers.device.opencl.queue import DeviceQueue, set_scalar
+from workers.plan.inputs import pack_scalar
+
+_logger = logging.getLogger(__name__)
+
+_BOTH_ROOMS_BYTES = FRONT_ROOM_BYTES + ROOM_BYTES
+
+_RESERVED_SHARE = 0.5
+"""Most of the device's memory that is allocated before it is needed."""
+_AHEAD_SHARE = 1 / 16
+"""The same while another process has the device. One has ``_RESERVED_SHARE``, three others this, and each keeps a thirty-second."""
+
+
+class OpenclLoadedKernel:
+    """A kernel with the buffers of its task, which grow to the largest config seen and are reused."""
+
+    def __init__(self, *, queue: DeviceQueue, kernel: Kernel, cl_kernel: cl.Kernel) -> None:
+        if kernel.signature is None:
+            raise ValueError(f"kernel {kernel.name}: it has no signature, so it cannot be launched")
+        self.signature = kernel.signature
+        self.queue = queue
+        self.cl_kernel = cl_kernel
+        self._current: OpenclLauncher | None = None
+        self._buffers: dict[int, cl.Buffer] = {}
+        """By position; a buffer with room around it is a part of ``_wholes``'s."""
+        self._wholes: dict[int, cl.Buffer] = {}
+        self._ends_of_contents: dict[int, int] = {}
+        """By position, bytes of a buffer behind which there are zeros; not known of one that was just taken."""
+        self._rooms_to_clear: list[tuple[cl.Buffer, int]] = []
+        """Buffers with room, and how many bytes lie between their rooms."""
+        self._is_reserved = False
+        self._limits = LaunchLimits(
+            name=kernel.name,
+            signature=kernel.signature,
+            cl_kernel=cl_kernel,
+            cl_device=queue.cl_device,
+            device=queue.device,
+        )
+
+    def reserve(
+        self,
+        configs: Sequence[LaunchConfig],
+        *,
+        with_room: bool,
+        ahead: bool = False,
+    ) -> None:
+        """Allocate each buffer as large as the largest of these configs needs it, where that fits all together.
+
+        Growing from config to config would free and allocate a dozen times, at a launch's cost or more each. Configs
+        that are too large for the device are left to ``prepare``, which refuses them. Nothing is launched.
+
+        Args:
+            configs: those to come.
+            with_room: on a GPU there are also ``FRONT_ROOM_BYTES`` before and ``ROOM_BYTES`` behind each, zeros once a
+                config is prepared.
+            ahead: another process has the device: what needs more than ``_AHEAD_SHARE`` is left for a second call.
+
+        Raises:
+            DeviceFailure: The context is lost.
+        """
+        if self._is_reserved:
+            return
+        device = self.queue.device
+        largest = self._largest_bytes(configs)
+        available = device.global_memory_bytes * (_AHEAD_SHARE if ahead else _RESERVED_SHARE)
+        needed = sum(largest.values())
+        with_room = with_room and self.queue.is_gpu
+        if with_room:
+            needed_with_room = needed + len(largest) * _BOTH_ROOMS_BYTES
+            if needed_with_room <= available or ahead:
+                needed = needed_with_room
+            else:
+                with_room = False
+        if needed > available:
+            return
+        try:
+            for position, num_bytes in largest.items():
+                if position not in self._buffers:
+                    if with_room and num_bytes + _BOTH_ROOMS_BYTES <= device.max_allocation_bytes:
+                        self._take_with_room(position, num_bytes)
+                    else:
+                        self._buffers[position] = self.queue.kept.take(num_bytes)
+            self.queue.make_resident(
+                [self._wholes.get(position, held) for position, held in self._buffers.items()]
+            )
+            self._is_reserved = True
+        except DeviceFailure as error:
+            if error.sticky:
+                raise
+            self.release(
+                keep=False
+            )  # somebody else has the memory: smaller configs may find enough
+
+    def _largest_bytes(self, configs: Sequence[LaunchConfig]) -> dict[int, int]:
+        """Return the most that these configs need of each global buffer, by position."""
+        largest: dict[int, int] = {}
+        for config in configs:
+            for argument, given in zip(self.signature.arguments, config.args, strict=True):
+                if argument.kind is ArgumentKind.GLOBAL_BUFFER:
+                    num_bytes = padded((given.elements or 0) * argument.element_bytes)
+                    if num_bytes <= self.queue.device.max_allocation_bytes:
+                        known = largest.get(argument.position, 0)
+                        largest[argument.position] = max(known, num_bytes)
+        return largest
+
+    def _take_with_room(self, position: int, num_bytes: int) -> None:
+        """Have a buffer with room on both sides: what lies before it belongs to the allocation that it is a part of."""
+        whole = self.queue.kept.take(num_bytes + _BOTH_ROOMS_BYTES)
+        self._wholes[position] = whole
+        with cl_errors(Stage.LAUNCH):
+            part = whole.get_sub_region(FRONT_ROOM_BYTES, num_bytes + ROOM_BYTES)
+        self._buffers[position] = part
+        self._rooms_to_clear.append((whole, num_bytes))
+
+    def _clear_rooms(self) -> None:
+        with cl_errors(Stage.LAUNCH):
+            for whole, num_bytes in self._rooms_to_clear:
+                end = FRONT_ROOM_BYTES + num_bytes
+                self.queue.fill_bytes(whole, 0, num_bytes=FRONT_ROOM_BYTES)
+                self.queue.fill_bytes(whole, 0, start=end, num_bytes=ROOM_BYTES)
+        self._rooms_to_clear.clear()
+
+    def prepare(self, config: LaunchConfig) -> OpenclLauncher:
+        """Put the arguments of ``config`` in place, every buffer filled with the inputs of its seed.
+
+        The launcher of an earlier config must not be used any more: they share kernel and buffers.
+
+        Raises:
+            DeviceFailure: ``launch_error`` (NDRange or argument), ``out_of_memory``.
+        """
+        self._limits.check(config)
+        try:
+            return self._put_in_place(config)
+        except DeviceFailure as error:
+            can_give_back = self._is_reserved or self.queue.kept.num_bytes > 0
+            if error.failure.code is not FailureCode.OUT_OF_MEMORY or not can_give_back:
+                raise
+            # Drivers may find memory at a buffer's first use only, so what was reserved, or kept, can be too much after all.
+            self.release(keep=False)
+            return self._put_in_place(config)
+
+    def _put_in_place(self, config: LaunchConfig) -> OpenclLauncher:
+        self._retire_current()
+        self._clear_rooms()
+        placed: list[PlacedBuffer] = []
+        for argument, given in zip(self.signature.arguments, config.args, strict=True):
+            if given.position != argument.position or given.kind is not argument.kind:
+                raise launch_error(f"argument {argument.position}: the config has {given}")
+            if argument.kind is ArgumentKind.SCALAR:
+                self._set_scalar(argument, given.value)
+            elif argument.kind is ArgumentKind.LOCAL_BUFFER:
+                num_bytes = max(1, (given.elements or 0) * argument.element_bytes)
+                with cl_errors(Stage.LAUNCH):
+                    local = cl.LocalMemory(num_bytes)
+                    self.cl_kernel.set_arg(argument.position, local)  # type: ignore[arg-type]
+            else:
+                placed.append(self._place(argument, given))
+        launcher = OpenclLauncher(
+            queue=self.queue, cl_kernel=self.cl_kernel, config=config, buffers=placed
+        )
+        self._current = launcher
+        launcher.refill(seed=config.seed, everything=True)
+        return launcher
+
+    def read_buffer(self, position: int, num_bytes: int) -> bytes:
+        """Return the first bytes, guard included, of one argument's buffer."""
+        with cl_errors(Stage.CHECK, waiting=True):
+            return self.queue.read(self._buffers[position], num_bytes)
+
+    def release(self, *, keep: bool = True) -> None:
+        """Give the kernel's buffers back, and wait for what was freed to be cleared: it would disturb whoever is timed next.
+
+        Where the context is lost they are gone already.
+
+        Args:
+            keep: for the next kernel, within bounds.
+        """
+        self._retire_current()
+        try:
+            for position in list(self._buffers):
+                self._give_back(position)
+            if not keep:
+                self.queue.kept.drop()
+        except cl.Error as error:
+            _logger.warning("freeing buffers of a lost context: %s", error)
+        self.queue.freed.await_cleared()
+        self._buffers.clear()
+        self._wholes.clear()
+        self._ends_of_contents.clear()
+        self._rooms_to_clear.clear()
+        self._is_reserved = False
+
+    def _give_back(self, position: int) -> None:
+        held, whole = self._buffers.pop(position), self._wholes.pop(position, None)
+        self._ends_of_contents.pop(position, None)
+        if self.signature.arguments[position].kind is ArgumentKind.CONSTANT_BUFFER:
+            held.release()
+        elif whole is None:
+            self.queue.kept.give_back(held)
+        else:
+            held.release()
+            self.queue.kept.give_back(whole)
+
+    def _retire_current(self) -> None:
+        if self._current is not None:
+            self._current.retire()
+            self._current = None
+
+    def _set_scalar(self, argument: Argument, value: float | None) -> None:
+        if value is None:
+            raise launch_error(f"argument {argument.name!r}: the launch config has no value")
+        try:
+            packed = pack_scalar(argument, value)
+        except ValueError as error:
+            raise launch_error(str(error)) from error
+        with cl_errors(Stage.LAUNCH):
+            set_scalar(self.cl_kernel, argument.position, packed)
+
+    def _place(self, argument: Argument, given: LaunchArgument) -> PlacedBuffer:
+        elements = given.elements or 0
+        num_bytes = elements * argument.element_bytes
+        needed = padded(num_bytes)
+        allocate = self.queue.kept.take
+        if argument.kind is ArgumentKind.CONSTANT_BUFFER:  # one that is too large is refused
+            needed = max(min(needed, self._limits.max_constant_bytes), num_bytes, 4)
+            allocate = self.queue.allocate
+        held = self._buffers.get(argument.position)
+        if held is None or held.size < needed:
+            if held is not None:
+                with cl_errors(Stage.LAUNCH):
+                    self._give_back(argument.position)
+            held = self._buffers[argument.position] = allocate(needed)
+        guard_bytes = max(0, min(GUARD_BYTES, held.size - num_bytes))
+        with cl_errors(Stage.LAUNCH):
+            self._clear_behind(argument.position, num_bytes + guard_bytes)
+            self.cl_kernel.set_arg(argument.position, held)
+        return PlacedBuffer(
+            argument=argument,
+            buffer=held,
+            elements=elements,
+            num_bytes=num_bytes,
+            guard_bytes=guard_bytes,
+            contents=given.contents,
+        )
+
+    def _clear_behind(self, position: int, end_bytes: int) -> None:
+        """Make zeros of what a larger config, or another kernel, has left behind a config's contents and their guard.
+
+        A kernel that reaches further than was planned would else do other work after one config than after another.
+        """
+        held = self._buffers[position]
+        room_bytes = (
+            ROOM_BYTES if position in self._wholes else 0
+        )  # ``_clear_rooms`` has been there
+        dirty_bytes = self._ends_of_contents.get(position, held.size - room_bytes)
+        if dirty_bytes > end_bytes:
+            self.queue.fill_bytes(held, 0, start=end_bytes, num_bytes=dirty_bytes - end_bytes)
+        self._ends_of_contents[position] = end_bytes

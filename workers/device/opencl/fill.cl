@@ -1,0 +1,181 @@
+// LLMPerf's own kernels: inputs, cache flush, digests, and the loads by which a device is measured.
+// The fill kernels compute what workers/plan/inputs.py describes, bit for bit.
+
+uint mix32(uint v)
+{
+    v ^= v >> 16;
+    v *= 0x85EBCA6Bu;
+    v ^= v >> 13;
+    v *= 0xC2B2AE35u;
+    return v ^ (v >> 16);
+}
+
+uint hashed(ulong i, uint key)
+{
+    return mix32((uint)i * 0x9E3779B9u + (key ^ ((uint)(i >> 32) * 0xC2B2AE35u)));
+}
+
+// Where scalar i of a structure's member lies: `count` of them in every `stride`, from `offset`.
+#define LEAF_PLACE (i / count * stride + offset + i % count)
+
+// NAME fills n scalars in a row and `zeros` more with 0, NAME_leaf those of one member of n / count structures.
+#define FILL_AS(NAME, TYPE, EXPRESSION)                                         \
+    __kernel void NAME(__global TYPE *out, ulong n, uint key, ulong limit,      \
+                       ulong zeros)                                             \
+    {                                                                           \
+        ulong i = get_global_id(0);                                             \
+        if (i < n) {                                                            \
+            uint bits = hashed(i, key);                                         \
+            out[i] = EXPRESSION;                                                \
+        } else if (i < n + zeros) {                                             \
+            out[i] = 0;                                                         \
+        }                                                                       \
+    }                                                                           \
+    __kernel void NAME##_leaf(__global TYPE *out, ulong n, uint key,            \
+                              ulong limit, ulong offset, ulong stride,          \
+                              ulong count)                                      \
+    {                                                                           \
+        ulong i = get_global_id(0);                                             \
+        if (i < n) {                                                            \
+            uint bits = hashed(i, key);                                         \
+            out[LEAF_PLACE] = EXPRESSION;                                       \
+        }                                                                       \
+    }
+#define FILL(KIND, TYPE, EXPRESSION) FILL_AS(fill_##KIND, TYPE, EXPRESSION)
+#define FILL_INTEGERS(KIND, TYPE)                                               \
+    FILL_AS(fill_##KIND, TYPE, (TYPE)(bits >> 28))                              \
+    FILL_AS(bounded_##KIND, TYPE, (TYPE)(((ulong)bits * limit) >> 32))          \
+    FILL_AS(prefix_##KIND, TYPE, (TYPE)prefix_value(i, n, bits, limit))
+
+// Between floor(i * limit / n) and the next of these, so that values never decrease.
+ulong prefix_value(ulong i, ulong n, uint bits, ulong limit)
+{
+    ulong low = i * limit / n;
+    ulong high = (i + 1) * limit / n;
+    return low + (((ulong)bits * (high - low)) >> 32);
+}
+
+FILL(float32, float, (float)(bits >> 8) * 0x1.0p-24f)
+FILL(bool, uchar, (uchar)(bits >> 31))
+FILL_INTEGERS(int8, uchar)
+FILL_INTEGERS(int16, ushort)
+FILL_INTEGERS(int32, uint)
+FILL_INTEGERS(int64, ulong)
+
+// vstore_half needs no cl_khr_fp16; the 11 bits fit a half's significand, so no rounding.
+__kernel void fill_float16(__global half *out, ulong n, uint key, ulong limit, ulong zeros)
+{
+    ulong i = get_global_id(0);
+    if (i < n)
+        vstore_half((float)(hashed(i, key) >> 21) * 0x1.0p-11f, i, out);
+    else if (i < n + zeros)
+        vstore_half(0.0f, i, out);
+}
+
+__kernel void fill_float16_leaf(__global half *out, ulong n, uint key, ulong limit,
+                                ulong offset, ulong stride, ulong count)
+{
+    ulong i = get_global_id(0);
+    if (i < n)
+        vstore_half((float)(hashed(i, key) >> 21) * 0x1.0p-11f, LEAF_PLACE, out);
+}
+
+// Writes `n` quads of words that differ from call to call (a compressing memory must not see a constant).
+// One quad a work-item: a strided loop took 75 ms for 64 MiB on a 2-core CPU, this takes 5.
+__kernel void flush(__global uint4 *out, ulong n, uint key)
+{
+    ulong i = get_global_id(0);
+    if (i < n)
+        out[i] = (uint4)((uint)i ^ key);
+}
+
+// Writes `value`, four times the same byte, to n bytes from `start`: 16 a work-item, one by one where these lie across.
+__kernel void set_bytes(__global uchar *out, ulong start, ulong n, uint value)
+{
+    ulong i = (ulong)get_global_id(0) * 16;
+    if (i >= n)
+        return;
+    __global uchar *at = out + start + i;
+    if (((start + i) & 15) == 0 && n - i >= 16) {
+        *(__global uint4 *)at = (uint4)value;
+    } else {
+        for (ulong k = 0; k < min(n - i, (ulong)16); k++)
+            at[k] = (uchar)value;
+    }
+}
+
+// Sums of hashed words: independent of the order in which work-items arrive.
+__kernel void digest(__global const uint *words, ulong n, __global uint *sums)
+{
+    uint a = 0, b = 0;
+    for (ulong i = get_global_id(0); i < n; i += get_global_size(0)) {
+        uint h = mix32(words[i] + mix32((uint)i * 0x9E3779B9u + (uint)(i >> 32)));
+        a += h;
+        b += mix32(h ^ 0x5BD1E995u);
+    }
+    atomic_add(&sums[0], a);
+    atomic_add(&sums[1], b);
+}
+
+__kernel void empty_launch(__global uint *out)
+{
+    if (get_global_size(0) == 0)
+        out[0] = 1;
+}
+
+__kernel void triad(__global const float4 *a, __global const float4 *b, __global float4 *c, ulong n)
+{
+    ulong i = get_global_id(0);
+    if (i < n)
+        c[i] = a[i] + 3.0f * b[i];
+}
+
+// Eight independent chains of four lanes: 64 FLOP a turn, enough to cover the latency of an FMA.
+// Written a * m + k, which OpenCL lets the compiler contract: PoCL's fma() is a call a lane, 25x slower.
+#define FMA_CHAIN(NAME, SCALAR, VECTOR)                                         \
+    __kernel void NAME(__global SCALAR *out, uint turns, SCALAR x, SCALAR y)    \
+    {                                                                           \
+        VECTOR s = (VECTOR)((SCALAR)get_global_id(0));                          \
+        VECTOR a0 = s, a1 = s + 1, a2 = s + 2, a3 = s + 3;                      \
+        VECTOR a4 = s + 4, a5 = s + 5, a6 = s + 6, a7 = s + 7;                  \
+        VECTOR m = (VECTOR)(x), k = (VECTOR)(y);                                \
+        for (uint t = 0; t < turns; ++t) {                                      \
+            a0 = a0 * m + k; a1 = a1 * m + k;                             \
+            a2 = a2 * m + k; a3 = a3 * m + k;                             \
+            a4 = a4 * m + k; a5 = a5 * m + k;                             \
+            a6 = a6 * m + k; a7 = a7 * m + k;                             \
+        }                                                                       \
+        VECTOR r = a0 + a1 + a2 + a3 + a4 + a5 + a6 + a7;                       \
+        out[get_global_id(0)] = r.x + r.y + r.z + r.w;                          \
+    }
+
+FMA_CHAIN(fma_float32, float, float4)
+
+// A little of everything, always the same amount: its time drifts when the device's state does.
+__kernel void sentinel(__global const float *in, __global float *out, uint turns)
+{
+    uint i = (uint)get_global_id(0);
+    float x = in[i], y = 0.5f;
+    for (uint t = 0; t < turns; ++t)
+        y = y * x + 0.25f;
+    out[i] = y;
+}
+
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+FILL(float64, double, (double)bits * 0x1.0p-32)
+FMA_CHAIN(fma_float64, double, double4)
+#endif
+
+// Has 2 KiB of private memory a work-item, which no optimiser can take away: once a context has found room for it, kernels with as much
+// need not wait for that.
+__kernel void deep(__global uint *out, uint turns)
+{
+    uint values[512];
+    for (uint i = 0; i < 512; i++)
+        values[i] = mix32(i + turns);
+    uint at = turns;
+    for (uint i = 0; i < turns; i++)
+        at = values[at & 511] + i;
+    out[get_global_id(0)] = at;
+}

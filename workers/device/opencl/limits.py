@@ -1,0 +1,139 @@
+"""What a kernel's launches may ask of an OpenCL device, found out before anything is put in place.
+
+Owns the checks of a launch config, and the guard behind each buffer. Where buffers lie: ``opencl/buffers.py``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pyopencl as cl  # noqa: TID251
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.records import Argument, ArgumentKind, Device, LaunchConfig, Signature
+from workers.device.interface import DeviceFailure
+from workers.device.opencl.errors import cl_errors, launch_error, out_of_memory
+from workers.plan.inputs import is_fillable
+
+GUARD_BYTES = 4096
+"""Zeroed room behind every buffer: a kernel that reaches a little too far reads zeros, not its neighbour."""
+
+
+class LaunchLimits:
+    """The limits of one kernel on one device.
+
+    Args:
+        name: the kernel's, for messages.
+        signature: the kernel's.
+        cl_kernel: loaded on the device.
+        cl_device: where it is launched.
+        device: its record.
+
+    Raises:
+        DeviceFailure: ``unsupported``: an argument's kind or type.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        signature: Signature,
+        cl_kernel: cl.Kernel,
+        cl_device: cl.Device,
+        device: Device,
+    ) -> None:
+        for argument in signature.arguments:
+            _require_supported(argument)
+        self._name = name
+        self._signature = signature
+        self._device = device
+        info = cl.kernel_work_group_info
+        with cl_errors(Stage.LAUNCH):
+            work_group_info = cl_kernel.get_work_group_info
+            self._max_local_items = int(work_group_info(info.WORK_GROUP_SIZE, cl_device))
+            driver_local_bytes = int(work_group_info(info.LOCAL_MEM_SIZE, cl_device))
+            self.max_constant_bytes = int(cl_device.max_constant_buffer_size)
+        if signature.required_local_size is not None:
+            # NVIDIA's OpenCL says 256 of a kernel that requires 1,024, and launches it.
+            required = math.prod(signature.required_local_size)
+            self._max_local_items = max(self._max_local_items, required)
+        self._static_local_bytes = max(driver_local_bytes, signature.static_local_bytes)
+
+    def check(self, config: LaunchConfig) -> None:
+        """Refuse what cannot be launched.
+
+        Raises:
+            DeviceFailure: ``launch_error`` (NDRange or argument), ``out_of_memory``.
+        """
+        if len(config.args) != len(self._signature.arguments):
+            raise launch_error(
+                f"{self._name} has {len(self._signature.arguments)} arguments, "
+                f"the launch config {len(config.args)}"
+            )
+        self._check_ndrange(config)
+        self._check_memory(config)
+
+    def _check_ndrange(self, config: LaunchConfig) -> None:
+        total, group = config.global_size, config.local_size
+        device = self._device
+        shape = f"global size {total}, local size {group}"
+        if not 1 <= len(total) <= 3 or len(total) != len(group):
+            raise launch_error(f"{shape}: one to three dimensions, as many in both, are needed")
+        if min(*total, *group) < 1 or any(n % m for n, m in zip(total, group, strict=True)):
+            raise launch_error(f"{shape}: the global size must be a multiple of the local size")
+        if math.prod(group) > self._max_local_items:
+            raise launch_error(
+                f"{shape}: {math.prod(group)} work-items a work-group; on this device "
+                f"{self._name} takes at most {self._max_local_items} (CL_KERNEL_WORK_GROUP_SIZE)"
+            )
+        for count, limit in zip(group, device.max_work_item_sizes, strict=False):
+            if count > limit:
+                raise launch_error(f"{shape}: {count} work-items in one dimension, limit {limit}")
+        required = self._signature.required_local_size
+        if required is not None and tuple(required[: len(group)]) != group:
+            raise launch_error(f"{shape}: {self._name} requires the local size {required}")
+
+    def _check_memory(self, config: LaunchConfig) -> None:
+        device = self._device
+        local_bytes, global_bytes = self._static_local_bytes, 0
+        for argument, given in zip(self._signature.arguments, config.args, strict=True):
+            num_bytes = (given.elements or 0) * argument.element_bytes
+            if argument.kind is ArgumentKind.LOCAL_BUFFER:
+                local_bytes += num_bytes
+            elif argument.kind.is_buffer:
+                global_bytes += padded(num_bytes)
+                limit = device.max_allocation_bytes
+                if argument.kind is ArgumentKind.CONSTANT_BUFFER:
+                    limit = self.max_constant_bytes
+                    num_bytes = max(num_bytes, 4)
+                else:
+                    num_bytes = padded(num_bytes)
+                if num_bytes > limit:
+                    raise out_of_memory(
+                        f"argument {argument.name!r}: {num_bytes} bytes, at most {limit} possible"
+                    )
+        if local_bytes > device.local_memory_bytes:
+            raise out_of_memory(
+                f"{local_bytes} bytes of local memory, the device has {device.local_memory_bytes}"
+            )
+        if global_bytes > device.global_memory_bytes:
+            raise out_of_memory(
+                f"{global_bytes} bytes of buffers, the device has {device.global_memory_bytes}"
+            )
+
+
+def padded(num_bytes: int) -> int:
+    """Return ``num_bytes`` with its guard, in whole guards, so that close sizes share a buffer."""
+    return (num_bytes + GUARD_BYTES - 1) // GUARD_BYTES * GUARD_BYTES + GUARD_BYTES
+
+
+def _require_supported(argument: Argument) -> None:
+    usable = argument.kind.is_buffer or argument.kind is ArgumentKind.SCALAR
+    if argument.kind is ArgumentKind.LOCAL_BUFFER:
+        return
+    types = [leaf.scalar_type for leaf in argument.leaves] or [argument.scalar_type]
+    if not usable or not all(map(is_fillable, types)):
+        detail = f"argument {argument.name!r} ({argument.kind}, {argument.type_name})"
+        raise DeviceFailure(
+            Failure(code=FailureCode.UNSUPPORTED, stage=Stage.SIGNATURE, detail=detail)
+        )

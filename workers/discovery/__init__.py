@@ -1,0 +1,1 @@
+"""Which devices this machine has, whether they work, and which one a selector means."""

@@ -1,0 +1,220 @@
+"""What is usable on this machine, which device a selector means, and the doors to it.
+
+Owns which runtimes are tried for a selector, the choice among their devices, and ``open_session`` and
+``open_compiler``, which load a door only when it is asked for. A trial: ``runtime_probe.py``; what is
+remembered of it: ``probe_verdicts.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from workers.device.interface import Compiler, DeviceRef, Session
+from workers.device.opencl.cache import use_private_cache
+from workers.device.replay import SELECTOR_PREFIX, ReplayCompiler, ReplaySession, replay_ref
+from workers.discovery.candidates import AbsentSource, Candidate, Candidates, Source, candidates
+from workers.discovery.probe_verdicts import VerdictFile, default_folder
+from workers.discovery.runtime_probe import (
+    PROBE_TIMEOUT_S,
+    ProbedDevice,
+    RuntimeVerdict,
+    Tell,
+    probe_runtime,
+)
+
+SELECTORS = "auto, pocl, cpu, cuda[:N] or replay:FILE"
+_CPU_SELECTORS = ("pocl", "cpu")
+
+
+def _silent(_line: str) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReport:
+    """Everything that was found: devices, usable or not, and the sources that gave none."""
+
+    devices: tuple[ProbedDevice, ...]
+    absent: tuple[AbsentSource, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoDevice:
+    """No device for a selector: what was tried, why it failed, how to mend it."""
+
+    selector: str
+    reasons: tuple[str, ...]
+    mend: tuple[str, ...]
+
+    def message(self) -> str:
+        """Return the text for a user."""
+        lines = [f"no usable device for --device {self.selector}"]
+        lines += [f"  {reason}" for reason in self.reasons]
+        lines += [f"  to mend: {mend}" for mend in self.mend]
+        return "\n".join(lines)
+
+
+def probe_all(
+    found: Candidates | None = None, *, again: bool = False, tell: Tell = _silent
+) -> DeviceReport:
+    """Try every runtime, side by side, each in a child of its own.
+
+    Args:
+        found: the runtimes and those that are absent; looked up now where None.
+        again: try those, too, whose verdict is remembered.
+        tell: called with a line before each trial.
+    """
+    present, absent = candidates() if found is None else found
+    if not present:
+        return DeviceReport(devices=(), absent=absent)
+    with ThreadPoolExecutor(max_workers=len(present)) as pool:
+        verdicts = list(pool.map(lambda one: _verdict(one, "", again, tell), present))
+    return _report(verdicts, absent)
+
+
+def probe_for(selector: str, *, tell: Tell = _silent) -> DeviceReport:
+    """Try the runtimes that ``selector`` may mean, one after the other, up to the first usable device.
+
+    Args:
+        selector: as for ``choose``; ``cuda`` alone tries every GPU.
+        tell: called with a line before each trial.
+    """
+    present, absent = candidates()
+    verdicts: list[RuntimeVerdict] = []
+    left_out: list[AbsentSource] = []
+    for candidate in sorted(present, key=lambda one: list(Source).index(one.source)):
+        if _is_settled(selector, verdicts, candidate.source):
+            break
+        if candidate.may_have(selector):
+            verdicts.append(_verdict(candidate, selector, again=False, tell=tell))
+            continue
+        reason = f"not tried: it has no device that --device {selector} can mean"
+        mend = "llmperf doctor lists the devices of every runtime"
+        left_out.append(AbsentSource(source=candidate.source, reason=reason, mend=mend))
+    return _report(verdicts, (*absent, *left_out))
+
+
+def choose(
+    selector: str, report: DeviceReport | None = None, *, tell: Tell = _silent
+) -> DeviceRef | NoDevice:
+    """Return the device that ``--device selector`` means.
+
+    Args:
+        selector: ``auto`` (first usable NVIDIA GPU, else a CPU: system ICD, pip PoCL, Intel's runtime),
+            ``pocl``, ``cpu``, ``cuda`` or ``cuda:N``, ``replay:FILE``.
+        report: what was found; probed now where None. Not needed for replay.
+        tell: called with a line before each trial of a runtime.
+
+    Raises:
+        ValueError: The selector is none of these, or the replay file is bad (names file and key).
+    """
+    if selector.startswith(SELECTOR_PREFIX):
+        return replay_ref(selector)
+    match = re.fullmatch(r"(auto|pocl|cpu|cuda(?::\d+)?)", selector)
+    if match is None:
+        raise ValueError(f"--device {selector!r}: must be {SELECTORS}")
+    if report is None:
+        report = probe_for("cuda:0" if selector == "cuda" else selector, tell=tell)
+    for probed in _in_order(selector, report.devices):
+        if probed.usable:
+            return probed.ref
+    return _no_device(selector, report)
+
+
+def open_session(ref: DeviceRef) -> Session:
+    """Open the device in this process. LookupError if it is not here, ValueError on a bad replay file."""
+    if ref.selector.startswith(SELECTOR_PREFIX):
+        return ReplaySession(ref)
+    enter_environment(ref)
+    from workers.device.opencl.session import OpenclSession  # noqa: PLC0415
+
+    return OpenclSession(ref)
+
+
+def open_compiler(ref: DeviceRef) -> Compiler:
+    """Open the device's compiler in this process. Raises as ``open_session`` does."""
+    if ref.selector.startswith(SELECTOR_PREFIX):
+        return ReplayCompiler(ref)
+    enter_environment(ref)
+    from workers.device.opencl.session import OpenclCompiler  # noqa: PLC0415
+
+    return OpenclCompiler(ref)
+
+
+def enter_environment(ref: DeviceRef) -> None:
+    """Set what the OpenCL loader reads; a parent should have: LD_LIBRARY_PATH counts from exec only."""
+    os.environ.update(ref.environment)
+    use_private_cache()
+
+
+def _in_order(selector: str, devices: Sequence[ProbedDevice]) -> list[ProbedDevice]:
+    """Return the devices that the selector may mean, the preferred ones first."""
+    order = list(Source)
+    by_source = sorted(devices, key=lambda probed: order.index(probed.source))
+    gpus = [p for p in by_source if p.ref.selector.startswith("cuda")]
+    gpus.sort(key=lambda probed: int(probed.ref.selector.partition(":")[2]))
+    cpus = [p for p in by_source if p.ref.selector in _CPU_SELECTORS]
+    if selector == "auto":
+        return gpus + cpus
+    if selector == "cpu":
+        return cpus
+    if selector == "pocl":
+        return [probed for probed in cpus if probed.ref.selector == "pocl"]
+    wanted = selector if ":" in selector else f"{selector}:0"
+    return [probed for probed in gpus if probed.ref.selector == wanted]
+
+
+def _no_device(selector: str, report: DeviceReport) -> NoDevice:
+    reasons = [
+        f"{probed.source}: {probed.ref.platform}: {probed.ref.name}: "
+        + ("usable, but not what was asked for" if probed.usable else probed.reason)
+        for probed in report.devices
+    ]
+    reasons += [f"{absent.source}: {absent.reason}" for absent in report.absent]
+    if selector.startswith("cuda"):
+        mend: tuple[str, ...] = (
+            "write libnvidia-opencl.so.1 (find it with ldconfig -p) into "
+            "/etc/OpenCL/vendors/nvidia.icd; CUDA_VISIBLE_DEVICES must not hide the GPU",
+        )
+    else:
+        mend = tuple(dict.fromkeys(absent.mend for absent in report.absent))
+    return NoDevice(selector=selector, reasons=tuple(reasons), mend=mend)
+
+
+def _verdict(candidate: Candidate, selector: str, again: bool, tell: Tell) -> RuntimeVerdict:
+    """Return what is remembered of a runtime, else try it, while no other process does."""
+    remembered = VerdictFile(candidate, default_folder())
+    known = None if again else remembered.read()
+    if known is not None:
+        return known
+    what = f"{candidate.source} ({candidate.environment['OCL_ICD_VENDORS']})"
+    with remembered.alone(lambda: tell(f"another process tries {what}; waiting for its verdict")):
+        known = None if again else remembered.read()
+        if known is not None:
+            return known
+        tell(f"trying {what}, at most {PROBE_TIMEOUT_S:g} s a device")
+        verdict = probe_runtime(candidate, wanted=selector)
+        if not selector.startswith("cuda"):  # other devices of the runtime were left out
+            remembered.write(verdict)
+    return verdict
+
+
+def _is_settled(selector: str, verdicts: Sequence[RuntimeVerdict], following: Source) -> bool:
+    """Whether no runtime of source ``following`` or later can change what ``selector`` means."""
+    usable = [device for verdict in verdicts for device in verdict.devices if device.usable]
+    found = _in_order(selector, usable)
+    if not found or selector == "cuda":
+        return False
+    is_gpu = found[0].ref.selector.startswith("cuda")
+    return selector != "auto" or is_gpu or following is not Source.SYSTEM_ICD
+
+
+def _report(verdicts: Sequence[RuntimeVerdict], absent: Sequence[AbsentSource]) -> DeviceReport:
+    return DeviceReport(
+        devices=tuple(device for verdict in verdicts for device in verdict.devices),
+        absent=(*absent, *(one.absent for one in verdicts if one.absent is not None)),
+    )

@@ -1,0 +1,192 @@
+"""What a probe found, remembered, so that a machine tries each CPU runtime once.
+
+Owns the file of one verdict, what makes it another one (runtime, driver file, CPU, environment) and how long it
+holds. GPUs are never remembered: one may be busy, hidden or gone the next time. Only saves time: where the cache
+folder cannot be written, each process probes for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from workers.device.interface import DeviceRef
+from workers.discovery.candidates import AbsentSource, Candidate, Source
+from workers.discovery.cpu_model import read_cpu_model
+from workers.discovery.runtime_probe import ProbedDevice, RuntimeVerdict, verdict_of
+
+_SCHEMA = 1
+_AFTER_ANSWER_S = 30 * 86_400.0
+"""Seconds that a probe which ended by itself is remembered: a month."""
+
+_AFTER_DEATH_S = 86_400.0
+"""Seconds that a crash or a hang is remembered: a day, because a busy machine can cause either."""
+
+_WHEELS = ("pyopencl", "pocl-binary-distribution", "intel-opencl-rt", "intel-cmplr-lib-rt", "tbb")
+_CPU_SELECTORS = ("pocl", "cpu")
+_VARIABLES = ("POCL_", "CL_CONFIG_")
+_LOADER_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
+_LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")  # fmt: skip
+
+_logger = logging.getLogger(__name__)
+
+
+def default_folder() -> Path:
+    """Return where verdicts are kept: ``llmperf/opencl-probes`` of the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        cache = Path(base) if base else Path.home() / ".cache"
+    except RuntimeError:  # a user without a home, as in some containers
+        cache = Path(tempfile.gettempdir()) / f"cache-{os.getuid()}"
+    return cache / "llmperf" / "opencl-probes"
+
+
+def fingerprint(candidate: Candidate) -> str:
+    """Return a hash of everything that a verdict about ``candidate`` depends on."""
+    # The wheels' libraries are named by their paths; a system's are looked up.
+    is_system = candidate.source is Source.SYSTEM_ICD
+    variables = (*_VARIABLES, *(_LOADER_VARIABLES if is_system else ()))
+    facts = {
+        "schema": _SCHEMA,
+        "probe": [
+            resources.files("workers.discovery").joinpath(name).read_text()
+            for name in ("probe.cl", "probe.py")
+        ],
+        "source": candidate.source.value,
+        "environment": dict(sorted(candidate.environment.items())),
+        "driver": _driver_files(candidate),
+        "wheels": {name: _version(name) for name in _WHEELS},
+        "cpu": read_cpu_model().description,
+        "processors": sorted(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "variables": {
+            name: value for name, value in sorted(os.environ.items()) if name.startswith(variables)
+        },
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:20]
+
+
+class VerdictFile:
+    """The remembered verdict of one candidate, in ``folder``."""
+
+    def __init__(self, candidate: Candidate, folder: Path) -> None:
+        self._candidate = candidate
+        self._path = folder / f"{fingerprint(candidate)}.json"
+
+    @contextlib.contextmanager
+    def alone(self, wait: Callable[[], None]) -> Iterator[None]:
+        """Let one process of this machine probe; ``wait`` is called where another one does, and has to end first."""
+        with contextlib.ExitStack() as stack:
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                lock = stack.enter_context(self._path.with_suffix(".lock").open("w"))
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    wait()
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:
+                _logger.info("probe verdicts are not shared: %s", error)
+            yield
+
+    def read(self) -> RuntimeVerdict | None:
+        """Return the verdict; None where there is none that still holds."""
+        try:
+            content = json.loads(self._path.read_text(encoding="utf-8"))
+            if content["schema"] != _SCHEMA or time.time() > content["until_s"]:
+                return None
+            return self._verdict(content)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, verdict: RuntimeVerdict) -> None:
+        """Remember ``verdict``, unless it is about a GPU, or about a runtime whose GPU may be hidden just now."""
+        refs = [probed.ref for probed in verdict.devices]
+        is_hidden = not refs and self._candidate.may_have("cuda")
+        if is_hidden or any(ref.selector not in _CPU_SELECTORS for ref in refs):
+            return
+        now_s = time.time()
+        content = {
+            "schema": _SCHEMA,
+            "tried_at_s": now_s,
+            "until_s": now_s + (_AFTER_ANSWER_S if verdict.ended_itself else _AFTER_DEATH_S),
+            "ended_itself": verdict.ended_itself,
+            "absent": None if verdict.absent is None else verdict.absent.reason,
+            "devices": [
+                {
+                    "ref": [one.ref.selector, one.ref.platform, one.ref.name],
+                    "reason": None if one.usable else one.reason,
+                    "device": None if one.device is None else dataclasses.asdict(one.device),
+                }
+                for one in verdict.devices
+            ],
+        }
+        temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            temporary.write_text(json.dumps(content), encoding="utf-8")
+            temporary.replace(self._path)
+            self._remove_old(now_s)
+        except OSError as error:
+            _logger.info("a probe verdict is not remembered: %s", error)
+
+    def _remove_old(self, now_s: float) -> None:
+        for path in self._path.parent.iterdir():
+            if now_s - path.stat().st_mtime > _AFTER_ANSWER_S:
+                path.unlink(missing_ok=True)
+
+    def _verdict(self, content: dict[str, Any]) -> RuntimeVerdict:
+        tried = time.strftime("%Y-%m-%d %H:%M", time.localtime(content["tried_at_s"]))
+        note = f" (tried on {tried}; `llmperf doctor --again` tries once more)"
+        devices = tuple(self._device(entry, note) for entry in content["devices"])
+        absent = None
+        if content["absent"] is not None:
+            absent = AbsentSource(
+                source=self._candidate.source,
+                reason=content["absent"] + note,
+                mend="repair, update or remove this runtime",
+            )
+        return RuntimeVerdict(devices=devices, absent=absent, ended_itself=content["ended_itself"])
+
+    def _device(self, entry: dict[str, Any], note: str) -> ProbedDevice:
+        selector, platform, name = entry["ref"]
+        environment = dict(self._candidate.environment)
+        ref = DeviceRef(selector=selector, platform=platform, name=name, environment=environment)
+        if entry["reason"] is not None:
+            entry = {**entry, "reason": entry["reason"] + note}
+        return verdict_of(self._candidate, ref, entry)
+
+
+def _driver_files(candidate: Candidate) -> list[list[str | int]]:
+    """Return path, size and time of the ICD file and of each library file that its name may mean."""
+    icd = Path(candidate.environment["OCL_ICD_VENDORS"])
+    paths = [icd]
+    if icd.suffix == ".icd":
+        with contextlib.suppress(OSError):
+            name = icd.read_text(encoding="utf-8", errors="replace").strip()
+            folders = [icd.parent, *map(Path, _LIBRARY_FOLDERS)]
+            paths += [folder / name for folder in folders] if name else []
+    found: list[list[str | int]] = []
+    for path in dict.fromkeys(paths):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: the name holds a NUL
+            status = path.stat()
+            found.append([str(path), status.st_size, status.st_mtime_ns])
+    return found
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

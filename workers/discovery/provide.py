@@ -1,0 +1,74 @@
+"""Makes sure that this machine has a usable OpenCL CPU device.
+
+``python -m workers.discovery.provide [--intel] [COMMAND…]``; with ``--intel`` the device is that of Intel's runtime, and
+COMMAND sees no other (but the PoCL that ``LLMPERF_POCL_ICD`` names, if it is set).
+
+Owns the decision to install Intel's CPU runtime into the virtual environment when nothing else works
+(the pip PoCL cannot build on CPUs newer than its LLVM). No root, no system package. Exit code 0: there is
+one, 4: there is none. A COMMAND is then run in the device's environment (ICD, library path), which counts
+only from a process's start: tests that open the device in their own process need it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from workers.device.interface import DeviceRef
+from workers.discovery.candidates import INTEL_PACKAGES, POCL_VARIABLE, Source, candidates
+from workers.discovery.find import NoDevice, choose, probe_all
+
+EXIT_OK = 0
+EXIT_NO_DEVICE = 4
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Find a CPU device; where none is usable install Intel's runtime; then run the command.
+
+    Args:
+        arguments: ``--intel`` or nothing, then the command and its arguments, if any.
+    """
+    intel_only = arguments[:1] == ["--intel"]
+    command = arguments[intel_only:]
+    chosen = _intel_device() if intel_only else choose("cpu", tell=_say)
+    if isinstance(chosen, NoDevice):
+        _say(chosen.message())
+        _say(f"installing {' '.join(INTEL_PACKAGES)} into {sys.prefix}: 0.8 GB on disk")
+        if not _install():
+            return EXIT_NO_DEVICE
+        chosen = _intel_device(again=True)
+    if isinstance(chosen, NoDevice):
+        _say(chosen.message())
+        return EXIT_NO_DEVICE
+    _say(f"chosen: --device {chosen.selector} ({chosen.platform}: {chosen.name})")
+    if command:
+        os.environ.update(chosen.environment)
+        if intel_only:
+            os.environ.setdefault(POCL_VARIABLE, "")
+        os.execvp(command[0], list(command))  # noqa: S606  (the user's own command; no shell)
+    return EXIT_OK
+
+
+def _intel_device(*, again: bool = False) -> DeviceRef | NoDevice:
+    present, absent = candidates()
+    intel = tuple(one for one in present if one.source is Source.INTEL_RUNTIME)
+    missing = tuple(one for one in absent if one.source is Source.INTEL_RUNTIME)
+    return choose("cpu", probe_all((intel, missing), again=again, tell=_say))
+
+
+def _install() -> bool:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", *INTEL_PACKAGES]
+    done = subprocess.run(command, stdout=sys.stderr, check=False)
+    if done.returncode != 0:
+        _say(f"{' '.join(command)} failed with exit code {done.returncode}")
+    return done.returncode == 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,230 @@
+"""Tries one OpenCL runtime in child processes, because a broken runtime does not fail: it crashes or hangs.
+
+Owns the trial of one candidate and how it may end: answered, died, or no answer in time. Each trial leaves
+no process and no scratch folder. What a child does: ``probe.py``; what is remembered: ``probe_verdicts.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmperf_common.records import Device
+from workers.device.interface import DeviceRef
+from workers.device.opencl.cache import remove_dead_caches
+from workers.discovery.candidates import AbsentSource, Candidate, Source
+from workers.sandbox.child_environment import child_environment
+
+PROBE_TIMEOUT_S = 10.0
+"""Seconds a runtime has for each of its devices; a sound CPU runtime needs 1 to 3 of them."""
+
+GPU_LISTING_TIMEOUT_S = 60.0
+"""Seconds a GPU's driver has to list its devices: it may have to start several cards first."""
+
+_MEND = "repair, update or remove this runtime"
+_POLL_S = 0.05
+
+Tell = Callable[[str], None]
+"""Called with one line for the user."""
+
+_STDERR_TAIL_CHARACTERS = 300
+_READ_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedDevice:
+    """One OpenCL device and whether a probe build and launch passed on it.
+
+    ``device`` is None and ``reason`` says why where it is not usable.
+    """
+
+    ref: DeviceRef
+    device: Device | None
+    usable: bool
+    reason: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeVerdict:
+    """What one candidate gave.
+
+    Attributes:
+        devices: those it lists, each with its verdict.
+        absent: why there is none; None where ``devices`` has some.
+        ended_itself: False where a child died or had to be killed, so that another try may end otherwise.
+    """
+
+    devices: tuple[ProbedDevice, ...]
+    absent: AbsentSource | None
+    ended_itself: bool
+
+
+def probe_runtime(
+    candidate: Candidate,
+    *,
+    wanted: str,
+    timeout_s: float = PROBE_TIMEOUT_S,
+    listing_timeout_s: float | None = None,
+) -> RuntimeVerdict:
+    """Try the devices of one candidate; go on behind a device whose trial killed the child.
+
+    Args:
+        candidate: the environment to start the child in.
+        wanted: ``cuda:N`` tries that GPU alone, anything else each device.
+        timeout_s: for each device.
+        listing_timeout_s: until the runtime lists its devices; ``timeout_s`` where None, but longer for a GPU's.
+    """
+    if listing_timeout_s is None:
+        is_gpu = candidate.may_have("cuda")
+        listing_timeout_s = max(timeout_s, GPU_LISTING_TIMEOUT_S) if is_gpu else timeout_s
+    probed: list[ProbedDevice] = []
+    refs: list[DeviceRef] = []
+    ended_itself = True
+    while True:
+        child = _Child(candidate, len(probed), wanted)
+        answers, death = child.run(timeout_s, listing_timeout_s)
+        ended_itself = ended_itself and not death
+        listed = answers[0].get("listed") if answers else None
+        if not refs and not listed:
+            where = f"{candidate.environment['OCL_ICD_VENDORS']}: "
+            absent = AbsentSource(
+                source=candidate.source, reason=where + (death or "lists no device"), mend=_MEND
+            )
+            return RuntimeVerdict(devices=(), absent=absent, ended_itself=ended_itself)
+        if not refs:
+            environment = dict(candidate.environment)
+            refs = [DeviceRef(**{**one, "environment": environment}) for one in listed or ()]
+        for answer in answers[1:]:
+            probed.append(verdict_of(candidate, refs[len(probed)], answer))
+        # The device that it was at; all that are left where it does not even list them any more.
+        num_failed = 1 if listed else len(refs)
+        for ref in refs[len(probed) : len(probed) + num_failed]:
+            answer = {"reason": f"its probe died: {death or 'no answer'}", "device": None}
+            probed.append(verdict_of(candidate, ref, answer))
+        if len(probed) >= len(refs):
+            return RuntimeVerdict(devices=tuple(probed), absent=None, ended_itself=ended_itself)
+
+
+def verdict_of(candidate: Candidate, ref: DeviceRef, answer: dict[str, Any]) -> ProbedDevice:
+    """Return a device with its verdict, from the JSON values ``device`` and ``reason`` of a probe."""
+    values = answer["device"]
+    device = None
+    if values is not None:
+        sizes = tuple(values["max_work_item_sizes"])
+        device = Device(**{**values, "max_work_item_sizes": sizes})
+    reason = answer["reason"]
+    return ProbedDevice(
+        ref=ref,
+        device=device,
+        usable=reason is None,
+        reason=reason or "",
+        source=candidate.source,
+    )
+
+
+class _Child:
+    """One child that lists the devices of a candidate and tries them from one on."""
+
+    def __init__(self, candidate: Candidate, start: int, wanted: str) -> None:
+        arguments = [str(os.getpid()), str(start), wanted]
+        self._command = [sys.executable, "-m", "workers.discovery.probe", *arguments]
+        if candidate.known_cpu_only:
+            self._command.append("--known-cpu-only")
+        self._environment = child_environment(candidate.environment)
+
+    def run(self, timeout_s: float, listing_timeout_s: float) -> tuple[list[dict[str, Any]], str]:
+        """Return the child's answers and, where it did not end well, how it ended."""
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # a compiler's own processes end with it
+            )
+            try:
+                raw, late_s = _read(process, timeout_s, listing_timeout_s)
+            finally:
+                _end(process)
+            if late_s is not None:
+                return _answers(raw), f"no answer within {late_s:g} s"
+            if process.returncode == 0:
+                return _answers(raw), ""
+            errors.seek(0)
+            return _answers(raw), _ending(process.returncode, errors.read())
+
+
+def _read(
+    process: subprocess.Popen[bytes], timeout_s: float, listing_timeout_s: float
+) -> tuple[bytes, float | None]:
+    """Return what the process writes until it ends, and the limit that it overran, if it did.
+
+    Its own end counts, not that of its stdout, which a process that it has started may keep open.
+    """
+    assert process.stdout is not None
+    descriptor, raw = process.stdout.fileno(), b""
+    limit_s = listing_timeout_s
+    deadline_s = time.monotonic() + limit_s
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while True:
+            has_ended = _has_ended(process)  # first: what it wrote last is then there to be read
+            is_open = True
+            while is_open and selector.select(0 if has_ended else _POLL_S):
+                piece = os.read(descriptor, _READ_BYTES)
+                is_open = bool(piece)
+                raw += piece
+                if b"\n" in piece:
+                    limit_s = timeout_s
+                    deadline_s = time.monotonic() + limit_s
+            if has_ended:
+                return raw, None
+            if time.monotonic() > deadline_s:
+                return raw, limit_s
+            if not is_open:
+                time.sleep(_POLL_S)
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process has ended; it is not reaped, so that its group keeps its number."""
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill what is left of the process group, and remove what a killed process leaves."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+    if process.returncode != 0:
+        remove_dead_caches(Path(tempfile.gettempdir()))
+
+
+def _answers(raw: bytes) -> list[dict[str, Any]]:
+    lines = raw.decode(errors="replace").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _ending(returncode: int, errors: bytes) -> str:
+    """Say how a process ended, with the end of what it wrote to stderr in one line."""
+    if returncode >= 0:
+        ending = f"exit code {returncode}"
+    else:
+        ending = f"killed by {signal.Signals(-returncode).name}"
+    lines = errors.decode(errors="replace").split("\n")
+    tail = " | ".join(" ".join(one.split()) for one in lines if one.strip())
+    return f"{ending}: {tail[-_STDERR_TAIL_CHARACTERS:]}" if tail else ending

@@ -1,0 +1,1 @@
+"""Compile, analyse and run tasks in children, from claim to result."""

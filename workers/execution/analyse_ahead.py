@@ -1,0 +1,183 @@
+"""Memory analysis of a whole corpus before anything is timed: ``llmperf corpus build --analyse``.
+
+Owns the loop over a few killable children. What an analysis is, and what a hang or a death leaves behind, is the
+same as in a task (``analysing.py``). ``analyse_one`` is the same for a single kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from llmperf_common.analysis import Analysis
+from llmperf_common.ledger.holder import this_process
+from llmperf_common.records import Kernel
+from workers.analysis.unknown import unknown_analysis
+from workers.corpus.parquet import Corpus
+from workers.device.interface import DeviceRef
+from workers.execution.analysing import (
+    analyse_job,
+    death_text,
+    max_attempts,
+    timeout_text,
+)
+from workers.sandbox.channel import Analysed, AnalyseJob, FromChild
+from workers.sandbox.child_pool import ChildPool
+from workers.sandbox.child_starter import ChildStarter
+from workers.sandbox.scratch import check_space, scratch_folder
+
+ANALYSIS_TIMEOUT_S = 60.0
+_POLL_S = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Item:
+    kernel: Kernel
+    analysis: Analysis | None = None
+    no_device: bool = False
+    ended_itself: bool = False
+    num_attempts: int = 0
+    was_killed: bool = False
+
+
+class _AheadWork:
+    """The ``PoolWork`` of this loop: every item ends with an analysis."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    @property
+    def timeout_s(self) -> float:
+        return self._timeout_s
+
+    def job(self, item: _Item) -> AnalyseJob:
+        item.num_attempts += 1
+        return analyse_job(item.kernel, item.num_attempts)
+
+    def excuses_kill(self, item: _Item) -> bool:
+        is_first, item.was_killed = not item.was_killed, True
+        item.num_attempts -= is_first
+        return is_first
+
+    def take(self, item: _Item, answer: FromChild) -> bool:
+        assert isinstance(answer, Analysed), answer
+        item.analysis = answer.analysis
+        item.no_device = answer.no_device
+        item.ended_itself = True
+        return True
+
+    def timed_out(self, item: _Item, after_s: float) -> None:
+        item.analysis = unknown_analysis(item.kernel, timeout_text(after_s))
+
+    def died(self, item: _Item, how: str, report: str, seconds: float) -> bool:
+        if not report and item.num_attempts < max_attempts(item.kernel):
+            return True
+        item.analysis = unknown_analysis(item.kernel, death_text(how, report))
+        return False
+
+    def forget(self, item: _Item) -> None:
+        """Nothing is left behind."""
+
+
+def analyse_corpus(
+    corpus: Corpus,
+    ref: DeviceRef,
+    *,
+    num_children: int | None = None,
+    timeout_s: float = ANALYSIS_TIMEOUT_S,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Corpus:
+    """Return ``corpus`` with the memory analysis of every kernel that can run.
+
+    What was analysed before is kept. The kernels' ids and the corpus' hash stay: an analysis is knowledge
+    about a kernel and no part of it. A run that is given such a corpus plans by it and does not analyse again.
+
+    Args:
+        corpus: the kernels.
+        ref: where instrumented kernels are launched; any OpenCL device gives the same answers.
+        num_children: processes at once; by default one a core.
+        timeout_s: for each kernel; one that takes longer has an analysis that knows nothing and says so.
+        progress: is told how many of how many are done.
+
+    Raises:
+        StoreError: The scratch folder is full.
+    """
+    wanted = [one for one in corpus.kernels if one.failure is None and one.analysis is None]
+    children = min(num_children or os.cpu_count() or 1, max(1, len(wanted)))
+    found: dict[str, Analysis | None] = {}
+    for item in _analysed(wanted, ref, children, timeout_s):
+        found[item.kernel.kernel_id] = item.analysis
+        progress(len(found), len(wanted))
+    return replace(
+        corpus,
+        kernels=tuple(
+            replace(one, analysis=found.get(one.kernel_id, one.analysis)) for one in corpus.kernels
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneAnalysis:
+    """The analysis of one kernel, and how it ended.
+
+    Attributes:
+        analysis: what was found out; its ``failure`` says why nothing was.
+        no_device: the device could not be opened.
+        ended_itself: neither killed after its time nor dead: once more would end in the same way.
+    """
+
+    analysis: Analysis
+    no_device: bool
+    ended_itself: bool
+
+
+def analyse_one(kernel: Kernel, ref: DeviceRef, *, timeout_s: float) -> OneAnalysis:
+    """Return what one kernel that can run touches; the arguments are those of ``analyse_corpus``.
+
+    Raises:
+        StoreError: The scratch folder is full.
+    """
+    (item,) = _analysed([kernel], ref, 1, timeout_s)
+    assert item.analysis is not None, "a finished item has an analysis"
+    return OneAnalysis(
+        analysis=item.analysis, no_device=item.no_device, ended_itself=item.ended_itself
+    )
+
+
+def _analysed(
+    kernels: Sequence[Kernel], ref: DeviceRef, num_children: int, timeout_s: float
+) -> Iterator[_Item]:
+    """Yield the item of each kernel when it is finished."""
+    num_left = len(kernels)
+    with scratch_folder(this_process()) as scratch:
+        starter = ChildStarter(scratch)
+        pool: ChildPool[_Item] = ChildPool(
+            start_child=lambda name: starter.start("workers.analysis.child", name, ref),
+            name="analyse",
+            work=_AheadWork(timeout_s),
+            num_children=num_children,
+        )
+        for kernel in kernels:
+            pool.submit(_Item(kernel=kernel))
+        try:
+            while num_left:
+                _step(pool)
+                finished = pool.take_finished()
+                num_left -= len(finished)
+                yield from finished
+                check_space(scratch)
+        finally:
+            pool.close()
+
+
+def _step(pool: ChildPool[_Item]) -> None:
+    pool.start_waiting()
+    by_descriptor = {child.fileno(): child for child in pool.children()}
+    for descriptor in select.select(list(by_descriptor), [], [], _POLL_S)[0]:
+        child = by_descriptor[descriptor]
+        if child in pool.children():
+            pool.handle(child)
+    pool.check_deadlines(time.monotonic())

@@ -1,0 +1,59 @@
+"""The compile child: builds kernels one after another; its parent kills it when one hangs."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from llmperf_common.records import KernelResources
+from workers.device.cuda.kernel_resources import ResourceReader
+from workers.device.interface import Compiler, DeviceFailure, DeviceRef
+from workers.discovery.find import open_compiler
+from workers.sandbox.address_space import bound_growth
+from workers.sandbox.channel import Channel, Compiled, CompileFailed, CompileJob, CompilerReady
+from workers.sandbox.child_main import serve
+
+_MAX_BYTES = 4 * 2**30
+"""Of address space, on CPU devices: a source can make a compiler unfold macros until the machine has no memory left."""
+
+
+def main(channel: Channel, argument: str) -> None:
+    """Serve ``CompileJob``s on ``channel`` until it closes; ``argument`` is the DeviceRef as JSON."""
+    ref = DeviceRef(**json.loads(argument))
+    if not ref.selector.startswith("cuda"):
+        bound_growth(_MAX_BYTES)
+    compiler = open_compiler(ref)
+    channel.send(CompilerReady())
+    with ResourceReader(ref) as reader:
+        while True:
+            job = channel.receive()
+            assert isinstance(job, CompileJob), job
+            _compile(channel, compiler, reader, job)
+
+
+def _compile(channel: Channel, compiler: Compiler, reader: ResourceReader, job: CompileJob) -> None:
+    started_s = time.monotonic()
+    try:
+        program = compiler.compile(job.kernel)
+    except DeviceFailure as error:
+        channel.send(CompileFailed(failure=error.failure, seconds=time.monotonic() - started_s))
+        return
+    Path(job.binary_path).write_bytes(program.binary)  # from here on, a death is not the build's
+    found: KernelResources | str = ""
+    if job.resources_limit_s is not None:
+        channel.send(CompilerReady())  # what follows has a clock of its own
+        found = reader.read(job.kernel, program.binary, limit_s=job.resources_limit_s)
+    channel.send(
+        Compiled(
+            options=program.options,
+            log=program.log,
+            seconds=program.seconds,
+            resources=found if isinstance(found, KernelResources) else None,
+            no_resources=found if isinstance(found, str) else "",
+        )
+    )
+
+
+if __name__ == "__main__":
+    serve(main)

@@ -1,0 +1,139 @@
+"""Compiling as the work of killable children: sources in, binaries out, whatever the compiler does.
+
+Owns what a build costs its task. A compiler that crashes is tried once more in a fresh child, one that does not
+finish is killed; either way the task gets its coded row. The first time that somebody else kills one does not count. A child that dies when the build is done, looking for what the
+machine code needs, costs its task nothing but a second build. The children: ``child_pool.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from llmperf_common.failures import RETRY_RULES, Failure, FailureCode, Retry, Stage
+from workers.execution.task_state import TaskState
+from workers.sandbox.channel import Compiled, CompileFailed, CompileJob, FromChild
+
+_logger = logging.getLogger(__name__)
+
+_RESOURCES_LIMIT_S = 20.0
+"""A second compiler takes some 0.05 s and a first CUDA context 0.3 s, some seconds on hosts with many GPUs."""
+_MOST_RESOURCES_DEATHS = 3
+"""In a row: then the compiler is at fault, not a kernel here and there."""
+
+
+class CompileWork:
+    """The ``PoolWork`` of compile children.
+
+    Args:
+        scratch: holds the binaries of tasks in hand.
+        timeout_s: for one build.
+        reads_resources: ask what the machine code needs; no more after ``_MOST_RESOURCES_DEATHS`` children in a row died of it.
+    """
+
+    def __init__(self, *, scratch: Path, timeout_s: float, reads_resources: bool = False) -> None:
+        self._scratch = scratch
+        self._timeout_s = timeout_s
+        self._reads_resources = reads_resources
+        self._asked: set[str] = set()
+        self._died_of_resources: set[str] = set()
+        self._num_deaths_in_a_row = 0
+        self._told: set[str] = set()
+
+    @property
+    def timeout_s(self) -> float:
+        """A compiler without an answer for this long is killed."""
+        return self._timeout_s
+
+    def binary_path(self, state: TaskState) -> Path:
+        """Where the binary of a task lies."""
+        return self._scratch / f"{state.task.task_id}.bin"
+
+    def job(self, state: TaskState) -> CompileJob:
+        """Return the job, and count the attempt."""
+        state.num_compile_attempts += 1
+        path = self.binary_path(state)
+        path.unlink(missing_ok=True)  # its presence tells that this attempt has built the kernel
+        limit_s = None
+        self._asked.discard(state.task.task_id)
+        if self._reads_resources and state.num_compile_attempts == 1:
+            self._asked.add(state.task.task_id)
+            limit_s = min(_RESOURCES_LIMIT_S, self._timeout_s / 2)
+        return CompileJob(
+            kernel=state.task.kernel, binary_path=str(path), resources_limit_s=limit_s
+        )
+
+    def excuses_kill(self, state: TaskState) -> bool:
+        """Take the attempt back, once."""
+        is_excused = state.excuse_kill("build")
+        state.num_compile_attempts -= is_excused
+        return is_excused
+
+    def take(self, state: TaskState, answer: FromChild) -> bool:
+        """Note the build; where it failed the task is complete."""
+        assert isinstance(answer, Compiled | CompileFailed), answer
+        if isinstance(answer, CompileFailed):
+            state.note_build(
+                options=state.task.kernel.build_options,
+                log=answer.failure.detail,
+                seconds=answer.seconds,
+                binary=None,
+            )
+            state.fail_whole(answer.failure)
+        else:
+            state.note_build(
+                options=answer.options,
+                log=answer.log,
+                seconds=answer.seconds,
+                binary=self.binary_path(state).read_bytes(),
+                resources=answer.resources,
+            )
+            if answer.resources is not None:
+                self._num_deaths_in_a_row = 0
+            if answer.no_resources and answer.no_resources not in self._told:
+                self._told.add(answer.no_resources)
+                name = state.task.kernel.name
+                _logger.info("%s: registers not known: %s", name, answer.no_resources)
+        return True
+
+    def timed_out(self, state: TaskState, after_s: float) -> None:
+        """The task is complete with ``build_timeout``."""
+        detail = f"killed after {after_s:g} s without an answer (limits.build_timeout_s)"
+        _fail(state, FailureCode.BUILD_TIMEOUT, detail, after_s)
+
+    def died(self, state: TaskState, how: str, report: str, seconds: float) -> bool:
+        """Try once more, or complete the task with ``compiler_crash``."""
+        if state.task.task_id in self._asked and self.binary_path(state).exists():
+            self._note_death_of_resources(state, report or how)
+            return True
+        retry = RETRY_RULES[FailureCode.COMPILER_CRASH] is Retry.ONCE_IN_FRESH_CHILD
+        most = 2 + (state.task.task_id in self._died_of_resources)  # that death was not the build's
+        if report:
+            _fail(state, FailureCode.INTERNAL_ERROR, report, seconds)
+        elif retry and state.num_compile_attempts < most:
+            return True
+        else:
+            _fail(state, FailureCode.COMPILER_CRASH, how, seconds)
+        return False
+
+    def forget(self, state: TaskState) -> None:
+        """Remove the binary."""
+        self.binary_path(state).unlink(missing_ok=True)
+        self._asked.discard(state.task.task_id)
+
+    def _note_death_of_resources(self, state: TaskState, how: str) -> None:
+        self._died_of_resources.add(state.task.task_id)
+        _logger.warning("%s: registers not known: %s", state.task.kernel.name, how)
+        self._num_deaths_in_a_row += 1
+        if self._num_deaths_in_a_row >= _MOST_RESOURCES_DEATHS:
+            self._reads_resources = False
+            _logger.warning(
+                "no more registers in this run: %d children in a row died", _MOST_RESOURCES_DEATHS
+            )
+
+
+def _fail(state: TaskState, code: FailureCode, detail: str, seconds: float) -> None:
+    state.note_build(
+        options=state.task.kernel.build_options, log=detail, seconds=seconds, binary=None
+    )
+    state.fail_whole(Failure(code=code, stage=Stage.BUILD, detail=detail))

@@ -1,0 +1,55 @@
+"""What the loop asks of whoever runs tasks: take some, tell what finished, stop at once or gracefully.
+
+Owns the protocol only. ``pipeline.py`` runs tasks in children on a device; the simulator's executor runs on an
+injected clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from llmperf_common.ledger.protocol import Lease
+from llmperf_common.records import TaskResult
+from workers.plan.plan import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedTask:
+    """A task's result under the lease it was made with."""
+
+    lease: Lease
+    result: TaskResult
+
+
+class TaskExecutor(Protocol):
+    """Runs tasks; one owner, single-threaded."""
+
+    def num_wanted(self) -> int:
+        """How many more tasks it would take now."""
+        ...
+
+    def submit(self, task: Task, lease: Lease) -> None:
+        """Take a task."""
+        ...
+
+    def poll(self, timeout_s: float) -> list[FinishedTask]:
+        """Go on with the work for at most about ``timeout_s``; return the tasks that finished."""
+        ...
+
+    def leases(self) -> list[Lease]:
+        """The leases of all tasks taken and not yet returned."""
+        ...
+
+    def abandon(self, tasks: Collection[int]) -> None:
+        """Drop these tasks at once, running or not: their leases are lost."""
+        ...
+
+    def abandon_waiting(self) -> list[Lease]:
+        """Drop the tasks not yet begun and return their leases; those in hand go on."""
+        ...
+
+    def close(self) -> None:
+        """End every child."""
+        ...

@@ -1,0 +1,81 @@
+"""The limits of a run on the device that it has: what the configuration leaves open is decided here.
+
+Owns the values that differ between a GPU, whose time is dear and whose faults are final, and a CPU device, which does
+everything at its own pace beside us.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from workers.config import WALL_BUDGET_FACTOR, CollectConfig
+from workers.sandbox.processors import SET_ASIDE
+
+GPU_RUN_CHILDREN = 4
+"""One has the device, one is loaded and waits for its turn, one loads, and one starts after a fault."""
+_GPU_CONFIG_TIMEOUT_S = 2.0
+_LAUNCHES_OF_A_LONG_CONFIG = 11
+"""First, one warm, three cold, and those of the payload checks, each as long as a launch may be."""
+_CPU_CONFIG_TIMEOUT_S = 30.0
+_MOST_GPU_COMPILERS = 4
+"""A build takes 0.1 s, a task on the device several times as long; and each has a context on the card."""
+_MOST_GPU_ANALYSERS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a kernel may cost and how many processes work; the keys of ``limits`` and ``ledger`` with values."""
+
+    build_timeout_s: float
+    analysis_timeout_s: float
+    work_timeout_s: float
+    config_timeout_s: float
+    task_timeout_s: float
+    task_budget_s: float | None
+    deaths_to_quarantine: int
+    faults_to_end_strategy: int
+    num_compile_children: int
+    num_analysis_children: int
+    num_run_children: int
+    claim_ahead: int
+
+
+def limits_on(config: CollectConfig, *, gpu: bool, shared: bool) -> Limits:
+    """Return the limits on a device.
+
+    Args:
+        config: what was asked for.
+        gpu: whether it is a GPU.
+        shared: whether several run children may hold it, one of them launching.
+    """
+    given = config.limits
+    timing = config.timing
+    honest_ms = _LAUNCHES_OF_A_LONG_CONFIG * timing.max_launch_ms
+    honest_ms += WALL_BUDGET_FACTOR * timing.sample_budget_ms
+    timeout_s = max(_GPU_CONFIG_TIMEOUT_S if gpu else _CPU_CONFIG_TIMEOUT_S, honest_ms / 1e3)
+    processors = len(os.sched_getaffinity(0))
+    compilers = analysers = 1
+    if gpu:
+        compilers = max(1, min(_MOST_GPU_COMPILERS, processors // 4))
+        beside_timing = max(1, processors // 2, processors - SET_ASIDE)
+        analysers = min(_MOST_GPU_ANALYSERS, beside_timing)
+    compilers = given.compile_children or compilers
+    analysers = given.compile_children or analysers
+    run_children = GPU_RUN_CHILDREN if shared else 1
+    return Limits(
+        build_timeout_s=given.build_timeout_s,
+        analysis_timeout_s=given.analysis_timeout_s,
+        work_timeout_s=given.work_timeout_s,
+        config_timeout_s=given.config_timeout_s or timeout_s,
+        task_timeout_s=given.task_timeout_s,
+        task_budget_s=given.task_budget_s,
+        deaths_to_quarantine=given.deaths_to_quarantine,
+        faults_to_end_strategy=given.faults_to_end_strategy
+        or (1 if gpu else given.deaths_to_quarantine),
+        num_compile_children=compilers,
+        num_analysis_children=analysers,
+        num_run_children=run_children,
+        claim_ahead=config.ledger.claim_ahead
+        or run_children + compilers + (2 if gpu else 1) * analysers,
+    )

@@ -1,0 +1,404 @@
+"""One device's assembly line: tasks are analysed and compiled in some children and timed in another.
+
+Owns the order of work. Two modes: on a GPU compiling, and counting what launches execute, run beside the timing and several
+run children load kernels and take turns; on a CPU device (``quiet``) nothing else runs while a task is timed, and each task gets a child of
+its own, because a kernel there can damage its process unseen.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.ledger.protocol import Lease
+from llmperf_common.records import Device
+from workers.config import CollectConfig
+from workers.device.interface import DeviceRef
+from workers.device.nvidia.monitor import Monitor
+from workers.execution.analysing import AnalysisWork
+from workers.execution.compiling import CompileWork
+from workers.execution.executor import FinishedTask
+from workers.execution.limits import limits_on
+from workers.execution.places_ahead import PlacesAhead
+from workers.execution.reaching import ReachWork, tried_indices
+from workers.execution.running import RunSlot
+from workers.execution.task_counting import TaskCounting
+from workers.execution.task_state import TaskState
+from workers.measure.launch_processor import LaunchProcessor
+from workers.plan.plan import Plan, Task
+from workers.sandbox.child import Child
+from workers.sandbox.child_pool import ChildPool
+from workers.sandbox.child_starter import ChildStarter
+from workers.sandbox.scratch import check_space
+
+_WARM_COMPILERS = 2
+"""Are started before anything is known of the tasks; the others as they are needed."""
+_WARM_REACHERS = 8
+_NO_CONFIG = Failure(
+    code=FailureCode.UNSUPPORTED,
+    stage=Stage.LAUNCH,
+    detail="no launch config fits the device: its required work-group size or smallest buffers exceed the limits",
+)
+_NO_LEASE = Lease(task=-1, epoch=0, token=0, attempt=0)
+"""Of a kernel that is built to see whether it can be."""
+
+
+class DevicePipeline:
+    """A ``TaskExecutor`` over real children.
+
+    Args:
+        ref: the device; its environment is given to every child.
+        config: limits, timing and how far ahead to claim.
+        scratch: an empty folder for binaries and caches.
+        worker_id: written into every row.
+        quiet: nothing runs beside the timing, and each task has a run child of its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        ref: DeviceRef,
+        config: CollectConfig,
+        scratch: Path,
+        worker_id: str,
+        quiet: bool,
+        launches: LaunchProcessor,
+    ) -> None:
+        self._ref = ref
+        self._limits = limits_on(config, gpu=ref.selector.startswith("cuda"), shared=not quiet)
+        self._scratch = scratch
+        self._worker_id = worker_id
+        self._quiet = quiet
+        self._compiled: deque[TaskState] = deque()
+        self._built: list[TaskState] = []
+        """Of which it is still being found out how far they reach."""
+        self._timed: list[TaskState] = []
+        """Of which it may still be counted what they execute."""
+        self._finished: list[TaskState] = []
+        self._starter = ChildStarter(scratch)
+        self._plan: Plan | None = None
+        self._device_id = ""
+        self._monitor: Monitor | None = None
+        self._note: Callable[..., None] = lambda *_, **__: None
+        self._places = PlacesAhead(ref, config.limits)
+        self._analysers: ChildPool[TaskState] = ChildPool(
+            start_child=self._analysis_child,
+            name="analyse",
+            work=AnalysisWork(timeout_s=self._limits.analysis_timeout_s),
+            num_children=self._limits.num_analysis_children,
+        )
+        self._compile_work = CompileWork(
+            scratch=scratch,
+            timeout_s=self._limits.build_timeout_s,
+            reads_resources=config.limits.kernel_resources == "auto"
+            and ref.selector.startswith("cuda"),
+        )
+        self._checks_reach = config.limits.check_reach == "auto" and ref.selector.startswith("cuda")
+        self._reachers: ChildPool[TaskState] = ChildPool(
+            start_child=self._analysis_child,
+            name="reach",
+            work=ReachWork(is_awaited=self._only_looks_ahead),
+            num_children=self._limits.num_analysis_children,
+        )
+        self._compilers: ChildPool[TaskState] = ChildPool(
+            start_child=lambda name: self._starter.start(
+                "workers.execution.compile_child", name, ref, beside_timing=not quiet
+            ),
+            name="compile",
+            work=self._compile_work,
+            num_children=self._limits.num_compile_children,
+        )
+        self._pools = (self._analysers, self._reachers, self._compilers)
+        self._counting = TaskCounting(
+            start_child=lambda name, where: self._starter.start(
+                "workers.work.child", name, where, beside_timing=not quiet
+            ),
+            places=self._places,
+            timeout_s=self._limits.work_timeout_s,
+            num_children=self._limits.num_analysis_children,
+        )
+        self._slot = RunSlot(
+            start_child=lambda name: self._starter.start("workers.measure.run_child", name, ref),
+            limits=self._limits,
+            timing=config.timing,
+            child_per_task=quiet,
+            turn_path=scratch / "turn",
+            launches=launches,
+        )
+
+    def open_device(self, *, measure_peaks: bool) -> Device:
+        """Open the device in a run child; raises DeviceLostError."""
+        if measure_peaks and not self._quiet:
+            self._places.await_known()  # trying devices launches kernels on them
+            self._compilers.await_started()  # contexts are opened
+        return self._slot.open_device(measure_peaks=measure_peaks)
+
+    def get_ready(self) -> None:
+        """Begin what the first tasks will need beside the device, which is ours: each child takes a second or more."""
+        if not self._quiet:
+            self._compilers.warm_up(_WARM_COMPILERS)
+            self._places.look()
+
+    def warm_up(self) -> None:
+        """Go on with that while nobody has a task for us yet; waits until it is known where analysis runs.
+
+        With several GPUs a host starts a hundred children at once, and devices would idle for the first seconds.
+        """
+        if self._quiet:
+            return
+        self._compilers.warm_up(self._limits.num_compile_children)
+        if self._checks_reach and self._places.analysis() != self._ref:
+            self._reachers.warm_up(_WARM_REACHERS)
+
+    def use(
+        self,
+        plan: Plan,
+        device: Device,
+        *,
+        note: Callable[..., None],
+        monitor: Monitor | None = None,
+    ) -> None:
+        """Begin with the tasks of a plan.
+
+        Args:
+            plan: where they come from.
+            device: the record that their rows name.
+            note: is told where each task's time went: the name of an event and its fields.
+            monitor: knows what the device was like at any moment.
+        """
+        self._plan, self._device_id, self._note = plan, device.device_id, note
+        self._monitor = monitor
+        for child in self._slot.children():  # the one that has opened the device
+            self._starter.keep_cache_of(child)
+        self._slot.use_device(device)
+
+    def num_wanted(self) -> int:
+        """How many more tasks it would take now.
+
+        Where nothing may run beside the timing, tasks are prepared together and then timed one after the
+        other: one at a time would leave all but one of the compilers idle.
+        """
+        if self._quiet and (self._compiled or self._slot.states):
+            return 0
+        return max(0, self._limits.claim_ahead - len(self.leases()))
+
+    def submit(self, task: Task, lease: Lease) -> None:
+        """Take a task; one that failed before any device was needed is finished at once."""
+        assert self._plan is not None, "use() comes first"
+        state = TaskState(
+            plan=self._plan,
+            task=task,
+            lease=lease,
+            device_id=self._device_id,
+            worker_id=self._worker_id,
+            now_us=lambda: time.time_ns() // 1000,
+        )
+        if state.is_planned:
+            self._begin(state)
+        else:
+            self._analysers.submit(state)
+
+    def poll(self, timeout_s: float) -> list[FinishedTask]:
+        """Go on with the work for at most about ``timeout_s``; return the tasks that finished.
+
+        Raises:
+            DeviceLostError: The device cannot be opened any more, or the children that compile or analyse cannot.
+            StoreError: The scratch folder is full; what just finished may have failed for that.
+        """
+        self._start_work()
+        by_descriptor = {child.fileno(): child for child in self._children()}
+        if self._finished:
+            timeout_s = 0.0
+        for descriptor in _readable(list(by_descriptor), timeout_s):
+            child = by_descriptor[descriptor]
+            if child in self._slot.children():
+                self._slot.handle(child)
+            if child in self._counting.children():
+                self._counting.handle(child)
+            for pool in self._pools:
+                if child in pool.children():
+                    pool.handle(child)
+        now_s = time.monotonic()
+        for pool in self._pools:
+            pool.check_deadlines(now_s)
+        self._counting.check_deadlines(now_s)
+        self._slot.check_deadlines(now_s)
+        self._take_over()
+        return self._drain()
+
+    def can_build(self, task: Task) -> bool:
+        """Build a task's kernel and forget it; return whether that went well. Raises ChildStartError."""
+        assert self._plan is not None, "use() comes first"
+        state = TaskState(
+            plan=self._plan,
+            task=task,
+            lease=_NO_LEASE,
+            device_id="",
+            worker_id="",
+            now_us=lambda: 0,
+        )
+        work = CompileWork(scratch=self._scratch, timeout_s=self._limits.build_timeout_s)
+        pool: ChildPool[TaskState] = ChildPool(
+            start_child=lambda name: self._starter.start(
+                "workers.execution.compile_child", name, self._ref
+            ),
+            name="build",
+            work=work,
+            num_children=1,
+        )
+        pool.submit(state)
+        try:
+            while not pool.has_finished:
+                pool.start_waiting()
+                for child in select.select(pool.children(), [], [], 0.1)[0]:
+                    pool.handle(child)
+                pool.check_deadlines(time.monotonic())
+        finally:
+            pool.close()
+            work.forget(state)
+        return state.build is not None and state.build.binary_sha256 is not None
+
+    def leases(self) -> list[Lease]:
+        """The leases of all tasks taken and not yet returned."""
+        return [state.lease for state in self._states()]
+
+    def abandon(self, tasks: Collection[int]) -> None:
+        """Drop these tasks at once, running or not: their leases are lost."""
+        lost = set(tasks)
+        for pool in self._pools:
+            pool.drop(lambda state: state.lease.task in lost)
+        for state in self._states():
+            if state.lease.task in lost:
+                self._counting.forget(state)
+        for state in (*self._built, *self._compiled):
+            if state.lease.task in lost:
+                self._compile_work.forget(state)
+        self._built = [s for s in self._built if s.lease.task not in lost]
+        self._compiled = deque(s for s in self._compiled if s.lease.task not in lost)
+        self._timed = [s for s in self._timed if s.lease.task not in lost]
+        self._finished = [s for s in self._finished if s.lease.task not in lost]
+        self._slot.drop(lost)
+
+    def abandon_waiting(self) -> list[Lease]:
+        """Drop the tasks not yet begun and return their leases; the one in hand goes on."""
+        waiting = [*self._states_ahead(), *self._slot.waiting()]
+        leases = [state.lease for state in waiting if not state.is_complete]
+        self.abandon([lease.task for lease in leases])
+        return leases
+
+    def close(self) -> None:
+        """End every child."""
+        for pool in self._pools:
+            pool.close()
+        self._counting.close()
+        self._slot.close()
+
+    def _start_work(self) -> None:
+        if not (self._quiet and self._slot.states):
+            # Counting and analysis share their children: what is begun is brought to its end first.
+            most = self._limits.num_analysis_children
+            self._counting.start_waiting(most_busy=most - self._analysers.num_busy)
+            self._analysers.start_waiting(most_busy=most - self._counting.num_busy)
+            for pool in (self._reachers, self._compilers):
+                pool.start_waiting()
+        is_calm = self._counting.is_idle and all(pool.is_idle for pool in self._pools)
+        while self._slot.has_room and self._compiled and (is_calm or not self._quiet):
+            state = self._compiled.popleft()
+            self._slot.run(state, self._compile_work.binary_path(state))
+
+    def _begin(self, state: TaskState) -> None:
+        """Send a planned task on its way; one that cannot be launched at all is finished at once."""
+        if state.configs[0].global_size:
+            if self._is_to_be_tried(state):
+                self._reachers.submit(state)
+            self._compilers.submit(state)
+            self._counting.submit(state)
+        else:
+            state.fail_whole(state.task.kernel.failure or _NO_CONFIG)
+            self._finished.append(state)
+
+    def _take_over(self) -> None:
+        for state in self._analysers.take_finished():
+            self._begin(state)
+        self._reachers.take_finished()
+        self._built += self._compilers.take_finished()
+        # What all of whose configs would leave their buffers need not be built, what cannot be built reaches nowhere.
+        self._built += self._compilers.take_waiting(lambda state: state.is_complete)
+        self._reachers.take_waiting(lambda state: state.is_complete)
+        still_looking = {id(state) for state in self._reachers.items()}
+        ready = [state for state in self._built if id(state) not in still_looking]
+        self._built = [state for state in self._built if id(state) in still_looking]
+        for state in ready:
+            if state.is_complete:
+                self._compile_work.forget(state)
+            (self._timed if state.is_complete else self._compiled).append(state)
+        self._compiled.extendleft(self._slot.take_returned())
+        for state in self._slot.take_finished():
+            self._compile_work.forget(state)
+            self._timed.append(state)
+        for state in [state for state in self._timed if not self._counting.awaits(state)]:
+            self._counting.forget(state)
+            self._timed.remove(state)
+            self._finished.append(state)
+
+    def _drain(self) -> list[FinishedTask]:
+        if self._finished:
+            check_space(self._scratch)
+        finished, self._finished = self._finished, []
+        for state in finished:
+            if state.trace.turns:
+                self._note("timed", task_id=state.task.task_id, **state.trace.as_event())
+        return [
+            FinishedTask(lease=state.lease, result=state.result(self._monitor))
+            for state in finished
+        ]
+
+    def _states(self) -> list[TaskState]:
+        return [*self._states_ahead(), *self._slot.states, *self._timed, *self._finished]
+
+    def _children(self) -> list[Child]:
+        return [
+            *(child for pool in self._pools for child in pool.children()),
+            *self._counting.children(),
+            *self._slot.children(),
+        ]
+
+    def _states_ahead(self) -> list[TaskState]:
+        """Tasks that wait, or are worked on, before they come to the device, each once though two pools may have it."""
+        in_pools = [state for pool in self._pools for state in pool.items()]
+        ahead = [*in_pools, *self._built, *self._compiled]
+        return list({id(state): state for state in ahead}.values())
+
+    def _is_to_be_tried(self, state: TaskState) -> bool:
+        """Whether its configs might leave their buffers, and another device than this can show which."""
+        if not self._checks_reach or state.extents_are_proven or not tried_indices(state.configs):
+            return False
+        return self._places.analysis() != self._ref
+
+    def _only_looks_ahead(self) -> bool:
+        """Whether the device and all children but those that look ahead are without work."""
+        nearer = (*self._analysers.items(), *self._compilers.items(), *self._compiled)
+        return not (nearer or self._slot.states or self._reachers.has_finished)
+
+    def _analysis_child(self, name: str) -> Child:
+        where = self._places.analysis()
+        if where == self._ref:  # each has a context on the card that is timed
+            self._analysers.allow(self._limits.num_compile_children)
+        return self._starter.start(
+            "workers.analysis.child",
+            name,
+            where,
+            beside_timing=not self._quiet,
+        )
+
+
+def _readable(descriptors: list[int], timeout_s: float) -> list[int]:
+    if not descriptors:
+        time.sleep(min(timeout_s, 0.05))
+        return []
+    ready, _, _ = select.select(descriptors, [], [], timeout_s)
+    return ready

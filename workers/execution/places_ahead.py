@@ -1,0 +1,95 @@
+"""On which devices work ahead of the timing is done: memory analysis, and counting what launches execute.
+
+Owns the search, which tries the OpenCL runtimes of a host and takes seconds: in a thread, for which the command line
+does not wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+from workers.config import LimitsConfig
+from workers.device.interface import DeviceRef
+from workers.device.replay import SELECTOR_PREFIX
+from workers.device.replay_file import read_replay_file
+from workers.discovery.find import NoDevice, choose
+from workers.execution.analysing import analysis_device
+
+_logger = logging.getLogger(__name__)
+
+NO_CPU_DEVICE = "no CPU OpenCL device is usable on the collecting host"
+
+
+class PlacesAhead:
+    """Where kernels that ``ref`` times are analysed and counted.
+
+    Args:
+        ref: the device that times them.
+        limits: ``analysis_device`` and ``work`` are asked for.
+    """
+
+    def __init__(self, ref: DeviceRef, limits: LimitsConfig) -> None:
+        self._ref = ref
+        self._how = limits.analysis_device
+        self.counts_work = limits.work == "auto" and _can_be_counted(ref)
+        self._analysis: Future[DeviceRef] | None = None
+        self._counting: Future[DeviceRef | str] = Future()
+
+    def look(self) -> None:
+        """Begin the search, once."""
+        if self._analysis is None:
+            self._analysis = Future()
+            threading.Thread(target=self._search, name="analysis-device", daemon=True).start()
+
+    def analysis(self) -> DeviceRef:
+        """Return where kernels are analysed; waits until it is known."""
+        self.look()
+        assert self._analysis is not None, "it was looked for"
+        return self._analysis.result()
+
+    def await_known(self) -> None:
+        """Wait for a search that was begun: it launches kernels on the host's devices."""
+        if self._analysis is not None:
+            self._analysis.result()
+            if self.counts_work:
+                self._counting.exception()
+
+    def counting(self) -> DeviceRef | str | None:
+        """Return where work is counted, or why nowhere; None while that is not known."""
+        self.look()
+        return self._counting.result() if self._counting.done() else None
+
+    def _search(self) -> None:
+        assert self._analysis is not None, "begun by look()"
+        try:
+            self._analysis.set_result(analysis_device(self._ref, self._how))
+        except BaseException as error:  # noqa: BLE001  (raised where the answer is asked for)
+            self._analysis.set_exception(error)
+        if self.counts_work:
+            try:
+                self._counting.set_result(self._cpu())
+            except BaseException as error:  # noqa: BLE001
+                self._counting.set_exception(error)
+
+    def _cpu(self) -> DeviceRef | str:
+        if not self._ref.selector.startswith(("cuda", SELECTOR_PREFIX)):
+            return self._ref
+        assert self._analysis is not None, "looked for before"
+        analysis = self._analysis.result()
+        if analysis != self._ref:
+            return analysis  # a CPU, else it would be the same
+        found = choose("cpu", tell=lambda line: _logger.warning("to count work: %s", line))
+        if isinstance(found, NoDevice):
+            _logger.warning("columns `work` stay empty: %s", NO_CPU_DEVICE)
+            return NO_CPU_DEVICE
+        return found
+
+
+def _can_be_counted(ref: DeviceRef) -> bool:
+    """Whether the launches on a device are real ones, or its replay file asks to count them all the same."""
+    if not ref.selector.startswith(SELECTOR_PREFIX):
+        return True
+    return read_replay_file(Path(ref.selector.removeprefix(SELECTOR_PREFIX))).counts_work

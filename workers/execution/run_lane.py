@@ -1,0 +1,438 @@
+"""One run child with the task it has in hand: what it says becomes outcomes, and its death has an owner.
+
+Owns the task's way through its configs and who is to blame for a death: the config announced last or, after its
+result, the config reported last; nobody, the first time there, where somebody else has killed the child. The child
+itself: ``run_children.py``; whose turn it is on the device: ``measure/device_lock.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from llmperf_common.failures import CensorReason, Failure, FailureCode, Stage
+from llmperf_common.records import Device
+from workers.config import TimingConfig
+from workers.device.nvidia.nvml import problems_of
+from workers.execution.limits import Limits
+from workers.execution.run_phases import ON_DEVICE, Patience, Phase, patience_in
+from workers.execution.task_state import TaskState, quarantined
+from workers.measure.launch_processor import LaunchProcessor
+from workers.measure.run_order import HUNG_NS, OUT_OF_BUDGET
+from workers.sandbox.channel import (
+    ChildCrashed,
+    ChildReady,
+    ConfigFinished,
+    ConfigStarted,
+    FromChild,
+    LoadFailed,
+    RunDone,
+    RunJob,
+    RunLoaded,
+    TurnBegan,
+    TurnTaken,
+)
+from workers.sandbox.child import Child
+from workers.sandbox.run_children import MOST_KILLS, DeviceLostError, RunChild
+
+_logger = logging.getLogger(__name__)
+
+_MAX_FAILED_TURNS = 3
+"""Turns in a row that end before they begin: a device that does not answer."""
+
+
+class RunLane:
+    """Times one task at a time; driven by its owner's polling.
+
+    Args:
+        start_child: starts a run child whose scratch folder has the given name.
+        name: of its children's folders.
+        limits: what a kernel may cost.
+        timing: how configs are timed.
+        child_per_task: end the child after each task and count a bad exit as a failure.
+        turn_path: the device's lock file; None where this is its only lane.
+        launches: the processor that they are issued from, the same for all lanes.
+    """
+
+    def __init__(
+        self,
+        *,
+        start_child: Callable[[str], Child],
+        name: str,
+        limits: Limits,
+        timing: TimingConfig,
+        child_per_task: bool,
+        turn_path: Path | None,
+        launches: LaunchProcessor,
+    ) -> None:
+        self.child = RunChild(start_child, name=name)
+        self.state: TaskState | None = None
+        """The task in hand."""
+        self.device: Device | None = None
+        """The record, with peaks, that children judge times by."""
+        self._limits = limits
+        self._timing = timing
+        self._child_per_task = child_per_task
+        self._turn_path = turn_path
+        self._launches = launches
+        self._phase = Phase.STARTING
+        self._index: int | None = None
+        self._failed_turns = 0
+        self._report = ""
+        self._binary_path = Path()
+        self._sentinel = False
+        self._finished: list[TaskState] = []
+
+    def use_device(self, device: Device) -> None:
+        """Set the record that children judge times by; tasks may come now."""
+        self.device = device
+        if self.child.is_ready:
+            self._phase = Phase.IDLE
+
+    def warm_up(self) -> None:
+        """Have a child on its way before there is a task for it."""
+        if self.state is None and not self._child_per_task and not self.child.ensure():
+            self._phase = Phase.STARTING
+
+    def run(self, state: TaskState, binary_path: Path, *, sentinel: bool) -> None:
+        """Begin with a compiled task; ``sentinel``: time the sentinel kernel after it."""
+        assert self.state is None, "one task at a time"
+        self.state = state
+        self._binary_path = binary_path
+        self._sentinel = sentinel
+        self._go_on()
+
+    def hear(self) -> None:
+        """Take in what the child has sent."""
+        child = self.child.current
+        assert child is not None, "nobody to hear"
+        messages, hung_up = child.receive()
+        for message in messages:
+            if self.child.current is not child:
+                return  # an earlier message ended it
+            self._take(message)
+        if hung_up and self.child.current is child:
+            self._died()
+
+    def check_deadlines(self, now_s: float) -> None:
+        """Kill a child that gives no answer, and end a task that takes too long."""
+        child, state, limit_s = self.child.current, self.state, self._limits.task_timeout_s
+        patience = patience_in(self._phase, self._limits, self._timing)
+        if child is None or patience is None:
+            return
+        if now_s - child.last_heard_s > patience.limit_s:
+            self._died(patience)
+        elif state is not None and state.trace.turn_began_s is not None:
+            spent_s = state.trace.device_s + now_s - state.trace.turn_began_s
+            if spent_s > limit_s:
+                detail = f"not reached within limits.task_timeout_s ({limit_s:g} s)"
+                state.record_rest(_out_of_time(detail))
+                self._drop_from_device()
+                self._finish()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the task in hand has the device, or has had it."""
+        state = self.state
+        return state is not None and (
+            state.has_outcomes or self._phase not in (Phase.STARTING, Phase.LOADING, Phase.WAITING)
+        )
+
+    def take_back(self) -> TaskState | None:
+        """Give the task in hand back to the owner; its child is killed."""
+        state, self.state = self.state, None
+        self.child.drop()
+        return state
+
+    def take_finished(self) -> list[TaskState]:
+        """Return the tasks finished since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _take(self, message: FromChild) -> None:
+        state = self.state
+        if isinstance(message, ChildCrashed):
+            starting = (
+                self._phase is Phase.STARTING
+            )  # then it is a device's trouble, told to the user
+            self._report = message.summary if starting else message.traceback
+        elif isinstance(message, ChildReady):
+            self.child.note_ready()
+            self._phase = Phase.IDLE
+            if state is not None:
+                self._send_job()
+        elif isinstance(message, RunLoaded):
+            assert state is not None, "loaded without a task"
+            self._phase, state.trace.loaded_s = Phase.WAITING, message.loaded_s
+        elif isinstance(message, TurnTaken):
+            self._phase = Phase.PREPARING
+        elif isinstance(message, TurnBegan):
+            self._turn_began(message)
+        elif isinstance(message, ConfigStarted):
+            self._phase, self._index = Phase.IN_CONFIG, message.started_index
+        elif isinstance(message, ConfigFinished):
+            self._config_finished(message)
+        elif isinstance(message, LoadFailed):
+            self._load_failed(message)
+        else:
+            assert isinstance(message, RunDone), message
+            self._run_done(message)
+
+    def _turn_began(self, message: TurnBegan) -> None:
+        assert self.state is not None, "a turn without a task"
+        self._phase, self._failed_turns = Phase.TURN, 0
+        self.state.trace.begin_turn(message.began_s)
+        if message.sentinel_ns is not None:
+            self.state.note_sentinel(message.sentinel_ns)
+
+    def _config_finished(self, message: ConfigFinished) -> None:
+        state = self.state
+        assert state is not None, "an outcome without a task"
+        window_s = None
+        if message.began_s is not None:  # else it was given up without a launch
+            assert message.ended_s is not None, "what began has ended"
+            self._phase, self._index = Phase.BETWEEN, message.finished_index
+            window_s = (message.began_s, message.ended_s)
+            state.trace.note_config(message.outcome, *window_s, launch_ns=message.launch_ns)
+        state.record(
+            message.finished_index,
+            message.outcome,
+            launch_ns=message.launch_ns,
+            window_s=window_s,
+        )
+        if message.sticky:
+            self._index = message.finished_index
+            self._drop_from_device()
+            self._after_fault()
+
+    def _run_done(self, message: RunDone) -> None:
+        state = self.state
+        assert state is not None, "done without a task"
+        if message.sentinel_ns is not None:
+            state.note_sentinel(message.sentinel_ns)
+        began_s = state.trace.turn_began_s
+        if began_s is not None:
+            self._launches.note_turn(message.ended_s - began_s, message.kept_waiting_s)
+        state.trace.end_turn(message.ended_s)
+        state.trace.buffers_s += message.buffers_s
+        self._phase = Phase.IDLE
+        if self._child_per_task:
+            bad_end = self.child.end_current()
+            if bad_end is not None and self._index is not None:
+                detail = f"after its result, on exit: {bad_end}"
+                state.record(self._index, _launch_failure(FailureCode.DEVICE_FAULT, detail))
+        self._finish()
+
+    def _load_failed(self, message: LoadFailed) -> None:
+        if message.sticky:
+            self._drop_from_device()
+        else:
+            self._phase = Phase.IDLE
+        self._fail_unstarted(message.load_failure)
+
+    def _died(self, used_up: Patience | None = None) -> None:
+        """Give the death to its owner and go on with the rest of the task."""
+        child, phase, state = self.child.current, self._phase, self.state
+        assert child is not None, "nobody to die"
+        if phase is Phase.STARTING:
+            self.child.drop_failed_start(self._report)
+        elif phase in ON_DEVICE:
+            self._drop_from_device()
+        else:
+            self.child.drop()
+        if state is None:
+            return
+        if phase in (Phase.STARTING, Phase.IDLE):
+            self._go_on()
+        elif phase in (Phase.WAITING, Phase.PREPARING):
+            self._turn_failed(
+                self._death_detail(child, used_up), by_another=child.was_killed_by_another
+            )
+        elif self._is_excused(child, phase):
+            self._once_more(child)
+        elif phase is Phase.LOADING:
+            code = FailureCode.BUILD_TIMEOUT if used_up else FailureCode.COMPILER_CRASH
+            self._died_unstarted(code, Stage.BUILD, self._death_detail(child, used_up))
+        elif phase is Phase.TURN:
+            code = FailureCode.HANG if used_up else FailureCode.DEVICE_FAULT
+            self._died_unstarted(code, Stage.LAUNCH, self._death_detail(child, used_up))
+        else:
+            self._died_in_config(child, phase, used_up)
+
+    def _is_excused(self, child: Child, phase: Phase) -> bool:
+        """Whether the death was somebody else's SIGKILL and costs the kernel nothing; after a config's result it never does."""
+        assert self.state is not None, "a death without a task"
+        if not child.was_killed_by_another or self._report:
+            return False
+        if phase is Phase.BETWEEN:
+            return True
+        if phase is Phase.IN_CONFIG:
+            assert self._index is not None, "a config was announced"
+            return self.state.excuse_kill(self._index)
+        return self.state.excuse_kill("load")
+
+    def _once_more(self, child: Child) -> None:
+        """Go on in a fresh child, with the config in which this one was killed."""
+        state = self.state
+        assert state is not None, "a death without a task"
+        how = child.describe_end()
+        _logger.warning(
+            "%s: killed by another process; retrying once: %s", state.task.kernel.name, how
+        )
+        state.trace.end_turn(time.monotonic())
+        self._go_on_or_finish()
+
+    def _turn_failed(self, why: str, *, by_another: bool) -> None:
+        """No kernel is to blame: once more in a fresh child, as long as the device answers now and then."""
+        self._failed_turns += 1
+        if self._failed_turns >= (MOST_KILLS if by_another else _MAX_FAILED_TURNS):
+            what = (
+                "another process kills its children" if by_another else "the device does not answer"
+            )
+            raise DeviceLostError(f"{what}: {why}")
+        self._go_on()
+
+    def _died_unstarted(self, code: FailureCode, stage: Stage, detail: str) -> None:
+        """No config is to blame: once more in a fresh child, or the kernel's own failure."""
+        assert self.state is not None, "a death without a task"
+        self.state.trace.end_turn(time.monotonic())
+        if self.state.is_complete:
+            self._finish()
+            return
+        self.state.num_deaths += 1
+        code = FailureCode.INTERNAL_ERROR if self._report else code
+        if self.state.num_deaths >= self._limits.deaths_to_quarantine:
+            self._fail_unstarted(Failure(code=code, stage=stage, detail=detail))
+        else:
+            self._go_on_or_finish()
+
+    def _died_in_config(self, child: Child, phase: Phase, used_up: Patience | None) -> None:
+        assert self.state is not None, "a death without a task"
+        assert self._index is not None, "a config was announced"
+        code = FailureCode.HANG if used_up else FailureCode.DEVICE_FAULT
+        code = FailureCode.INTERNAL_ERROR if self._report else code
+        detail = self._death_detail(child, used_up)
+        if phase is Phase.BETWEEN:
+            detail = f"after its result: {detail}"
+        launch_ns = HUNG_NS if used_up else None
+        if used_up:
+            self.state.trace.charge_hang(used_up.limit_s)
+        failure = _launch_failure(code, detail)
+        if code is FailureCode.HANG:
+            failure = replace(failure, censored=CensorReason.HUNG)
+        self.state.record(self._index, failure, launch_ns=launch_ns)
+        self._after_fault()
+
+    def _death_detail(self, child: Child, used_up: Patience | None) -> str:
+        if self._report:
+            return self._report
+        return used_up.describe() if used_up else child.describe_end()
+
+    def _after_fault(self) -> None:
+        """Quarantine the kernel or its strategy, or go on with its other configs in a fresh child."""
+        state, index = self.state, self._index
+        assert state is not None, "a death without a task"
+        assert index is not None, "some config's fault"
+        state.trace.end_turn(time.monotonic())
+        state.num_deaths += 1
+        if state.num_deaths >= self._limits.deaths_to_quarantine:
+            state.record_rest(quarantined(state.num_deaths))
+        elif state.is_fault(index):
+            state.give_up_strategies_of(index, self._limits.faults_to_end_strategy)
+        state.give_up_hopeless()
+        self._go_on_or_finish()
+
+    def _drop_from_device(self) -> None:
+        """End a child that has, or may have, the device; raise DeviceLostError where NVML says that the card must not be used as it is.
+
+        The task in hand then goes to another device with all of its configs: a card that is not sound may have timed them.
+        """
+        self.child.drop()
+        assert self.device is not None, "use_device() comes first"
+        problems = problems_of(self.device)
+        if problems:
+            raise DeviceLostError(
+                f"{self.device.name} is not sound after a process died on it: {'; '.join(problems)}"
+            )
+
+    def _fail_unstarted(self, failure: Failure) -> None:
+        """The kernel cannot be loaded: its one row, or the rest of its rows."""
+        state = self.state
+        assert state is not None, "a load without a task"
+        if state.has_outcomes:
+            state.record_rest(failure)
+        else:
+            state.fail_whole(failure)
+        self._finish()
+
+    def _finish(self) -> None:
+        assert self.state is not None, "nothing to finish"
+        self.state.trace.end_turn(time.monotonic())
+        self._finished.append(self.state)
+        self.state = None
+
+    def _go_on_or_finish(self) -> None:
+        """Time the rest in another turn, if there is a rest and the task has time left."""
+        assert self.state is not None, "nothing to go on with"
+        if self._budget_left_s(self.state) == 0.0:
+            self.state.record_rest(_out_of_time(OUT_OF_BUDGET))
+        if self.state.is_complete:
+            self._finish()
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Send the task's open configs to a child, now or when one is ready."""
+        if self.child.ensure():
+            self._send_job()
+        else:
+            self._phase = Phase.STARTING
+
+    def _send_job(self) -> None:
+        state, child = self.state, self.child.current
+        assert state is not None, "nothing to run"
+        assert child is not None, "nobody to run it"
+        assert self.device is not None, "use_device() comes first"
+        job = RunJob(
+            kernel=state.task.kernel,
+            device=self.device,
+            binary_path=str(self._binary_path),
+            options=state.build.options if state.build else "",
+            configs=state.configs,
+            open_indices=state.open_indices,
+            launch_ns=tuple(state.launch_ns),
+            check_indices=state.check_indices if self._timing.payload_checks else (),
+            timing=self._timing,
+            sentinel=self._sentinel,
+            turn_path=str(self._turn_path) if self._turn_path else None,
+            budget_s=self._budget_left_s(state),
+            has_room=not state.extents_are_proven,
+            processor=self._launches.number,
+        )
+        self._phase, self._report, self._index = Phase.LOADING, "", None
+        state.trace.processor = job.processor
+        state.task_budget_s = self._limits.task_budget_s
+        state.one_processor = state.one_processor is not False and job.processor is not None
+        state.trace.sent_s = time.monotonic()
+        if not child.send(job):
+            self._died()
+
+    def _budget_left_s(self, state: TaskState) -> float | None:
+        budget_s = self._limits.task_budget_s
+        return None if budget_s is None else max(0.0, budget_s - state.trace.charged_s)
+
+
+def _out_of_time(detail: str) -> Failure:
+    return Failure(
+        code=FailureCode.OVER_TIME_BUDGET,
+        stage=Stage.LAUNCH,
+        detail=detail,
+        censored=CensorReason.TASK_BUDGET,
+    )
+
+
+def _launch_failure(code: FailureCode, detail: str) -> Failure:
+    return Failure(code=code, stage=Stage.LAUNCH, detail=detail)

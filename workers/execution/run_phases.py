@@ -1,0 +1,60 @@
+"""What a run child is at, and how long it may be silent there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from workers.config import TimingConfig
+from workers.execution.limits import Limits
+from workers.measure.device_lock import GONE_TIMEOUT_S
+from workers.sandbox.run_children import START_TIMEOUT_S
+
+PREPARE_TIMEOUT_S = GONE_TIMEOUT_S + 10.0
+"""For a child that has the device: until its dead predecessor is gone, and its own kernels have run."""
+
+
+class Phase(Enum):
+    """What a run child is at; ``STARTING`` and ``IDLE``: no job of ours."""
+
+    STARTING = auto()
+    IDLE = auto()
+    LOADING = auto()
+    WAITING = auto()
+    """Loaded; another lane has the device, for as long as that takes."""
+    PREPARING = auto()
+    """It has the device and makes sure that it is sound and awake; what goes wrong is no kernel's fault."""
+    TURN = auto()
+    """It has announced no config yet."""
+    IN_CONFIG = auto()
+    BETWEEN = auto()
+
+
+ON_DEVICE = frozenset({Phase.PREPARING, Phase.TURN, Phase.IN_CONFIG, Phase.BETWEEN})
+"""A child that ends in one of these may have left the card in a bad state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a child may be silent, and the key of the configuration that says so ("" where none does)."""
+
+    limit_s: float
+    key: str = ""
+
+    def describe(self) -> str:
+        """Say that it was used up."""
+        where = f" ({self.key})" if self.key else ""
+        return f"killed after {self.limit_s:g} s without an answer{where}"
+
+
+def patience_in(phase: Phase, limits: Limits, timing: TimingConfig) -> Patience | None:
+    """Return how long a child may be silent in a phase; None: for ever."""
+    if phase in (Phase.IDLE, Phase.WAITING):
+        return None
+    if phase is Phase.STARTING:
+        return Patience(limit_s=START_TIMEOUT_S)
+    if phase is Phase.LOADING:
+        return Patience(limit_s=limits.build_timeout_s, key="limits.build_timeout_s")
+    if phase is Phase.PREPARING:
+        return Patience(limit_s=PREPARE_TIMEOUT_S + timing.spin_up_ms / 1e3)
+    return Patience(limit_s=limits.config_timeout_s, key="limits.config_timeout_s")

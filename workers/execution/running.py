@@ -1,0 +1,157 @@
+"""The run slot: tasks on their way through one device, each in a lane with a child that may die at any moment.
+
+Owns which lane takes the next task. On a GPU several lanes load side by side and take turns on the device, so that it
+never waits for a program to be loaded, and a fault costs no context creation; on a CPU device there is one lane.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from functools import partial
+from pathlib import Path
+
+from llmperf_common.records import Device
+from workers.config import TimingConfig
+from workers.execution.limits import Limits
+from workers.execution.run_lane import RunLane
+from workers.execution.task_state import TaskState
+from workers.measure.launch_processor import LaunchProcessor
+from workers.sandbox.child import Child
+from workers.sandbox.run_children import ChildStartError
+
+_logger = logging.getLogger(__name__)
+
+
+class RunSlot:
+    """Times tasks; single-threaded, driven by its owner's polling.
+
+    Args:
+        start_child: starts a run child whose scratch folder has the given name.
+        limits: what a kernel may cost, and how many lanes there are.
+        timing: how configs are timed.
+        child_per_task: end the child after each task and count a bad exit as a failure.
+        turn_path: a file for the lanes' lock.
+        launches: the processor that they are issued from.
+    """
+
+    def __init__(
+        self,
+        *,
+        start_child: Callable[[str], Child],
+        limits: Limits,
+        timing: TimingConfig,
+        child_per_task: bool,
+        turn_path: Path,
+        launches: LaunchProcessor,
+    ) -> None:
+        self._lanes = [
+            RunLane(
+                start_child=start_child,
+                name=f"run-{number}",
+                limits=limits,
+                timing=timing,
+                child_per_task=child_per_task,
+                turn_path=turn_path if limits.num_run_children > 1 else None,
+                launches=launches,
+            )
+            for number in range(limits.num_run_children)
+        ]
+        self._timing = timing
+        self._num_run = 0
+        self._returned: list[TaskState] = []
+
+    @property
+    def states(self) -> list[TaskState]:
+        """The tasks in hand."""
+        return [lane.state for lane in self._lanes if lane.state is not None]
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a lane is free for a task."""
+        return any(lane.state is None for lane in self._lanes)
+
+    def open_device(self, *, measure_peaks: bool) -> Device:
+        """Start a child, wait for it, and return the device (with peaks if asked).
+
+        Raises:
+            DeviceLostError: The child ends or gives no answer.
+        """
+        first = self._lanes[0]
+        if first.device is None:
+            first.device = first.child.open_device()
+        if measure_peaks:
+            first.device = first.child.measure_peaks()
+        return first.device
+
+    def use_device(self, device: Device) -> None:
+        """Set the record (with peaks) that children judge times by; tasks may come now."""
+        for lane in self._lanes:
+            lane.use_device(device)
+            lane.warm_up()
+
+    def run(self, state: TaskState, binary_path: Path) -> None:
+        """Begin with a compiled task; there must be room."""
+        free = [lane for lane in self._lanes if lane.state is None]
+        # The longest idle of the ready ones would do as well; an unready one would make the task wait.
+        lane = next((lane for lane in free if lane.child.is_ready), free[0])
+        sentinel = self._num_run % self._timing.sentinel_every_tasks == 0
+        self._num_run += 1
+        lane.run(state, binary_path, sentinel=sentinel)
+
+    def children(self) -> list[Child]:
+        """The children to watch for messages."""
+        return [lane.child.current for lane in self._lanes if lane.child.current is not None]
+
+    def handle(self, child: Child) -> None:
+        """Take in what ``child`` has sent.
+
+        Raises:
+            DeviceLostError: The device cannot be used any more.
+        """
+        for lane in list(self._lanes):
+            if lane.child.current is child:
+                self._drive(lane, lane.hear)
+
+    def check_deadlines(self, now_s: float) -> None:
+        """Kill children that give no answer, and end tasks that take too long. Raises DeviceLostError."""
+        for lane in list(self._lanes):
+            self._drive(lane, partial(lane.check_deadlines, now_s))
+
+    def take_returned(self) -> list[TaskState]:
+        """Return the tasks whose lane was closed before they began."""
+        returned, self._returned = self._returned, []
+        return returned
+
+    def waiting(self) -> list[TaskState]:
+        """The tasks in hand that have not begun: they load or wait for their turn."""
+        return [lane.state for lane in self._lanes if lane.state is not None and not lane.has_begun]
+
+    def _drive(self, lane: RunLane, action: Callable[[], None]) -> None:
+        """Let a lane go on; one that cannot start a child is closed where another one has the device open."""
+        try:
+            action()
+            lane.warm_up()
+        except ChildStartError as error:
+            if not any(other.child.is_ready for other in self._lanes if other is not lane):
+                raise
+            _logger.warning("going on with one process less on the device: %s", error)
+            self._lanes.remove(lane)
+            state = lane.take_back()
+            if state is not None:
+                self._returned.append(state)
+
+    def take_finished(self) -> list[TaskState]:
+        """Return the tasks finished since the last call."""
+        return [state for lane in self._lanes for state in lane.take_finished()]
+
+    def drop(self, tasks: Collection[int]) -> None:
+        """Forget these tasks (their numbers in the plan); their children are killed."""
+        for lane in self._lanes:
+            if lane.state is not None and lane.state.lease.task in tasks:
+                lane.take_back()
+
+    def close(self) -> None:
+        """Kill every child."""
+        for lane in self._lanes:
+            lane.child.drop()

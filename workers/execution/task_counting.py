@@ -1,0 +1,140 @@
+"""Counting what the launches of tasks execute, beside the way of each task to the device.
+
+Owns which counts are awaited and what becomes of them. A count never decides whether, or how, a config is timed: a
+kernel that cannot be counted has a reason in place of its work. How it is counted: ``workers/work``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from workers.device.interface import DeviceRef
+from workers.execution.places_ahead import PlacesAhead
+from workers.execution.task_state import TaskState
+from workers.sandbox.child import Child
+from workers.sandbox.child_pool import ChildPool
+from workers.sandbox.run_children import ChildStartError
+from workers.work.children import COUNT_CPU_S, CountedKernel, CountWork
+
+_logger = logging.getLogger(__name__)
+
+
+class TaskCounting:
+    """Counts tasks in killable children; driven by its owner's polling.
+
+    Args:
+        start_child: starts a counting child on a device; its scratch folder has the given name.
+        places: knows the device, or why there is none.
+        timeout_s: for all configs of a task.
+        num_children: at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        start_child: Callable[[str, DeviceRef], Child],
+        places: PlacesAhead,
+        timeout_s: float,
+        num_children: int,
+    ) -> None:
+        self._start_child = start_child
+        self._places = places
+        self._num_children = num_children
+        self._open: dict[int, tuple[TaskState, CountedKernel]] = {}
+        """By the number of a task in the plan."""
+        self._why_off = ""
+        self._pool: ChildPool[CountedKernel] = ChildPool(
+            start_child=self._start,
+            name="count",
+            work=CountWork(timeout_s, min(timeout_s, COUNT_CPU_S)),
+            num_children=num_children,
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is worked on."""
+        return self._pool.is_idle
+
+    @property
+    def num_busy(self) -> int:
+        """How many children are at work."""
+        return self._pool.num_busy
+
+    def submit(self, state: TaskState) -> None:
+        """Count a planned task, where tasks are counted at all."""
+        if self._places.counts_work:
+            item = CountedKernel(kernel=state.task.kernel, configs=state.configs)
+            self._open[state.lease.task] = (state, item)
+            self._pool.submit(item)
+
+    def awaits(self, state: TaskState) -> bool:
+        """Whether a count of a task's configs is still to come: not of one that has failed as a whole since."""
+        _, item = self._open.get(state.lease.task, (None, None))
+        return item is not None and item.configs is state.configs
+
+    def start_waiting(self, *, most_busy: int) -> None:
+        """Hand waiting tasks to children once it is known where they are counted; at most so many have one."""
+        where = self._places.counting() if self._places.counts_work else None
+        if isinstance(where, str):
+            self._why_off = where
+        if self._why_off:
+            self._give_up()
+        elif where is not None:
+            self._guarded(lambda: self._pool.start_waiting(most_busy=most_busy))
+
+    def children(self) -> list[Child]:
+        """The children to watch for messages."""
+        return self._pool.children()
+
+    def handle(self, child: Child) -> None:
+        """Take in what ``child`` has sent."""
+        self._guarded(lambda: self._pool.handle(child))
+        self._take_counted()
+
+    def check_deadlines(self, now_s: float) -> None:
+        """Kill the children that take too long."""
+        self._guarded(lambda: self._pool.check_deadlines(now_s))
+        self._take_counted()
+
+    def forget(self, state: TaskState) -> None:
+        """The task is finished, or lost: its count is of no use; a child at work on it may end it."""
+        _, item = self._open.pop(state.lease.task, (None, None))
+        if item is not None:
+            self._pool.take_waiting(lambda one: one is item)
+
+    def close(self) -> None:
+        """End every child."""
+        self._pool.close()
+
+    def _start(self, name: str) -> Child:
+        where = self._places.counting()
+        assert isinstance(where, DeviceRef), "children are started where the device is known"
+        return self._start_child(name, where)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Do a step of the pool. Children that cannot start end the counting, not the run."""
+        try:
+            step()
+        except ChildStartError as error:
+            _logger.warning("columns `work` stay empty from here on: %s", error)
+            self._why_off = f"the children that count cannot start: {error}"
+            self._pool.close()
+
+    def _take_counted(self) -> None:
+        finished = {id(item) for item in self._pool.take_finished()}
+        for task, (state, item) in list(self._open.items()):
+            if id(item) in finished:
+                del self._open[task]
+                if item.configs is state.configs:
+                    state.works = item.outcomes
+
+    def _give_up(self) -> None:
+        """Give every task that waits the reason."""
+        failure = Failure(code=FailureCode.UNSUPPORTED, stage=Stage.PROBE, detail=self._why_off)
+        self._pool.take_waiting(lambda _item: True)
+        for state, item in self._open.values():
+            if item.configs is state.configs:
+                state.works = (failure,) * len(state.configs)
+        self._open.clear()

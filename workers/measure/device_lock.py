@@ -1,0 +1,79 @@
+"""Whose turn it is on the device: run children load side by side, one at a time launches.
+
+Owns a lock file that the run children of one collector share, and what the next holder must know of the last. The
+lock is an ``flock``: the operating system frees a dead holder's, and no parent stands between two turns.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmperf_common.files.plain_files import open_lock_file
+
+_MAX_RECORD_BYTES = 64
+_GONE_POLL_S = 0.005
+GONE_TIMEOUT_S = 10.0
+_ENDED_STATES = "ZXx"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """How the device was left.
+
+    ``idle_s``: since the last holder let go; None where there was none, or it died. ``dead_pid``: then this one.
+    """
+
+    idle_s: float | None
+    dead_pid: int | None
+
+
+@contextmanager
+def device_turn(path: Path | None) -> Iterator[Handover]:
+    """Wait for the turn and hold it; with None there is nobody to share with.
+
+    Args:
+        path: the lock file, made where it is missing. An exception, or the end of the process, leaves the record of a death. Open the device first: a dying process closes its files in
+            the order of their descriptors, so that the device is free when the lock is.
+    """
+    if path is None:
+        yield Handover(idle_s=None, dead_pid=None)
+        return
+    descriptor = open_lock_file(path, create=True, mode=0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        handover = _read(descriptor)
+        _write(descriptor, f"held {os.getpid()}")
+        yield handover
+        _write(descriptor, f"free {time.monotonic()!r}")
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int) -> Handover:
+    state, _, value = os.pread(descriptor, _MAX_RECORD_BYTES, 0).decode().strip().partition(" ")
+    if state == "free":
+        return Handover(idle_s=max(0.0, time.monotonic() - float(value)), dead_pid=None)
+    return Handover(idle_s=None, dead_pid=int(value) if state == "held" else None)
+
+
+def _write(descriptor: int, record: str) -> None:
+    os.pwrite(descriptor, record.ljust(_MAX_RECORD_BYTES).encode(), 0)
+
+
+def await_end(pid: int) -> None:
+    """Wait until a dead holder has given back the device too, as far as that can be seen."""
+    deadline_s = time.monotonic() + GONE_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return
+        if stat.rpartition(")")[2].split()[0] in _ENDED_STATES:
+            return
+        time.sleep(_GONE_POLL_S)

@@ -1,0 +1,124 @@
+"""Where the time of a task went: waiting, loading, its turn on the device, and of that how much was launches.
+
+Owns what is summed up and the form in which the event stream tells it; ``benchmarks/collecting/where_time_goes.py`` reads that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmperf_common.records import Outcome, Timing
+from workers.measure.timing import ONE_WARMUP_NS
+
+_MOST_TIMES_LAUNCHED = 4
+_MOST_BESIDE_S = 0.05
+"""Filling large buffers takes as long, over all launches of a config."""
+
+
+def time_in_launches_s(timing: Timing, *, num_warmups: int) -> float:
+    """Return for how long a timed config's launches ran, warm-ups included."""
+    warm_ns = sum(timing.time_ns) * timing.launches_per_reading
+    num_further = 0 if timing.first_ns > ONE_WARMUP_NS else num_warmups - 1
+    return (
+        timing.first_ns + num_further * _median_ns(timing) + warm_ns + sum(timing.cold_ns)
+    ) / 1e9
+
+
+def _median_ns(timing: Timing) -> float:
+    return sorted(timing.time_ns)[len(timing.time_ns) // 2]
+
+
+def share_charged_s(wall_s: float, launched_s: float) -> float:
+    """Return how much of a config's wall time counts against its task's budget.
+
+    What its launches do not explain is the host's: contexts that open or end on any of its GPUs hold up a task's first
+    launch for a second, and a task must not lose its configs for that.
+
+    >>> share_charged_s(0.3, 0.25), round(share_charged_s(1.0, 0.001), 3)
+    (0.3, 0.054)
+    """
+    return min(wall_s, _MOST_TIMES_LAUNCHED * launched_s + _MOST_BESIDE_S)
+
+
+@dataclass(slots=True)
+class _Share:
+    num_configs: int = 0
+    wall_s: float = 0.0
+    launched_s: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskTrace:
+    """Filled while a task runs; times are seconds of the monotonic clock, None until they are known.
+
+    A task whose child dies begins again: ``turns`` has all its turns, (began, ended), and configs are summed over them;
+    of loading the last time stands.
+    """
+
+    num_warmups: int
+    sent_s: float | None = None
+    loaded_s: float | None = None
+    turns: list[tuple[float, float]] = field(default_factory=list)
+    buffers_s: float = 0.0
+    """Of the turns that ended well: having buffers and giving them back."""
+    charged_s: float = 0.0
+    """What its configs count against ``limits.task_budget_s``."""
+    processor: int | None = None
+    """The host's, from which it was launched last; None: any."""
+    _began_s: float | None = None
+    _by_decade: dict[str, _Share] = field(default_factory=lambda: defaultdict(_Share))
+
+    @property
+    def device_s(self) -> float:
+        """How long the task has had the device, the turn under way not counted."""
+        return sum(ended_s - began_s for began_s, ended_s in self.turns)
+
+    @property
+    def turn_began_s(self) -> float | None:
+        """Since when it has the device; None where it has not."""
+        return self._began_s
+
+    def begin_turn(self, began_s: float) -> None:
+        """The task has the device."""
+        self._began_s = began_s
+
+    def end_turn(self, ended_s: float) -> None:
+        """It has it no more; nothing happens where it had not."""
+        if self._began_s is not None:
+            self.turns.append((self._began_s, ended_s))
+            self._began_s = None
+
+    def note_config(
+        self, outcome: Outcome, began_s: float, ended_s: float, *, launch_ns: float | None = None
+    ) -> None:
+        """Add a config that was launched; ``launch_ns`` is known of some that failed, too."""
+        decade, launched_s = "failed", (launch_ns or 0.0) / 1e9
+        if isinstance(outcome, Timing):
+            decade = f"1e{math.floor(math.log10(max(_median_ns(outcome), 1.0)))}"
+            launched_s = time_in_launches_s(outcome, num_warmups=self.num_warmups)
+        self.charged_s += share_charged_s(ended_s - began_s, launched_s)
+        share = self._by_decade[decade]
+        share.num_configs += 1
+        share.wall_s += ended_s - began_s
+        share.launched_s += launched_s if isinstance(outcome, Timing) else 0.0
+
+    def charge_hang(self, seconds: float) -> None:
+        """A config ran until it was killed: that is the kernel's time."""
+        self.charged_s += seconds
+
+    def as_event(self) -> dict[str, Any]:
+        """Return the fields of the event; ``decades`` by the decade of the median, ns: configs, wall, launches."""
+        return {
+            "sent_s": self.sent_s,
+            "loaded_s": self.loaded_s,
+            "turns": self.turns,
+            "buffers_s": round(self.buffers_s, 6),
+            "processor": self.processor,
+            "decades": {
+                decade: [share.num_configs, round(share.wall_s, 6), round(share.launched_s, 6)]
+                for decade, share in sorted(self._by_decade.items())
+            },
+        }

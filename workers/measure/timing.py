@@ -1,0 +1,226 @@
+"""The timing rule: one launch config in place becomes a ``Timing`` with every reading and why it stopped.
+
+Owns warm-ups, batches, readings and cold readings. Does not own when readings are enough (``workers/measure/stop_rule.py``), the
+clock of the device (``workers/device``), what is judged about a timing (``workers/measure/checks.py``), nor killing what hangs: the
+parent does that. docs/explanation/measurement.md says why the rule is as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llmperf_common.failures import CensorReason, Failure, FailureCode, Stage
+from llmperf_common.records import Checks, Device, LaunchConfig, Outcome, StopReason, Timing
+from workers.config import TimingConfig
+from workers.device.interface import DeviceFailure, Launcher, LoadedKernel
+from workers.measure.checks import above_floor, is_stationary, payload_checks
+from workers.measure.stop_rule import StopRule
+
+MAX_LAUNCHES_PER_READING = 1000
+ONE_WARMUP_NS = 1e6
+"""Above this the first launch is the only one that counts for nothing: what is cold at its start is warm at its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedOutcome:
+    """What timing one config gave.
+
+    ``sticky``: the device context is lost, the child must go. ``launch_ns``: how long a launch took, also where that
+    was too long; None where none ended.
+    """
+
+    outcome: Outcome
+    sticky: bool = False
+    launch_ns: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Warmup:
+    """What the launches before the first reading said."""
+
+    first_ns: float
+    estimate_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TooLong:
+    """A launch that took more than ``timing.max_launch_ms``."""
+
+    what: str
+    launch_ns: float
+
+
+def time_config(
+    loaded: LoadedKernel,
+    config: LaunchConfig,
+    rule: TimingConfig,
+    device: Device,
+    *,
+    check_payload: bool,
+    clock: Callable[[], float],
+) -> TimedOutcome:
+    """Time one launch config; a failure of the world comes back as a value.
+
+    Args:
+        loaded: the kernel on its device.
+        config: what to launch.
+        rule: how often.
+        device: its record; peaks and timer step may be None (no floor check, no batches).
+        check_payload: also judge outputs (``workers/measure/checks.py``), which costs four more launches.
+        clock: monotonic seconds.
+    """
+    try:
+        launcher = loaded.prepare(config)
+        timed = _time_launcher(launcher, config, rule, device, clock)
+        if isinstance(timed, _TooLong):
+            return TimedOutcome(outcome=_over_budget(timed, rule), launch_ns=timed.launch_ns)
+        launch_ns = statistics.median(timed.time_ns)
+        if check_payload and rule.payload_checks:
+            timed = _with_payload_checks(launcher, config, timed)
+    except DeviceFailure as error:
+        return TimedOutcome(outcome=error.failure, sticky=error.sticky)
+    return TimedOutcome(outcome=timed, launch_ns=launch_ns)
+
+
+def launches_per_reading(
+    estimate_ns: float, rule: TimingConfig, *, timer_step_ns: float | None, needs_refill: bool
+) -> int:
+    """Return how many launches one reading must span so that the timer's step stays below its share.
+
+    One where the step is fine enough or unknown, and one where the kernel reads what it writes: its
+    second launch would do other work than its first.
+    """
+    if needs_refill or not timer_step_ns:
+        return 1
+    span_ns = timer_step_ns / rule.batch_step_share
+    if estimate_ns >= span_ns:
+        return 1
+    return min(MAX_LAUNCHES_PER_READING, math.ceil(span_ns / max(estimate_ns, timer_step_ns)))
+
+
+def _time_launcher(
+    launcher: Launcher,
+    config: LaunchConfig,
+    rule: TimingConfig,
+    device: Device,
+    clock: Callable[[], float],
+) -> Timing | _TooLong:
+    warm = _warm_up(launcher, config, rule)
+    if isinstance(warm, _TooLong):
+        return warm
+    count = launches_per_reading(
+        warm.estimate_ns, rule,
+        timer_step_ns=device.timer_step_ns, needs_refill=launcher.needs_refill,
+    )  # fmt: skip
+    readings, reason = _warm_readings(launcher, config, rule, warm.estimate_ns, count, clock)
+    median_ns = statistics.median(readings)
+    if median_ns > rule.max_launch_ms * 1e6:
+        return _TooLong(what="median", launch_ns=median_ns)
+    cold = _cold_readings(launcher, config, rule)
+    checks = Checks(
+        stationary=is_stationary(readings, timer_step_ns=device.timer_step_ns),
+        above_floor=above_floor(median_ns, launcher.footprint_bytes, device),
+    )
+    return Timing(
+        time_ns=tuple(readings),
+        first_ns=warm.first_ns,
+        cold_ns=cold,
+        launches_per_reading=count,
+        stop_reason=reason,
+        checks=checks,
+    )
+
+
+def _warm_readings(
+    launcher: Launcher,
+    config: LaunchConfig,
+    rule: TimingConfig,
+    estimate_ns: float,
+    count: int,
+    clock: Callable[[], float],
+) -> tuple[list[float], StopReason]:
+    """Read until it is enough; ``count`` launches a reading.
+
+    Launches that end before the host can enqueue the next are enqueued several at a time: each finds the device idle
+    as if it had been waited for (``Launcher.launch_each`` makes sure), and the wait is saved.
+    """
+    stop = StopRule(rule, launches_per_reading=count)
+    at_once = launcher.num_at_once(estimate_ns) if count == 1 else 1
+    start_s = clock()
+    while True:
+        if at_once > 1:
+            taken = launcher.launch_each(at_once, refill_seed=config.seed)
+            if len(taken) < at_once:
+                at_once = 1
+        else:
+            taken = [_launch_on_fresh_input(launcher, config, count)]
+        wall_s = clock() - start_s
+        for reading_ns in taken:
+            reason = stop.add(reading_ns, wall_s=wall_s)
+            if reason is not None:
+                return stop.readings, reason
+
+
+def _warm_up(launcher: Launcher, config: LaunchConfig, rule: TimingConfig) -> _Warmup | _TooLong:
+    """Launch before the first reading. The first launch's inputs are fresh from ``prepare``.
+
+    The first launch of a (kernel, local size) compiles inside the launch on PoCL (40-100 ms of wall,
+    not of event time); it is a warm-up, so no reading ever holds that.
+    """
+    first_ns = launcher.launch()
+    estimate_ns = first_ns
+    for _ in range(1, rule.warmups):
+        if estimate_ns > ONE_WARMUP_NS:
+            break
+        estimate_ns = _launch_on_fresh_input(launcher, config, 1)
+    if estimate_ns > rule.max_launch_ms * 1e6:
+        return _TooLong(what="first launch", launch_ns=estimate_ns)
+    return _Warmup(first_ns=first_ns, estimate_ns=estimate_ns)
+
+
+def _cold_readings(
+    launcher: Launcher, config: LaunchConfig, rule: TimingConfig
+) -> tuple[float, ...]:
+    """Time launches that find none of their data in the cache; one at least, then within the budget."""
+    cold: list[float] = []
+    while len(cold) < rule.cold_readings and sum(cold) < rule.sample_budget_ms * 1e6:
+        if launcher.needs_refill:
+            launcher.refill(seed=config.seed)
+        launcher.flush_cache()
+        cold.append(launcher.launch())
+    return tuple(cold)
+
+
+def _launch_on_fresh_input(launcher: Launcher, config: LaunchConfig, count: int) -> float:
+    if launcher.needs_refill:
+        launcher.refill(seed=config.seed)
+    return launcher.launch(count)
+
+
+def _with_payload_checks(launcher: Launcher, config: LaunchConfig, timing: Timing) -> Timing:
+    try:
+        payload = payload_checks(launcher, seed=config.seed)
+    except DeviceFailure as error:
+        raise DeviceFailure(
+            dataclasses.replace(error.failure, stage=Stage.CHECK), sticky=error.sticky
+        ) from error
+    checks = dataclasses.replace(
+        timing.checks,
+        writes_output=payload.writes_output,
+        deterministic=payload.deterministic,
+        input_sensitive=payload.input_sensitive,
+    )
+    return dataclasses.replace(timing, checks=checks)
+
+
+def _over_budget(found: _TooLong, rule: TimingConfig) -> Failure:
+    return Failure(
+        code=FailureCode.OVER_TIME_BUDGET,
+        stage=Stage.LAUNCH,
+        detail=f"{found.what} {found.launch_ns / 1e6:.3f} ms, timing.max_launch_ms is {rule.max_launch_ms:g}",
+        censored=CensorReason.TOO_LONG,
+    )

@@ -1,0 +1,1 @@
+"""What is launched: tasks, launch configs, and what their buffers hold."""

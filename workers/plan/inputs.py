@@ -1,0 +1,343 @@
+"""What generated inputs contain: the content rule of buffers and the packing of scalars.
+
+Owns the rule and its reference implementation in numpy; ``workers/device/opencl/fill.cl`` computes the same
+bits on the device (a test holds the two together). Device-free. Does not own how many elements a
+buffer has (``workers/strategies``) nor where it is allocated (``workers/device``).
+
+The rule, a pure function of (seed, argument position, index of the scalar within the buffer):
+
+* ``float`` and ``double``: uniform in [0, 1), so sums stay finite and square roots and logarithms real;
+* ``half``: one of the 2,048 multiples of 2**-11 in [0, 1), stored as valid half bits;
+* integers of any width: uniform in 0..15, so that a value used as an index or a loop bound stays small;
+* integers whose launch argument says ``bounded``: uniform in [0, limit);
+* integers whose launch argument says ``prefix``: scalar i of n lies between floor(i·limit/n) and the next of
+  these, there where a hash of i says. So they never decrease and stay in [0, limit): row offsets, each row
+  about limit/n long and none longer than twice that plus one;
+* ``bool``: 0 or 1.
+
+The components of a vector type are filled one by one, the padding lane of a 3-vector too. A structure is
+filled member by member, each with a stream of its own; its padding is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from llmperf_common.analysis import Contents, ContentsRule
+from llmperf_common.records import Argument
+
+INTEGER_LIMIT = 16
+"""Generated integers are below this: small enough for any index or loop bound a kernel derives."""
+MAX_CONTENTS_LIMIT = 2**32
+"""Largest limit of a content rule: the 32 hashed bits reach no further."""
+
+_MASK32 = 0xFFFF_FFFF
+_INDEX_STEP = 0x9E37_79B9
+_POSITION_STEP = 0x85EB_CA6B
+_HIGH_STEP = 0xC2B2_AE35
+_LEAF_STEP = 0x27D4_EB2F
+
+
+class FillKind(StrEnum):
+    """How one scalar is made of 32 hashed bits; each has a kernel ``fill_<kind>`` in fill.cl."""
+
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+    FLOAT16 = "float16"
+    INT8 = "int8"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    BOOL = "bool"
+
+
+_SCALAR_BYTES = {
+    FillKind.FLOAT32: 4,
+    FillKind.FLOAT64: 8,
+    FillKind.FLOAT16: 2,
+    FillKind.INT8: 1,
+    FillKind.INT16: 2,
+    FillKind.INT32: 4,
+    FillKind.INT64: 8,
+    FillKind.BOOL: 1,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalarType:
+    """One OpenCL scalar type: its fill kind and the numpy type of the same bits."""
+
+    fill_kind: FillKind
+    dtype: np.dtype[Any]
+
+
+def _scalar_type(fill_kind: FillKind, dtype: str) -> ScalarType:
+    return ScalarType(fill_kind=fill_kind, dtype=np.dtype(dtype))
+
+
+SCALAR_TYPES: dict[str, ScalarType] = {
+    "char": _scalar_type(FillKind.INT8, "int8"),
+    "uchar": _scalar_type(FillKind.INT8, "uint8"),
+    "short": _scalar_type(FillKind.INT16, "int16"),
+    "ushort": _scalar_type(FillKind.INT16, "uint16"),
+    "int": _scalar_type(FillKind.INT32, "int32"),
+    "uint": _scalar_type(FillKind.INT32, "uint32"),
+    "long": _scalar_type(FillKind.INT64, "int64"),
+    "ulong": _scalar_type(FillKind.INT64, "uint64"),
+    "size_t": _scalar_type(FillKind.INT64, "uint64"),
+    "ptrdiff_t": _scalar_type(FillKind.INT64, "int64"),
+    "half": _scalar_type(FillKind.FLOAT16, "float16"),
+    "float": _scalar_type(FillKind.FLOAT32, "float32"),
+    "double": _scalar_type(FillKind.FLOAT64, "float64"),
+    "bool": _scalar_type(FillKind.BOOL, "uint8"),
+}
+"""By canonical OpenCL name. Devices with 32-bit addresses, where size_t has 4 bytes, are not supported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafPlace:
+    """Where a structure's member lies, in scalars of its type: ``count`` in a row of every ``stride``."""
+
+    offset: int
+    stride: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillSpec:
+    """How to fill one buffer, or one member of its structures.
+
+    ``num_scalars`` values of ``kind`` from the stream ``key``; ``contents`` only for integers, its limit one
+    that the type holds; ``place`` None where the scalars follow each other.
+    """
+
+    kind: FillKind
+    key: int
+    num_scalars: int
+    contents: Contents | None = None
+    place: LeafPlace | None = None
+
+    @property
+    def kernel_name(self) -> str:
+        """The kernel of fill.cl that does it."""
+        rule = self.contents.rule.value if self.contents else "fill"
+        return f"{rule}_{self.kind}" + ("_leaf" if self.place else "")
+
+    @property
+    def scalar_bytes(self) -> int:
+        """Size of one scalar."""
+        return _SCALAR_BYTES[self.kind]
+
+
+def is_fillable(scalar_type: str) -> bool:
+    """Return whether buffers and values of this scalar type can be made.
+
+    >>> is_fillable("float"), is_fillable("struct node")
+    (True, False)
+    """
+    return scalar_type in SCALAR_TYPES
+
+
+def mix32(value: int) -> int:
+    """Return murmur3's 32-bit finaliser of ``value``: every input bit reaches every output bit.
+
+    Source: A. Appleby, MurmurHash3 (public domain).
+
+    >>> hex(mix32(1))
+    '0x514e28b7'
+    """
+    value &= _MASK32
+    value ^= value >> 16
+    value = (value * 0x85EB_CA6B) & _MASK32
+    value ^= value >> 13
+    value = (value * 0xC2B2_AE35) & _MASK32
+    return value ^ (value >> 16)
+
+
+def stream_key(*, seed: int, position: int) -> int:
+    """Return the 32-bit key of one argument's stream of values; 64 bits of ``seed`` count."""
+    high = mix32((seed >> 32) + 0x2545_F491)
+    return mix32(mix32(seed ^ high) + (position + 1) * _POSITION_STEP)
+
+
+def fill_spec(
+    argument: Argument, *, elements: int, seed: int, contents: Contents | None = None
+) -> FillSpec:
+    """Return how to fill ``elements`` of the buffer ``argument``, all of whose scalars have one type.
+
+    Raises:
+        ValueError: The element type is one that cannot be filled; signatures should have said so.
+    """
+    if not is_fillable(argument.scalar_type):
+        raise ValueError(f"argument {argument.name!r}: no fill rule for {argument.type_name!r}")
+    scalar = SCALAR_TYPES[argument.scalar_type]
+    num_scalars = elements * argument.element_bytes // scalar.dtype.itemsize
+    return FillSpec(
+        kind=scalar.fill_kind,
+        key=stream_key(seed=seed, position=argument.position),
+        num_scalars=num_scalars,
+        contents=_usable(contents, scalar, num_scalars),
+    )
+
+
+def fill_specs(
+    argument: Argument, *, elements: int, seed: int, contents: Contents | None = None
+) -> tuple[FillSpec, ...]:
+    """Return how to fill ``elements`` of any buffer: one step, or one a member of its structures.
+
+    A content rule goes to every integer member.
+
+    Raises:
+        ValueError: The element type is one that cannot be filled; signatures should have said so.
+    """
+    if not argument.leaves:
+        return (fill_spec(argument, elements=elements, seed=seed, contents=contents),)
+    return tuple(_leaf_specs(argument, elements, seed, contents))
+
+
+def _leaf_specs(
+    argument: Argument, elements: int, seed: int, contents: Contents | None
+) -> Iterator[FillSpec]:
+    key = stream_key(seed=seed, position=argument.position)
+    for number, leaf in enumerate(argument.leaves):
+        scalar = SCALAR_TYPES[leaf.scalar_type]
+        width = scalar.dtype.itemsize
+        if leaf.offset_bytes % width or argument.element_bytes % width:
+            raise ValueError(
+                f"argument {argument.name!r}: a member of {argument.type_name!r} is not aligned"
+            )
+        num_scalars = elements * leaf.count
+        yield FillSpec(
+            kind=scalar.fill_kind,
+            key=mix32(key + (number + 1) * _LEAF_STEP),
+            num_scalars=num_scalars,
+            contents=_usable(contents, scalar, num_scalars),
+            place=LeafPlace(
+                offset=leaf.offset_bytes // width,
+                stride=argument.element_bytes // width,
+                count=leaf.count,
+            ),
+        )
+
+
+def _usable(contents: Contents | None, scalar: ScalarType, num_scalars: int) -> Contents | None:
+    """Return the rule with a limit that the type and 64-bit arithmetic hold; None for what is no integer."""
+    if contents is None or not scalar.fill_kind.startswith("int"):
+        return None
+    most = min(MAX_CONTENTS_LIMIT, int(np.iinfo(scalar.dtype).max) + 1)
+    if contents.rule is ContentsRule.PREFIX:
+        most = min(most, (2**64 - 1) // max(1, num_scalars))
+    return Contents(rule=contents.rule, limit=max(1, min(contents.limit, most)))
+
+
+def reference_fill(spec: FillSpec) -> npt.NDArray[Any]:
+    """Return what the device must write for ``spec``, bit for bit (integers as unsigned), in stream order."""
+    bits = _hashed_bits(spec)
+    if spec.kind is FillKind.FLOAT32:
+        return (bits >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+    if spec.kind is FillKind.FLOAT64:
+        return bits.astype(np.float64) * 2.0**-32
+    if spec.kind is FillKind.FLOAT16:
+        return ((bits >> np.uint32(21)).astype(np.float32) * np.float32(2.0**-11)).astype(
+            np.float16
+        )
+    if spec.kind is FillKind.BOOL:
+        return (bits >> np.uint32(31)).astype(np.uint8)
+    integers = np.dtype(f"uint{int(spec.kind.removeprefix('int'))}")
+    if spec.contents is None:
+        return (bits >> np.uint32(28)).astype(integers)
+    return _steered(bits, spec.contents, spec.num_scalars).astype(integers)
+
+
+def _steered(
+    bits: npt.NDArray[np.uint32], contents: Contents, num_scalars: int
+) -> npt.NDArray[np.uint64]:
+    wide, limit, shift = bits.astype(np.uint64), np.uint64(contents.limit), np.uint64(32)
+    if contents.rule is ContentsRule.BOUNDED:
+        return (wide * limit) >> shift
+    index = np.arange(num_scalars, dtype=np.uint64)
+    total = np.uint64(max(1, num_scalars))
+    low = index * limit // total
+    high = (index + np.uint64(1)) * limit // total
+    return low + ((wide * (high - low)) >> shift)
+
+
+def reference_bytes(
+    argument: Argument, *, elements: int, seed: int, contents: Contents | None = None
+) -> npt.NDArray[np.uint8]:
+    """Return the bytes of a whole buffer that held zeros before it was filled."""
+    buffer = np.zeros(elements * argument.element_bytes, np.uint8)
+    for spec in fill_specs(argument, elements=elements, seed=seed, contents=contents):
+        values = reference_fill(spec)
+        scalars = buffer.view(values.dtype)
+        if spec.place is None:
+            scalars[: len(values)] = values
+            continue
+        element, within = np.divmod(np.arange(len(values)), spec.place.count)
+        scalars[element * spec.place.stride + spec.place.offset + within] = values
+    return buffer
+
+
+def _hashed_bits(spec: FillSpec) -> npt.NDArray[np.uint32]:
+    index = np.arange(spec.num_scalars, dtype=np.uint64)
+    low = (index & np.uint64(_MASK32)).astype(np.uint32)
+    high = (index >> np.uint64(32)).astype(np.uint32)
+    value = low * np.uint32(_INDEX_STEP) + (np.uint32(spec.key) ^ (high * np.uint32(_HIGH_STEP)))
+    value ^= value >> np.uint32(16)
+    value *= np.uint32(0x85EB_CA6B)
+    value ^= value >> np.uint32(13)
+    value *= np.uint32(0xC2B2_AE35)
+    value ^= value >> np.uint32(16)
+    return value
+
+
+def clamp_scalar(scalar_type: str, value: float) -> float | int:
+    """Return ``value`` moved into the range of ``scalar_type`` (launch plans use it for narrow types).
+
+    >>> clamp_scalar("char", 4096), clamp_scalar("uint", -1), clamp_scalar("float", 0.5)
+    (127, 0, 0.5)
+    """
+    scalar = SCALAR_TYPES[scalar_type]
+    if scalar.fill_kind is FillKind.BOOL:
+        return int(bool(value))
+    if scalar.dtype.kind == "f":
+        limit = float(np.finfo(scalar.dtype).max)
+        return max(-limit, min(limit, value))
+    info = np.iinfo(scalar.dtype)
+    return max(int(info.min), min(int(info.max), int(value)))
+
+
+def pack_scalar(argument: Argument, value: float) -> np.generic | npt.NDArray[Any]:
+    """Return ``value`` as the bytes OpenCL expects for the by-value ``argument``.
+
+    A vector repeats the value in every lane; a 3-vector has four lanes.
+
+    Raises:
+        ValueError: The type has no rule, or the value does not fit it.
+    """
+    if not is_fillable(argument.scalar_type):
+        raise ValueError(f"argument {argument.name!r}: cannot pass a {argument.type_name!r}")
+    dtype = SCALAR_TYPES[argument.scalar_type].dtype
+    if dtype.kind != "f":
+        if not float(value).is_integer():
+            raise ValueError(
+                f"argument {argument.name!r}: {value} is no {argument.type_name}, which is whole"
+            )
+        info = np.iinfo(dtype)
+        if not info.min <= int(value) <= info.max:
+            raise ValueError(
+                f"argument {argument.name!r}: {value} does not fit {argument.type_name}"
+                f" ({info.min}..{info.max})"
+            )
+        value = int(value)
+    if argument.vector_width == 1:
+        packed: np.generic = dtype.type(value)
+        return packed
+    lanes = 4 if argument.vector_width == 3 else argument.vector_width
+    return np.full(lanes, value, dtype=dtype)

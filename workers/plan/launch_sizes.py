@@ -1,0 +1,338 @@
+"""Draw NDRanges: how many work-groups, of what shape, in which arrangement.
+
+Owns regimes, local shapes, the sampler and the caps on sizes. Pure: every draw comes from a generator seeded
+with the content of the request, so that another machine, or a resumed run, draws the same. Does not own what
+the arguments are: ``launch_plan.py``.
+
+The generator is Python's Mersenne Twister, of which only ``random()`` is used: that method's sequence for a
+given integer seed is promised never to change.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llmperf_common.features.regimes import UNDER_UTILISED_GROUPS_PER_UNIT
+from llmperf_common.ids import content_id
+
+MAX_ASPECT = 4
+"""Longest ÷ shortest side of a 2-D or 3-D NDRange, wherever the work-group's own shape allows it."""
+
+_SHAPES_2D = (
+    (8, 8), (16, 4), (4, 16), (16, 8), (8, 16), (32, 2), (64, 1), (32, 4), (16, 16), (32, 8),
+    (64, 4), (128, 2), (8, 32), (32, 16), (64, 8), (16, 32), (32, 32), (64, 16), (128, 8),
+)  # fmt: skip
+_SHAPES_3D = (
+    (4, 4, 4), (8, 4, 2), (16, 2, 2), (8, 4, 4), (16, 4, 2), (32, 2, 2), (8, 8, 2), (8, 8, 4),
+    (16, 4, 4), (32, 4, 2), (8, 8, 8), (16, 8, 4), (32, 4, 4), (16, 8, 8), (32, 8, 4),
+)  # fmt: skip
+_STEP_1D, _LARGEST_1D = 32, 1024
+_NUM_FEW_SHAPES = 6
+_ARRANGEMENTS_TRIED = 16
+_REDRAWS = 8
+"""Draws a wanted NDRange may take: tiny spaces have fewer NDRanges than wanted."""
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeRequest:
+    """Everything the drawn NDRanges are a function of.
+
+    ``shapes``: local sizes that the kernel and the device allow. ``max_side``: longest side of the global
+    size, from the largest buffers that fit. Shares and caps as in ``PlanConfig``; a sibling has the global
+    size of another NDRange and a local size of its own. ``fits``: whether the buffers of a (global size, local
+    size) can be had, where ``max_side`` does not say it all; larger NDRanges are taken to need more.
+    """
+
+    key: str
+    dims: int
+    sibling_share: float
+    shapes: tuple[Shape, ...]
+    compute_units: int
+    num_wanted: int
+    max_side: int
+    max_work_items: int
+    max_groups_per_unit: int
+    idle_share: float
+    under_share: float
+    stratified: bool
+    fits: Callable[[Shape, Shape], bool] | None = None
+
+
+class Draws:
+    """A documented source of random numbers, keyed by content.
+
+    >>> Draws("a").below(1000) == Draws("a").below(1000)
+    True
+    """
+
+    def __init__(self, key: str) -> None:
+        self._random = random.Random(int(content_id("draws", key), 16))  # noqa: S311  (no secret)
+
+    def unit(self) -> float:
+        """Return a number in [0, 1)."""
+        return self._random.random()
+
+    def below(self, limit: int) -> int:
+        """Return an integer in [0, limit)."""
+        return min(int(self._random.random() * limit), limit - 1)
+
+    def log_uniform(self, low: int, high: int, at: float) -> int:
+        """Return the integer at the share ``at`` of the way from low to high, by ratio; both included."""
+        return log_uniform(low, high, at)
+
+
+def log_uniform(low: int, high: int, at: float) -> int:
+    """Return the integer at the share ``at`` of the way from low to high, by ratio; both included.
+
+    >>> log_uniform(1, 1000, 0.5)
+    31
+    """
+    value = math.exp(math.log(low) + at * (math.log(high + 1) - math.log(low)))
+    return min(max(int(value), low), high)
+
+
+def local_shapes(
+    dims: int, max_work_group_size: int, max_sides: Shape, *, few: bool
+) -> tuple[Shape, ...]:
+    """Return the local sizes that plans draw from, as far as the device allows them."""
+    choices: tuple[Shape, ...]
+    if dims == 1:
+        choices = tuple((size,) for size in range(_STEP_1D, _LARGEST_1D + 1, _STEP_1D))
+        if few:
+            choices = tuple((size,) for (size,) in choices if size & (size - 1) == 0)
+    else:
+        choices = _SHAPES_2D if dims == 2 else _SHAPES_3D
+        if few:
+            choices = choices[:_NUM_FEW_SHAPES]
+    allowed = tuple(
+        shape
+        for shape in choices
+        if math.prod(shape) <= max_work_group_size
+        and all(side <= most for side, most in zip(shape, max_sides, strict=False))
+    )
+    # A device of tiny work-groups: the largest power of two it takes, and a single work-item.
+    largest = 1 << (min(max_work_group_size, *max_sides[:1]).bit_length() - 1)
+    rest = (1,) * (dims - 1)
+    return allowed or tuple(dict.fromkeys([(largest, *rest), (1, *rest)]))
+
+
+def small_shapes(dims: int) -> tuple[Shape, ...]:
+    """Return the local sizes of fewer work-items than any of ``local_shapes``: sides that are powers of two.
+
+    For kernels whose arrays are too small for the usual ones.
+
+    >>> small_shapes(1)
+    ((1,), (2,), (4,), (8,), (16,))
+    """
+    smallest = min(map(math.prod, (_SHAPES_2D, _SHAPES_3D)[dims - 2])) if dims > 1 else _STEP_1D
+    sides = [1 << bit for bit in range(_STEP_1D.bit_length())]
+    return tuple(
+        shape for shape in itertools.product(sides, repeat=dims) if math.prod(shape) < smallest
+    )
+
+
+def draw_sizes(request: SizeRequest) -> tuple[tuple[Shape, Shape], ...]:
+    """Return distinct (global size, local size) pairs in the order in which they are to be run.
+
+    Each regime gets its share of pairs, spread evenly over its work-group counts by ratio. A regime that
+    the caps cut off gives its share to the largest counts that fit, one of few NDRanges to the next. The order is random: a drift of the
+    device must not look like an effect of size.
+    """
+    most_groups = _most_groups_by_shape(request)
+    if not most_groups:
+        return ()
+    draws = Draws(request.key)
+    found: dict[tuple[Shape, Shape], None] = {}
+    total = 0
+    for low, high, share in _ranges(request):
+        # What a regime of few NDRanges could not give is asked of the next.
+        total += share
+        wanted = total - len(found)
+        roomy = {shape: most for shape, most in most_groups.items() if most >= low} or most_groups
+        choices = list(roomy.items())
+        # Siblings take their part of the range's share: fewer slots, still spread over all of it.
+        num_slots = max(1, math.ceil(wanted / (1 + request.sibling_share)))
+        for attempt in range(wanted * _REDRAWS):
+            if len(found) >= total:
+                break
+            slot = attempt if attempt < num_slots else draws.below(num_slots)
+            shape, most = choices[draws.below(len(choices))]
+            bounds = (min(low, most), min(high, most))
+            target = draws.log_uniform(*bounds, at=(slot + draws.unit()) / num_slots)
+            groups = _arranged(request, draws, shape, target, bounds)
+            sides = _sides(groups, shape)
+            if not _has_room(request, sides, shape):
+                sides = _sides(_near_square(shape, target), shape)
+                if not _has_room(request, sides, shape):
+                    continue
+            found.setdefault((sides, shape), None)
+            if len(found) < total and draws.unit() < request.sibling_share:
+                sibling = _sibling(draws, sides, shape, roomy, (low, high))
+                if sibling and _has_room(request, sides, sibling):
+                    found.setdefault((sides, sibling), None)
+    pairs = list(found)
+    for last in range(len(pairs) - 1, 0, -1):
+        other = draws.below(last + 1)
+        pairs[last], pairs[other] = pairs[other], pairs[last]
+    return tuple(pairs)
+
+
+def _sibling(
+    draws: Draws, sides: Shape, shape: Shape, roomy: dict[Shape, int], bounds: tuple[int, int]
+) -> Shape | None:
+    """Return another local size for a global size, within the same range of work-groups; None if none fits.
+
+    Pairs that differ in nothing else are what the choice of a local size is learnt and judged by.
+    """
+    fitting = [
+        other
+        for other in roomy
+        if other != shape
+        and all(side % part == 0 for side, part in zip(sides, other, strict=True))
+        and bounds[0] <= math.prod(sides) // math.prod(other) <= bounds[1]
+    ]
+    return fitting[draws.below(len(fitting))] if fitting else None
+
+
+def _ranges(request: SizeRequest) -> tuple[tuple[int, int, int], ...]:
+    """Return (fewest, most work-groups, pairs wanted) of each regime, bounds included."""
+    units, wanted = request.compute_units, request.num_wanted
+    most = max(request.max_groups_per_unit * units - 1, 1)
+    if not request.stratified:
+        return ((1, most, wanted),)
+    idle = min(int(request.idle_share * wanted + 0.5), wanted)
+    under = min(int(request.under_share * wanted + 0.5), wanted - idle)
+    full_from = UNDER_UTILISED_GROUPS_PER_UNIT * units
+    idle_to = max(units - 1, 1)
+    return (
+        (1, idle_to, idle),
+        (idle_to + 1, full_from - 1, under),
+        (full_from, most, wanted - idle - under),
+    )
+
+
+def _most_groups_by_shape(request: SizeRequest) -> dict[Shape, int]:
+    """Return how many work-groups of each shape fit; shapes of which not even one does are left out."""
+    found: dict[Shape, int] = {}
+    items = 0
+    for shape in request.shapes:
+        by_side = math.prod(request.max_side // side for side in shape)
+        most = min(by_side, request.max_work_items // math.prod(shape))
+        if request.fits is not None and most >= 1:
+            # Shapes differ little in the work-items they allow: the last one's are a good first guess.
+            most = _most_with_room(request, shape, most, guess=items // math.prod(shape))
+            items = most * math.prod(shape)
+        if most >= 1:
+            found[shape] = most
+    return found
+
+
+def _most_with_room(request: SizeRequest, shape: Shape, most: int, *, guess: int) -> int:
+    """Return the largest number of work-groups, arranged about square, that fits; 0 if none does."""
+
+    def has_room(groups: int) -> bool:
+        return _has_room(request, _sides(_near_square(shape, groups), shape), shape)
+
+    if has_room(most):
+        return most
+    low, high = 0, most
+    if 0 < guess < most:
+        step = max(1, guess // 8)
+        if has_room(guess):
+            low = guess
+            while low + step < high and has_room(low + step):
+                low += step
+                step *= 2
+            high = min(high, low + step)
+        else:
+            high = guess
+            while high - step > low and not has_room(high - step):
+                high -= step
+                step *= 2
+            low = max(low, high - step)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if has_room(middle) else (low, middle)
+    return low
+
+
+def _has_room(request: SizeRequest, sides: Shape, shape: Shape) -> bool:
+    return request.fits is None or request.fits(sides, shape)
+
+
+def _near_square(shape: Shape, target: int) -> Shape:
+    """Spread at most ``target`` work-groups over the dimensions, sides about equal; grows with ``target``."""
+    if len(shape) == 1:
+        return (target,)
+    side = (target * math.prod(shape)) ** (1 / len(shape))
+    return tuple(max(1, int(side / length)) for length in shape)
+
+
+def _sides(groups: Shape, shape: Shape) -> Shape:
+    return tuple(n * side for n, side in zip(groups, shape, strict=True))
+
+
+def _arranged(
+    request: SizeRequest, draws: Draws, shape: Shape, target: int, bounds: tuple[int, int]
+) -> Shape:
+    """Spread ``target`` work-groups over the dimensions, sides within MAX_ASPECT where possible."""
+    if len(shape) == 1:
+        return (target,)
+    side = (target * math.prod(shape)) ** (1 / len(shape))
+    best: Shape = ()
+    best_aspect = math.inf
+    for _ in range(_ARRANGEMENTS_TRIED):
+        ratios = [2 ** (2 * draws.unit() - 1) for _ in shape[1:]]
+        groups = _rounded(request, shape, target, [side * ratio for ratio in ratios])
+        if not bounds[0] <= math.prod(groups) <= bounds[1]:
+            continue
+        aspect = _aspect(groups, shape)
+        if aspect <= MAX_ASPECT:
+            return groups
+        if aspect < best_aspect:
+            best, best_aspect = groups, aspect
+    exact = _squarest(request, shape, target)
+    if exact and (not best or _aspect(exact, shape) < best_aspect):
+        return exact
+    return best or (1,) * len(shape)
+
+
+def _rounded(request: SizeRequest, shape: Shape, target: int, sides: list[float]) -> Shape:
+    groups: list[int] = []
+    left = float(target)
+    for length, wanted in zip(shape, [*sides, 0.0], strict=True):
+        is_last = len(groups) == len(sides)
+        number = round(left if is_last else wanted / length)
+        groups.append(max(1, min(number, request.max_side // length)))
+        left /= groups[-1]
+    return tuple(groups)
+
+
+def _squarest(request: SizeRequest, shape: Shape, target: int) -> Shape:
+    """Return the factorisation of ``target`` into work-group counts with the smallest aspect."""
+    most = [request.max_side // side for side in shape]
+    options = [
+        groups
+        for groups in _factorisations(target, len(shape))
+        if all(n <= limit for n, limit in zip(groups, most, strict=True))
+    ]
+    return min(options, key=lambda groups: (_aspect(groups, shape), groups), default=())
+
+
+def _factorisations(number: int, parts: int) -> list[Shape]:
+    if parts == 1:
+        return [(number,)]
+    divisors = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    divisors += [number // one for one in divisors if one * one != number]
+    return [(one, *rest) for one in divisors for rest in _factorisations(number // one, parts - 1)]
+
+
+def _aspect(groups: Shape, shape: Shape) -> float:
+    sides = [n * side for n, side in zip(groups, shape, strict=True)]
+    return max(sides) / min(sides)

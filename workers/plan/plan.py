@@ -1,0 +1,176 @@
+"""The plan of a run: every kernel of a corpus on every device class, in a fixed order.
+
+Owns which tasks there are, their ids and the plan's identity. Immutable and derived: whoever has the corpus
+and ``run.json`` has the same plan. Does not own who works on a task (``llmperf_common/ledger``), nor the way from
+an id back to its task (``task_index.py``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+
+from llmperf_common.analysis import ANALYSIS_VERSION, Analysis
+from llmperf_common.ids import HARNESS_VERSION, content_id, task_id
+from llmperf_common.records import DeviceClass, Kernel, LaunchConfig, Strategy, empty_config
+from workers.config import PlanConfig, TimingConfig
+from workers.plan.launch_plan import num_configs, plan_configs
+from workers.plan.strategies.rules import needs_analysis
+
+_LATER_FACTS = frozenset({"max_constant_buffer_bytes"})
+"""Of a device class, unknown to datasets of the first schema versions."""
+_OUTSIDE_THE_PLAN = {"one_processor", "poll_hz"}
+"""Keys of ``timing`` that change neither what is launched nor how often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One kernel on one device class: compiled once, all its launch configs run. ``index`` within the plan."""
+
+    index: int
+    task_id: str
+    kernel: Kernel
+    device_class: DeviceClass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All tasks of a run. Task ``i`` is kernel ``i mod K`` on device class ``i div K``.
+
+    No ``slots``: the hash is worked out once, when first asked for.
+
+    Args:
+        kernels: of the corpus, sorted by id.
+        corpus_sha256: the corpus' identity.
+        device_classes: what tasks run on; all their facts enter the hash.
+        plan_config: which launch configs.
+        timing_config: how each is timed.
+
+    Raises:
+        ValueError: Two kernels or two device classes have the same id.
+    """
+
+    kernels: tuple[Kernel, ...]
+    corpus_sha256: str
+    device_classes: tuple[DeviceClass, ...]
+    plan_config: PlanConfig
+    timing_config: TimingConfig
+
+    def __post_init__(self) -> None:
+        if len({kernel.kernel_id for kernel in self.kernels}) != len(self.kernels):
+            raise ValueError("a plan needs each kernel once")
+        if len({one.name for one in self.device_classes}) != len(self.device_classes):
+            raise ValueError("a plan needs each device class once")
+
+    @cached_property
+    def plan_hash(self) -> str:
+        """Identity of the plan: 20 hex digits over everything that decides what is timed and how.
+
+        Covers corpus, device classes, plan and timing configuration, harness version and, where a strategy
+        asks for it, the version of the memory analysis; never limits, ledger, storage or logging. What was added
+        later, and is not set, is left out: the plans of earlier datasets keep their hash.
+        """
+        parts: dict[str, object] = {
+            "corpus_sha256": self.corpus_sha256,
+            "device_classes": [_hashed(one) for one in self.device_classes],
+            "plan": self.plan_config.model_dump(mode="json"),
+            "timing": self.timing_config.model_dump(mode="json", exclude=_OUTSIDE_THE_PLAN),
+            "harness_version": HARNESS_VERSION,
+        }
+        if needs_analysis(self.plan_config.strategies):
+            parts["analysis_version"] = ANALYSIS_VERSION
+        return content_id("plan", parts)
+
+    @property
+    def num_tasks(self) -> int:
+        """Kernels times device classes."""
+        return len(self.kernels) * len(self.device_classes)
+
+    def task(self, index: int) -> Task:
+        """Return the task at an index.
+
+        Raises:
+            IndexError: There is none.
+        """
+        if not 0 <= index < self.num_tasks:
+            raise IndexError(f"task {index} of {self.num_tasks}")
+        class_index, kernel_index = divmod(index, len(self.kernels))
+        kernel = self.kernels[kernel_index]
+        device_class = self.device_classes[class_index]
+        return Task(
+            index=index,
+            task_id=task_id(
+                plan_hash=self.plan_hash,
+                kernel_id=kernel.kernel_id,
+                device_class=device_class.name,
+            ),
+            kernel=kernel,
+            device_class=device_class,
+        )
+
+    def tasks_of_class(self, device_class: str) -> range:
+        """Return the indices of the tasks that run on the device class of this name.
+
+        Raises:
+            KeyError: The plan has no such device class.
+        """
+        for number, one in enumerate(self.device_classes):
+            if one.name == device_class:
+                first = number * len(self.kernels)
+                return range(first, first + len(self.kernels))
+        raise KeyError(device_class)
+
+    def needs_analysis(self, kernel: Kernel) -> bool:
+        """Whether a task of this kernel begins with its memory analysis."""
+        return (
+            kernel.failure is None
+            and kernel.analysis is None
+            and needs_analysis(self.plan_config.strategies)
+        )
+
+    @property
+    def first_strategy(self) -> Strategy:
+        """The label of a row without launch config."""
+        return self.plan_config.strategies[0]
+
+    def configs(self, task: Task, analysis: Analysis | None = None) -> tuple[LaunchConfig, ...]:
+        """Return the launch configs of a task, in the order to run them.
+
+        At least one: a kernel that cannot be launched at all has a single config with empty sizes, the
+        place of its one failed row.
+
+        Args:
+            task: one of this plan.
+            analysis: what the task's first step found out; by default what the corpus knows.
+        """
+        planned: tuple[LaunchConfig, ...] = ()
+        if task.kernel.failure is None:
+            known = analysis or task.kernel.analysis
+            planned = plan_configs(task.kernel, task.device_class, self.plan_config, known)
+        return planned or (
+            empty_config(
+                kernel_id=task.kernel.kernel_id,
+                device_class=task.device_class.name,
+                strategy=self.first_strategy,
+            ),
+        )
+
+    def num_samples(self, task: Task, analysis: Analysis | None = None) -> int:
+        """Return how many rows the task gives: ``len(configs(task, analysis))``, but cheaper.
+
+        An estimate, ``samples_per_kernel``, while the analysis that decides it is not known.
+        """
+        if task.kernel.failure is not None:
+            return 1
+        if analysis is None and self.needs_analysis(task.kernel):
+            return self.plan_config.samples_per_kernel
+        known = analysis or task.kernel.analysis
+        return max(1, num_configs(task.kernel, task.device_class, self.plan_config, known))
+
+
+def _hashed(device_class: DeviceClass) -> dict[str, object]:
+    facts = dataclasses.asdict(device_class)
+    return {
+        name: facts[name] for name in facts if name not in _LATER_FACTS or facts[name] is not None
+    }

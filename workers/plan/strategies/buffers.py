@@ -1,0 +1,228 @@
+"""The buffers of one launch, from what memory analysis found: how many elements, and what steers the kernel.
+
+Owns the order in which they follow from each other. First come the buffers whose extent has a form. Row offsets
+(``PREFIX``) then size what they index, the rest has the simple rule's elements, and last every buffer of indices
+gets the largest limit with which all it indexes is within its elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from llmperf_common.analysis import (
+    VALUE_LIMIT,
+    Analysis,
+    Contents,
+    ContentsRule,
+    Extent,
+    IndexRole,
+    IndexTarget,
+    launch_sizes,
+)
+from llmperf_common.features.launch_columns import is_integer_scalar
+from llmperf_common.records import Argument, ArgumentKind, LaunchArgument, Signature
+from workers.plan.inputs import INTEGER_LIMIT, MAX_CONTENTS_LIMIT
+from workers.plan.launch_sizes import Shape
+from workers.plan.strategies.scalars import (
+    Number,
+    integer_scalars,
+    largest_value,
+    scalar_arguments,
+    simple_value,
+)
+
+ELEMENTS_PER_ROW = 16
+"""Elements behind each row offset: what real sparse matrices have on average, in order of magnitude."""
+_ROW_SHARE = 4
+"""Rows are shorter where all of them would take more than this part of a launch's bytes."""
+
+
+def simple_elements(argument: Argument, global_size: Shape, local_size: Shape) -> int:
+    """Return the simple rule's elements of a pointer argument.
+
+    g**dims, g the longest side of the global size; for ``__local`` pointers one a work-item of the group.
+    """
+    if argument.kind is ArgumentKind.LOCAL_BUFFER:
+        return math.prod(local_size)
+    longest: int = max(global_size)
+    elements: int = longest ** len(global_size)
+    return elements
+
+
+def simple_argument(
+    argument: Argument, global_size: Shape, local_size: Shape, given: Number | None
+) -> LaunchArgument:
+    """Return what the simple rule passes for one argument, or what was ``given`` for it."""
+    if argument.kind.is_buffer:
+        elements = simple_elements(argument, global_size, local_size)
+        elements = elements if given is None else int(given)
+        return LaunchArgument(position=argument.position, kind=argument.kind, elements=elements)
+    value = simple_value(argument, global_size) if given is None else given
+    return LaunchArgument(position=argument.position, kind=argument.kind, value=value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysedBuffers:
+    """What is planned for the pointers of one kernel.
+
+    ``max_launch_bytes``: of all buffers of a launch. ``given``: what a user has fixed, by position: the
+    elements of a buffer, which the others follow, and the value of a scalar.
+    """
+
+    signature: Signature
+    analysis: Analysis
+    max_launch_bytes: int
+    given: Mapping[int, Number] = field(default_factory=dict)
+
+    def arguments(
+        self, global_size: Shape, local_size: Shape, values: Mapping[int, Number]
+    ) -> tuple[LaunchArgument, ...]:
+        """Return all arguments of one launch; ``values`` are those of the scalars, by position."""
+        scalars = {one.name: values[one.position] for one in integer_scalars(self.signature)}
+        sizes = launch_sizes(global_size, local_size, scalars)
+        elements = self._elements(sizes, global_size, local_size)
+        limits = self._limits(sizes, elements)
+        passed = {
+            one.position: LaunchArgument(
+                position=one.position, kind=one.kind, value=values[one.position]
+            )
+            for one in scalar_arguments(self.signature)
+        }
+        return tuple(
+            passed[one.position]
+            if one.position in passed
+            else LaunchArgument(
+                position=one.position,
+                kind=one.kind,
+                elements=elements[one.position],
+                contents=limits.get(one.position),
+            )
+            for one in self.signature.arguments
+        )
+
+    def _elements(
+        self, sizes: Mapping[str, int], global_size: Shape, local_size: Shape
+    ) -> dict[int, int]:
+        """Return the elements of every pointer argument by position, at least 1 each."""
+        pointers = {one.position: one for one in self.signature.arguments if one.kind.is_buffer}
+        fixed = {at: int(self.given[at]) for at in pointers if at in self.given}
+        found = dict(fixed)
+        for position, argument in pointers.items():
+            if position in fixed:
+                continue
+            extent = self.analysis.extent(position)
+            reach = extent_elements(extent, sizes)
+            if extent is not None and reach is not None:
+                # A form that is only what probes happened to touch must not make a buffer smaller than
+                # it would be without.
+                plain = simple_elements(argument, global_size, local_size)
+                found[position] = max(1, reach, 0 if extent.validated else plain)
+        with_form = frozenset(found)
+        row_offsets = {
+            target.position: role.position
+            for role in self.analysis.index_roles
+            if role.rule is ContentsRule.PREFIX and role.position in pointers
+            for target in role.targets
+        }
+
+        def size(position: int, waiting: frozenset[int]) -> int:
+            if position not in found:
+                owner = row_offsets.get(position)
+                argument = pointers[position]
+                if owner is None or owner in waiting:  # a cycle: sized as if nothing were known
+                    found[position] = simple_elements(argument, global_size, local_size)
+                else:
+                    rows = size(owner, waiting | {position})
+                    found[position] = self._row_elements(argument, rows)
+            return found[position]
+
+        for position in pointers:
+            size(position, frozenset({position}))
+        for role in self.analysis.index_roles:
+            for target in role.targets:
+                if target.position in found and target.position not in fixed:
+                    values = 1 if target.position in with_form else INTEGER_LIMIT
+                    reach = _reach(target, sizes, values) or 1
+                    found[target.position] = max(found[target.position], reach)
+        return found
+
+    def _row_elements(self, argument: Argument, rows: int) -> int:
+        """Return the elements behind ``rows`` row offsets: fewer a row where memory is short."""
+        room = self.max_launch_bytes // _ROW_SHARE // max(1, argument.element_bytes)
+        return max(rows, min(ELEMENTS_PER_ROW * rows, room))
+
+    def _limits(self, sizes: Mapping[str, int], elements: Mapping[int, int]) -> dict[int, Contents]:
+        """Return what the buffers hold whose values steer the kernel."""
+        limits: dict[int, Contents] = {}
+        for argument in self.signature.arguments:
+            role = self.analysis.index_role(argument.position)
+            if role is not None and can_hold_indices(argument):
+                limit = _largest_limit(role, argument, sizes, elements)
+                limits[argument.position] = Contents(rule=role.rule, limit=limit)
+        return limits
+
+
+def can_hold_indices(argument: Argument) -> bool:
+    """Whether the content rules apply: a global or constant buffer with integers in it."""
+    is_filled = argument.kind in (ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER)
+    return is_filled and any(is_integer_scalar(one) for one in _scalar_types(argument))
+
+
+def extent_elements(extent: Extent | None, sizes: Mapping[str, int]) -> int | None:
+    """Return the elements that an extent's form gives; None without one that this launch can evaluate."""
+    if extent is None:
+        return None
+    try:
+        return extent.elements(sizes)
+    except KeyError:  # a factor that is no size of this launch: a vector's lane, say
+        return None
+
+
+def _largest_limit(
+    role: IndexRole, argument: Argument, sizes: Mapping[str, int], elements: Mapping[int, int]
+) -> int:
+    """Return the largest limit of the values with which every target stays within its elements."""
+    most = min(
+        MAX_CONTENTS_LIMIT, *(largest_value(one) + 1 for one in _scalar_types(argument) if is_integer_scalar(one))
+    )  # fmt: skip
+    targets = [one for one in role.targets if one.position in elements]
+    if not targets:  # they bound a loop and index nothing
+        rows = elements[argument.position]
+        few = INTEGER_LIMIT if role.rule is ContentsRule.BOUNDED else ELEMENTS_PER_ROW * rows
+        return max(1, min(few, most))
+
+    def fits(limit: int) -> bool:
+        reaches = [(_reach(one, sizes, limit), elements[one.position]) for one in targets]
+        return all(reach is None or reach <= room for reach, room in reaches)
+
+    return largest_that(fits, most)
+
+
+def largest_that(holds: Callable[[int], bool], most: int) -> int:
+    """Return the largest number in [1, most] for which ``holds``, which must not come back; at least 1.
+
+    >>> largest_that(lambda number: number * number <= 50, 1000)
+    7
+    """
+    if holds(most):
+        return most
+    low, high = 1, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def _reach(target: IndexTarget, sizes: Mapping[str, int], limit: int) -> int | None:
+    try:
+        return target.form.value({**sizes, VALUE_LIMIT: limit})
+    except KeyError:
+        return None
+
+
+def _scalar_types(argument: Argument) -> tuple[str, ...]:
+    if argument.leaves:
+        return tuple(leaf.scalar_type for leaf in argument.leaves)
+    return (argument.scalar_type,)

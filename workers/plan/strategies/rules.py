@@ -1,0 +1,277 @@
+"""The three input strategies as functions of the NDRange, and which of them a kernel allows.
+
+Owns the honest fall-back: what an analysis cannot carry is planned by the next simpler strategy and carries that
+one's label, so a kernel is never without configs because its analysis failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from llmperf_common.analysis import Analysis
+from llmperf_common.ids import content_id
+from llmperf_common.records import (
+    DeviceClass,
+    Kernel,
+    LaunchArgument,
+    Signature,
+    Strategy,
+)
+from workers.config import PlanConfig
+from workers.plan.launch_sizes import Draws, Shape
+from workers.plan.strategies.buffers import AnalysedBuffers, simple_argument
+from workers.plan.strategies.room import fits
+from workers.plan.strategies.scalars import (
+    DRAWN_LOOP_LIMITS,
+    LOOP_LIMITS,
+    Number,
+    drawn_float,
+    drawn_value,
+    integer_scalars,
+    is_float_scalar,
+    role_value,
+    scalar_arguments,
+)
+
+Arguments = tuple[LaunchArgument, ...]
+
+
+class InputRule(Protocol):
+    """One strategy applied to one kernel."""
+
+    @property
+    def strategy(self) -> Strategy:
+        """The label of its configs."""
+        ...
+
+    @property
+    def allows(self) -> Callable[[Shape], bool]:
+        """Whether the kernel's own arrays are large enough for a local size."""
+        ...
+
+    def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
+        """Return the arguments of one launch, in position order; a pure function."""
+        ...
+
+
+def any_local_size(_: Shape) -> bool:
+    """Allow every local size: nothing is known of the kernel's arrays."""
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimpleRule:
+    """Everything as large as the NDRange; source: LLMPerf, arXiv 2503.11244.
+
+    ``given``: what a user has fixed, by position: elements of a buffer, value of a scalar.
+    """
+
+    signature: Signature
+    allows: Callable[[Shape], bool] = any_local_size
+    strategy: Strategy = Strategy.SIMPLE
+    given: Mapping[int, Number] = field(default_factory=dict)
+
+    def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
+        """Return g**dims elements for buffers, global size 0 for integers, 1.0 for other numbers."""
+        return tuple(
+            simple_argument(one, global_size, local_size, self.given.get(one.position))
+            for one in self.signature.arguments
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryAnalysisRule:
+    """Scalars by their role, every buffer as large as its extent says.
+
+    ``has_room``: whether the buffers of a launch can be had.
+    """
+
+    buffers: AnalysedBuffers
+    has_room: Callable[[Arguments], bool]
+    strategy: Strategy = Strategy.MEMORY_ANALYSIS
+
+    @property
+    def allows(self) -> Callable[[Shape], bool]:
+        """Whether the kernel's own arrays are large enough for a local size."""
+        return self.buffers.analysis.allows
+
+    def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
+        """Return scalars that follow the NDRange, and the buffers that follow from both."""
+        given = self.buffers.given
+
+        def with_limit(limit: int) -> Arguments:
+            values = {
+                one.position: given.get(one.position, role_value(one, global_size, limit))
+                for one in scalar_arguments(self.buffers.signature)
+            }
+            return self.buffers.arguments(global_size, local_size, values)
+
+        return _first_with_room(with_limit, LOOP_LIMITS, self.has_room)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoupledRule:
+    """Scalars drawn independently of the NDRange; extents follow.
+
+    Floating-point ones only where the analysis has validated every extent: then they decide none.
+
+    ``key``: of the draws, with the global size. Two launches of one global size have the same draws, so that
+    siblings differ in nothing but the local size. ``has_room``: as of ``MemoryAnalysisRule``.
+    """
+
+    buffers: AnalysedBuffers
+    has_room: Callable[[Arguments], bool]
+    key: str
+    strategy: Strategy = Strategy.DECOUPLED
+
+    @property
+    def allows(self) -> Callable[[Shape], bool]:
+        """Whether the kernel's own arrays are large enough for a local size."""
+        return self.buffers.analysis.allows
+
+    def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
+        """Return drawn scalars, and the buffers that follow from them and the NDRange."""
+        draws = Draws(content_id("decoupled", [self.key, list(global_size)]))
+        drawn = [(one, draws.unit()) for one in scalar_arguments(self.buffers.signature)]
+        floats_vary = all(extent.validated for extent in self.buffers.analysis.extents)
+
+        def with_limit(limit: int) -> Arguments:
+            values = {
+                one.position: drawn_float(at)
+                if floats_vary and is_float_scalar(one)
+                else drawn_value(one, global_size, at, limit)
+                for one, at in drawn
+            }
+            return self.buffers.arguments(global_size, local_size, values)
+
+        return _first_with_room(with_limit, DRAWN_LOOP_LIMITS, self.has_room)
+
+
+def _first_with_room(
+    with_limit: Callable[[int], Arguments],
+    limits: Sequence[int],
+    has_room: Callable[[Arguments], bool],
+) -> Arguments:
+    """Return the arguments of the first limit whose buffers can be had, else those of the last."""
+    arguments: Arguments = ()
+    for limit in limits:
+        previous, arguments = arguments, with_limit(limit)
+        if arguments == previous or has_room(arguments):
+            break  # equal: no scalar follows the limit, so no other will help
+    return arguments
+
+
+def rules_for(
+    kernel: Kernel,
+    signature: Signature,
+    device_class: DeviceClass,
+    config: PlanConfig,
+    analysis: Analysis | None,
+) -> tuple[InputRule, ...]:
+    """Return the rules that the asked strategies come to for one kernel, each once, in the order asked."""
+    strategies = tuple(
+        dict.fromkeys(_possible(signature, one, analysis) for one in config.strategies)
+    )
+    return tuple(
+        _rule(kernel, signature, device_class, config, analysis, one) for one in strategies
+    )
+
+
+def completing_rule(
+    kernel: Kernel,
+    device_class: DeviceClass,
+    config: PlanConfig,
+    analysis: Analysis | None,
+    given: Mapping[int, Number],
+) -> InputRule:
+    """Return the rule that completes launches of which a user has fixed some arguments.
+
+    It is the memory-analysis rule, or the simple one where the analysis cannot carry it, as ``collect``
+    plans the same kernel. What is fixed is kept, and what is missing follows from it.
+
+    Args:
+        kernel: with its signature.
+        device_class: of the launches.
+        config: its caps.
+        analysis: what is known of the kernel's memory.
+        given: position to the elements of a buffer or the value of a scalar.
+    """
+    assert kernel.signature is not None, "a kernel without signature cannot be launched"
+    strategy = _possible(kernel.signature, Strategy.MEMORY_ANALYSIS, analysis)
+    return _rule(kernel, kernel.signature, device_class, config, analysis, strategy, given)
+
+
+def needs_analysis(strategies: Sequence[Strategy]) -> bool:
+    """Whether one of these strategies asks what a kernel touches."""
+    return any(one is not Strategy.SIMPLE for one in strategies)
+
+
+def _possible(signature: Signature, wanted: Strategy, analysis: Analysis | None) -> Strategy:
+    """Return ``wanted``, or the next simpler strategy that what is known of the kernel allows."""
+    if wanted is Strategy.SIMPLE or analysis is None or not _has_forms(signature, analysis):
+        return Strategy.SIMPLE
+    if wanted is Strategy.DECOUPLED and not _can_decouple(signature, analysis):
+        return Strategy.MEMORY_ANALYSIS
+    return wanted
+
+
+def _has_forms(signature: Signature, analysis: Analysis) -> bool:
+    if analysis.failure:
+        return False
+    pointers = [one.position for one in signature.arguments if one.kind.is_buffer]
+    known = _known_positions(analysis)
+    return not pointers or any(position in known for position in pointers)
+
+
+def _can_decouple(signature: Signature, analysis: Analysis) -> bool:
+    """Whether scalars may vary on their own: there are some, and no buffer's size would be a guess.
+
+    A buffer without form has the simple rule's elements, and those are enough only while every scalar is the
+    global size.
+    """
+    known = _known_positions(analysis)
+    pointers = [one.position for one in signature.arguments if one.kind.is_buffer]
+    return bool(integer_scalars(signature)) and all(position in known for position in pointers)
+
+
+def _known_positions(analysis: Analysis) -> frozenset[int]:
+    """Return the buffers with a form of their own or, as targets of index values, of another's."""
+    with_form = {one.position for one in analysis.extents if one.form is not None}
+    targets = {one.position for role in analysis.index_roles for one in role.targets}
+    return frozenset(with_form | targets)
+
+
+def _rule(
+    kernel: Kernel,
+    signature: Signature,
+    device_class: DeviceClass,
+    config: PlanConfig,
+    analysis: Analysis | None,
+    strategy: Strategy,
+    given: Mapping[int, Number] | None = None,
+) -> InputRule:
+    if strategy is Strategy.SIMPLE:
+        if analysis is None or not needs_analysis(config.strategies):
+            return SimpleRule(signature=signature, given=given or {})
+        return SimpleRule(signature=signature, allows=analysis.allows, given=given or {})
+    assert analysis is not None, "only simple plans do without an analysis"
+    buffers = AnalysedBuffers(
+        signature=signature,
+        analysis=analysis,
+        max_launch_bytes=min(
+            config.max_launch_bytes,
+            device_class.global_memory_bytes,
+            device_class.max_allocation_bytes,
+        ),
+        given=given or {},
+    )
+
+    def has_room(arguments: Arguments) -> bool:
+        return fits(signature, arguments, device_class, config)
+
+    if strategy is Strategy.MEMORY_ANALYSIS:
+        return MemoryAnalysisRule(buffers=buffers, has_room=has_room)
+    key = content_id("launch_values", [kernel.kernel_id, device_class.name, config.seed])
+    return DecoupledRule(buffers=buffers, has_room=has_room, key=key)

@@ -1,0 +1,138 @@
+"""The values of scalar arguments: as large as the NDRange, by their role, or drawn independently of it.
+
+Owns one function a strategy, each a pure one of the NDRange (and, for drawn values, of a key). Values are moved
+into the range of narrow types. Roles are read from the source by ``size_roles.py``.
+"""
+
+from __future__ import annotations
+
+import math
+
+from llmperf_common.features.launch_columns import is_integer_scalar
+from llmperf_common.records import Argument, ArgumentKind, Signature, SizeRole
+from workers.plan.launch_sizes import Shape, log_uniform
+
+LOOP_LIMITS = (1024, 128, 16, 1)
+"""What a scalar gets that bounds a loop or whose role is unknown, at most: work-items of a full device that all
+loop over the global size would run for hours. The first of these with which the buffers fit is taken, so that
+rows of a matrix get shorter where there are many of them, and no NDRange is out of reach."""
+DRAWN_LOOP_LIMITS = (4096, 512, 64, 8, 1)
+"""The same for drawn values: the upper end of their range."""
+MOST_LANES = 32
+"""What a scalar gets that splits a work-group: no more than the shortest 1-D group of a plan, and a power of two, by
+which the parts of a group come out even and their halves meet."""
+GUARD_SPREAD = 4
+"""A drawn guard lies between the global size divided by this and times this."""
+PITCH_SPREAD = 2
+
+_FLOATS = frozenset({"half", "float", "double"})
+_LARGEST_VALUE = {
+    "bool": 1, "char": 2**7 - 1, "uchar": 2**8 - 1, "short": 2**15 - 1, "ushort": 2**16 - 1,
+    "int": 2**31 - 1, "uint": 2**32 - 1, "long": 2**63 - 1, "ulong": 2**64 - 1,
+}  # fmt: skip
+_GUARDED_AXIS = {SizeRole.GUARD_0: 0, SizeRole.GUARD_1: 1, SizeRole.GUARD_2: 2}
+
+STAYING_SHARE = 0.5
+"""Of drawn floating-point scalars that are 1.0 as everywhere else."""
+_LEAST_FLOAT_LOG2, _MOST_FLOAT_LOG2 = -3.0, 3.0
+"""Of the others, which are drawn log-uniformly: the analysis has seen 1.0 and 2.5."""
+
+Number = int | float
+
+
+def scalar_arguments(signature: Signature) -> tuple[Argument, ...]:
+    """Return the arguments passed by value."""
+    return tuple(one for one in signature.arguments if one.kind is ArgumentKind.SCALAR)
+
+
+def integer_scalars(signature: Signature) -> tuple[Argument, ...]:
+    """Return the integer arguments passed by value: those that may be sizes."""
+    return tuple(one for one in scalar_arguments(signature) if is_integer_scalar(one.scalar_type))
+
+
+def simple_value(argument: Argument, global_size: Shape) -> Number:
+    """Return what the simple strategy passes: global size 0 for an integer, 1.0 for a floating-point number."""
+    return _fitting(argument, global_size[0])
+
+
+def role_value(argument: Argument, global_size: Shape, limit: int) -> Number:
+    """Return what the memory-analysis strategy passes.
+
+    A guard gets the global size it is compared with, the row length of a matrix (``PITCH``) global size 0.
+    What splits a work-group gets ``MOST_LANES``. In one dimension no row lies along the NDRange: there, and for loops and unknown roles, it is global size 0
+    up to ``limit``, one of ``LOOP_LIMITS``.
+    """
+    axis = guarded_axis(argument, global_size)
+    if axis is not None:
+        return _fitting(argument, global_size[axis])
+    if is_row_length(argument, global_size):
+        return _fitting(argument, global_size[0])
+    if argument.size_role is SizeRole.LANES:
+        return _fitting(argument, MOST_LANES)
+    return _fitting(argument, min(global_size[0], limit))
+
+
+def drawn_value(argument: Argument, global_size: Shape, at: float, limit: int) -> Number:
+    """Return what the decoupled strategy passes: an integer drawn log-uniformly, 1.0 for a floating-point number.
+
+    Guards lie within a factor of ``GUARD_SPREAD`` around the global size they are compared with, so that
+    both sides of the guard are seen; row lengths between what the row needs and ``PITCH_SPREAD`` times that;
+    what splits a work-group is a power of two up to ``MOST_LANES``; loops and unknown roles in [1, ``limit``], one
+    of ``DRAWN_LOOP_LIMITS``.
+
+    Args:
+        argument: passed by value.
+        global_size: of the launch.
+        at: a draw in [0, 1).
+        limit: of loops and unknown roles.
+    """
+    axis = guarded_axis(argument, global_size)
+    if argument.size_role is SizeRole.LANES:
+        return _fitting(argument, 1 << int(at * MOST_LANES.bit_length()))
+    low, high = 1, limit
+    if axis is not None:
+        side = global_size[axis]
+        low, high = max(1, math.ceil(side / GUARD_SPREAD)), GUARD_SPREAD * side
+    elif is_row_length(argument, global_size):
+        low, high = global_size[0], PITCH_SPREAD * global_size[0]
+    return _fitting(argument, log_uniform(low, high, at))
+
+
+def drawn_float(at: float) -> float:
+    """Return a floating-point scalar: 1.0 for half of the draws in [0, 1), else log-uniform in [1/8, 8].
+
+    >>> drawn_float(0.2), drawn_float(0.5), drawn_float(0.75), drawn_float(0.9)
+    (1.0, 0.125, 1.0, 3.482)
+    """
+    if at < STAYING_SHARE:
+        return 1.0
+    share = (at - STAYING_SHARE) / (1.0 - STAYING_SHARE)
+    log2 = _LEAST_FLOAT_LOG2 + share * (_MOST_FLOAT_LOG2 - _LEAST_FLOAT_LOG2)
+    return round(math.exp2(log2), 3)
+
+
+def is_float_scalar(argument: Argument) -> bool:
+    """Whether the argument is a floating-point number passed by value."""
+    return argument.kind is ArgumentKind.SCALAR and argument.scalar_type in _FLOATS
+
+
+def guarded_axis(argument: Argument, global_size: Shape) -> int | None:
+    """Return the dimension whose index the scalar is compared with; None if none of the launch's."""
+    axis = _GUARDED_AXIS.get(argument.size_role)
+    return axis if axis is not None and axis < len(global_size) else None
+
+
+def is_row_length(argument: Argument, global_size: Shape) -> bool:
+    """Whether the scalar is the length of rows that lie along dimension 0."""
+    return argument.size_role is SizeRole.PITCH and len(global_size) > 1
+
+
+def largest_value(scalar_type: str) -> int:
+    """Return the largest integer of a type; that of ``long`` for types of an address' width."""
+    return _LARGEST_VALUE.get(scalar_type, 2**63 - 1)
+
+
+def _fitting(argument: Argument, number: int) -> Number:
+    if argument.scalar_type in _FLOATS:
+        return 1.0
+    return min(number, largest_value(argument.scalar_type))

@@ -1,0 +1,1 @@
+"""Child processes for code that may hang, crash or use up memory."""

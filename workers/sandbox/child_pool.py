@@ -1,0 +1,303 @@
+"""A few killable children that work through a queue, whatever the work does to them.
+
+Owns the children, the queue and the deadlines. What a job is, what an answer means and what a death costs is its
+``PoolWork``'s: ``compiling.py``, ``analysing.py``, ``reaching.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import select
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from workers.sandbox.channel import ChildCrashed, CompilerReady, FromChild, ToChild
+from workers.sandbox.child import Child
+from workers.sandbox.run_children import START_TIMEOUT_S, ChildStartError, start_failure
+
+_logger = logging.getLogger(__name__)
+
+ItemT = TypeVar("ItemT")
+ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
+
+
+class PoolWork(Protocol[ItemT_contra]):
+    """What is done with each item; called from the pool's owner's thread."""
+
+    @property
+    def timeout_s(self) -> float:
+        """A child without its last answer for this long is killed."""
+        ...
+
+    def job(self, item: ItemT_contra) -> ToChild:
+        """Return the message that begins the work on ``item``, and count the attempt."""
+        ...
+
+    def excuses_kill(self, item: ItemT_contra) -> bool:
+        """Whether somebody else's SIGKILL of the child costs the item nothing; then its last attempt does not count."""
+        ...
+
+    def take(self, item: ItemT_contra, answer: FromChild) -> bool:
+        """Note the child's answer; return whether it was the last one for this item."""
+        ...
+
+    def timed_out(self, item: ItemT_contra, after_s: float) -> None:
+        """Note that the child was killed after ``after_s`` without its last answer."""
+        ...
+
+    def died(self, item: ItemT_contra, how: str, report: str, seconds: float) -> bool:
+        """Note how the child ended after so many seconds (``report``: an exception of ours).
+
+        Returns True if the item is to be tried again in another child.
+        """
+        ...
+
+    def forget(self, item: ItemT_contra) -> None:
+        """Remove what a finished item has left; nobody will ask for it."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class _Slot(Generic[ItemT]):
+    child: Child
+    item: ItemT | None = None
+    report: str = ""
+    is_ready: bool = False
+    has_job: bool = False
+    """Whether the item was handed to the child: not before that is ready, for how it starts is no item's doing."""
+    began_s: float = 0.0
+    """When the item's time began: when it was handed out, or the child said that from then on it counts."""
+
+
+_MAX_FAILED_STARTS = 3
+"""In a row: then no more children are started, and it is not the items that are at fault."""
+
+
+class ChildPool(Generic[ItemT]):
+    """Up to ``num_children`` children; single-threaded, driven by its owner's polling.
+
+    Args:
+        start_child: starts a child whose scratch folder has the given name.
+        name: of the scratch folders.
+        work: what is done with each item.
+        num_children: at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        start_child: Callable[[str], Child],
+        name: str,
+        work: PoolWork[ItemT],
+        num_children: int,
+    ) -> None:
+        self._start_child = start_child
+        self._name = name
+        self._work = work
+        self._num_children = num_children
+        self._waiting: deque[ItemT] = deque()
+        self._slots: list[_Slot[ItemT]] = []
+        self._finished: list[ItemT] = []
+        self._numbers = itertools.count()
+        self._num_failed_starts = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is worked on."""
+        return not self._waiting and not self._busy_slots()
+
+    def warm_up(self, num_children: int) -> None:
+        """Have so many children on their way, if the pool may have as many, before there is an item for them."""
+        while len(self._slots) < min(num_children, self._num_children):
+            self._add_slot()
+
+    def await_started(self) -> None:
+        """Wait until no child is starting any more; one that ends meanwhile is no item's loss."""
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while starting := [slot.child for slot in self._slots if not slot.is_ready]:
+            if time.monotonic() > deadline_s:
+                return
+            for child in select.select(starting, [], [], 1.0)[0]:
+                self.handle(child)
+
+    def allow(self, num_children: int) -> None:
+        """Have no more children at once than so many, now that more is known."""
+        self._num_children = min(self._num_children, num_children)
+
+    def submit(self, item: ItemT) -> None:
+        """Queue an item."""
+        self._waiting.append(item)
+
+    @property
+    def num_busy(self) -> int:
+        """How many children have an item."""
+        return len(self._busy_slots())
+
+    def start_waiting(self, *, most_busy: int | None = None) -> None:
+        """Hand waiting items to idle children, starting children as needed.
+
+        Args:
+            most_busy: so many may have an item now; None: all.
+
+        Raises:
+            ChildStartError: Children end, one after the other, before they are ready for any item.
+        """
+        while self._waiting and (most_busy is None or self.num_busy < most_busy):
+            self._hear_idle()
+            slot = self._idle_slot()
+            if slot is None:
+                return
+            slot.item = self._waiting.popleft()
+            slot.began_s = time.monotonic()
+            if slot.is_ready:
+                self._give(slot)
+
+    def children(self) -> list[Child]:
+        """The children to watch for messages."""
+        return [slot.child for slot in self._slots]
+
+    def handle(self, child: Child) -> None:
+        """Take in what ``child`` has sent."""
+        slot = next(slot for slot in self._slots if slot.child is child)
+        messages, hung_up = child.receive()
+        for message in messages:
+            self._take(slot, message)
+        if hung_up:
+            self._child_gone(slot)
+
+    def check_deadlines(self, now_s: float) -> None:
+        """Kill the children that take too long. Raises ChildStartError, as ``start_waiting``."""
+        for slot in self._busy_slots():
+            limit_s = self._work.timeout_s if slot.is_ready else START_TIMEOUT_S
+            if slot.item is None or now_s - slot.began_s <= limit_s:
+                continue
+            self._discard(slot)
+            if not slot.has_job:
+                self._failed_to_start(slot, f"no answer from it within {limit_s:g} s")
+                continue
+            self._work.timed_out(slot.item, limit_s)
+            self._finished.append(slot.item)
+            slot.item = None
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether ``take_finished`` would return any."""
+        return bool(self._finished)
+
+    def take_finished(self) -> list[ItemT]:
+        """Return the items finished since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def take_waiting(self, is_wanted: Callable[[ItemT], bool]) -> list[ItemT]:
+        """Take back the items of this kind that no child has begun with."""
+        taken = [item for item in self._waiting if is_wanted(item)]
+        self._waiting = deque(item for item in self._waiting if not is_wanted(item))
+        return taken
+
+    def drop(self, is_lost: Callable[[ItemT], bool]) -> None:
+        """Forget these items; a child at work on one is killed."""
+        self._waiting = deque(item for item in self._waiting if not is_lost(item))
+        for item in filter(is_lost, self._finished):
+            self._work.forget(item)
+        self._finished = [item for item in self._finished if not is_lost(item)]
+        for slot in self._busy_slots():
+            if slot.item is not None and is_lost(slot.item):
+                self._discard(slot)
+
+    def items(self) -> list[ItemT]:
+        """All items of the pool: waiting, being worked on or finished."""
+        busy = [slot.item for slot in self._slots if slot.item is not None]
+        return [*self._waiting, *busy, *self._finished]
+
+    def close(self) -> None:
+        """Kill every child."""
+        for slot in list(self._slots):
+            self._discard(slot)
+
+    def _hear_idle(self) -> None:
+        """Take in what idle children have sent: one started ahead may be ready by now, or gone."""
+        idle = [slot.child for slot in self._slots if slot.item is None]
+        for child in select.select(idle, [], [], 0)[0] if idle else ():
+            self.handle(child)
+
+    def _busy_slots(self) -> list[_Slot[ItemT]]:
+        return [slot for slot in self._slots if slot.item is not None]
+
+    def _idle_slot(self) -> _Slot[ItemT] | None:
+        idle = [slot for slot in self._slots if slot.item is None]
+        if idle:
+            return next((slot for slot in idle if slot.is_ready), idle[0])
+        if len(self._slots) >= self._num_children:
+            return None
+        return self._add_slot()
+
+    def _add_slot(self) -> _Slot[ItemT]:
+        child = self._start_child(f"{self._name}-{next(self._numbers)}")
+        fresh: _Slot[ItemT] = _Slot(child=child)
+        self._slots.append(fresh)
+        return fresh
+
+    def _take(self, slot: _Slot[ItemT], message: FromChild) -> None:
+        if isinstance(message, CompilerReady):
+            is_first, slot.is_ready = not slot.is_ready, True
+            slot.began_s = time.monotonic()
+            if is_first:
+                self._num_failed_starts = 0
+                self._give(slot)
+        elif isinstance(message, ChildCrashed):
+            slot.report = message.traceback
+        elif slot.item is not None:
+            item = slot.item
+            if self._work.take(item, message):
+                slot.item, slot.has_job = None, False
+                self._finished.append(item)
+
+    def _give(self, slot: _Slot[ItemT]) -> None:
+        """Hand the slot's item to its child, which is ready."""
+        if slot.item is None:
+            return
+        slot.has_job = True
+        if not slot.child.send(self._work.job(slot.item)):
+            self._child_gone(slot)
+
+    def _failed_to_start(self, slot: _Slot[ItemT], why: str) -> None:
+        """Take the item of a child back that never was ready. Raises ChildStartError where it was one too many."""
+        if slot.item is not None:
+            self._waiting.appendleft(slot.item)
+            slot.item = None
+        self._num_failed_starts += not slot.child.was_killed_by_another
+        _logger.warning("%s: a child could not start: %s", self._name, why)
+        if self._num_failed_starts >= _MAX_FAILED_STARTS:
+            raise ChildStartError(start_failure(self._name, why))
+
+    def _child_gone(self, slot: _Slot[ItemT]) -> None:
+        if slot not in self._slots:
+            return  # it was gone when its item was handed to it
+        self._discard(slot)
+        item = slot.item
+        if not slot.is_ready and item is not None:
+            self._failed_to_start(slot, slot.report or slot.child.describe_end())
+            return
+        if item is None:
+            if slot.report:
+                _logger.warning("%s: a child ended: %s", self._name, slot.report)
+            return
+        slot.item = None
+        seconds = time.monotonic() - slot.began_s
+        how = slot.child.describe_end()
+        if slot.child.was_killed_by_another and not slot.report and self._work.excuses_kill(item):
+            _logger.warning("%s: killed by another process; retrying once: %s", self._name, how)
+            self._waiting.appendleft(item)
+        elif self._work.died(item, how, slot.report, seconds):
+            self._waiting.appendleft(item)
+        else:
+            self._finished.append(item)
+
+    def _discard(self, slot: _Slot[ItemT]) -> None:
+        slot.child.kill()
+        self._slots.remove(slot)

@@ -1,0 +1,153 @@
+"""The process that owns a device context: starting it, starting it again, and when the device counts as lost.
+
+Does not know what it is asked to run: ``run_lane.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+import time
+from collections.abc import Callable
+
+from llmperf_common.errors import Exit, LlmperfError
+from llmperf_common.records import Device
+from workers.sandbox.address_space import memory_limit_text
+from workers.sandbox.channel import ChildCrashed, ChildReady, PeaksJob
+from workers.sandbox.child import Child
+
+START_TIMEOUT_S = 120.0
+_EXIT_TIMEOUT_S = 5.0
+"""The loop waits for an exiting child: longer would hold up commits."""
+_MAX_FAILED_STARTS = 3
+MOST_KILLS = 30
+"""In a row, by somebody else, of children that have no kernel in hand: then there is no use in starting more."""
+
+
+class DeviceLostError(LlmperfError):
+    """The device cannot be opened any more; the message says how the last child ended."""
+
+    exit_code = Exit.NO_DEVICE
+
+
+class ChildStartError(DeviceLostError):
+    """One child cannot open the device, however often it is started; others may have it open."""
+
+
+class RunChild:
+    """One run child at a time, and its successors.
+
+    Args:
+        start_child: starts a run child whose scratch folder has the given name.
+        name: of the folders, before their numbers.
+    """
+
+    def __init__(self, start_child: Callable[[str], Child], *, name: str) -> None:
+        self._start_child = start_child
+        self._names = (f"{name}-{number}" for number in itertools.count())
+        self._failed_starts = 0
+        self.current: Child | None = None
+        """The child that runs what there is to run."""
+        self.is_ready = False
+        """Whether the current child has opened its device."""
+
+    def ensure(self) -> bool:
+        """Have a current child; returns whether it is ready for a job."""
+        if self.current is None:
+            self.current, self.is_ready = self._start_child(next(self._names)), False
+        return self.is_ready
+
+    def note_ready(self) -> None:
+        """The current child has opened its device."""
+        self.is_ready = True
+        self._failed_starts = 0
+
+    def drop(self) -> None:
+        """Kill the current child."""
+        if self.current is not None:
+            self.current.kill()
+            self.current = None
+        self.is_ready = False
+
+    def drop_failed_start(self, report: str) -> None:
+        """Kill the current child, which ended (or was silent) before it had opened its device.
+
+        Raises:
+            ChildStartError: It was one too many in a row; ``report`` (or how it ended) is the message.
+        """
+        child = self.current
+        assert child is not None, "no child to drop"
+        self.drop()
+        self._failed_starts += 1
+        most = MOST_KILLS if child.was_killed_by_another else _MAX_FAILED_STARTS
+        if self._failed_starts >= most:
+            raise ChildStartError(_lost(report or child.describe_end()))
+
+    def end_current(self) -> str | None:
+        """Let the current child exit; None if it went well or somebody else has killed it, else how it ended."""
+        child = self.current
+        assert child is not None, "no child to end"
+        clean = child.close(_EXIT_TIMEOUT_S)
+        self.current, self.is_ready = None, False
+        return None if clean or child.was_killed_by_another else child.describe_end()
+
+    def open_device(self) -> Device:
+        """Wait for a fresh current child to open its device, trying again where that fails.
+
+        Raises:
+            DeviceLostError: The child ends or gives no answer, time and again.
+        """
+        return self._until_ready(self.ensure)
+
+    def measure_peaks(self) -> Device:
+        """Have the device's peaks measured by the current child. Raises DeviceLostError."""
+
+        def ask() -> None:
+            if not self.ensure():
+                self._await_ready()
+            assert self.current is not None, "ensure() leaves a child"
+            self.current.send(PeaksJob())
+
+        return self._until_ready(ask)
+
+    def _until_ready(self, prepare: Callable[[], object]) -> Device:
+        for attempts_left in reversed(range(_MAX_FAILED_STARTS)):
+            try:
+                prepare()
+                return self._await_ready()
+            except DeviceLostError:
+                if not attempts_left:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _await_ready(self) -> Device:
+        child = self.current
+        assert child is not None, "no child to wait for"
+        while time.monotonic() - child.last_heard_s < START_TIMEOUT_S:
+            if not select.select([child], [], [], 1.0)[0]:
+                continue
+            messages, hung_up = child.receive()
+            for message in messages:
+                if isinstance(message, ChildReady):
+                    self.is_ready = True
+                    return message.device
+                if isinstance(message, ChildCrashed):
+                    self.drop()
+                    raise DeviceLostError(_lost(message.summary))
+            if hung_up:
+                self.drop()
+                raise DeviceLostError(_lost(child.describe_end()))
+        self.drop()
+        raise DeviceLostError(_lost(f"no answer from the device within {START_TIMEOUT_S:g} s"))
+
+
+def start_failure(name: str, why: str) -> str:
+    """Say that processes beside the one that has the device cannot be started, and why the last could not."""
+    mend = memory_limit_text() or "see `llmperf doctor`, and how much memory is free"
+    lines = why.strip().splitlines() or ["it ended without a word"]
+    return f"processes that {name} kernels cannot be started ({lines[-1].strip()}): {mend}"
+
+
+def _lost(why: str) -> str:
+    mend = memory_limit_text() or "see `llmperf doctor`, and whether another process fills it"
+    return f"the device cannot be opened ({why}): {mend}"

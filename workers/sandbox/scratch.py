@@ -1,0 +1,68 @@
+"""Scratch folders that do not pile up: one a collector, named by its process, swept when that is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from llmperf_common.ledger.holder import is_alive
+from llmperf_common.ledger.protocol import Holder
+from llmperf_common.store.files.filesystem import StoreError
+
+FEWEST_FREE_BYTES = 8 * 2**20
+"""Room for the binaries and compiler caches of a few kernels."""
+_PREFIX = "llmperf-scratch-"
+
+
+@contextlib.contextmanager
+def scratch_folder(holder: Holder) -> Iterator[Path]:
+    """Yield an empty folder for ``holder``; it is removed at the end, those of dead collectors at the start."""
+    root = Path(tempfile.gettempdir())
+    for old in root.glob(f"{_PREFIX}*"):
+        if _is_left_over(old, holder):
+            shutil.rmtree(old, ignore_errors=True)
+    name = f"{_PREFIX}{_world(holder)}-{holder.pid}-{holder.start_ticks}-"
+    folder = Path(tempfile.mkdtemp(prefix=name, dir=root))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_space(folder: Path) -> None:
+    """Tell a full disk from a bad kernel: compilers crash on both, and a committed row is final.
+
+    Raises:
+        StoreError: The scratch folder has no room to compile in.
+    """
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < FEWEST_FREE_BYTES:
+        raise StoreError(
+            f"no space left to compile in {folder} ({free_bytes:,} bytes free, {FEWEST_FREE_BYTES:,} needed): "
+            "nothing committed is lost; free some space or set TMPDIR, and run the same command again"
+        )
+
+
+def _is_left_over(folder: Path, holder: Holder) -> bool:
+    try:
+        world, pid, start_ticks, _ = folder.name.removeprefix(_PREFIX).split("-", 3)
+        owner = Holder(
+            host=holder.host, boot_id=holder.boot_id, pid=int(pid), start_ticks=int(start_ticks)
+        )
+        is_ours = folder.stat().st_uid == os.getuid()
+    except (ValueError, OSError):  # not our name, or a colleague has just removed it
+        return False
+    boot = world[: len(holder.boot_id[:8])]
+    if boot != holder.boot_id[:8]:
+        return is_ours
+    # Another container that shares this folder has pids of its own: only its boot can tell.
+    return is_ours and world == _world(holder) and not is_alive(owner)
+
+
+def _world(holder: Holder) -> str:
+    """Return what a pid is unique in: a boot of the host and a pid namespace."""
+    return f"{holder.boot_id[:8]}x{Path('/proc/self/ns/pid').stat().st_ino}"

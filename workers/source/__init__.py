@@ -1,0 +1,1 @@
+"""From OpenCL C source to kernels with signatures and static features."""

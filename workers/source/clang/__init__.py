@@ -1,0 +1,1 @@
+"""libclang: the door to it, its syntax tree, and values of expressions."""

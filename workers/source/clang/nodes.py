@@ -1,0 +1,204 @@
+"""A kernel file as plain values: functions, statements, expressions, types.
+
+Owns the small tree that the analyses walk (access, dimensions, static features), so that they need no
+libclang object and can be read and tested alone. Does not own how it is made: ``clang/parse.py``. Implicit
+casts, parentheses and vector swizzles are left out of the tree; addresses and values are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+from llmperf_common.records import Leaf
+
+
+class NodeKind(Enum):
+    """What a node of a function's body is."""
+
+    INT_LITERAL = "int_literal"
+    FLOAT_LITERAL = "float_literal"
+    REFERENCE = "reference"
+    CALL = "call"
+    SUBSCRIPT = "subscript"
+    MEMBER = "member"
+    UNARY = "unary"
+    BINARY = "binary"
+    ASSIGN = "assign"
+    COMPOUND_ASSIGN = "compound_assign"
+    CONDITIONAL = "conditional"
+    CAST = "cast"
+    INIT_LIST = "init_list"
+    SIZEOF = "sizeof"
+    VARIABLE = "variable"
+    BLOCK = "block"
+    IF = "if"
+    SWITCH = "switch"
+    CASE = "case"
+    FOR = "for"
+    WHILE = "while"
+    DO = "do"
+    RETURN = "return"
+    JUMP = "jump"
+    EMPTY = "empty"
+    OTHER = "other"
+
+
+LOOP_KINDS = frozenset({NodeKind.FOR, NodeKind.WHILE, NodeKind.DO})
+
+
+class Space(Enum):
+    """OpenCL address space of an object, or of what a pointer points to."""
+
+    PRIVATE = "private"
+    GLOBAL = "global"
+    CONSTANT = "constant"
+    LOCAL = "local"
+    GENERIC = "generic"
+
+
+class TypeClass(StrEnum):
+    """The shape of a type, below typedefs and qualifiers."""
+
+    SCALAR = "scalar"
+    VECTOR = "vector"
+    POINTER = "pointer"
+    ARRAY = "array"
+    RECORD = "record"
+    IMAGE = "image"
+    SAMPLER = "sampler"
+    PIPE = "pipe"
+    VOID = "void"
+    FUNCTION = "function"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeFacts:
+    """What the analyses ask about a type.
+
+    ``spelling`` is as written, typedefs kept. ``scalar`` is the OpenCL scalar below it (``float``,
+    ``uint``, ...); for arrays and records it is that of every leaf, or empty where leaves differ.
+    ``num_scalars``: lanes of a vector, leaves of a record or array. ``size_bytes`` follows OpenCL (a float3
+    has 16), 0 where unknown. ``space`` and ``is_const`` are the qualifiers of the type itself.
+    """
+
+    spelling: str
+    shape: TypeClass
+    scalar: str
+    num_scalars: int
+    size_bytes: int
+    space: Space
+    is_const: bool
+    pointee: TypeFacts | None = None
+    has_pointer_leaf: bool = False
+    leaves: tuple[Leaf, ...] = ()
+    """Of a record (or an array of them) whose members are of several scalar types, all of them known."""
+
+    @property
+    def is_float(self) -> bool:
+        """Whether its scalars are half, float or double."""
+        return self.scalar in FLOAT_SCALARS
+
+
+FLOAT_SCALARS = frozenset({"half", "float", "double"})
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of a body.
+
+    ``name``: operator (``+``, ``post++``, ``&``), callee, variable or member; ``0`` or ``1`` for a
+    floating literal that a float holds as that. ``key``: identity of the declaration a REFERENCE, CALL or
+    VARIABLE is about. ``value``: of an integer literal or an enumerator.
+
+    Children by kind: SUBSCRIPT (base, index); MEMBER (base,); CALL arguments only; VARIABLE its initialiser
+    or nothing; IF (condition, then[, else]); FOR (initialiser, condition, step, body), each possibly EMPTY;
+    WHILE (condition, body); DO (body, condition); SWITCH (value, body).
+    """
+
+    kind: NodeKind
+    type: TypeFacts
+    children: tuple[Node, ...] = ()
+    name: str = ""
+    key: str = ""
+    value: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One parameter of a function."""
+
+    name: str
+    key: str
+    type: TypeFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """One function with a body; ``start`` and ``end`` are byte offsets in the source."""
+
+    name: str
+    key: str
+    is_kernel: bool
+    parameters: tuple[Parameter, ...]
+    body: Node
+    required_local_size: tuple[int, ...] | None
+    start: int
+    end: int
+    num_errors: int
+    """Errors of the parser inside it: statements may be missing from ``body``."""
+    num_header_errors: int
+    """Those before its body: the type of a parameter may be the parser's ``int`` for one that it does not know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prototype:
+    """A declaration of a function without its body; ``start`` and ``end`` are byte offsets."""
+
+    key: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedSource:
+    """One parsed file.
+
+    ``functions`` by declaration key, in source order; ``globals`` are file-scope variables by key;
+    ``errors`` are the parser's messages, ``line: text``; ``missing_files``: what it includes and nobody has.
+    """
+
+    functions: dict[str, Function]
+    globals: dict[str, Node]
+    errors: tuple[str, ...]
+    missing_files: tuple[str, ...] = ()
+    prototypes: tuple[Prototype, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[Function, ...]:
+        """The ``__kernel`` functions that have a body, in source order."""
+        return tuple(one for one in self.functions.values() if one.is_kernel)
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Yield ``node`` and everything below it, parents first; no recursion, so depth does not matter."""
+    stack = [node]
+    while stack:
+        one = stack.pop()
+        yield one
+        stack.extend(reversed(one.children))
+
+
+def reachable(source: ParsedSource, start: Function) -> tuple[Function, ...]:
+    """Return ``start`` and every function with a body that it calls, directly or not, each once."""
+    found = {start.key: start}
+    queue = [start]
+    while queue:
+        for node in walk(queue.pop().body):
+            callee = source.functions.get(node.key) if node.kind is NodeKind.CALL else None
+            if callee is not None and callee.key not in found:
+                found[callee.key] = callee
+                queue.append(callee)
+    return tuple(found.values())

@@ -1,0 +1,156 @@
+"""The only door to libclang: OpenCL C text in, plain values (``clang/nodes.py``) out.
+
+Owns the parser's options, the translation of its cursors and the types. Does not judge a kernel:
+``signature.py`` does. libclang can crash on hostile input and cannot be interrupted, so a collecting run
+calls this in a child process (``parse_pool.py``).
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from clang import cindex
+
+from workers.device.opencl.build_options import parser_options
+from workers.source.clang.cursor import CursorReader, deep_recursion, register_functions
+from workers.source.clang.nodes import Function, Node, ParsedSource, Prototype
+
+FILE_NAME = "/nonexistent/llmperf/llmperf_kernel.cl"
+"""The text is parsed under this name, in a folder that no machine has."""
+_PRELUDE_NAME = "/nonexistent/llmperf/llmperf_prelude.h"
+_PRELUDE = Path(__file__).with_name("prelude.h")
+_NO_FILES = Path(__file__).with_name("no_files.yaml")
+"""A file system with nothing in it. The folder alone is not enough: libclang takes ``x/../..`` for ``..``, and
+looks for ``<stdio.h>`` in the machine's own folders."""
+
+DEFAULT_STANDARD = "CL2.0"
+FALLBACK_STANDARD = "CL1.2"
+_TARGET = (
+    "-target", "spir64-unknown-unknown", "-ferror-limit=0", "-w", "-fbracket-depth=1024",
+    "-cl-no-stdinc", "-nostdinc", "-Xclang", "-fdeclare-opencl-builtins", "-include", _PRELUDE_NAME,
+)  # fmt: skip
+_KEEP_GOING = 0x200
+"""Of libclang's flags: after a header that is not there the types it would declare are errors, not guessed."""
+_ERROR = 3
+_MISSING_FILE = re.compile(r"'(.*)' file not found")
+_FUNCTION_DECL, _VAR_DECL = 8, 9
+
+
+class ParserCrashError(Exception):
+    """libclang caught a crash of its own and has nothing to show for the file."""
+
+
+def parse(source: str, build_options: str = "") -> ParsedSource:
+    """Parse one file.
+
+    The standard is the one that ``build_options`` asks for, else OpenCL C 2.0, which accepts nearly all
+    older code. Where that gives errors the older standard is tried and kept if it gives fewer: ``pipe`` is a
+    keyword in 2.0 but a common name before.
+
+    Raises:
+        RecursionError: An expression is nested too deeply to be walked.
+        ParserCrashError: libclang failed inside.
+    """
+    unit = _best_unit(source, build_options)
+    with deep_recursion():
+        return _read(unit)
+
+
+def diagnose(source: str, build_options: str = "") -> tuple[str, ...]:
+    """Return the errors that ``parse`` would give, several times faster: nothing is walked.
+
+    Raises:
+        ParserCrashError: libclang failed inside.
+    """
+    unit = _best_unit(source, build_options)  # its diagnostics are gone when it is
+    return _messages(_problems(unit))
+
+
+def _best_unit(source: str, build_options: str) -> Any:
+    options = parser_options(build_options)
+    if any(option.startswith("-cl-std=") for option in options):
+        return translate(source, options)
+    newer = translate(source, (*options, f"-cl-std={DEFAULT_STANDARD}"))
+    num_errors = len(_problems(newer))
+    if not num_errors:
+        return newer
+    older = translate(source, (*options, f"-cl-std={FALLBACK_STANDARD}"))
+    return older if len(_problems(older)) < num_errors else newer
+
+
+@cache
+def _index() -> Any:
+    register_functions()
+    return cindex.Index.create()
+
+
+@cache
+def _prelude() -> str:
+    return _PRELUDE.read_text(encoding="utf-8")
+
+
+def translate(source: str, options: tuple[str, ...]) -> Any:
+    """Return libclang's translation unit of a text that is parsed as ``FILE_NAME``.
+
+    No file of this machine is seen.
+
+    Raises:
+        ParserCrashError: libclang failed inside.
+    """
+    arguments = ["-x", "cl", *_TARGET, *options, "-ivfsoverlay", str(_NO_FILES)]
+    # NUL bytes would end the text early inside libclang; they are errors to every compiler.
+    text = source.replace("\0", " ")
+    try:
+        return _index().parse(
+            FILE_NAME,
+            args=arguments,
+            unsaved_files=[(FILE_NAME, text), (_PRELUDE_NAME, _prelude())],
+            options=_KEEP_GOING,
+        )
+    except cindex.TranslationUnitLoadError:
+        raise ParserCrashError("libclang gave up on this source (it crashed inside)") from None
+
+
+def _problems(unit: Any) -> list[Any]:
+    return [one for one in unit.diagnostics if one.severity >= _ERROR]
+
+
+def _messages(problems: list[Any]) -> tuple[str, ...]:
+    return tuple(f"{one.location.line}: {one.spelling}" for one in problems)
+
+
+def _read(unit: Any) -> ParsedSource:
+    problems = _problems(unit)
+    offsets = [one.location.offset for one in problems if _in_file(one.location)]
+    reader = CursorReader(offsets)
+    functions: dict[str, Function] = {}
+    variables: dict[str, Node] = {}
+    prototypes: list[Prototype] = []
+    for cursor in unit.cursor.get_children():
+        if cursor._kind_id == _FUNCTION_DECL and cursor.is_definition():
+            function = reader.function(cursor)
+            if function is not None:
+                functions[function.key] = function
+        elif cursor._kind_id == _FUNCTION_DECL and _in_file(cursor.location):
+            prototypes.append(reader.prototype(cursor))
+        elif cursor._kind_id == _VAR_DECL:
+            variable = reader.variable(cursor)
+            variables[variable.key] = variable
+    return ParsedSource(
+        functions=functions,
+        globals=variables,
+        errors=_messages(problems),
+        missing_files=tuple(
+            dict.fromkeys(
+                match[1] for one in problems if (match := _MISSING_FILE.fullmatch(one.spelling))
+            )
+        ),
+        prototypes=tuple(prototypes),
+    )
+
+
+def _in_file(location: Any) -> bool:
+    return location.file is not None and location.file.name == FILE_NAME

@@ -1,0 +1,281 @@
+"""From one text to its kernels, each with the source it needs and the macros it is built with.
+
+Owns the order of the steps: macros that the host would define (``macro_inference.py``), kernels that ``#if`` holds shut,
+signatures (``signature.py``), pruning (``prune_source.py``); and the rule that a step which does not help is undone. No
+kernel that the text defines is lost: one that cannot be read has a failure. Needs no device; runs in the parse child.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.features.least_time import DenseAccess
+from llmperf_common.records import Signature
+from workers.device.opencl.build_options import option_words
+from workers.source.clang.nodes import Function, ParsedSource
+from workers.source.clang.parse import ParserCrashError, parse
+from workers.source.dense_accesses import dense_accesses
+from workers.source.kernel_headers import KernelHeader, kernel_headers, mentions_kernel
+from workers.source.macro_inference import ParseBudget, infer_macros
+from workers.source.preprocessor_guards import opening
+from workers.source.prune_source import prune
+from workers.source.signature import NamedSignature, signature_of
+from workers.source.source_checks import refused
+
+MAX_PRUNED_BYTES = 2**20
+"""Text parsed again for one file; kernels beyond it keep the whole file (a megabyte with hundreds of kernels)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadKernel:
+    """One kernel as read: ``source`` and ``build_options`` are what its device's compiler will get.
+
+    ``signature`` and ``failure`` as in ``NamedSignature``. ``errors``: what the parser still does not understand
+    of ``source``, as ``line: text`` of the text that was read. ``dense``: what it surely touches.
+    """
+
+    name: str
+    source: str
+    build_options: str
+    invented: tuple[str, ...] = ()
+    signature: Signature | None = None
+    failure: Failure | None = None
+    errors: tuple[str, ...] = ()
+    dense: tuple[DenseAccess, ...] = ()
+
+
+def read_kernels(source: str, build_options: str = "") -> tuple[ReadKernel, ...] | Failure:
+    """Read every kernel of one text, in the order they are defined; those behind ``#if`` come last.
+
+    Args:
+        source: OpenCL C text.
+        build_options: as for the device's compiler; what is inferred is added to them.
+
+    Returns:
+        One entry a kernel; none if the text never says ``kernel``; a Failure if it does, but nothing could be
+        made of it.
+
+    >>> found = read_kernels("float g(float x) { return x; } kernel void f(global REAL *a) { a[0] = 1; }")
+    >>> found[0].source, found[0].build_options
+    (' kernel void f(global REAL *a) { a[0] = 1; }', '-DREAL=float')
+    """
+    if not mentions_kernel(source):
+        return ()
+    if (refusal := refused(source)) is not None:
+        return refusal
+    try:
+        return _Reading(source, build_options).kernels()
+    except RecursionError:
+        what = "an expression is nested too deeply to be analysed"
+        return _failure(FailureCode.UNSUPPORTED, what)
+    except ParserCrashError as error:
+        return _failure(FailureCode.COMPILER_CRASH, str(error))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """The text as it is with some definitions."""
+
+    parsed: ParsedSource
+    inferred: tuple[str, ...] = ()
+
+
+class _Reading:
+    """The reading of one text."""
+
+    def __init__(self, source: str, build_options: str) -> None:
+        self._source = source
+        self._given = build_options
+        self._budget = ParseBudget()
+        self._pruned_bytes = 0
+
+    def kernels(self) -> tuple[ReadKernel, ...] | Failure:
+        views = self._views(())
+        found = self._read(views)
+        left = [one for one in kernel_headers(self._source) if one.name not in found]
+        for openers, names in _by_openers(left):
+            found.update(self._opened([*views[0].inferred, *openers], openers, names))
+        for header in left:
+            failure = self._loss(views[0], header) if header.name not in found else None
+            if failure is not None:
+                found[header.name] = self._whole(views[0], header.name, failure=failure)
+        return tuple(found.values()) or _nothing(views[0].parsed)
+
+    def _views(self, inferred: tuple[str, ...]) -> tuple[_View, ...]:
+        """Return the text as it is with these definitions; before it, with the macros that its errors ask for."""
+        view = _View(parsed=parse(self._source, self._options(inferred)), inferred=inferred)
+        if not view.parsed.errors:
+            return (view,)
+        more = infer_macros(self._source, self._options(inferred), self._budget)
+        if not more:
+            return (view,)
+        every = _merged(inferred, more)
+        return (_View(parsed=parse(self._source, self._options(every)), inferred=every), view)
+
+    def _read(self, views: Sequence[_View], names: Set[str] | None = None) -> dict[str, ReadKernel]:
+        """Read the kernels of these names, or all, each in the first view that has it."""
+        found: dict[str, ReadKernel] = {}
+        for view in views:  # a macro that helps one kernel can shut the branch of another
+            for one in view.parsed.kernels:
+                if one.name not in found and (names is None or one.name in names):
+                    found[one.name] = self._kernel(view, one)
+        return found
+
+    def _opened(
+        self, definitions: Sequence[str], openers: Sequence[str], names: Set[str]
+    ) -> dict[str, ReadKernel]:
+        """Read kernels of these names with the definitions that open their branch."""
+        if {_name(one) for one in openers} & _defined(self._given):
+            return {}  # somebody chose another branch
+        if not self._budget.allows(self._source):
+            return {}
+        return self._read(self._views(_merged(definitions)), names)
+
+    def _options(self, inferred: tuple[str, ...]) -> str:
+        return " ".join([self._given, *inferred] if self._given else inferred)
+
+    def _whole(
+        self,
+        view: _View,
+        name: str,
+        *,
+        signature: Signature | None = None,
+        failure: Failure | None = None,
+        errors: tuple[str, ...] = (),
+        dense: tuple[DenseAccess, ...] = (),
+    ) -> ReadKernel:
+        return ReadKernel(
+            name=name,
+            source=self._source,
+            build_options=self._options(view.inferred),
+            invented=view.inferred,
+            signature=signature,
+            failure=failure,
+            errors=errors,
+            dense=dense,
+        )
+
+    def _kernel(self, view: _View, function: Function) -> ReadKernel:
+        parsed = view.parsed
+        one = signature_of(parsed, self._source, function)
+        missing = _missing(parsed)
+        # What a type is that the missing file would declare, nobody knows; the parser says int.
+        is_known = missing is None or not function.num_header_errors
+        whole = self._whole(
+            view,
+            one.name,
+            signature=one.signature if is_known else None,
+            failure=missing or one.failure,
+            errors=parsed.errors,
+            dense=dense_accesses(parsed, function),
+        )
+        shorter = prune(self._source.encode("utf-8", "replace"), parsed, function)
+        if shorter is None or self._pruned_bytes + len(shorter) > MAX_PRUNED_BYTES:
+            return whole
+        self._pruned_bytes += len(shorter)
+        pruned = shorter.decode("utf-8", "replace")
+        invented = tuple(word for word in view.inferred if _is_named(word, pruned))
+        options = self._options(invented)
+        again = parse(pruned, options)
+        if not _means_the_same(parsed, one, pruned, again):
+            return whole
+        left = _without_lines(again.errors)
+        errors = tuple(error for error in parsed.errors if _without_line(error) in left)
+        return replace(
+            whole, source=pruned, build_options=options, invented=invented, errors=errors
+        )
+
+    def _loss(self, view: _View, header: KernelHeader) -> Failure | None:
+        """Say why a kernel that the text defines was not read; None for a name that is a macro."""
+        if view.parsed.errors:
+            detail = "the parser could not make sense of this kernel\n" + "\n".join(
+                view.parsed.errors
+            )
+        elif not header.branches or self._is_macro(view, header.name):
+            return None
+        else:
+            detail = (
+                "#if holds this kernel shut and it was not opened; pass the macros it needs (-D...)"
+            )
+        return _failure(FailureCode.BUILD_ERROR, detail)
+
+    def _is_macro(self, view: _View, name: str) -> bool:
+        defined = re.search(rf"#[ \t]*define[ \t]+{name}\b", self._source) is not None
+        return defined or name in _defined(self._options(view.inferred))
+
+
+def _by_openers(headers: Iterable[KernelHeader]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
+    """Yield what would open some kernels, and which; a kernel of several branches by the first that can be opened."""
+    groups: dict[tuple[str, ...], set[str]] = {}
+    seen: set[str] = set()
+    for header in headers:
+        openers = tuple(f"-D{one}" for one in opening(header.branches))
+        if openers and header.name not in seen:
+            seen.add(header.name)
+            groups.setdefault(openers, set()).add(header.name)
+    yield from groups.items()
+
+
+def _merged(*definitions: Sequence[str]) -> tuple[str, ...]:
+    """Return definitions by name; the later one of a name counts."""
+    by_name = {_name(word): word for part in definitions for word in part}
+    return tuple(by_name[name] for name in sorted(by_name))
+
+
+def _name(definition: str) -> str:
+    return definition.removeprefix("-D").partition("=")[0]
+
+
+def _defined(build_options: str) -> set[str]:
+    words = option_words(build_options)
+    apart = {_name(word) for before, word in pairwise(words) if before == "-D"}
+    return apart | {_name(word) for word in words if word.startswith("-D")}
+
+
+def _is_named(definition: str, text: str) -> bool:
+    return re.search(rf"\b{re.escape(_name(definition))}\b", text) is not None
+
+
+def _means_the_same(
+    parsed: ParsedSource, one: NamedSignature, pruned: str, again: ParsedSource
+) -> bool:
+    """Whether the shorter text gives the same kernel and no error that the whole did not have."""
+    kernels = again.kernels
+    if [kernel.name for kernel in kernels] != [one.name]:
+        return False
+    if _without_lines(again.errors) - _without_lines(parsed.errors):
+        return False
+    return signature_of(again, pruned, kernels[0]) == one
+
+
+def _without_lines(errors: tuple[str, ...]) -> Counter[str]:
+    return Counter(map(_without_line, errors))
+
+
+def _without_line(error: str) -> str:
+    return error.partition(": ")[2]
+
+
+def _missing(parsed: ParsedSource) -> Failure | None:
+    """Return the failure of every kernel of a text that includes what is not there: no compiler can build it."""
+    if not parsed.missing_files:
+        return None
+    names = ", ".join(parsed.missing_files)
+    detail = f"it includes {names}: not found beside the file nor in a folder above it"
+    return _failure(FailureCode.BUILD_ERROR, detail)
+
+
+def _nothing(parsed: ParsedSource) -> Failure:
+    reasons = parsed.errors or (
+        "no __kernel function with a body is left after preprocessing; pass the macros it needs (-D...)",
+    )
+    return _failure(FailureCode.BUILD_ERROR, "no kernel found\n" + "\n".join(reasons))
+
+
+def _failure(code: FailureCode, detail: str) -> Failure:
+    return Failure(code=code, stage=Stage.SIGNATURE, detail=detail)

@@ -1,0 +1,240 @@
+"""Find the macros that a source expects from its host program, and define them.
+
+Owns the search: read the parser's errors, define what they name, parse again, keep what takes errors away. What
+a name stands for: ``macro_values.py``; parts shut off by ``#if``: ``preprocessor_guards.py``. The result goes into
+the kernel's build options, so that every later reader and compiler sees the same kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import assert_never
+
+from llmperf_common.families.tokens import without_comments
+from workers.source.clang.parse import diagnose
+from workers.source.macro_values import (
+    Role,
+    directives_apart,
+    function_for,
+    qualifier_for,
+    role_of,
+    type_for,
+    value_for,
+)
+from workers.source.preprocessor_guards import escapes_of, openers_of
+
+MAX_ROUNDS = 6
+"""Each round can uncover names that the errors of the one before hid."""
+MAX_MACROS = 64
+MAX_SOURCE_BYTES = 256 * 1024
+"""A larger source with errors would be parsed for minutes."""
+MAX_PARSED_CHARS = 2 * 2**20
+"""Of one file, all its parses together: some six seconds, so that the kernels can still be read in their time."""
+_CHARS_PER_PARSE = 4096
+"""What a parse costs at least, as text."""
+
+_NAMED_BY_ERROR = re.compile(
+    r"(unknown type name|use of undeclared identifier|call to undeclared function|implicit declaration of function)"
+    r" '([A-Za-z_]\w*)'"
+)
+_MISSING_FILE = re.compile(r"file not found")
+_LANGUAGE_NAME = re.compile(
+    r"(?:ndrange|clk_event|queue|reserve_id|event|sampler|image\w+|atomic_\w+|memory_\w+|cl_\w+|intel_\w+)(?:_t)?|__\w+"
+)
+"""OpenCL's own, whether the parser knows it or not: a device's compiler does, and a macro would hide it."""
+_CONSTANT_NAME = re.compile(r"_*[A-Z][A-Z0-9_]*")
+_SCALAR_MEMBER = re.compile(r"member reference base type '[^']*\bfloat'")
+
+_OTHER_ROLE = {Role.TYPE: Role.VALUE, Role.VALUE: Role.TYPE, Role.QUALIFIER: Role.VALUE}
+
+Macros = Mapping[str, str]
+"""Name to value; an empty value defines a name as nothing, ``None`` never occurs."""
+
+
+class ParseBudget:
+    """How much of one file may still be parsed: counted, so that a result does not depend on the machine's speed."""
+
+    def __init__(self, num_chars: int = MAX_PARSED_CHARS) -> None:
+        self._left = num_chars
+
+    def allows(self, source: str) -> bool:
+        """Take one parse of ``source`` from what is left; False if there is not enough."""
+        self._left -= len(source) + _CHARS_PER_PARSE
+        return self._left >= 0
+
+
+class _SpentError(Exception):
+    """The budget does not allow another parse."""
+
+
+def infer_macros(
+    source: str, build_options: str = "", budget: ParseBudget | None = None
+) -> tuple[str, ...]:
+    """Return the definitions (``-DNAME=VALUE``, by name) with which a source has fewer errors, or none.
+
+    Args:
+        source: OpenCL C text.
+        build_options: what is defined already.
+        budget: of the file's parses; when it is spent the search ends with what it has found.
+
+    Raises:
+        ParserCrashError: libclang failed inside.
+
+    >>> infer_macros("kernel void f(global REAL *x) { x[0] = SCALE; }")
+    ('-DREAL=float', '-DSCALE=16')
+    """
+    if len(source.encode("utf-8", "replace")) > MAX_SOURCE_BYTES:
+        return ()
+    return _Search(source, build_options, budget or ParseBudget()).run()
+
+
+def definitions(macros: Macros) -> tuple[str, ...]:
+    """Return macros as compiler options, by name. A bare ``-DNAME`` is 1, ``-DNAME=`` is nothing."""
+    return tuple(
+        f"-D{name}" if value == "1" else f"-D{name}={value}"
+        for name, value in sorted(macros.items())
+    )
+
+
+class _Search:
+    """The search for one source: what was tried, and the best found."""
+
+    def __init__(self, source: str, build_options: str, budget: ParseBudget) -> None:
+        self._source = source
+        self._plain = without_comments(source)
+        self._lines = self._plain.split("\n")
+        self._code = directives_apart(self._plain)
+        self._options = build_options
+        self._budget = budget
+        self._tried: set[str] = set()
+        self._roles: dict[str, Role] = {}
+        self._best: tuple[int, Macros] = (0, {})
+
+    def run(self) -> tuple[str, ...]:
+        with suppress(_SpentError):
+            self._search()
+        return definitions(self._needed(*self._best))
+
+    def _search(self) -> None:
+        errors = self._errors({})
+        self._best = (len(errors), {})
+        macros: Macros = {}
+        for _ in range(MAX_ROUNDS):
+            if not errors or any(_MISSING_FILE.search(one) for one in errors):
+                break
+            fresh = self._candidates(errors)
+            if not fresh or len(macros) + len(fresh) > MAX_MACROS:
+                break
+            macros = {**macros, **fresh}
+            errors = self._noted(macros)
+            macros, errors = self._widened(macros, errors)
+            macros, errors = self._turned(fresh, macros, errors)
+
+    def _noted(self, macros: Macros) -> tuple[str, ...]:
+        """Return the errors that are left with some macros; remember the macros if there were never fewer."""
+        errors = self._errors(macros)
+        if len(errors) < self._best[0]:
+            self._best = (len(errors), macros)
+        return errors
+
+    def _errors(self, macros: Macros) -> tuple[str, ...]:
+        if not self._budget.allows(self._source):
+            raise _SpentError
+        return diagnose(self._source, " ".join([self._options, *definitions(macros)]))
+
+    def _candidates(self, errors: Sequence[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for error in errors:
+            match = _NAMED_BY_ERROR.search(error)
+            if not match or _LANGUAGE_NAME.fullmatch(match.group(2)):
+                continue
+            if match.group(2) not in self._tried:
+                self._tried.add(match.group(2))
+                found.update(self._meaning(match.group(2), match.group(1)))
+        if not found:
+            # An #error is met: some branch above it wants to be chosen.
+            for error in errors:
+                line, _, _ = error.partition(":")
+                found.update(self._untried(escapes_of(self._plain, int(line))))
+        return found
+
+    def _untried(self, openers: Sequence[str]) -> dict[str, str]:
+        fresh = {k: v for k, v in _by_name(openers).items() if k not in self._tried}
+        self._tried.update(fresh)
+        return fresh
+
+    def _meaning(self, name: str, complaint: str) -> dict[str, str]:
+        """Return the definitions that may give ``name`` a meaning: a guard's, or its own."""
+        defined_in_a_branch = re.compile(
+            rf"#[ \t]*define[ \t]+{name}\b|\btypedef\b[^;]{{0,500}}\b{name}\s*;"
+        )
+        openers = self._untried(openers_of(self._plain, defined_in_a_branch))
+        if openers:
+            return openers
+        role = role_of(name, self._code, is_type_by_parser=complaint == "unknown type name")
+        self._roles[name] = role
+        value = self._value(name, role)
+        return {} if value is None else {name: value}
+
+    def _value(self, name: str, role: Role) -> str | None:
+        match role:
+            case Role.QUALIFIER:
+                return qualifier_for(name)
+            case Role.TYPE:
+                return type_for(name)
+            case Role.FUNCTION:
+                return function_for(name)
+            case Role.VALUE:
+                return value_for(name, self._code) if _CONSTANT_NAME.fullmatch(name) else None
+            case _:
+                assert_never(role)
+
+    def _turned(
+        self, fresh: Macros, macros: Macros, errors: tuple[str, ...]
+    ) -> tuple[Macros, tuple[str, ...]]:
+        """Take a type for a value, or the other way round, where an error is left on a line that names it."""
+        for name in fresh:
+            other = _OTHER_ROLE.get(self._roles.get(name, Role.FUNCTION))
+            value = self._value(name, other) if other is not None else None
+            if value is None or not self._is_on_a_line_of(errors, name):
+                continue
+            turned = {**macros, name: value}
+            then = self._noted(turned)
+            if len(then) < len(errors):
+                macros, errors = turned, then
+        return macros, errors
+
+    def _is_on_a_line_of(self, errors: Sequence[str], name: str) -> bool:
+        """Whether an error that does not name its own cause stands on a line with ``name``."""
+        word = re.compile(rf"\b{name}\b")
+        numbers = {int(one.partition(":")[0]) for one in errors if not _NAMED_BY_ERROR.search(one)}
+        return any(
+            word.search(self._lines[number - 1]) for number in numbers if number <= len(self._lines)
+        )
+
+    def _widened(self, macros: Macros, errors: tuple[str, ...]) -> tuple[Macros, tuple[str, ...]]:
+        """Make a type a vector of four where its members are asked for."""
+        for name, value in macros.items():
+            if value != "float" or not any(_SCALAR_MEMBER.search(one) for one in errors):
+                continue
+            wider = {**macros, name: "float4"}
+            then = self._noted(wider)
+            if len(then) < len(errors):
+                macros, errors = wider, then
+        return macros, errors
+
+    def _needed(self, num_errors: int, macros: Macros) -> Macros:
+        """Drop what does not help: with it gone there are no more errors than before."""
+        with suppress(_SpentError):
+            for name in sorted(macros):
+                fewer = {k: v for k, v in macros.items() if k != name}
+                if len(self._errors(fewer)) <= num_errors:
+                    macros = fewer
+        return macros
+
+
+def _by_name(openers: Sequence[str]) -> dict[str, str]:
+    parts = [one.partition("=") for one in openers]
+    return {name: value or "1" for name, _, value in parts}

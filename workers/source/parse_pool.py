@@ -1,0 +1,312 @@
+"""Read the kernels of many sources in killable children, a few at a time.
+
+Owns the children's lives: a source that crashes the parser or keeps it busy for too long costs one child
+and gives one coded failure, never the run. What a child does: ``parse_child.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import pydantic
+
+from llmperf_common.errors import LlmperfError
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.features.least_time import DenseAccess
+from llmperf_common.records import Signature
+from workers.sandbox.address_space import memory_limit_text
+from workers.sandbox.child_environment import child_environment
+from workers.sandbox.processors import ONE_THREAD
+from workers.source.front_end import ReadKernel
+
+_logger = logging.getLogger(__name__)
+
+FILE_TIMEOUT_S = 30.0
+"""Of the child's own CPU time where the machine is busy: a result must not depend on who else computes."""
+_MAX_EXTENSIONS = 10
+_WORKING_SHARE = 0.02
+"""A child that gets less of a core than this is not working but waiting: it is not waited for."""
+_CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+SOURCES_PER_CHILD = 64
+"""Fewer sources than this are not worth the start of another child."""
+MAX_CHILDREN = 16
+_READ_BYTES = 1 << 16
+_SIGNATURE: pydantic.TypeAdapter[Signature] = pydantic.TypeAdapter(Signature)
+_DENSE: pydantic.TypeAdapter[tuple[DenseAccess, ...]] = pydantic.TypeAdapter(
+    tuple[DenseAccess, ...]
+)
+_FAILURE: pydantic.TypeAdapter[Failure] = pydantic.TypeAdapter(Failure)
+
+_SOUND_SOURCE = "kernel void sound(global int *x) { x[0] = 1; }"
+
+Parsed = tuple[ReadKernel, ...] | Failure
+
+
+class ParserError(LlmperfError):
+    """The parser cannot work on this machine, or within its limits: no source is at fault."""
+
+
+def parse_sources(
+    sources: Sequence[str],
+    build_options: str = "",
+    *,
+    num_children: int | None = None,
+    timeout_s: float = FILE_TIMEOUT_S,
+    command: Sequence[str] | None = None,
+) -> list[Parsed]:
+    """Read every source's kernels; the result has the order of ``sources``.
+
+    Args:
+        sources: OpenCL C texts.
+        build_options: as for the device's compiler.
+        num_children: processes at once; by default one, and more for more sources, as cores allow.
+        timeout_s: a source that takes longer is a ``build_timeout``; a child that shares its core with others
+            gets so much CPU time instead, within ten times as long.
+        command: what a child runs; the tests put a stubborn one here.
+
+    Raises:
+        ParserError: It read none of them, and cannot read a sound one either.
+    """
+    if not sources:
+        return []
+    if num_children is None:
+        wanted = 1 + len(sources) // SOURCES_PER_CHILD
+        num_children = min(wanted, os.cpu_count() or 1, MAX_CHILDREN)
+    argv = tuple(command or (sys.executable, "-m", "workers.source.parse_child", str(os.getpid())))
+    with _Pool(argv, num_children, timeout_s) as pool:
+        jobs = (
+            json.dumps({"source": source, "build_options": build_options}) for source in sources
+        )
+        answers = pool.run(jobs, len(sources))
+        crashes = [
+            one
+            for one in answers
+            if isinstance(one, Failure) and one.code is FailureCode.COMPILER_CRASH
+        ]
+        if len(crashes) < len(answers):
+            return answers
+        sound = json.dumps({"source": _SOUND_SOURCE, "build_options": build_options})
+        [found] = pool.run(iter([sound]), 1)
+    if isinstance(found, Failure):
+        mend = memory_limit_text() or "see `llmperf doctor`, and how much memory is free"
+        raise ParserError(f"the OpenCL C parser does not work here ({found.detail}): {mend}")
+    return answers
+
+
+def signature_from_json(value: Any) -> Signature:
+    """Build a signature from its JSON value.
+
+    Raises:
+        ValueError: It is not one.
+    """
+    return _SIGNATURE.validate_python(value)
+
+
+class _ParseChild:
+    """One child with at most one job."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            argv,
+            env=child_environment(ONE_THREAD),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.job: int | None = None
+        self.line = ""
+        self.is_fresh = True
+        self.deadline_s = float("inf")
+        self._buffer = b""
+        self._cpu_at_start_s = self._cpu_at_check_s = 0.0
+        self._num_extensions = 0
+
+    def fileno(self) -> int:
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def give(self, job: int, line: str, deadline_s: float) -> None:
+        """Send a job; a child that is gone shows at the next read."""
+        self.job, self.line, self.deadline_s, self._buffer = job, line, deadline_s, b""
+        self._cpu_at_start_s = self._cpu_at_check_s = self._cpu_s()
+        self._num_extensions = 0
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return
+
+    def read(self) -> str | None:
+        """Return the answer if it is complete, else None; raises EOFError when the child is gone."""
+        piece = os.read(self.fileno(), _READ_BYTES)
+        if not piece:
+            raise EOFError
+        self._buffer += piece
+        return self._buffer.decode() if self._buffer.endswith(b"\n") else None
+
+    def extend(self, now_s: float, timeout_s: float) -> bool:
+        """Give a late child more time if it works and has not had its CPU time yet; whether it got some."""
+        used_s = self._cpu_s()
+        works = used_s - self._cpu_at_check_s >= _WORKING_SHARE * timeout_s
+        left_s = timeout_s - (used_s - self._cpu_at_start_s)
+        if not works or left_s <= 0 or self._num_extensions == _MAX_EXTENSIONS:
+            return False
+        self._cpu_at_check_s = used_s
+        self._num_extensions += 1
+        self.deadline_s = now_s + max(left_s, timeout_s / 4)
+        return True
+
+    def _cpu_s(self) -> float:
+        try:
+            with open(
+                f"/proc/{self._process.pid}/stat", encoding="ascii", errors="replace"
+            ) as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            return 0.0  # gone: its end is met at the next read
+        return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS_PER_S
+
+    def end(self, *, kill: bool) -> int:
+        """End the child and return its exit status."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        if kill:
+            self._process.kill()
+        # Bytes of a job may be left over for a child that died first.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+        return self._process.wait()
+
+
+class _Pool:
+    def __init__(self, argv: Sequence[str], num_children: int, timeout_s: float) -> None:
+        self._argv = argv
+        self._timeout_s = timeout_s
+        self._selector = selectors.DefaultSelector()
+        self._children: set[_ParseChild] = set()
+        self._num_children = num_children
+        self._killed: set[int] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for child in list(self._children):
+            self._drop(child, kill=child.job is not None)
+        self._selector.close()
+
+    def run(self, lines: Iterator[str], num_jobs: int) -> list[Parsed]:
+        """Run every job and return the answers in order."""
+        answers: list[Parsed | None] = [None] * num_jobs
+        jobs = enumerate(lines)
+        idle = [self._start() for _ in range(min(self._num_children, num_jobs))]
+        num_done = 0
+        while num_done < num_jobs:
+            while idle and (job := next(jobs, None)) is not None:
+                child = idle.pop()
+                child = child if child in self._children else self._start()
+                child.give(*job, time.monotonic() + self._timeout_s)
+            for child, result in self._wait():
+                assert child.job is not None
+                answers[child.job] = result
+                num_done += 1
+                child.job, child.deadline_s, child.is_fresh = None, float("inf"), False
+                idle.append(child if child in self._children else self._start())
+        return [one for one in answers if one is not None]
+
+    def _wait(self) -> Iterator[tuple[_ParseChild, Parsed]]:
+        soonest_s = min(child.deadline_s for child in self._children)
+        ready = self._selector.select(max(0.0, soonest_s - time.monotonic()))
+        for key, _ in ready:
+            child: _ParseChild = key.data
+            try:
+                line = child.read()
+            except EOFError:
+                status = self._drop(child, kill=False)
+                if child.job is None:
+                    continue  # it died after its answer; run() replaces it before the next job
+                if status == -signal.SIGKILL and child.job not in self._killed:
+                    self._killed.add(child.job)
+                    _logger.warning("another process killed a parser; retrying once")
+                elif child.is_fresh:
+                    yield child, _failure(FailureCode.COMPILER_CRASH, _death(status))
+                    continue
+                # Somebody else's doing, or an earlier source may have ruined the child: this one gets one of its own.
+                fresh = self._start()
+                fresh.give(child.job, child.line, time.monotonic() + self._timeout_s)
+                continue
+            if line is not None:
+                yield child, _decoded(line, json.loads(child.line)["source"])
+        now_s = time.monotonic()
+        for child in [one for one in self._children if one.deadline_s <= now_s]:
+            if child.extend(now_s, self._timeout_s):
+                continue
+            self._drop(child, kill=True)
+            detail = f"the parser did not finish within {self._timeout_s:g} s"
+            yield child, _failure(FailureCode.BUILD_TIMEOUT, detail)
+
+    def _start(self) -> _ParseChild:
+        child = _ParseChild(self._argv)
+        self._children.add(child)
+        self._selector.register(child, selectors.EVENT_READ, child)
+        return child
+
+    def _drop(self, child: _ParseChild, *, kill: bool) -> int:
+        self._selector.unregister(child)
+        self._children.discard(child)
+        return child.end(kill=kill)
+
+
+def _decoded(line: str, source: str) -> Parsed:
+    answer = json.loads(line)
+    if "failure" in answer:
+        return _FAILURE.validate_python(answer["failure"])
+    return tuple(_kernel(one, source) for one in answer["kernels"])
+
+
+def _kernel(one: dict[str, Any], source: str) -> ReadKernel:
+    signature, failure = one.get("signature"), one.get("failure")
+    return ReadKernel(
+        name=one["name"],
+        source=one.get("source", source),
+        build_options=one["build_options"],
+        invented=tuple(one.get("invented", ())),
+        signature=None if signature is None else signature_from_json(signature),
+        failure=None if failure is None else _FAILURE.validate_python(failure),
+        errors=tuple(one.get("errors", ())),
+        dense=_DENSE.validate_python(one.get("dense", ())),
+    )
+
+
+def _death(status: int) -> str:
+    if status < 0:
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = "a real-time signal"  # between the first and the last of them none has a name
+        whose = " that was not ours; memory may have run out" if status == -signal.SIGKILL else ""
+        return f"the parser died of signal {-status} ({name}){whose}"
+    return f"the parser's process ended with status {status}"
+
+
+def _failure(code: FailureCode, detail: str) -> Failure:
+    return Failure(code=code, stage=Stage.SIGNATURE, detail=detail)
