@@ -46,6 +46,10 @@ class FitConfig(Node):
         default="auto",
         description="Where the regressor is fitted; auto takes a GPU if there is one.",
     )
+    rows: Literal["active", "all"] = Field(
+        default="active",
+        description="Fit and score all ok rows, or leave out those of kernels that do nothing on their inputs (`kernels.activity` is `nothing`).",
+    )
     overwrite: bool = Field(
         default=False, description="Replace a finished or another run in the output folder."
     )

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llmperf_common.failures import OK_STATUS, FailureCode
+from llmperf_common.features.activity import Activity
 from llmperf_common.features.features import features_from_tables
 from llmperf_common.features.launch_columns import sums
 from llmperf_common.features.table_columns import WORK_COLUMN, kernel_rows
@@ -264,6 +265,37 @@ def with_sources(data: TrainingData) -> tuple[TrainingData, list[str]]:
     num_kernels = len(np.unique(data.rows.kernel_row[~known]))
     note = f"kernels without source, left out: {num_kernels:,} ({int((~known).sum()):,} rows)"
     return data.take(np.flatnonzero(known)), [note]
+
+
+def is_active(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return which rows are of a task that does something on its inputs, as far as is known, shape (n,)."""
+    if "activity" not in rows.kernels.column_names:
+        return np.ones(len(rows.kernel_row), dtype=np.bool_)
+    label = _texts(rows.kernels, "activity")[rows.kernel_row]
+    return np.asarray(label != Activity.NOTHING.value, dtype=np.bool_)
+
+
+def with_activity(data: TrainingData, rule: str) -> tuple[TrainingData, list[str]]:
+    """Return the rows that ``train.rows`` keeps, and a note about the others, if there are any.
+
+    Args:
+        data: the usable rows.
+        rule: "active" leaves out tasks that do nothing on their inputs, "all" does not.
+
+    Raises:
+        BadInput: No row would be left.
+    """
+    active = is_active(data.rows)
+    if rule == "all" or active.all():
+        return data, []
+    if not active.any():
+        raise BadInput(
+            "no kernel of the dataset does anything on its inputs (`kernels.activity`): nothing to learn from; "
+            "--set train.rows=all takes these rows all the same"
+        )
+    num_kernels = len(np.unique(data.texts("kernel_id")[~active]))
+    note = f"kernels that do nothing on their inputs, left out: {num_kernels:,} ({int((~active).sum()):,} rows)"
+    return data.take(np.flatnonzero(active)), [note]
 
 
 def row_weights(log2_ns: Floats, kernel: Codes, rule: str) -> Floats:

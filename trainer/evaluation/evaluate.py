@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from llmperf_common.config import ConfigError
 from llmperf_common.files.outputs import folder_to_write, holds_json
 from llmperf_common.statistics.splits import Part, SplitKind, assign_parts
-from trainer.data.dataset import Texts, TrainingData
+from trainer.data.dataset import Texts, TrainingData, with_activity
 from trainer.errors import BadInput, SeenRows
 from trainer.evaluation.joined_families import Joined, check_sources, join_families
 from trainer.evaluation.measured_kernels import with_factors, without_measured
@@ -101,6 +101,7 @@ def evaluate(
     if split not in SPLIT_NAMES:
         raise ConfigError(f"--split {split!r} is not one of {', '.join(SPLIT_NAMES)}")
     _checked(out)
+    data, row_notes = with_activity(data, run.config.train.rows)
     joined = join_families(run, data)
     parts, seen = evaluation_parts(run, data, joined)
     wanted = np.ones(len(data), dtype=bool) if split == ALL else parts == split
@@ -126,7 +127,7 @@ def evaluate(
     )
     own, said = with_factors(run, data, first)
     predictions = [*own, *others]
-    notes = [*run.notes, *joined.notes, *said, *cut_notes(first)]
+    notes = [*dict.fromkeys((*run.notes, *row_notes)), *joined.notes, *said, *cut_notes(first)]
     if kept.num_left_out:
         notes.append(
             f"{kept.num_left_out} rows made the factors of measured kernels and are not scored"

@@ -26,7 +26,7 @@ from llmperf_common.statistics.conformal import Conformal
 from llmperf_common.statistics.metrics import encode
 from llmperf_common.statistics.splits import Part, Split
 from trainer.config import TrainConfig
-from trainer.data.dataset import Texts, TrainingData, row_weights, with_sources
+from trainer.data.dataset import Texts, TrainingData, row_weights, with_activity, with_sources
 from trainer.data.parts import make_split, part_sizes, row_parts, split_notes
 from trainer.data.training_range import training_range
 from trainer.errors import BadInput
@@ -133,9 +133,10 @@ def train(
     started = time.monotonic()
     identity = run_identity(data, config, init)
     check_free(out, identity, overwrite=config.train.overwrite)
-    source_notes: list[str] = []
+    data, row_notes = with_activity(data, config.train.rows)
     if config.model == LANGUAGE_MODEL:
         data, source_notes = with_sources(data)
+        row_notes += source_notes
     split = make_split(data, config.split)
     parts = row_parts(data, split)
     fit = fit_data(data, parts, config)
@@ -151,9 +152,9 @@ def train(
         sizes = ", ".join(f"{part} {rows}" for part, rows in part_sizes(parts).items())
         progress(f"split by {split.kind}: {sizes}")
         model: Predictor
-        for note in source_notes:
+        for note in row_notes:
             progress(note)
-        notes = [*origin_notes(read_json(folder / CONFIG_FILE)), *source_notes]
+        notes = [*origin_notes(read_json(folder / CONFIG_FILE)), *row_notes]
         if config.model == LANGUAGE_MODEL:
             assert conductor is not None, "trainer/launch passes one"
             check_calibration(data, parts)

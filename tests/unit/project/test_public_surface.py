@@ -72,7 +72,7 @@ METRIC_NAMES = """
 """
 EVENTS = "claimed timed finished committed refused published lost seat log"
 TRAIN_KEYS = """
-model train.seed train.num_threads train.balance train.device train.overwrite split.kind split.seed
+model train.seed train.num_threads train.balance train.device train.rows train.overwrite split.kind split.seed
 split.held_out_share split.public_suites gbdt.num_rounds gbdt.early_stopping_rounds gbdt.learning_rate
 gbdt.num_leaves gbdt.min_rows_in_leaf gbdt.feature_share gbdt.row_share gbdt.l2 gbdt.tune
 gbdt.tune_min_families gbdt.tune_folds gbdt.tune_rows feature_network.networks feature_network.width
