@@ -86,7 +86,7 @@ class PlainLoop:
         self._timer_step_ns = timer_step_ns
         properties = cl.command_queue_properties.PROFILING_ENABLE
         self._queue = cl.CommandQueue(self.context, device, properties)
-        source = resources.files("workers.device").joinpath("fill.cl").read_text()
+        source = resources.files("workers.device.opencl").joinpath("fill.cl").read_text()
         self._own = cl.Program(self.context, source).build()
         self._kernels: dict[str, cl.Kernel] = {}
         self._is_idle = True

@@ -99,11 +99,11 @@ def test_a_hung_probe_ends_with_its_parent(stubs: dict[str, Path], clean: Path) 
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[3])
     try:
-        wait_for(lambda: any("device.probe" in one for one in hung(stubs)))
+        wait_for(lambda: any("discovery.probe" in one for one in hung(stubs)))
     finally:
         parent.kill()
         parent.wait()
-    wait_for(lambda: not any("device.probe" in one for one in hung(stubs)))
+    wait_for(lambda: not any("discovery.probe" in one for one in hung(stubs)))
 
 
 def hung(stubs: dict[str, Path]) -> list[str]:

@@ -229,7 +229,7 @@ def test_calibrate_writes_factors_that_evaluate_uses_on_the_other_launches(run, 
     before = (run.folder / "model" / "trees.txt").read_bytes()
     summary = calibrate_run(run, data, launches=4)
     assert len(summary.factors) == 6
-    assert all(1.2 < 2**one.log2_factor < 6 for one in summary.factors)
+    assert all(1.2 < 2**one.log2_factor < 8 for one in summary.factors)
     assert summary.num_launches == 24
     assert (run.folder / "model" / "trees.txt").read_bytes() == before
     again = load_run(run.folder)
