@@ -238,7 +238,7 @@ def test_calibrate_writes_factors_that_evaluate_uses_on_the_other_launches(run, 
     found = evaluate(again, data, "test", tmp_path / "out")
     models = found.metrics["parts"]["test"]
     own, plain = models["gbdt"]["all"], models["gbdt-as-trained"]["all"]
-    assert own["macro_mape_percent"] < 0.5 * plain["macro_mape_percent"]
+    assert own["macro_mape_percent"] < 0.6 * plain["macro_mape_percent"]
     assert own["family_coverage"] > plain["family_coverage"]
     assert found.num_rows == len(data) - 24
     assert any("llmperf calibrate" in note for note in found.metrics["notes"])
