@@ -11,7 +11,7 @@ lists, then no shard that it has recorded beside these has one of their tasks.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -82,6 +82,21 @@ def unknown_shards(
         unknown += [name for name in absent if name not in stands_for]
         names = [old for name in absent for old in stands_for.get(name, ())]
     return unknown
+
+
+def has_forgotten(ledger: Ledger, manifest: Manifest, waiting: Iterable[ShardEntry] = ()) -> bool:
+    """Whether ``ledger`` counts fewer finished tasks than the shards that it must know hold: it was rolled back in place.
+
+    Names that were compared once are not compared again (``unknown_shards``), and the server of a ledger can be set back
+    under its name and run id, with the host that it runs on. The ledger is counted last: what it commits meanwhile only adds.
+
+    Args:
+        ledger: of the dataset.
+        manifest: read before.
+        waiting: what the ledger has said, before that, to have recorded; listed or not.
+    """
+    num_bound = manifest.with_shards(waiting, epoch=manifest.epoch).num_tasks
+    return ledger.counts(_ALL_TASKS).done < num_bound
 
 
 def lists_all_of(manifest: Manifest, before: Manifest) -> bool:

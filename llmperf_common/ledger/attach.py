@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Protocol
 
 from llmperf_common.files.plain_files import is_own_file
-from llmperf_common.ledger.agreement import absent_shards, compare, refuse_doubled
+from llmperf_common.ledger.agreement import absent_shards, compare, has_forgotten, refuse_doubled
 from llmperf_common.ledger.holder import boot_clock_s, is_alive
 from llmperf_common.ledger.protocol import Holder, Ledger, LedgerLostError
 from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifests.epochs import latest_epoch, take_next_epoch
-from llmperf_common.store.manifests.manifest import ShardEntry, StaleEpoch
+from llmperf_common.store.manifests.manifest import ShardEntry, StaleEpoch, latest_manifest
 from llmperf_common.store.upkeep.rebuild import rebuild_manifest, tasks_by_shard
 
 _log = logging.getLogger(__name__)
@@ -121,9 +121,11 @@ def _can_be_trusted(ledger: Ledger, fs: Filesystem) -> bool:
     """
     try:
         found = compare(ledger, fs)
+        manifest = latest_manifest(fs)
+        forgets = manifest is not None and has_forgotten(ledger, manifest)
     except LedgerLostError:
         return False
-    why = ""
+    why = "it counts fewer tasks than the manifest's shards hold: it was rolled back" * forgets
     if found.unknown:
         why = f"it does not know {found.unknown[0]}, which the manifest lists: it was rolled back"
     elif absent := absent_shards(fs, found.unlisted):

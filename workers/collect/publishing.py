@@ -11,6 +11,7 @@ from functools import partial
 from llmperf_common.ledger.agreement import (
     absent_shards,
     compare,
+    has_forgotten,
     lists_all_of,
     not_listed,
     unknown_shards,
@@ -95,7 +96,7 @@ class Publisher:
             entries,
             plan_hash=self._plan_hash,
             epoch=ledger.epoch,
-            admit=partial(self._admit, ledger),
+            admit=partial(self._admit, ledger, entries),
         )
         if isinstance(result, StaleEpoch):
             raise LedgerLostError(f"epoch {result.current_epoch} has taken over")
@@ -106,7 +107,9 @@ class Publisher:
         self._took_s = self._clock_s() - began_s
         self._published(result)
 
-    def _admit(self, ledger: Ledger, base: Manifest) -> Sequence[ShardEntry]:
+    def _admit(
+        self, ledger: Ledger, entries: Sequence[ShardEntry], base: Manifest
+    ) -> Sequence[ShardEntry]:
         """Refuse to go on from a manifest that lists what the ledger does not know; return what it has lost.
 
         A ledger that was rolled back gives finished tasks out again: to publish from it would double them.
@@ -115,6 +118,8 @@ class Publisher:
         unknown = unknown_shards(ledger, base, checked=last)
         if unknown:
             raise LedgerLostError(f"it was rolled back: the manifest lists {unknown[0]}")
+        if has_forgotten(ledger, base, entries):
+            raise LedgerLostError("it was rolled back: it counts fewer tasks than its shards hold")
         if last is None or lists_all_of(base, last):
             return ()
         lost = not_listed(ledger.shards(), base)  # a manifest was removed that had listed them

@@ -273,3 +273,22 @@ def test_what_a_removed_manifest_had_listed_is_listed_again(tmp_path: Path, coun
     assert newest is not None
     assert newest.version == 2
     assert newest.shard_names == set(ledger.recorded)
+
+
+def test_a_ledger_that_was_set_back_in_place_is_lost_before_it_doubles_a_task(
+    tmp_path: Path,
+) -> None:
+    """As by the snapshot of a Redis server's host: the ledger object, its epoch and its run id stay the same."""
+    ledger, made, clock = KernelShards(tmp_path), list[Manifest](), Clock()
+    publisher = publisher_of(tmp_path, made, clock_s=clock, interval_s=1.0)
+    ledger.make(4)
+    clock.run(1.0, publisher, ledger=ledger)
+    assert listed(made) == [4]
+    forgotten = list(ledger.recorded)[2:]
+    for name in forgotten:
+        del ledger.recorded[name]
+    ledger.make(1)  # one of the forgotten tasks, done again
+    ledger.num_made -= len(forgotten)
+    with pytest.raises(LedgerLostError, match="rolled back"):
+        clock.run(1.0, publisher, ledger=ledger)
+    assert listed(made) == []
