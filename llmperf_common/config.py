@@ -132,11 +132,19 @@ def _read_preset(folder: str, name: str) -> str:
     return resources.files("configs").joinpath(folder).joinpath(f"{name}.toml").read_text("utf-8")
 
 
+_MAX_TOML_CHARS = 2**16
+"""Of a file of ours there are some thousand. Reading a key of N dots takes N² steps."""
+
+
 def _parse_toml(text: str, where: str) -> dict[str, Any]:
+    if len(text) > _MAX_TOML_CHARS:
+        raise ConfigError(f"{where}: more than {_MAX_TOML_CHARS} characters: no configuration")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{where}: nested too deeply") from None
 
 
 def _pairs(overrides: Mapping[str, Any] | Sequence[str]) -> list[tuple[str, Any]]:
@@ -162,7 +170,7 @@ def _parse_pair(text: str) -> tuple[str, Any]:
 def _parse_value(raw: str) -> Any:
     try:
         return tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return raw
 
 

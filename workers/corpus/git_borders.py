@@ -29,7 +29,11 @@ _PARTS = (
 _OBJECT_PARTS = ("info", "pack", "info/alternates", "info/commit-graph", "pack/multi-pack-index")
 _BORROWS = ("info/alternates", "info/http-alternates")
 _WORKTREE = re.compile(rb"^\s*worktree\s*=\s*([^\n\0]+)", re.IGNORECASE | re.MULTILINE)
-_INCLUDE = re.compile(rb"^\s*\[\s*include", re.IGNORECASE | re.MULTILINE)
+_INCLUDE = re.compile(rb"\[\s*include", re.IGNORECASE)
+"""Anywhere: git takes several sections on one line, and a byte order mark before the first."""
+_CONFIGS = ("config", "config.worktree")
+_MAX_OBJECT_FILES = 2_000_000
+"""A repository that was packed once has some hundred."""
 
 
 def check_borders(source: Path) -> None:
@@ -43,11 +47,11 @@ def check_borders(source: Path) -> None:
     for inside in dict.fromkeys((folder, common)):
         for part in (*_PARTS, *(f"objects/{one}" for one in _OBJECT_PARTS)):
             _check_part(inside / part, inside, source)
-        config = inside / "config"
-        if config.exists() and _INCLUDE.search(_content(config, source)):
-            raise CorpusError(
-                f"{source}: its config includes other files: name a plain clone of it"
-            )
+        for config in (inside / name for name in _CONFIGS):
+            if config.exists() and _INCLUDE.search(_content(config, source)):
+                raise CorpusError(
+                    f"{source}: its config includes other files: name a plain clone of it"
+                )
     for name in _BORROWS:
         path = common / "objects" / name
         if path.exists() and _content(path, source).strip():
@@ -55,7 +59,8 @@ def check_borders(source: Path) -> None:
                 f"{source} borrows objects of another repository ({name}): name a clone of its own "
                 "(git clone --no-local --bare)"
             )
-    _check_refs(common, source)
+    _check_all(common, "objects", _MAX_OBJECT_FILES, source)
+    _check_all(common, "refs", _MAX_REFS, source)
 
 
 def check_link(file: Path, folder: Path) -> None:
@@ -109,13 +114,14 @@ def _check_part(path: Path, inside: Path, source: Path) -> None:
         raise CorpusError(f"{source}: {path.name} is no regular file: it is not read")
 
 
-def _check_refs(common: Path, source: Path) -> None:
-    num_refs = 0
-    for place, folders, names in os.walk(common / "refs"):
+def _check_all(common: Path, part: str, most: int, source: Path) -> None:
+    """Check every file and folder below a part of the repository, at most so many."""
+    number = 0
+    for place, folders, names in os.walk(common / part):
         for name in (*folders, *names):
-            num_refs += 1
-            if num_refs > _MAX_REFS:
-                raise CorpusError(f"{source} has more than {_MAX_REFS} refs: not read")
+            number += 1
+            if number > most:
+                raise CorpusError(f"{source} has more than {most} files in {part}: not read")
             _check_part(Path(place) / name, common, source)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ _MAX_ENTRY_BYTES = 1 << 20
 _MAX_LINK_BYTES = 1 << 13
 _MESSAGE_CHARS = 500
 _END_TIMEOUT_S = 10.0
+_MAX_MEMORY_BYTES = 2**30
+"""Of a git process. Listing half a million files takes a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,7 @@ def _start(source: Path, *arguments: str) -> subprocess.Popen[bytes]:
     }
     command = ("git", "--no-pager", f"--git-dir={source.resolve()}", *arguments)
     try:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -93,6 +96,10 @@ def _start(source: Path, *arguments: str) -> subprocess.Popen[bytes]:
         raise CorpusError(
             f"{source}: the git command is not installed: install it, or name an archive or a folder"
         ) from None
+    # Packs are mapped and do not count; what a tree of 3 MB unfolds to does.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        resource.prlimit(process.pid, resource.RLIMIT_DATA, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
+    return process
 
 
 def entries(source: Path) -> Iterator[Entry]:

@@ -317,6 +317,8 @@ def test_a_bad_option(
     ("content", "words"),
     [
         ("x = [", ("not valid TOML",)),
+        ("x = " + 40_000 * "[", ("nested too deeply",)),
+        ("x." * 40_000 + "x = 1", ("no configuration",)),
         ("[plan]\nsed = 3", ("plan.sed", "did you mean 'plan.seed'?")),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from workers.corpus.files import CorpusError
+from workers.corpus.git_directory import Blobs
 from workers.corpus.sources import find_sources
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs the git command")
@@ -104,3 +106,61 @@ def test_a_link_that_the_repository_does_not_know(tmp_path: Path, private: Path)
         "sub",
     )
     assert find_sources(outer / "sub" / ".git", None).files
+
+
+def pack(folder: Path) -> None:
+    git(folder.parent, "gc", "-q")
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_no_object_lies_in_another_repository(
+    tmp_path: Path, private: Path, is_packed: bool
+) -> None:
+    mine = repository(tmp_path, "mine")
+    commit = (private / "refs" / "heads").iterdir().__next__().read_text()
+    if is_packed:
+        pack(private)
+        for file in (private / "objects" / "pack").iterdir():
+            (mine / "objects" / "pack" / file.name).symlink_to(file)
+    else:
+        for fan in (private / "objects").iterdir():
+            if len(fan.name) == 2 and not (mine / "objects" / fan.name).exists():
+                (mine / "objects" / fan.name).symlink_to(fan)
+    next((mine / "refs" / "heads").iterdir()).write_text(commit)
+    refused(mine, "is a link that leads out of it")
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_git_waits_for_no_object(tmp_path: Path, is_packed: bool) -> None:
+    mine = repository(tmp_path, "mine")
+    if is_packed:
+        pack(mine)
+        victim = next((mine / "objects" / "pack").glob("*.idx"))
+    else:
+        fan = next(one for one in (mine / "objects").iterdir() if len(one.name) == 2)
+        victim = next(fan.iterdir())
+    victim.unlink()
+    os.mkfifo(victim)
+    refused(mine, "is no regular file")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config", "[core][include] path = /etc/passwd\n"),
+        ("config", "\ufeff[include]\n path = /etc/passwd\n"),
+        ("config.worktree", '[includeIf "gitdir:/"]\n path = /etc/passwd\n'),
+    ],
+)
+def test_a_config_includes_nothing_in_any_spelling(tmp_path: Path, name: str, text: str) -> None:
+    mine = repository(tmp_path, "mine")
+    with (mine / name).open("a", encoding="utf-8") as file:
+        file.write(text)
+    refused(mine, "includes other files")
+
+
+def test_a_git_process_has_a_memory_limit(tmp_path: Path) -> None:
+    """A tree of 3 MB, packed, took 3 GiB to list."""
+    with Blobs(repository(tmp_path, "mine")) as blobs:
+        soft, hard = resource.prlimit(blobs._process.pid, resource.RLIMIT_DATA)
+    assert soft == hard == 2**30
