@@ -164,7 +164,7 @@ class Kernel:
     analysis: Analysis | None = None
     """From ``corpus build --analyse``; else a task's first step finds it out."""
     invented_macros: tuple[str, ...] | None = None
-    """Words of ``build_options`` that nobody gave: the source asks for them. None where that is not known."""
+    """Words of ``build_options`` that LLMPerf has added, because the source needs them. None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +245,7 @@ class Sample:
     """One launch config with its outcome and where it was made.
 
     A kernel that fails before it has any launch config gives one sample whose ``config`` has empty sizes. ``work`` is
-    what the launch executes, or why that is not known; None where nobody tried to count it.
+    what the launch executes, or why that is not known; None where no count was tried.
     """
 
     config: LaunchConfig

@@ -1,7 +1,7 @@
 """The Arrow schemas of the dataset: every column, its type and its unit.
 
 Owns the three tables' columns (contract) and the check that a table has them. Later versions only add
-nullable columns; ``SCHEMA_VERSION`` counts them. Does not own how records become rows: ``store/rows.py``.
+nullable columns; ``SCHEMA_VERSION`` counts them. Does not own how records become rows: ``store/tables/rows.py``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SAMPLES = pa.schema(
         _column("throttled", _BOOL, "Whether the device throttled while timing."),
         _column("checks", _struct(("writes_output", _BOOL), ("deterministic", _BOOL), ("input_sensitive", _BOOL), ("stationary", _BOOL), ("data_dependent", _BOOL), ("above_floor", _BOOL)), "Judgements; null where not checked."),
         _column("work", _WORK, "What the launch executes, counted by a virtual launch on a CPU device; null where it was not counted, and before version 6."),
-        _column("work_reason", _TEXT, "Why work is null; null where nobody tried to count it."),
+        _column("work_reason", _TEXT, "Why work is null; null where no count was tried."),
         _column("censor_reason", _TEXT, "Why a launch has no time that would have had one: too_long (it took more than timing.max_launch_ms), hung, task_budget (its task's time was spent by others), larger_than_too_long or larger_than_hung (not launched: others that are larger in nothing were). Null for other rows, and before version 6."),
         _column("seed", _I64, "Seed of the generated inputs.", nullable=False),
         _column("harness_version", _I32, "Raised when times change their meaning.", nullable=False),
@@ -89,7 +89,7 @@ KERNELS = pa.schema(
         _column("args", pa.list_(_struct(("position", _I32), ("name", _TEXT), ("kind", _TEXT), ("type_name", _TEXT), ("scalar_type", _TEXT), ("vector_width", _I32), ("element_bytes", _I32), ("access", _TEXT), ("is_const", _BOOL), ("size_role", _TEXT), ("leaves", pa.list_(_struct(("offset_bytes", _I32), ("scalar_type", _TEXT), ("count", _I32)))))), "Declared arguments in position order; size_role: what the source does with an integer scalar; leaves: the members of a structure. The last three are null before version 6.", nullable=False),
         _column("required_local_size", pa.list_(_I64), "The attribute reqd_work_group_size; null without it, and before version 6.", unit="work-items"),
         _column("static_local_bytes", _I64, "Local memory that the source declares, without __local arguments; null before version 6.", unit="bytes"),
-        _column("invented_macros", pa.list_(_TEXT), "Definitions in build.options that nobody gave: the kernel was read with these values of macros that its host would define; null where that is not known."),
+        _column("invented_macros", pa.list_(_TEXT), "Definitions in build.options that LLMPerf has added: the kernel was read with these values of macros that its host would define; null where that is not known."),
         _column("task_budget_s", _F64, "limits.task_budget_s when the task was timed; null: none, or before version 6.", unit="s"),
         _column("one_processor", _BOOL, "Whether all its launches came from one processor of the host that was kept for them; null where nothing was launched, and before version 6."),
         _column("activity", _TEXT, "What it does on its inputs: active, few_items (at most a tenth of the work-items store anything, the others do far less) or nothing (none stores anything, or no checked launch changed its output); null where no row is ok or nothing is known, and before version 6."),

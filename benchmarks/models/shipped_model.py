@@ -4,7 +4,8 @@
 
 Trains the preset ``feature-ensemble`` on the dataset, and with ``--compare`` further presets; scores them, what the ensemble
 consists of and the simple models on every part that was not fitted; writes ``DIR2/PRESET`` (the whole runs), ``DIR2/errors.csv`` (the table) and
-``DIR2/h200`` (the run as it ships, with its card). ``--install`` copies the last into ``trainer/shipped``. DIR3 has the work that
+``DIR2/h200`` (the run as it ships, with its card). ``--install`` copies the last into ``trainer/shipped``; ``--rescore`` takes the finished run of
+DIR2 as it is and scores it anew, as after another count. DIR3 has the work that
 ``benchmarks.data.count_work`` counted; of a dataset that was collected with work it is not needed.
 
 Columns of the table: *pooled* is the mean of the absolute percentage errors of the rows; *macro* the mean over kernels
@@ -33,9 +34,12 @@ from trainer.baselines.feature_ensemble import FeatureEnsemble, combined
 from trainer.config import load_train_config
 from trainer.data.dataset import TrainingData, load_data
 from trainer.data.parts import make_split, row_parts
+from trainer.evaluation.scoring import context, meets_slice_bar, predict_rows, score_parts
 from trainer.interface import Floats, Rows
+from trainer.life.publishing import mark_published
 from trainer.life.shipping import ship
 from trainer.life.train import train
+from trainer.run.folder import METRICS_FILE, PUBLISHED_FILE, read_json, write_json
 from trainer.run.loaded import LoadedRun, load_run
 from trainer.run.shipped import DEFAULT_MODEL, SHIPPED_FOLDER
 
@@ -262,6 +266,24 @@ def trained(preset: str, given: argparse.Namespace, data: TrainingData) -> Loade
     return load_run(given.out / preset)
 
 
+def rescored(folder: Path, data: TrainingData) -> LoadedRun:
+    """Write a finished run's ``metrics.json`` anew, by what is known of its launches now; nothing is fitted."""
+    run = load_run(folder)
+    parts = row_parts(data, run.split)
+    models = {run.name: run.model, **run.baselines}
+    unseen = np.flatnonzero(parts != Part.TRAIN)
+    scores = score_parts(
+        data, parts, predict_rows(data, unseen, models, run.conformal), run.config.judge
+    )
+    metrics = {"schema": 1, "model": run.name, "parts": scores, **context(data)}
+    metrics["meets_slice_bar"] = meets_slice_bar(metrics, run.name)
+    write_json(folder / METRICS_FILE, metrics)
+    facts = read_json(folder / PUBLISHED_FILE)
+    kept = {name: value for name, value in facts.items() if name not in {"schema", "files"}}
+    mark_published(folder, kept, keep_fit=True)
+    return load_run(folder)
+
+
 def main() -> None:
     """Run the command line."""
     given = _parser().parse_args()
@@ -269,7 +291,7 @@ def main() -> None:
     data = load_data(given.data)
     if given.work is not None:
         data, _ = with_work(data, given.work)
-    run = trained(PRESET, given, data)
+    run = rescored(given.out / PRESET, data) if given.rescore else trained(PRESET, given, data)
     fitted = time.monotonic()
     rows = table(run, data)
     for preset in given.compare:
@@ -302,6 +324,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="a folder")
     parser.add_argument(
         "--work", type=Path, metavar="DIR", help="what benchmarks.data.count_work made"
+    )
+    parser.add_argument(
+        "--rescore", action="store_true", help="score the finished run of --out, fit nothing"
     )
     parser.add_argument("--compare", action="append", default=[], metavar="PRESET")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")

@@ -24,7 +24,7 @@ class Work:
 
     ``sampled_items``: how many work-items ran; all of the launch's where it ``is_exact``. ``relative_error``: the
     standard error of the operations and accesses altogether, as a share of them. ``without_barriers``: work-items ran
-    one after another although they meet at barriers, and nobody could try whether that changes a count.
+    one after another although they meet at barriers, and it could not be tried whether that changes a count.
     """
 
     fp32_ops: float

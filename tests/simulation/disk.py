@@ -1,6 +1,6 @@
 """The disk of a simulated host: files, lock files and ledger databases, and one process's view of the files.
 
-Owns the semantics promised by ``store/filesystem.py``: a file appears whole or not at all, a killed writer leaves a
+Owns the semantics promised by ``store/files/filesystem.py``: a file appears whole or not at all, a killed writer leaves a
 temporary file, the operating system drops a dead process's locks.
 """
 

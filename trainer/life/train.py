@@ -2,7 +2,7 @@
 
 Owns the order of these steps and which part is used for what: fit on train, choose on validation, calibrate on
 calibration, report test; and, inside the train kernels, report the launch configs held out of fitting
-(``seen_configs``). Does not own how a model fits (``models.py``) nor the folder (``run_folder.py``).
+(``seen_configs``). Does not own how a model fits (``fitting.py``) nor the folder (``trainer/run/folder.py``).
 """
 
 from __future__ import annotations

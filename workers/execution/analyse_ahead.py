@@ -7,8 +7,6 @@ same as in a task (``analysing.py``). ``analyse_one`` is the same for a single k
 from __future__ import annotations
 
 import os
-import select
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -164,20 +162,10 @@ def _analysed(
             pool.submit(_Item(kernel=kernel))
         try:
             while num_left:
-                _step(pool)
+                pool.step(_POLL_S)
                 finished = pool.take_finished()
                 num_left -= len(finished)
                 yield from finished
                 check_space(scratch)
         finally:
             pool.close()
-
-
-def _step(pool: ChildPool[_Item]) -> None:
-    pool.start_waiting()
-    by_descriptor = {child.fileno(): child for child in pool.children()}
-    for descriptor in select.select(list(by_descriptor), [], [], _POLL_S)[0]:
-        child = by_descriptor[descriptor]
-        if child in pool.children():
-            pool.handle(child)
-    pool.check_deadlines(time.monotonic())

@@ -169,6 +169,19 @@ class ChildPool(Generic[ItemT]):
         if hung_up:
             self._child_gone(slot)
 
+    def step(self, wait_s: float) -> None:
+        """Start what waits, take in what children send within ``wait_s`` seconds, and kill those that are late.
+
+        For an owner that watches this pool alone. Raises ChildStartError.
+        """
+        self.start_waiting()
+        by_descriptor = {child.fileno(): child for child in self.children()}
+        for descriptor in select.select(list(by_descriptor), [], [], wait_s)[0]:
+            child = by_descriptor[descriptor]
+            if child in self.children():
+                self.handle(child)
+        self.check_deadlines(time.monotonic())
+
     def check_deadlines(self, now_s: float) -> None:
         """Kill the children that take too long. Raises ChildStartError, as ``start_waiting``."""
         for slot in self._busy_slots():

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-import select
 import signal
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -115,23 +113,13 @@ def count_all(
                     num_open += 1
                 if not num_open:
                     return
-                _step(pool)
+                pool.step(_POLL_S)
                 finished = pool.take_finished()
                 num_open -= len(finished)
                 yield from finished
                 check_space(scratch)
         finally:
             pool.close()
-
-
-def _step(pool: ChildPool[CountedKernel]) -> None:
-    pool.start_waiting()
-    by_descriptor = {child.fileno(): child for child in pool.children()}
-    for descriptor in select.select(list(by_descriptor), [], [], _POLL_S)[0]:
-        child = by_descriptor[descriptor]
-        if child in pool.children():
-            pool.handle(child)
-    pool.check_deadlines(time.monotonic())
 
 
 class CountWork:

@@ -1,7 +1,7 @@
 """Count the work of a kernel's launch configs, in the process that this runs in.
 
 Owns how a kernel runs: its work-items one after another where that makes no difference, else a work-group at once. In a
-process of its own that may be killed: ``counting_child.py``.
+process of its own that may be killed: ``child.py``.
 """
 
 from __future__ import annotations

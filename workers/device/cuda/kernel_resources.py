@@ -2,7 +2,7 @@
 
 Owns when a CUDA context is opened (at the first kernel, not before) and what the second compiler may cost: a time limit
 of its own, beyond which the process ends. Its death costs the kernel nothing: ``compiling.py`` builds it once more and
-asks for no resources. CUDA itself: ``device/cuda.py``.
+asks for no resources. CUDA itself: ``driver.py``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns their splitting, and the list of those that a device's compiler may be handed: a corpus of a stranger names them, and
 others read files. Options with a quote that is never closed are split at blanks: they are refused with a code
-(``device/opencl.py``), nothing before it stumbles over them.
+(``session.py``), nothing before it stumbles over them.
 """
 
 from __future__ import annotations

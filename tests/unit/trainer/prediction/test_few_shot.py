@@ -227,10 +227,10 @@ def slow_copy(*, factor: float, device_class: str = "synth", keep=slice(None)) -
 def test_calibrate_writes_factors_that_evaluate_uses_on_the_other_launches(run, tmp_path):
     data = slow_copy(factor=3.0)
     before = (run.folder / "model" / "trees.txt").read_bytes()
-    summary = calibrate_run(run, data, launches=4)
+    summary = calibrate_run(run, data, launches=8)
     assert len(summary.factors) == 6
-    assert all(1.2 < 2**one.log2_factor < 8 for one in summary.factors)
-    assert summary.num_launches == 24
+    assert all(1.2 < 2**one.log2_factor < 6 for one in summary.factors)
+    assert summary.num_launches == 48
     assert (run.folder / "model" / "trees.txt").read_bytes() == before
     again = load_run(run.folder)
     assert again.factors is not None
@@ -238,11 +238,11 @@ def test_calibrate_writes_factors_that_evaluate_uses_on_the_other_launches(run, 
     found = evaluate(again, data, "test", tmp_path / "out")
     models = found.metrics["parts"]["test"]
     own, plain = models["gbdt"]["all"], models["gbdt-as-trained"]["all"]
-    assert own["macro_mape_percent"] < 0.6 * plain["macro_mape_percent"]
+    assert own["macro_mape_percent"] < 0.5 * plain["macro_mape_percent"]
     assert own["family_coverage"] > plain["family_coverage"]
-    assert found.num_rows == len(data) - 24
+    assert found.num_rows == len(data) - 48
     assert any("llmperf calibrate" in note for note in found.metrics["notes"])
-    assert any("24 rows made the factors" in note for note in found.metrics["notes"])
+    assert any("48 rows made the factors" in note for note in found.metrics["notes"])
 
 
 def test_launches_that_made_the_factors_are_no_test(run, tmp_path):
