@@ -65,8 +65,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def submit(dashboard: str, folder: Path, *arguments: object, wait: bool = True) -> str:
-    """Submit from ``folder`` as the README says, but for the command after ``llmperf``; returns the job's id."""
+    """Submit from ``folder`` as the README says, but for the command after ``llmperf``; returns the job's id.
+
+    Ray names the copy of a working directory by its content and deletes it when the last job that used it has ended. A
+    submission that finds the copy of a job just ended does not upload it again, and its actors fail with
+    ``RuntimeEnvSetupError`` when the copy then goes. So the content of the folder differs for each submission.
+    """
     name = f"job-{time.monotonic_ns()}"
+    (folder / "submission.txt").write_text(name, encoding="utf-8")
     bin_folder = Path(sys.executable).parent
     options = [word for word in SUBMIT[1:] if word != "--no-wait" or not wait]
     command = [
