@@ -172,8 +172,8 @@ def collect_on_cluster(
     settings = _settings(ClusterCollectConfig, preset, config, values, overrides)
     selector, settings = _checked_selectors(device, settings)
     from cluster.ray.runtime import RayMeter, connected  # noqa: PLC0415
-    from cluster.telemetry.seat_board import SeatBoard  # noqa: PLC0415
-    from cluster.telemetry.seat_metrics import SeatMetrics  # noqa: PLC0415
+    from cluster.telemetry.slot_heartbeat import SlotHeartbeat  # noqa: PLC0415
+    from cluster.telemetry.slot_metrics import SlotMetrics  # noqa: PLC0415
 
     folder = local_folder(out)
     where = str(out) if folder is None else str(folder.absolute())
@@ -183,7 +183,7 @@ def collect_on_cluster(
     with (
         connected() as runtime,
         contextlib.closing(
-            SeatBoard(
+            SlotHeartbeat(
                 cluster_observer(progress),
                 fs,
                 home_of,
@@ -201,7 +201,7 @@ def collect_on_cluster(
             ledger=ledger,
             state_folder=state_folder(),
             control=control or Control_(),
-            observer=SeatMetrics(board, RayMeter()),
+            observer=SlotMetrics(board, RayMeter()),
         )
 
 

@@ -1,4 +1,4 @@
-"""The actor: one process on one seat, with one device, running the same loop as ``llmperf collect``.
+"""The actor: one process on one slot, with one device, running the same loop as ``llmperf collect``.
 
 Owns the thread that works, and what is told to the pool. Its methods answer at once, so that an answer that does not come means
 a process or node that is gone. Knows nothing of Ray but the GPU ids that it is given: ``ray/runtime.py`` starts it.
@@ -19,7 +19,7 @@ from cluster.ledger.homes import kept_beside, ledger_home
 from cluster.ledger.timed_ledger import TimedHome
 from cluster.pool.health import DrainRule, drains_for_drift
 from cluster.pool.reports import ActorReport, ActorSpec, ActorState, DrainCause, FailureKind
-from cluster.ray.pinning import NoSeatDevice, device_of_seat
+from cluster.ray.pinning import NoSlotDevice, device_of_slot
 from cluster.telemetry.metrics import Meter, MetricsObserver, SilentMeter
 from llmperf_common.extras import MissingExtra
 from llmperf_common.ledger.attach import process_name
@@ -163,11 +163,11 @@ class CollectActor:
 
     def _open_and_collect(self, logs: EventLogHandler) -> None:
         spec = self._spec
-        ref = device_of_seat(spec.seat.device, self._gpu_ids)
-        if isinstance(ref, NoSeatDevice):
+        ref = device_of_slot(spec.slot.device, self._gpu_ids)
+        if isinstance(ref, NoSlotDevice):
             raise DeviceLostError(ref.reason)
         if ref.selector.startswith("cuda"):
-            use_share_of_processors(spec.seat.index, spec.seat.num_on_node)
+            use_share_of_processors(spec.slot.index, spec.slot.num_on_node)
         with DeviceWorker(ref, spec.config, where=spec.location, logs=logs) as worker:
             device = worker.open()
             self._tell(ActorState.OPEN, device=device, worker_id=worker.worker_id)
@@ -189,7 +189,7 @@ class CollectActor:
         run = read_run(fs)
         if run is None or run.run_id != run_id:
             raise ForeignFolderError(
-                f"{fs.describe()} on node {spec.seat.host} is not the folder that the driver sees: "
+                f"{fs.describe()} on node {spec.slot.host} is not the folder that the driver sees: "
                 "give --out a folder that all nodes share"
             )
         plan = join_plan(fs, corpus, spec.config, [found])
@@ -204,7 +204,7 @@ class CollectActor:
         metrics = MetricsObserver(
             self._meter,
             {
-                "seat": spec.seat.name,
+                "seat": spec.slot.name,
                 "node": self._context.get("node_id", ""),
                 "device_class": found.device_class,
             },

@@ -47,7 +47,7 @@ class SelfReport(SilentObserver):
     Args:
         worker_id: ``host/pid``.
         device: what it collects with.
-        context: ids of actor, node and seat, where there are any.
+        context: ids of actor, node and slot, where there are any.
         read: the device's condition now; None where nobody can tell.
         clock_s: monotonic seconds.
     """
