@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cluster.config import ClusterCollectConfig
-from cluster.ledger.homes import SQLITE
+from cluster.ledger.locations import SQLITE
 from cluster.pool.pool import ActorPool, SlotState
 from cluster.pool.reports import ActorSpec, FailureKind
 from cluster.pool.runtime import Runtime

@@ -23,7 +23,7 @@ from typing import Any
 
 import redis  # noqa: TID251
 
-from cluster.ledger.redis import RedisHome
+from cluster.ledger.redis import RedisLocation
 from cluster.ledger.timed_ledger import TimedLedger
 from llmperf_common.ledger.attach import attach
 from llmperf_common.ledger.protocol import Holder, Lease, Ledger
@@ -279,10 +279,11 @@ def run_actors(
             executor = ReplayExecutor(tasks, recorded, number)
 
             def attached() -> Ledger:
-                home = RedisHome(redis.Redis.from_url(url), dataset=PLAN_HASH)
+                ledger_location = RedisLocation(redis.Redis.from_url(url), dataset=PLAN_HASH)
                 who = f"sim/{number}"
                 return TimedLedger(
-                    attach(fs, home, plan_hash=PLAN_HASH, index_of=_unknown, who=who), spent.called
+                    attach(fs, ledger_location, plan_hash=PLAN_HASH, index_of=_unknown, who=who),
+                    spent.called,
                 )
 
             loop = CollectLoop(

@@ -25,9 +25,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from cluster.ledger.redis import redis_home
+from cluster.ledger.redis import redis_locations
 from llmperf_common import ids
-from llmperf_common.ledger.attach import LedgerHome
+from llmperf_common.ledger.attach import LedgerLocation
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.ledger.protocol import Committed
 from llmperf_common.records import Kernel
@@ -106,11 +106,11 @@ def joined(work: Path, folder: str, num_classes: int) -> tuple[PosixFilesystem, 
     return fs, join_plan(fs, read_corpus(work / "corpus.parquet"), CollectConfig(), devices)
 
 
-def home_of(fs: PosixFilesystem, url: str) -> LedgerHome:
+def ledger_location_of(fs: PosixFilesystem, url: str) -> LedgerLocation:
     """Return where the run's ledgers are."""
     run = read_run(fs)
     assert run is not None, "it was joined"
-    return redis_home(url)(run)
+    return redis_locations(url)(run)
 
 
 def driver(work: Path, classes: int, url: str, rows: list[dict[str, object]]) -> None:
@@ -125,7 +125,7 @@ def worker(work: Path, classes: int, url: str, rows: list[dict[str, object]]) ->
     del classes
     with told("worker: read corpus, join, attach to a fresh ledger", rows):
         fs, plan = joined(work, "fresh", 1)
-        ledger = attach_ledger(fs, home_of(fs, url), plan, who="benchmark")
+        ledger = attach_ledger(fs, ledger_location_of(fs, url), plan, who="benchmark")
     with told("worker: claim 38 tasks, commit 27", rows):
         leases = ledger.claim(
             holder=this_process(), tasks=plan.tasks_of_class("class0000"), limit=_CLAIM_AHEAD, ttl_s=60
@@ -156,7 +156,7 @@ def rebuild(work: Path, classes: int, url: str, rows: list[dict[str, object]]) -
     del classes
     with told("worker: read corpus, join, rebuild the ledger of finished tasks", rows):
         fs, plan = joined(work, "finished", 1)
-        ledger = attach_ledger(fs, home_of(fs, url), plan, who="benchmark")
+        ledger = attach_ledger(fs, ledger_location_of(fs, url), plan, who="benchmark")
     num_done = ledger.counts(range(plan.num_tasks)).done
     assert num_done == open_dataset(fs).num_tasks, "all that is finished"
 
@@ -166,7 +166,7 @@ def again(work: Path, classes: int, url: str, rows: list[dict[str, object]]) -> 
     del classes
     with told("worker: read corpus, join, attach to that ledger", rows):
         fs, plan = joined(work, "finished", 1)
-        attach_ledger(fs, home_of(fs, url), plan, who="benchmark")
+        attach_ledger(fs, ledger_location_of(fs, url), plan, who="benchmark")
     with told("worker: rows by status at its start", rows):
         open_dataset(fs).status_counts()
 

@@ -197,7 +197,7 @@ class RedisLedger:
             self._is_torn = False
 
 
-class RedisHome:
+class RedisLocation:
     """A Redis server with ledgers of datasets, one an epoch.
 
     Args:
@@ -282,7 +282,7 @@ class RedisHome:
         return str(self._client.info("server")["run_id"])
 
 
-def redis_home(url: str, location: str) -> Callable[[RunRecord], RedisHome]:
+def redis_locations(url: str, location: str) -> Callable[[RunRecord], RedisLocation]:
     """Return what opens the ledgers of a run on the server at ``url``.
 
     Args:
@@ -296,7 +296,7 @@ def redis_home(url: str, location: str) -> Callable[[RunRecord], RedisHome]:
     client = connect(url)
     with closed_if_refused(client):
         rehearse_rights(client)
-    return lambda run: RedisHome(
+    return lambda run: RedisLocation(
         client, dataset=run.run_id or run.plan_hash, about=_about(run, location)
     )
 

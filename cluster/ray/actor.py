@@ -15,8 +15,8 @@ import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from cluster.ledger.homes import kept_beside, ledger_home
-from cluster.ledger.timed_ledger import TimedHome
+from cluster.ledger.locations import kept_beside, ledger_locations
+from cluster.ledger.timed_ledger import TimedLocation
 from cluster.pool.health import DrainRule, drains_for_drift
 from cluster.pool.reports import ActorReport, ActorSpec, ActorState, DrainCause, FailureKind
 from cluster.ray.pinning import NoSlotDevice, device_of_slot
@@ -209,11 +209,11 @@ class CollectActor:
                 "device_class": found.device_class,
             },
         )
-        home = ledger_home(spec.ledger, spec.location, spec.state_folder)(run)
+        ledger_location = ledger_locations(spec.ledger, spec.location, spec.state_folder)(run)
         return worker.collect(
             fs=fs,
             plan=plan,
-            home=TimedHome(home, metrics.ledger_called),
+            ledger_location=TimedLocation(ledger_location, metrics.ledger_called),
             events=kept_beside(spec.location, spec.state_folder) / "events",
             kept=spec.state_folder / "kept",
             control=self._control,

@@ -18,7 +18,7 @@ from typing import Any
 from cluster.collect import ClusterObserver
 from cluster.pool.pool import ActorPool, SlotState
 from cluster.pool.slots import ActorSlot
-from llmperf_common.ledger.attach import LedgerHome, process_name
+from llmperf_common.ledger.attach import LedgerLocation, process_name
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.ledger.protocol import Ledger
 from llmperf_common.records import Device
@@ -43,7 +43,7 @@ class SlotHeartbeat:
     Args:
         observer: is told everything.
         fs: the dataset.
-        home_of: where the ledgers of a run are kept.
+        ledger_location_of: where the ledgers of a run are kept.
         events: folder of the event logs; every change of a slot's state is written there.
     """
 
@@ -51,13 +51,13 @@ class SlotHeartbeat:
         self,
         observer: ClusterObserver,
         fs: Filesystem,
-        home_of: Callable[[RunRecord], LedgerHome],
+        ledger_location_of: Callable[[RunRecord], LedgerLocation],
         *,
         events: Path,
     ) -> None:
         self._observer = observer
         self._fs = fs
-        self._home_of = home_of
+        self._ledger_location_of = ledger_location_of
         holder = this_process()
         self._worker_id = DRIVER_PREFIX + process_name(holder)
         self._facts = {
@@ -125,7 +125,7 @@ class SlotHeartbeat:
     def _open(self) -> Ledger | None:
         """Open the ledger that the actors have made; making one is theirs."""
         run, epoch = read_run(self._fs), latest_epoch(self._fs)
-        return self._home_of(run).open(epoch, run.plan_hash) if run and epoch else None
+        return self._ledger_location_of(run).open(epoch, run.plan_hash) if run and epoch else None
 
 
 def slots_document(pool: ActorPool) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def look_at_sqlite(folder: Path, ranges: Sequence[range], *, now_s: float) -> Le
     """Return what the newest ledger of ``folder`` says; None where there is none that can be read.
 
     Args:
-        folder: of ``SqliteHome``.
+        folder: of ``SqliteLocation``.
         ranges: of tasks, one a device class.
         now_s: by the clock of the ledger's writers (``boot_clock_s``).
     """

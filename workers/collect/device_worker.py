@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmperf_common.ledger.attach import LedgerHome, process_name
+from llmperf_common.ledger.attach import LedgerLocation, process_name
 from llmperf_common.ledger.holder import boot_clock_s, this_process
 from llmperf_common.ledger.protocol import Holder
 from llmperf_common.records import Device
@@ -154,7 +154,7 @@ class DeviceWorker:
         *,
         fs: Filesystem,
         plan: Plan,
-        home: LedgerHome,
+        ledger_location: LedgerLocation,
         events: Path,
         kept: Path,
         control: Control,
@@ -169,7 +169,7 @@ class DeviceWorker:
         Args:
             fs: the dataset, joined (``joining.join_plan``).
             plan: of the run.
-            home: where its ledgers are kept.
+            ledger_location: where its ledgers are kept.
             events: folder of the event log.
             kept: folder of this host for what is in hand when a dataset's folder is lost.
             control: for Ctrl-C.
@@ -216,7 +216,7 @@ class DeviceWorker:
                 put_back = pairs.put_back(fs)  # before a ledger is rebuilt, which may adopt them
                 loop = _make_loop(
                     fs=fs,
-                    home=home,
+                    ledger_location=ledger_location,
                     plan=plan,
                     pipeline=self._pipeline,
                     holder=self._holder,
@@ -256,7 +256,7 @@ class DeviceWorker:
 def _make_loop(
     *,
     fs: Filesystem,
-    home: LedgerHome,
+    ledger_location: LedgerLocation,
     plan: Plan,
     pipeline: DevicePipeline,
     holder: Holder,
@@ -270,7 +270,7 @@ def _make_loop(
     who = process_name(holder)
     return CollectLoop(
         fs=fs,
-        attach=lambda: attach_ledger(fs, home, plan, who=who),
+        attach=lambda: attach_ledger(fs, ledger_location, plan, who=who),
         plan=plan,
         tasks=plan.tasks_of_class(device.device_class),
         executor=pipeline,

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from llmperf_common.ledger.attach import LedgerHome, attach
+from llmperf_common.ledger.attach import LedgerLocation, attach
 from llmperf_common.ledger.protocol import Ledger
 from llmperf_common.records import Device
 from llmperf_common.schemas import TABLES
@@ -136,7 +136,9 @@ def with_limits(device: Device) -> Device:
         return dataclasses.replace(device, power_limit_w=gpu.limits().power_limit_w)
 
 
-def attach_ledger(fs: Filesystem, home: LedgerHome, plan: Plan, *, who: str) -> Ledger:
+def attach_ledger(
+    fs: Filesystem, ledger_location: LedgerLocation, plan: Plan, *, who: str
+) -> Ledger:
     """Return the dataset's ledger, rebuilt from the shards where it must be."""
     index = TaskIndex(plan)  # a large plan's is large: it goes with this call
-    return attach(fs, home, plan_hash=plan.plan_hash, index_of=index.index_of, who=who)
+    return attach(fs, ledger_location, plan_hash=plan.plan_hash, index_of=index.index_of, who=who)

@@ -75,12 +75,12 @@ class _Pair:
 
 @dataclass(slots=True, kw_only=True)
 class _Choice:
-    """What is kept: ``rows`` of each pair's samples, and which pairs hold each task, its home first."""
+    """What is kept: ``rows`` of each pair's samples, and which pairs hold each task: its kernels row comes from the first."""
 
     rows: list[Bools] = field(default_factory=list)
     pairs_of_task: dict[str, list[int]] = field(default_factory=dict)
 
-    def homes(self) -> dict[int, list[str]]:
+    def tasks_by_first_pair(self) -> dict[int, list[str]]:
         """Return the tasks whose kernels row is taken from each pair."""
         found: dict[int, list[str]] = {}
         for task, pairs in self.pairs_of_task.items():
@@ -294,21 +294,21 @@ def _merged_shards(
 ) -> Iterator[ShardFile]:
     """Yield every shard of the merged dataset, one pair in memory at a time."""
     yield from _device_shards(devices, run)
-    for number, (home, tasks) in enumerate(sorted(choice.homes().items())):
-        yield from _merged_pair(f"merged-{number:06d}", home, tasks, pairs, choice, families, run)
+    for number, (first, tasks) in enumerate(sorted(choice.tasks_by_first_pair().items())):
+        yield from _merged_pair(f"merged-{number:06d}", first, tasks, pairs, choice, families, run)
 
 
 def _merged_pair(
     stem: str,
-    home: int,
+    first: int,
     tasks: Sequence[str],
     pairs: Sequence[_Pair],
     choice: _Choice,
     families: Mapping[str, str],
     run: RunRecord,
 ) -> tuple[ShardFile, ShardFile]:
-    """Return the shards of the tasks whose home is one pair, with what other pairs hold of them."""
-    pair = pairs[home]
+    """Return the shards of the tasks whose first pair is ``first``, with what other pairs hold of them."""
+    pair = pairs[first]
     wanted = pa.array(tasks, pa.string())
     kernels = _read(pair, pair.kernels, KERNELS.names)
     kernels = kernels.filter(pc.is_in(kernels.column("task_id"), wanted))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llmperf_common.ledger.attach import SqliteHome
+from llmperf_common.ledger.attach import SqliteLocation
 from llmperf_common.ledger.holder import boot_clock_s, this_process
 from llmperf_common.ledger.looking import look_at_sqlite
 from llmperf_common.ledger.protocol import LedgerAwayError, TaskCounts
@@ -92,7 +92,7 @@ def test_a_collector_that_fails_says_why_on_the_board(tmp_path: Path) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A ledger of six tasks at work: one committed nothing yet, two leased, one report."""
-    ledger = SqliteHome(tmp_path / "ledger").create(
+    ledger = SqliteLocation(tmp_path / "ledger").create(
         epoch=4, plan_hash="p", shards=[], done=[(5, "s")]
     )
     claim(ledger, this_process(), 2)
@@ -126,9 +126,9 @@ def test_looking_reads_beside_a_writer_in_its_transaction(folder: Path) -> None:
 
 
 def test_looking_at_a_ledger_that_nobody_has_open(tmp_path: Path) -> None:
-    home = SqliteHome(tmp_path)
+    ledger_location = SqliteLocation(tmp_path)
     assert look_at_sqlite(tmp_path, [], now_s=0) is None
-    ledger = home.create(epoch=4, plan_hash="p", shards=[], done=[(0, "s")])
+    ledger = ledger_location.create(epoch=4, plan_hash="p", shards=[], done=[(0, "s")])
     claim(ledger, this_process(), 1)
     ledger.close()
     before = contents(tmp_path)
