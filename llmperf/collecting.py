@@ -191,7 +191,7 @@ def collect_on_cluster(
                 ledger_location_of,
                 events=kept_beside(where, state_folder()) / "events",
             )
-        ) as board,
+        ) as heartbeat,
     ):
         return collect_(
             corpus=kernels,
@@ -203,7 +203,7 @@ def collect_on_cluster(
             ledger=ledger,
             state_folder=state_folder(),
             control=control or Control_(),
-            observer=SlotMetrics(board, RayMeter()),
+            observer=SlotMetrics(heartbeat, RayMeter()),
         )
 
 

@@ -38,7 +38,7 @@ from tests.support.factories.dataset_factory import (
     make_kernel,
     make_result,
 )
-from workers.collect.heartbeat import BoardWriter
+from workers.collect.heartbeat import HeartbeatWriter
 from workers.collect.loop import CollectLoop
 from workers.collect.loop_interfaces import StopReason
 from workers.collect.observers import SilentObserver
@@ -250,12 +250,12 @@ class _Counter(SilentObserver):
         del manifest
 
 
-def _board_of(number: int) -> BoardWriter:
+def _heartbeat_of(number: int) -> HeartbeatWriter:
     """Return what puts an actor's report on the ledger every two seconds, as each worker does; its counts stay at nought."""
     worker_id = f"simulated/{number}"
     ids = {"seat": f"node:{number:06}/gpu0", "actor_id": "0" * 32, "node_id": "0" * 56, "job_id": "0" * 8, "gpu_ids": "0"}  # fmt: skip
     report = SelfReport(worker_id=worker_id, device=make_device(), context=ids, read=lambda: None)
-    return BoardWriter(report, worker_id=worker_id, clock_s=time.monotonic)
+    return HeartbeatWriter(report, worker_id=worker_id, clock_s=time.monotonic)
 
 
 def run_actors(
@@ -301,7 +301,7 @@ def run_actors(
                 observer=_Counter(spent),
                 encode=recorded_bytes,
                 writer=writer,
-                board=_board_of(number),
+                heartbeat=_heartbeat_of(number),
             )
             return loop, executor
 

@@ -148,11 +148,11 @@ class RedisLedger:
         return TaskCounts(done=done, leased=leased, total=len(tasks))
 
     def report(self, worker: str, document: str) -> None:
-        """Put a worker's document on the board."""
+        """Put a worker's heartbeat in the place of its last one."""
         self._run("report", worker, document, _us(SILENT_LIMIT_S))
 
     def workers(self) -> list[WorkerReport]:
-        """Return the board."""
+        """Return the last heartbeats."""
         answer = self._run("workers", _us(SILENT_LIMIT_S))
         return sorted(
             (

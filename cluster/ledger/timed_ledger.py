@@ -112,11 +112,11 @@ class TimedLedger:
         return self._timed("counts", lambda: self._ledger.counts(tasks))
 
     def report(self, worker: str, document: str) -> None:
-        """Put a document on the board."""
+        """Put a worker's heartbeat in the place of its last one."""
         self._timed("report", lambda: self._ledger.report(worker, document))
 
     def workers(self) -> list[WorkerReport]:
-        """Return the board."""
+        """Return the last heartbeats."""
         return self._timed("workers", self._ledger.workers)
 
     def close(self) -> None:

@@ -86,7 +86,7 @@ class CollectActor:
         self._context = dict(context)
         self._meter = meter or SilentMeter()
         self._control = Control()
-        self._board = _Board()
+        self._counts = _Counts()
         self._run: tuple[Corpus, str] | None = None
         self._may_go_on = threading.Event()
         self._report = ActorReport(state=ActorState.STARTING)
@@ -117,9 +117,9 @@ class CollectActor:
             drain_cause=self._drain_cause,
             sentinel_baseline_ns=self._rule.baseline_ns if self._rule else None,
             is_steady=self._rule is not None and self._rule.is_steady,
-            statuses=dict(self._board.statuses),
-            num_tasks_done=self._board.num_tasks_done,
-            num_tasks_in_hand=0 if told.is_final else self._board.num_in_hand,
+            statuses=dict(self._counts.statuses),
+            num_tasks_done=self._counts.num_tasks_done,
+            num_tasks_in_hand=0 if told.is_final else self._counts.num_in_hand,
             collecting_s=now_s - self._began_s if self._began_s else 0.0,
             temperature_c=reading.temperature_c if reading else None,
             busy_share=reading.busy_share if reading else None,
@@ -217,7 +217,7 @@ class CollectActor:
             events=kept_beside(spec.location, spec.state_folder) / "events",
             kept=spec.state_folder / "kept",
             control=self._control,
-            observe=lambda _start: Fanout((self._board, rule, metrics)),
+            observe=lambda _start: Fanout((self._counts, rule, metrics)),
             context=self._context,
             heard=metrics.heard,
             counts_rows=False,
@@ -250,7 +250,7 @@ class CollectActor:
         )
 
 
-class _Board(SilentObserver):
+class _Counts(SilentObserver):
     """Counts what one actor does."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The driver's own report on the ledger's board: the slots, and why some of them do not collect.
+"""The driver's own heartbeat in the ledger: the slots, and why some of them do not collect.
 
 Owns an observer around the one that shows the run, and the thread that reports: a ledger that does not answer must not hold the pool
 up. A slot whose device cannot be opened never reaches the ledger itself; it is seen here.
@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 
 
 class SlotHeartbeat:
-    """Passes everything on to an observer, and keeps a report of the slots on the ledger's board.
+    """Passes everything on to an observer, and keeps a heartbeat with the slots in the ledger.
 
     Args:
         observer: is told everything.
@@ -117,7 +117,7 @@ class SlotHeartbeat:
                 if ledger is not None and self._document:
                     ledger.report(self._worker_id, json.dumps(self._document, ensure_ascii=False))
             except Exception as error:  # noqa: BLE001  (as in workers/collect/heartbeat.py: nothing depends on it)
-                _logger.info("no report on the ledger's board: %s", error)
+                _logger.info("no heartbeat in the ledger: %s", error)
                 ledger = None
         if ledger is not None:
             ledger.close()

@@ -1,4 +1,4 @@
-"""Looking at a SQLite ledger from outside: counts and the board, without a trace.
+"""Looking at a SQLite ledger from outside: counts and heartbeats, without a trace.
 
 Owns how the file is opened so that nothing is created, written or kept from its writers. Whoever works with a ledger
 opens it through ``attach.py``.
@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from llmperf_common.files.plain_files import is_own_file
-from llmperf_common.ledger.board_sql import read_reports
+from llmperf_common.ledger.heartbeat_sql import read_reports
 from llmperf_common.ledger.protocol import TaskCounts, WorkerReport
 
 _TIMEOUT_S = 1.0
@@ -27,7 +27,7 @@ _MAX_VALUE_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerView:
-    """A ledger at one moment: the tasks of each range that was asked about, and the board."""
+    """A ledger at one moment: the tasks of each range that was asked about, and the heartbeats."""
 
     epoch: int
     counts: tuple[TaskCounts, ...]

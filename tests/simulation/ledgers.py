@@ -178,11 +178,11 @@ class WatchedLedger:
         return self._asked("count", lambda: self._ledger.counts(tasks))
 
     def report(self, worker: str, document: str) -> None:
-        """Put a document on the board: no point of the schedule, nothing depends on it."""
+        """Put a worker's heartbeat in the place of its last one: no point of the schedule, nothing depends on it."""
         self._ledger.report(worker, document)
 
     def workers(self) -> list[WorkerReport]:
-        """Return the board."""
+        """Return the last heartbeats."""
         return self._ledger.workers()
 
     def close(self) -> None:

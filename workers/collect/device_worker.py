@@ -30,7 +30,7 @@ from llmperf_common.store.upkeep.sweep import sweep
 from workers.collect.built_before import a_built_task
 from workers.collect.event_logging import EventLogHandler, logging_taken
 from workers.collect.events import open_event_log
-from workers.collect.heartbeat import BoardWriter
+from workers.collect.heartbeat import HeartbeatWriter
 from workers.collect.joining import attach_ledger, device_of_run, pin_run
 from workers.collect.kept import KeptPairs, keeping
 from workers.collect.loop import CollectLoop
@@ -175,8 +175,8 @@ class DeviceWorker:
             control: for Ctrl-C.
             observe: makes the observer of progress.
             skipped: files of the corpus without any kernel, and why.
-            context: what every line of the event log, and of the ledger's board, tells besides.
-            heard: is given each report that goes to the board.
+            context: what every line of the event log and every heartbeat tells besides.
+            heard: is given the report of each heartbeat.
             counts_rows: read how many rows there are: for ``RunStart.statuses`` and ``limits.max_failures``.
 
         Returns:
@@ -224,7 +224,7 @@ class DeviceWorker:
                     device_entry=device_entry,
                     config=self._config,
                     observer=Fanout((log, tally, told, observe(start))),
-                    board=BoardWriter(
+                    heartbeat=HeartbeatWriter(
                         told, worker_id=self.worker_id, clock_s=time.monotonic, heard=heard
                     ),
                     writer=stack.enter_context(ThreadPoolExecutor(1, "shard-writer")),
@@ -265,7 +265,7 @@ def _make_loop(
     config: CollectConfig,
     observer: LoopObserver,
     writer: Executor,
-    board: BoardWriter,
+    heartbeat: HeartbeatWriter,
 ) -> CollectLoop:
     who = process_name(holder)
     return CollectLoop(
@@ -282,7 +282,7 @@ def _make_loop(
         ledger_config=config.ledger,
         observer=observer,
         writer=writer,
-        board=board,
+        heartbeat=heartbeat,
         builds_again=lambda: _builds_again(fs, plan, pipeline, device.device_class),
     )
 

@@ -27,7 +27,7 @@ from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifests.manifest import ShardEntry
 from llmperf_common.store.tables.shard import Encoder, encode_results
 from workers.collect.backoff import Backoff
-from workers.collect.loop_interfaces import Board, LoopObserver, StopReason, TaskSource
+from workers.collect.loop_interfaces import Heartbeat, LoopObserver, StopReason, TaskSource
 from workers.collect.outbox import Outbox
 from workers.collect.publishing import Publisher
 from workers.config import LedgerConfig, StoreConfig
@@ -61,7 +61,7 @@ class CollectLoop:
         writer: encodes and writes shards beside the loop: the device must not wait for a disk.
         encode: ``encode_results``, or one that remembers.
         sleep: seconds, while a ledger is away and nothing runs.
-        board: tells the ledger how this worker stands.
+        heartbeat: sends heartbeats to the ledger.
         builds_again: for ``DoubtfulBuilds``.
     """
 
@@ -83,7 +83,7 @@ class CollectLoop:
         writer: Executor,
         encode: Encoder = encode_results,
         sleep: Callable[[float], None] = time.sleep,
-        board: Board | None = None,
+        heartbeat: Heartbeat | None = None,
         builds_again: Callable[[], bool] = lambda: False,
     ) -> None:
         self._fs = fs
@@ -97,7 +97,7 @@ class CollectLoop:
         self._lease = ledger_config
         self._observer = observer
         self._sleep = sleep
-        self._board = board
+        self._heartbeat = heartbeat
         self._doubtful = DoubtfulBuilds(builds_again)
         self._ledger = attach()
         self._is_attached = True
@@ -155,8 +155,8 @@ class CollectLoop:
             self._sleep(min(timeout_s, _AWAY_POLL_S))
             return
         is_there = self._guarded(lambda: self._step(timeout_s)) and not was_away
-        if is_there and self._board is not None:
-            self._board.tell(self._ledger)
+        if is_there and self._heartbeat is not None:
+            self._heartbeat.tell(self._ledger)
 
     def finish(self) -> bool:
         """Commit and publish everything this worker and its dead colleagues have left; say whether that was done.
@@ -213,8 +213,8 @@ class CollectLoop:
             return  # what was leased from it went with it, and it is closed
         with contextlib.suppress(LedgerLostError, LedgerAwayError, StoreError):
             self._ledger.release(self._held())
-            if self._board is not None:
-                self._board.tell(self._ledger, is_last=True)
+            if self._heartbeat is not None:
+                self._heartbeat.tell(self._ledger, is_last=True)
         self._ledger.close()
 
     def _guarded(self, action: Callable[[], None]) -> bool:

@@ -49,7 +49,7 @@ class LoopObserver(Protocol):
         ...
 
 
-class Board(Protocol):
+class Heartbeat(Protocol):
     """Tells a ledger now and then how this worker stands; never raises."""
 
     def tell(self, ledger: Ledger, *, is_last: bool = False) -> None:
