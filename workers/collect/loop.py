@@ -36,7 +36,7 @@ from workers.execution.executor import FinishedTask, TaskExecutor
 
 _logger = logging.getLogger(__name__)
 
-_AWAY_POLL_S = 0.1
+_BACKOFF_POLL_S = 0.1
 _CLAIM_SHARE = 8
 """New tasks are asked for when an eighth of what an executor can hold has finished: one call for each task was most of
 what the ledger cost an actor, and the others wait in its queue."""
@@ -60,7 +60,7 @@ class CollectLoop:
         observer: told what happens.
         writer: encodes and writes shards beside the loop: the device must not wait for a disk.
         encode: ``encode_results``, or one that remembers.
-        sleep: seconds, while a ledger is away and nothing runs.
+        sleep: seconds, while a ledger cannot be reached and nothing runs.
         heartbeat: sends heartbeats to the ledger.
         builds_again: for ``DoubtfulBuilds``.
     """
@@ -150,11 +150,11 @@ class CollectLoop:
 
     def step(self, timeout_s: float) -> None:
         """Do what is due: renew, claim, run for about ``timeout_s``, commit, publish."""
-        was_away = self._backoff.is_waiting(now_s=self._clock_s())
-        if was_away and not self._is_attached:  # what was in hand went with the lost ledger
-            self._sleep(min(timeout_s, _AWAY_POLL_S))
+        was_waiting = self._backoff.is_waiting(now_s=self._clock_s())
+        if was_waiting and not self._is_attached:  # what was in hand went with the lost ledger
+            self._sleep(min(timeout_s, _BACKOFF_POLL_S))
             return
-        is_there = self._guarded(lambda: self._step(timeout_s)) and not was_away
+        is_there = self._guarded(lambda: self._step(timeout_s)) and not was_waiting
         if is_there and self._heartbeat is not None:
             self._heartbeat.tell(self._ledger)
 
@@ -220,7 +220,7 @@ class CollectLoop:
     def _guarded(self, action: Callable[[], None]) -> bool:
         """Run ``action`` and say whether all of it was done.
 
-        When the ledger is lost, what was leased from it is dropped, and it is attached again. When it is away everything is kept:
+        When the ledger is lost, what was leased from it is dropped, and it is attached again. When it cannot be reached everything is kept:
         nobody else can have been given what we hold without its server telling so later.
         """
         try:
@@ -228,11 +228,11 @@ class CollectLoop:
                 self._attach_again()
             was_left_alone = self._backoff.is_waiting(now_s=self._clock_s())
             action()
-            if not was_left_alone:  # else it was not asked, and may still be away
+            if not was_left_alone:  # else it was not asked, and may still be out of reach
                 self._backoff.succeeded()
             return True
         except LedgerAwayError as error:
-            self._note_away(error)
+            self._note_outage(error)
             return False
         except LedgerLostError as error:
             self._fs.check_place()  # with its folder a ledger is gone, too: nothing is dropped, nothing begun anew
@@ -245,8 +245,8 @@ class CollectLoop:
             self._is_attached = False
             try:
                 self._attach_again()
-            except LedgerAwayError as away:
-                self._note_away(away)
+            except LedgerAwayError as outage:
+                self._note_outage(outage)
             return False
 
     def _attach_again(self) -> None:
@@ -256,17 +256,17 @@ class CollectLoop:
         self._claim_after_s = 0.0
         self._all_done = False
 
-    def _note_away(self, error: LedgerAwayError) -> None:
+    def _note_outage(self, error: LedgerAwayError) -> None:
         now_s = self._clock_s()
-        away_s = self._backoff.away_s(now_s=now_s)
-        if away_s > self._lease.away_limit_s:
+        outage_s = self._backoff.outage_s(now_s=now_s)
+        if outage_s > self._lease.away_limit_s:
             raise error
         wait_s = self._backoff.failed(now_s=now_s)
         _logger.warning("%s; asking again in %g s", error, wait_s)
 
     def _await_ledger(self) -> None:
         while self._backoff.is_waiting(now_s=self._clock_s()):
-            self._sleep(_AWAY_POLL_S)
+            self._sleep(_BACKOFF_POLL_S)
 
     def _step(self, timeout_s: float) -> None:
         if self._backoff.is_waiting(now_s=self._clock_s()):

@@ -294,21 +294,23 @@ def _merged_shards(
 ) -> Iterator[ShardFile]:
     """Yield every shard of the merged dataset, one pair in memory at a time."""
     yield from _device_shards(devices, run)
-    for number, (first, tasks) in enumerate(sorted(choice.tasks_by_first_pair().items())):
-        yield from _merged_pair(f"merged-{number:06d}", first, tasks, pairs, choice, families, run)
+    for number, (first_pair, tasks) in enumerate(sorted(choice.tasks_by_first_pair().items())):
+        yield from _merged_pair(
+            f"merged-{number:06d}", first_pair, tasks, pairs, choice, families, run
+        )
 
 
 def _merged_pair(
     stem: str,
-    first: int,
+    first_pair: int,
     tasks: Sequence[str],
     pairs: Sequence[_Pair],
     choice: _Choice,
     families: Mapping[str, str],
     run: RunRecord,
 ) -> tuple[ShardFile, ShardFile]:
-    """Return the shards of the tasks whose first pair is ``first``, with what other pairs hold of them."""
-    pair = pairs[first]
+    """Return the shards of the tasks whose first pair is ``first_pair``, with what other pairs hold of them."""
+    pair = pairs[first_pair]
     wanted = pa.array(tasks, pa.string())
     kernels = _read(pair, pair.kernels, KERNELS.names)
     kernels = kernels.filter(pc.is_in(kernels.column("task_id"), wanted))
