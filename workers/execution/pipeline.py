@@ -1,7 +1,7 @@
 """One device's assembly line: tasks are analysed and compiled in some children and timed in another.
 
 Owns the order of work. Two modes: on a GPU compiling, and counting what launches execute, run beside the timing and several
-run children load kernels and take turns; on a CPU device (``quiet``) nothing else runs while a task is timed, and each task gets a child of
+run children load kernels and hold the device's lock one after another; on a CPU device (``quiet``) nothing else runs while a task is timed, and each task gets a child of
 its own, because a kernel there can damage its process unseen.
 """
 
@@ -126,7 +126,7 @@ class DevicePipeline:
             limits=self._limits,
             timing=config.timing,
             child_per_task=quiet,
-            turn_path=scratch / "turn",
+            lock_path=scratch / "device.lock",
             launches=launches,
         )
 
@@ -350,7 +350,7 @@ class DevicePipeline:
             check_space(self._scratch)
         finished, self._finished = self._finished, []
         for state in finished:
-            if state.trace.turns:
+            if state.trace.holds:
                 self._note("timed", task_id=state.task.task_id, **state.trace.as_event())
         return [
             FinishedTask(lease=state.lease, result=state.result(self._monitor))

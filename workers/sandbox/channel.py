@@ -153,7 +153,7 @@ class RunJob:
 
     ``configs`` are all of the task, ``open_indices`` those to time; ``launch_ns`` says of the others how long they
     took, where that is known (``run_order.HUNG_NS``: they hung). ``check_indices`` get payload checks; ``device`` carries the measured peaks.
-    ``turn_path`` is the lock file of the device, None where nobody else waits for it. No config begins once the
+    ``lock_path`` is the lock file of the device, None where nobody else waits for it. No config begins once the
     others have been charged ``budget_s`` (``task_trace.share_charged_s``; None: no limit). ``has_room``: buffers may be touched behind their ends (``LoadedKernel.reserve``).
     ``processor``: the host's, from which launches are issued; None: any.
     """
@@ -168,7 +168,7 @@ class RunJob:
     check_indices: tuple[int, ...]
     timing: TimingConfig
     sentinel: bool
-    turn_path: str | None
+    lock_path: str | None
     budget_s: float | None
     has_room: bool
     processor: int | None = None
@@ -183,21 +183,21 @@ class ChildReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLoaded:
-    """From a run child: the kernel is loaded; from here to ``TurnTaken`` it waits for the device."""
+    """From a run child: the kernel is loaded; from here to ``LockTaken`` it waits for the device."""
 
     loaded_s: float = 0.0
     """Monotonic, as all times of messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnTaken:
+class LockTaken:
     """From a run child: it has the device to itself, and makes sure that it is sound and awake."""
 
-    turn_taken: bool = True
+    lock_taken: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnBegan:
+class HoldBegan:
     """From a run child: from here on, the device's time is the task's.
 
     ``sentinel_ns``: the sentinel kernel's time, taken where the process that had the device before has died.
@@ -245,9 +245,9 @@ class RunDone:
     sentinel_ns: float | None
     ended_s: float = 0.0
     buffers_s: float = 0.0
-    """Of the turn, spent on having buffers before the first config and giving them back after the last."""
+    """Seconds of holding the device lock, spent on having buffers before the first config and giving them back after the last."""
     kept_waiting_s: float = 0.0
-    """Of the turn, ready to run without a processor."""
+    """Seconds of holding the device lock, ready to run without a processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,8 +269,8 @@ FromChild = (
     | CompileFailed
     | ChildReady
     | RunLoaded
-    | TurnTaken
-    | TurnBegan
+    | LockTaken
+    | HoldBegan
     | ConfigStarted
     | ConfigFinished
     | LoadFailed
@@ -295,8 +295,8 @@ _MESSAGES: dict[str, type] = {
         CompileFailed,
         ChildReady,
         RunLoaded,
-        TurnTaken,
-        TurnBegan,
+        LockTaken,
+        HoldBegan,
         ConfigStarted,
         ConfigFinished,
         LoadFailed,

@@ -102,7 +102,7 @@ def channel() -> Iterator[tuple[Channel, Channel]]:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor is all")
 @pytest.mark.parametrize("is_bound", [True, False])
-def test_every_launch_of_a_turn_and_nothing_else_is_bound(
+def test_every_launch_under_the_lock_and_nothing_else_is_bound(
     tmp_path: Path,
     channel: tuple[Channel, Channel],
     monkeypatch: pytest.MonkeyPatch,
@@ -125,7 +125,7 @@ def test_every_launch_of_a_turn_and_nothing_else_is_bound(
         check_indices=(),
         timing=TimingConfig(),
         sentinel=True,
-        turn_path=str(tmp_path / "turn"),
+        lock_path=str(tmp_path / "device.lock"),
         budget_s=None,
         has_room=False,
         processor=number if is_bound else None,
@@ -134,15 +134,15 @@ def test_every_launch_of_a_turn_and_nothing_else_is_bound(
     monkeypatch.setattr(run_child, "kept_waiting_s", lambda: next(told))
     watch = Watch()
     run_child._run(channel[0], watch, job)  # type: ignore[arg-type]
-    turn = {number} if is_bound else everywhere
+    held = {number} if is_bound else everywhere
     assert watch.seen == [
         ("load", everywhere),
         ("reserve ahead", everywhere),
-        ("spin up", turn),
-        ("reserve", turn),
-        *[("config", turn)] * len(configs),
-        ("release", turn),
-        ("sentinel", turn),
+        ("spin up", held),
+        ("reserve", held),
+        *[("config", held)] * len(configs),
+        ("release", held),
+        ("sentinel", held),
     ]
     assert os.sched_getaffinity(0) == everywhere
     while not isinstance(message := channel[1].receive(), RunDone):
