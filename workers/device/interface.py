@@ -119,7 +119,7 @@ class LoadedKernel(Protocol):
 
         Args:
             configs: those to come.
-            with_room: how far the kernel reaches is not known. A GPU, on which reaching too far costs the context, then
+            with_room: the access ranges of the kernel are not known. A GPU, on which reaching too far costs the context, then
                 puts zeroed room around each global buffer.
             ahead: another process has the device: what needs much of its memory is left for a second call.
 
@@ -208,8 +208,8 @@ class ProbeLaunch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
-    """How far one launch reached into one buffer, in bytes from its start; 0 and 0 if it was not touched.
+class AccessRange:
+    """Which bytes of one buffer one launch accessed, counted from its start; 0 and 0 if it was not touched.
 
     ``start_bytes`` is negative for an index below 0. ``site`` is the access (``Instrumented.sites``) that
     reached furthest.
@@ -230,7 +230,7 @@ class ProbeRecord:
     size was indexed beyond its end.
     """
 
-    reaches: tuple[Reach, ...]
+    access_ranges: tuple[AccessRange, ...]
     turns: int
     trace: int
     exceeded: bool

@@ -58,8 +58,8 @@ class TaskState:
     build: Build | None = None
     num_deaths: int = 0
     num_analysis_attempts: int = 0
-    num_reach_attempts: int = 0
-    reaches: tuple[ProbeRecord | None, ...] = ()
+    num_access_attempts: int = 0
+    access_records: tuple[ProbeRecord | None, ...] = ()
     """What the first of the configs that are tried ahead touched, as far as it is known by now."""
     num_compile_attempts: int = 0
     works: tuple[Work | Failure, ...] = ()

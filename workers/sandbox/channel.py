@@ -60,8 +60,8 @@ class Analysed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReachJob:
-    """To an analysis child: see how far ``configs`` of ``kernel`` reach, the small ones first.
+class AccessCheckJob:
+    """To an analysis child: find the access ranges of ``configs`` of ``kernel``, the small ones first.
 
     ``without_barriers``: by a copy that has none.
     """
@@ -72,7 +72,7 @@ class ReachJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
+class AccessRanges:
     """From an analysis child: what the first of the job's configs touched, None where that could not be told.
 
     One after each config, since the next may never end; the one that ``is_last`` says no more will come.
@@ -259,11 +259,11 @@ class ChildCrashed:
     """The exception in one line."""
 
 
-ToChild = CompileJob | AnalyseJob | ReachJob | CountJob | PeaksJob | RunJob
+ToChild = CompileJob | AnalyseJob | AccessCheckJob | CountJob | PeaksJob | RunJob
 FromChild = (
     CompilerReady
     | Analysed
-    | Reached
+    | AccessRanges
     | Counted
     | Compiled
     | CompileFailed
@@ -284,8 +284,8 @@ _MESSAGES: dict[str, type] = {
         CompileJob,
         AnalyseJob,
         Analysed,
-        ReachJob,
-        Reached,
+        AccessCheckJob,
+        AccessRanges,
         CountJob,
         Counted,
         PeaksJob,

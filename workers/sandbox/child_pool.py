@@ -1,7 +1,7 @@
 """A few killable children that work through a queue, whatever the work does to them.
 
 Owns the children, the queue and the deadlines. What a job is, what an answer means and what a death costs is its
-``PoolWork``'s: ``compiling.py``, ``analysing.py``, ``reaching.py``.
+``PoolWork``'s: ``compiling.py``, ``analysing.py``, ``access_check.py``.
 """
 
 from __future__ import annotations
