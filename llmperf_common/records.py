@@ -1,4 +1,4 @@
-"""The values that travel between the rooms: kernels, launch configs, timings, results.
+"""The values that travel between the packages: kernels, launch configs, timings, results.
 
 Owns their types and nothing else: no parsing, no device, no storage. Sizes are in elements or
 work-items, times in nanoseconds; the unit is in the name.

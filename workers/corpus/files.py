@@ -71,7 +71,7 @@ class MemoryBudget:
         self._left = num_bytes
 
     def take(self, num_bytes: int) -> bool:
-        """Count some more; False where there is no room left."""
+        """Count some more bytes; False where the budget is spent."""
         self._left -= num_bytes
         return self._left >= 0
 

@@ -27,11 +27,11 @@ class DeviceFailure(Exception):  # noqa: N818  (it carries a Failure, it is not 
         self.sticky = sticky
 
 
-ROOM_BYTES = 2**28
+PADDING_BYTES = 2**28
 """Zeros behind a buffer of a kernel whose reach is not known (``LoadedKernel.reserve``): a GPU's context does not survive a
 touch of what is not mapped."""
 
-FRONT_ROOM_BYTES = 2**21
+FRONT_PADDING_BYTES = 2**21
 """Zeros before it: a stencil's first row reads the one above. A page of the driver's."""
 
 
@@ -112,15 +112,15 @@ class LoadedKernel(Protocol):
         self,
         configs: Sequence[LaunchConfig],
         *,
-        with_room: bool,
+        with_padding: bool,
         ahead: bool = False,
     ) -> None:
         """Allocate each buffer as large as the largest of these configs needs it, where that fits all together; launch nothing.
 
         Args:
             configs: those to come.
-            with_room: the access ranges of the kernel are not known. A GPU, on which reaching too far costs the context, then
-                puts zeroed room around each global buffer.
+            with_padding: the access ranges of the kernel are not known. A GPU, on which reaching too far costs the context, then
+                puts zeroed padding around each global buffer.
             ahead: another process has the device: what needs much of its memory is left for a second call.
 
         Raises:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from llmperf_common.analysis import ContentsRule
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Argument, ArgumentKind, LaunchConfig, Signature
-from workers.device.interface import FRONT_ROOM_BYTES, ROOM_BYTES, AccessRange, ProbeRecord
+from workers.device.interface import FRONT_PADDING_BYTES, PADDING_BYTES, AccessRange, ProbeRecord
 from workers.execution.analysing import MAX_ATTEMPTS, max_attempts
 from workers.execution.task_state import TaskState
 from workers.sandbox.channel import AccessCheckJob, AccessRanges, FromChild
@@ -136,7 +136,7 @@ def unbearable(
 ) -> Iterator[tuple[int, str]]:
     """Yield the configs that a GPU would not bear, and why.
 
-    A config that was tried and leaves its buffers and their room takes with it all that have as many work-items. Beyond
+    A config that was tried and leaves its buffers and their padding takes with it all that have as many work-items. Beyond
     the largest that was tried an access range is extrapolated by the power of the work-items with which it grew last.
 
     Args:
@@ -171,9 +171,9 @@ def _why(
         ends = [(size, _end_bytes(record.access_ranges, position)) for size, record in smaller]
         starts = [(size, _below_bytes(record.access_ranges, position)) for size, record in smaller]
         largest = max(_elements(one, position) for one in kept.values())
-        if _expected(ends, items) > largest * argument.element_bytes + ROOM_BYTES:
+        if _expected(ends, items) > largest * argument.element_bytes + PADDING_BYTES:
             return f"it reaches beyond the end of argument {argument.name!r}, as on a CPU device"
-        if _expected(starts, items) > FRONT_ROOM_BYTES:
+        if _expected(starts, items) > FRONT_PADDING_BYTES:
             return f"it reaches before the start of argument {argument.name!r}, as on a CPU device"
     return ""
 

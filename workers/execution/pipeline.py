@@ -308,7 +308,7 @@ class DevicePipeline:
             for pool in (self._access_checkers, self._compilers):
                 pool.start_waiting()
         is_calm = self._counting.is_idle and all(pool.is_idle for pool in self._pools)
-        while self._slot.has_room and self._compiled and (is_calm or not self._quiet):
+        while self._slot.has_capacity and self._compiled and (is_calm or not self._quiet):
             state = self._compiled.popleft()
             self._slot.run(state, self._compile_work.binary_path(state))
 

@@ -409,7 +409,7 @@ class RunLane:
             sentinel=self._sentinel,
             lock_path=str(self._lock_path) if self._lock_path else None,
             budget_s=self._budget_left_s(state),
-            has_room=not state.extents_are_proven,
+            has_padding=not state.extents_are_proven,
             processor=self._launches.number,
         )
         self._phase, self._report, self._index = Phase.LOADING, "", None

@@ -67,7 +67,7 @@ class RunSlot:
         return [lane.state for lane in self._lanes if lane.state is not None]
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether a lane is free for a task."""
         return any(lane.state is None for lane in self._lanes)
 
@@ -91,7 +91,7 @@ class RunSlot:
             lane.warm_up()
 
     def run(self, state: TaskState, binary_path: Path) -> None:
-        """Begin with a compiled task; there must be room."""
+        """Begin with a compiled task; there must be capacity."""
         free = [lane for lane in self._lanes if lane.state is None]
         # The longest idle of the ready ones would do as well; an unready one would make the task wait.
         lane = next((lane for lane in free if lane.child.is_ready), free[0])

@@ -69,7 +69,7 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
     open_configs = [job.configs[index] for index in job.open_indices]
     if job.lock_path:
         with contextlib.suppress(DeviceFailure):  # what fails now fails under the lock, too
-            loaded.reserve(open_configs, with_room=job.has_room, ahead=True)
+            loaded.reserve(open_configs, with_padding=job.has_padding, ahead=True)
     channel.send(RunLoaded(loaded_s=time.monotonic()))
     lock_path = Path(job.lock_path) if job.lock_path else None
     with device_lock(lock_path) as handover, launching_from(job.processor):
@@ -112,7 +112,7 @@ def _time_configs(
     """Time the job's configs and free its buffers; return the message that ends the job."""
     began_s = time.monotonic()
     try:
-        loaded.reserve(open_configs, with_room=job.has_room)
+        loaded.reserve(open_configs, with_padding=job.has_padding)
     except DeviceFailure as error:
         return ConfigFinished(
             finished_index=job.open_indices[0], outcome=error.failure, sticky=True

@@ -154,7 +154,7 @@ class RunJob:
     ``configs`` are all of the task, ``open_indices`` those to time; ``launch_ns`` says of the others how long they
     took, where that is known (``run_order.HUNG_NS``: they hung). ``check_indices`` get payload checks; ``device`` carries the measured peaks.
     ``lock_path`` is the lock file of the device, None where nobody else waits for it. No config begins once the
-    others have been charged ``budget_s`` (``task_trace.share_charged_s``; None: no limit). ``has_room``: buffers may be touched behind their ends (``LoadedKernel.reserve``).
+    others have been charged ``budget_s`` (``task_trace.share_charged_s``; None: no limit). ``has_padding``: buffers may be touched behind their ends (``LoadedKernel.reserve``).
     ``processor``: the host's, from which launches are issued; None: any.
     """
 
@@ -170,7 +170,7 @@ class RunJob:
     sentinel: bool
     lock_path: str | None
     budget_s: float | None
-    has_room: bool
+    has_padding: bool
     processor: int | None = None
 
 

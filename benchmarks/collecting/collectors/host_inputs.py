@@ -27,7 +27,7 @@ _MIX = (np.uint32(0x85EB_CA6B), np.uint32(0xC2B2_AE35))
 
 
 def host_bytes(argument: Argument, given: LaunchArgument, *, seed: int) -> npt.NDArray[np.uint8]:
-    """Return a buffer's bytes, with the zeroed room behind it that ours leaves.
+    """Return a buffer's bytes, with the zeroed padding behind it that ours leaves.
 
     Args:
         argument: a global or constant buffer.

@@ -74,7 +74,9 @@ class Watch:
         self._note("load")
         return self
 
-    def reserve(self, _: Sequence[LaunchConfig], *, with_room: bool, ahead: bool = False) -> None:
+    def reserve(
+        self, _: Sequence[LaunchConfig], *, with_padding: bool, ahead: bool = False
+    ) -> None:
         self._note("reserve ahead" if ahead else "reserve")
 
     def spin_up(self, _: float) -> None:
@@ -127,7 +129,7 @@ def test_every_launch_under_the_lock_and_nothing_else_is_bound(
         sentinel=True,
         lock_path=str(tmp_path / "device.lock"),
         budget_s=None,
-        has_room=False,
+        has_padding=False,
         processor=number if is_bound else None,
     )
     told = iter([1.0, 3.5])

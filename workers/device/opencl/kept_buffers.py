@@ -52,7 +52,7 @@ class KeptBuffers:
         """Return a buffer of at least ``num_bytes``: the smallest kept one that is not twice as large, else a new one.
 
         Raises:
-            DeviceFailure: Even without the kept ones there is no room for it.
+            DeviceFailure: Even without the kept ones there is too little free memory for it.
         """
         if not self._max_bytes:
             return self._allocate(num_bytes)

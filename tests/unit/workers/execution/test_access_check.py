@@ -18,7 +18,7 @@ from llmperf_common.records import (
 from tests.unit.workers.plan.test_launch_plan import H200, kernel
 from workers.analysis.planned_access import planned_access_ranges
 from workers.config import CollectConfig, PlanConfig
-from workers.device.interface import FRONT_ROOM_BYTES, ROOM_BYTES, AccessRange, ProbeRecord
+from workers.device.interface import FRONT_PADDING_BYTES, PADDING_BYTES, AccessRange, ProbeRecord
 from workers.execution.access_check import AccessCheck, tried_indices, unbearable
 from workers.execution.task_state import TaskState
 from workers.plan.plan import Plan
@@ -94,16 +94,16 @@ def test_what_stays_within_is_launched() -> None:
     assert spared() == set()
 
 
-def test_what_is_beyond_the_room_spares_it_and_all_larger_ones() -> None:
-    beyond = ROOM_BYTES + 4 * max(SIZES) + 1
+def test_what_is_beyond_the_padding_spares_it_and_all_larger_ones() -> None:
+    beyond = PADDING_BYTES + 4 * max(SIZES) + 1
     assert spared((1, record(beyond))) == set(SIZES)
     assert spared((1, record(4)), (3, None), (2, record(beyond))) == {2**14, 2**20, 2**24}
 
 
 def test_a_range_below_the_start_counts_from_the_end_of_its_padding_on() -> None:
     assert spared((1, record(4, start_bytes=-4)), (3, record(4, start_bytes=-1024))) == {2**24}
-    assert spared((1, record(4, start_bytes=-FRONT_ROOM_BYTES))) == set()
-    assert spared((1, record(4, start_bytes=-FRONT_ROOM_BYTES - 1))) == set(SIZES)
+    assert spared((1, record(4, start_bytes=-FRONT_PADDING_BYTES))) == set()
+    assert spared((1, record(4, start_bytes=-FRONT_PADDING_BYTES - 1))) == set(SIZES)
 
 
 def test_a_range_that_grows_is_extrapolated() -> None:
@@ -118,7 +118,7 @@ def test_what_is_spared_makes_the_buffers_of_the_others_smaller() -> None:
     configs = [config(items) for items in sizes]
     seen = [(index, record(320 * sizes[index])) for index in range(3)]
     gone = {sizes[index] for index, _ in unbearable(SIGNATURE, configs, seen)}
-    assert gone == {2**20, 2**28}, "2^20 had room behind the buffer of 2^28 only"
+    assert gone == {2**20, 2**28}, "2^20 had padding behind the buffer of 2^28 only"
 
 
 def test_row_offsets_are_not_tried() -> None:
@@ -131,7 +131,7 @@ def test_nothing_is_judged_before_the_last_answer() -> None:
     state = planned_state()
     work = AccessCheck()
     work.job(state)
-    beyond = record(ROOM_BYTES + 4 * max(SIZES) + 1)
+    beyond = record(PADDING_BYTES + 4 * max(SIZES) + 1)
     assert not work.take(state, AccessRanges(records=(record(4),), is_last=False))
     assert not work.take(state, AccessRanges(records=(record(4), beyond), is_last=False))
     assert not any(state.outcomes)
