@@ -26,7 +26,7 @@ from trainer.errors import Interrupted
 from trainer.fit.interruption import interruption
 from trainer.interface import Progress
 from trainer.launch.job import TrainJob
-from trainer.launch.places import Node, check_sight, places_of, threads_of
+from trainer.launch.rank_assignment import Node, assign_ranks, check_sight, threads_of
 from trainer.launch.supervision import Gone, GroupLost, supervised
 from trainer.launch.worker import Report, Worker
 from trainer.life.identity import LANGUAGE_MODEL
@@ -109,7 +109,7 @@ class _Reservation:
 
 
 class _Process(Worker):
-    """A worker with what Ray knows of its place."""
+    """A worker with what Ray knows of its node."""
 
     def node(self) -> Node:
         """Return the node of this process."""
@@ -160,10 +160,10 @@ class _RayGroup:
             self._nodes, self._answers([actor.unseen.remote(paths) for actor in self._actors])
         )
         (port,) = self._answers([self._actors[0].free_port.remote()])
-        places = places_of(self._nodes, port=port, sees_one_gpu=self._reservation.on_gpu)
+        assignments = assign_ranks(self._nodes, port=port, sees_one_gpu=self._reservation.on_gpu)
         begun = [
-            actor.begin.remote(self._job, place)
-            for actor, place in zip(self._actors, places, strict=True)
+            actor.begin.remote(self._job, assignment)
+            for actor, assignment in zip(self._actors, assignments, strict=True)
         ]
         return int(self._answers(begun)[0])
 

@@ -23,8 +23,8 @@ from workers.execution.access_check import AccessCheck, tried_indices
 from workers.execution.analysing import AnalysisWork
 from workers.execution.compiling import CompileWork
 from workers.execution.executor import FinishedTask
+from workers.execution.helper_devices import HelperDevices
 from workers.execution.limits import limits_on
-from workers.execution.places_ahead import PlacesAhead
 from workers.execution.running import RunSlot
 from workers.execution.task_counting import TaskCounting
 from workers.execution.task_state import TaskState
@@ -84,7 +84,7 @@ class DevicePipeline:
         self._device_id = ""
         self._monitor: Monitor | None = None
         self._note: Callable[..., None] = lambda *_, **__: None
-        self._places = PlacesAhead(ref, config.limits)
+        self._helper_devices = HelperDevices(ref, config.limits)
         self._analysers: ChildPool[TaskState] = ChildPool(
             start_child=self._analysis_child,
             name="analyse",
@@ -119,7 +119,7 @@ class DevicePipeline:
             start_child=lambda name, where: self._starter.start(
                 "workers.work.child", name, where, beside_timing=not quiet
             ),
-            places=self._places,
+            helper_devices=self._helper_devices,
             timeout_s=self._limits.work_timeout_s,
             num_children=self._limits.num_analysis_children,
         )
@@ -135,7 +135,7 @@ class DevicePipeline:
     def open_device(self, *, measure_peaks: bool) -> Device:
         """Open the device in a run child; raises DeviceLostError."""
         if measure_peaks and not self._quiet:
-            self._places.await_known()  # trying devices launches kernels on them
+            self._helper_devices.await_known()  # trying devices launches kernels on them
             self._compilers.await_started()  # contexts are opened
         return self._slot.open_device(measure_peaks=measure_peaks)
 
@@ -143,7 +143,7 @@ class DevicePipeline:
         """Begin what the first tasks will need beside the device, which is ours: each child takes a second or more."""
         if not self._quiet:
             self._compilers.warm_up(_WARM_COMPILERS)
-            self._places.look()
+            self._helper_devices.look()
 
     def warm_up(self) -> None:
         """Go on with that while nobody has a task for us yet; waits until it is known where analysis runs.
@@ -153,7 +153,7 @@ class DevicePipeline:
         if self._quiet:
             return
         self._compilers.warm_up(self._limits.num_compile_children)
-        if self._checks_access and self._places.analysis() != self._ref:
+        if self._checks_access and self._helper_devices.analysis() != self._ref:
             self._access_checkers.warm_up(_WARM_ACCESS_CHECKERS)
 
     def use(
@@ -379,7 +379,7 @@ class DevicePipeline:
         """Whether its configs might leave their buffers, and another device than this can show which."""
         if not self._checks_access or state.extents_are_proven or not tried_indices(state.configs):
             return False
-        return self._places.analysis() != self._ref
+        return self._helper_devices.analysis() != self._ref
 
     def _only_looks_ahead(self) -> bool:
         """Whether the device and all children but those that look ahead are without work."""
@@ -387,7 +387,7 @@ class DevicePipeline:
         return not (nearer or self._slot.states or self._access_checkers.has_finished)
 
     def _analysis_child(self, name: str) -> Child:
-        where = self._places.analysis()
+        where = self._helper_devices.analysis()
         if where == self._ref:  # each has a context on the card that is timed
             self._analysers.allow(self._limits.num_compile_children)
         return self._starter.start(
