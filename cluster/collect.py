@@ -27,7 +27,7 @@ from llmperf_common.store.manifests.manifest import latest_manifest
 from llmperf_common.store.manifests.run import read_run
 from workers.collect.device_worker import Control
 from workers.collect.joining import join_plan
-from workers.collect.loop_interfaces import StopReason
+from workers.collect.loop_interfaces import EndReason
 from workers.collect.summary import CollectSummary, summarise
 from workers.corpus.read import Corpus
 from workers.execution.doubtful_builds import NothingCompilesError
@@ -142,11 +142,11 @@ def collect_on_cluster(
         pool.close()
     devices = tuple(pool.devices.values())
     if latest_manifest(fs) is None:
-        if reason is StopReason.INTERRUPTED:
+        if reason is EndReason.INTERRUPTED:
             raise KeyboardInterrupt  # nothing has been finished yet
         raise _unfinished(pool, plan, None)
     summary = summarise(fs, plan, devices, reason, seconds=time.monotonic() - started_s)
-    if reason is StopReason.COMPLETE and summary.num_tasks_done < summary.num_tasks:
+    if reason is EndReason.COMPLETE and summary.num_tasks_done < summary.num_tasks:
         raise _unfinished(pool, plan, summary)
     return summary
 
@@ -228,9 +228,9 @@ def _watch(
     control: Control,
     observer: ClusterObserver,
     started_s: float,
-) -> StopReason:
+) -> EndReason:
     """Step the pool until it is over; return why."""
-    reason: StopReason | None = None
+    reason: EndReason | None = None
     dropped = False
     control.is_collecting = True
     limits = config.limits
@@ -239,11 +239,11 @@ def _watch(
         observer.stands(pool)
         wanted = None
         if control.num_interrupts:
-            wanted = StopReason.INTERRUPTED
+            wanted = EndReason.INTERRUPTED
         elif limits.max_time_s is not None and time.monotonic() - started_s > limits.max_time_s:
-            wanted = StopReason.TIME_IS_UP
+            wanted = EndReason.TIME_IS_UP
         elif limits.max_failures is not None and _num_failed(pool) > limits.max_failures:
-            wanted = StopReason.TOO_MANY_FAILURES
+            wanted = EndReason.TOO_MANY_FAILURES
         if wanted is not None and reason is None:
             reason = wanted
             pool.stop(drop=False)
@@ -252,7 +252,7 @@ def _watch(
             pool.stop(drop=True)
         time.sleep(_POLL_S)
     observer.stands(pool)
-    return reason or StopReason.COMPLETE
+    return reason or EndReason.COMPLETE
 
 
 def _num_failed(pool: ActorPool) -> int:

@@ -40,7 +40,7 @@ from tests.support.factories.dataset_factory import (
 )
 from workers.collect.heartbeat import HeartbeatWriter
 from workers.collect.loop import CollectLoop
-from workers.collect.loop_interfaces import StopReason
+from workers.collect.loop_interfaces import EndReason
 from workers.collect.observers import SilentObserver
 from workers.collect.self_report import SelfReport
 from workers.config import LedgerConfig, StoreConfig
@@ -326,7 +326,7 @@ def run_actors(
         spent.cpu_s = time.process_time() - began_cpu_s
         measured = {what: list(calls) for what, calls in spent.calls_s.items()}
         for loop, executor in actors:
-            loop.request_stop(StopReason.TIME_IS_UP)
+            loop.request_stop(EndReason.TIME_IS_UP)
             executor.abandon([lease.task for lease in executor.leases()])
         for loop, _ in actors:
             loop.finish()

@@ -47,7 +47,7 @@ from tests.support.factories.dataset_factory import (
 )
 from tests.support.servers.redis_server import RedisServer
 from workers.collect.joining import attach_ledger, join_plan
-from workers.collect.loop_interfaces import StopReason
+from workers.collect.loop_interfaces import EndReason
 from workers.collect.summary import summarise
 from workers.config import CollectConfig
 from workers.corpus.read import Corpus, corpus_sha256, read_corpus, write_corpus
@@ -176,7 +176,7 @@ def final_count(work: Path, classes: int, url: str, rows: list[dict[str, object]
     del url
     fs, plan = joined(work, "finished", classes)
     with told("driver: final count of finished tasks (summarise)", rows):
-        summarise(fs, plan, [], StopReason.INTERRUPTED, seconds=0.0)
+        summarise(fs, plan, [], EndReason.INTERRUPTED, seconds=0.0)
 
 
 def finish_tasks(work: Path, classes: int, num_done: int) -> None:

@@ -17,7 +17,7 @@ from cluster.pool.reports import ActorReport, ActorSpec, ActorState, DrainCause,
 from cluster.pool.runtime import Actor, ActorGone, Runtime
 from cluster.pool.slots import ActorSlot, slots_of, unmatched_pools
 from llmperf_common.records import Device
-from workers.collect.loop_interfaces import StopReason
+from workers.collect.loop_interfaces import EndReason
 from workers.corpus.read import Corpus
 
 _TAKEN_PATIENCE_S = 60.0
@@ -347,7 +347,7 @@ class ActorPool:
             one is not record and one.is_collecting and _same_class(one, record)
             for one in self.slots.values()
         )
-        may_pass = told.drain_cause is DrainCause.DRIFT and told.reason is not StopReason.COMPLETE
+        may_pass = told.drain_cause is DrainCause.DRIFT and told.reason is not EndReason.COMPLETE
         if self._is_stopping or not (is_last and may_pass):
             self._note_state(record, SlotState.DRAINED, told.drained)
             return

@@ -12,7 +12,7 @@ from pathlib import Path
 from cluster.config import ClusterCollectConfig
 from cluster.pool.slots import ActorSlot
 from llmperf_common.records import Device
-from workers.collect.loop_interfaces import StopReason
+from workers.collect.loop_interfaces import EndReason
 
 
 class ActorState(StrEnum):
@@ -88,7 +88,7 @@ class ActorReport:
     kind: FailureKind | None = None
     worker_id: str = ""
     device: Device | None = None
-    reason: StopReason | None = None
+    reason: EndReason | None = None
     drained: str = ""
     """Why it asked to be drained; it then ends by itself."""
     drain_cause: DrainCause | None = None

@@ -34,7 +34,7 @@ from workers.collect.device_worker import Control, DeviceWorker
 from workers.collect.event_logging import EventLogHandler, logging_taken
 from workers.collect.events import open_event_log
 from workers.collect.joining import join_plan
-from workers.collect.loop_interfaces import StopReason
+from workers.collect.loop_interfaces import EndReason
 from workers.collect.observers import Fanout, SilentObserver, statuses_of
 from workers.corpus.read import Corpus
 from workers.device.interface import DeviceRef
@@ -173,7 +173,7 @@ class CollectActor:
             self._tell(ActorState.OPEN, device=device, worker_id=worker.worker_id)
             worker.warm_up()
             self._may_go_on.wait()
-            reason = StopReason.INTERRUPTED
+            reason = EndReason.INTERRUPTED
             if self._control.num_interrupts == 0 and self._run is not None:
                 gpu = open_gpu_of(device)
                 self._gpu = None if isinstance(gpu, NvmlAbsent) else gpu
@@ -183,7 +183,7 @@ class CollectActor:
 
     def _collect(
         self, worker: DeviceWorker, ref: DeviceRef, found: Device, corpus: Corpus, run_id: str
-    ) -> tuple[StopReason, Device]:
+    ) -> tuple[EndReason, Device]:
         spec = self._spec
         fs = open_filesystem(spec.location)
         run = read_run(fs)
@@ -237,7 +237,7 @@ class CollectActor:
         *,
         device: Device | None = None,
         worker_id: str = "",
-        reason: StopReason | None = None,
+        reason: EndReason | None = None,
     ) -> None:
         before = self._report
         self._report = ActorReport(

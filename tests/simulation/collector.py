@@ -34,7 +34,7 @@ from tests.simulation.work import (
     index_of,
 )
 from workers.collect.loop import CollectLoop
-from workers.collect.loop_interfaces import StopReason
+from workers.collect.loop_interfaces import EndReason
 from workers.collect.observers import SilentObserver
 
 _STEP_S = 2.0
@@ -163,7 +163,7 @@ def collect(
             writer=LateWriter(setup.writing_polls),
             sleep=lambda seconds: scheduler.sleep(seconds, "the ledger is away"),
         )
-        process.request_stop = lambda: loop.request_stop(StopReason.INTERRUPTED)
+        process.request_stop = lambda: loop.request_stop(EndReason.INTERRUPTED)
         while not loop.is_over:
             if process.wants_abort:
                 process.wants_abort = False

@@ -34,7 +34,7 @@ from workers.collect.heartbeat import HeartbeatWriter
 from workers.collect.joining import attach_ledger, device_of_run, pin_run
 from workers.collect.kept import KeptPairs, keeping
 from workers.collect.loop import CollectLoop
-from workers.collect.loop_interfaces import LoopObserver, StopReason
+from workers.collect.loop_interfaces import EndReason, LoopObserver
 from workers.collect.observers import Fanout, Tally
 from workers.collect.self_report import SelfReport, WorkerState
 from workers.config import CollectConfig
@@ -163,7 +163,7 @@ class DeviceWorker:
         context: Mapping[str, str] | None = None,
         heard: Callable[[Mapping[str, Any]], None] = lambda _document: None,
         counts_rows: bool = True,
-    ) -> tuple[StopReason, Device]:
+    ) -> tuple[EndReason, Device]:
         """Collect tasks of the device's class until none is left or a reason to stop comes.
 
         Args:
@@ -240,7 +240,7 @@ class DeviceWorker:
                         raise
                     loop.finish()
             _tidy(fs, loop)
-            return loop.stop_reason, device
+            return loop.end_reason, device
 
     def close(self) -> None:
         """End every child and give the device back."""
@@ -303,7 +303,7 @@ def _telling_the_end(told: SelfReport, control: Control, loop: CollectLoop) -> I
     if control.drained:
         told.ends(WorkerState.DRAINED, control.drained)
     else:
-        told.ends(WorkerState.ENDED, loop.stop_reason.value)
+        told.ends(WorkerState.ENDED, loop.end_reason.value)
 
 
 def _drive(
@@ -315,14 +315,14 @@ def _drive(
     control.is_collecting = True
     while not loop.is_over:
         if control.num_interrupts:
-            loop.request_stop(StopReason.INTERRUPTED)
+            loop.request_stop(EndReason.INTERRUPTED)
         if control.num_interrupts > 1 and not aborted:
             loop.abort_tasks()
             aborted = True
         if limits.max_time_s is not None and time.monotonic() - started_s > limits.max_time_s:
-            loop.request_stop(StopReason.TIME_IS_UP)
+            loop.request_stop(EndReason.TIME_IS_UP)
         if limits.max_failures is not None and tally.num_failed > limits.max_failures:
-            loop.request_stop(StopReason.TOO_MANY_FAILURES)
+            loop.request_stop(EndReason.TOO_MANY_FAILURES)
         loop.step(_POLL_S)
 
 

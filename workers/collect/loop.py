@@ -27,7 +27,7 @@ from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifests.manifest import ShardEntry
 from llmperf_common.store.tables.shard import Encoder, encode_results
 from workers.collect.backoff import Backoff
-from workers.collect.loop_interfaces import Heartbeat, LoopObserver, StopReason, TaskSource
+from workers.collect.loop_interfaces import EndReason, Heartbeat, LoopObserver, TaskSource
 from workers.collect.outbox import Outbox
 from workers.collect.publishing import Publisher
 from workers.config import LedgerConfig, StoreConfig
@@ -121,23 +121,23 @@ class CollectLoop:
         )
         self._renewed_s = clock_s()
         self._claim_after_s = 0.0
-        self._stop: StopReason | None = None
+        self._stop: EndReason | None = None
         self._is_aborted = False
         self._all_done = False
 
     @property
-    def stop_reason(self) -> StopReason:
+    def end_reason(self) -> EndReason:
         """Why it ended (``COMPLETE`` unless it was asked to stop)."""
-        return self._stop or StopReason.COMPLETE
+        return self._stop or EndReason.COMPLETE
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to do, or to finish after a stop."""
         idle = not self._executor.leases() and self._outbox.is_empty
-        is_decided = not self._doubtful or self._stop is StopReason.INTERRUPTED
+        is_decided = not self._doubtful or self._stop is EndReason.INTERRUPTED
         return idle and is_decided and (self._all_done or self._stop is not None)
 
-    def request_stop(self, reason: StopReason) -> None:
+    def request_stop(self, reason: EndReason) -> None:
         """Finish the task in hand, commit, give the other leases back."""
         self._stop = self._stop or reason
 
@@ -302,7 +302,7 @@ class CollectLoop:
         is_last = not self._executor.leases() and (
             self._stop is not None or self._clock_s() < self._claim_after_s
         )
-        if self._stop is not StopReason.INTERRUPTED and (is_last or self._doubtful.is_full):
+        if self._stop is not EndReason.INTERRUPTED and (is_last or self._doubtful.is_full):
             for item in self._doubtful.settle():
                 self._outbox.add(item)
 

@@ -12,8 +12,8 @@ from llmperf_common.store.manifests.manifest import Manifest
 from workers.plan.plan import Task
 
 
-class StopReason(StrEnum):
-    """Why the loop ended."""
+class EndReason(StrEnum):
+    """Why a collecting loop ended; `records.StopReason` is why a reading was the last of its launch config."""
 
     COMPLETE = "complete"
     INTERRUPTED = "interrupted"

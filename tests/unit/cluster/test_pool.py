@@ -15,7 +15,7 @@ from cluster.telemetry.observing import lines_of
 from cluster.telemetry.slot_heartbeat import slots_document
 from llmperf_common.records import Device
 from tests.support.factories.dataset_factory import make_device
-from workers.collect.loop_interfaces import StopReason
+from workers.collect.loop_interfaces import EndReason
 from workers.corpus.read import Corpus
 
 DEVICE = make_device()
@@ -126,7 +126,7 @@ def test_an_actor_on_every_gpu() -> None:
     assert bench.pool.is_settled
     assert [a.asked for a in bench.actors] == [["begin run"]] * 3
     for actor in bench.actors:
-        actor.tell(ActorState.ENDED, reason=StopReason.COMPLETE, statuses={"ok": 5})
+        actor.tell(ActorState.ENDED, reason=EndReason.COMPLETE, statuses={"ok": 5})
     bench.step()
     assert bench.pool.is_over
     assert bench.pool.statuses == {"ok": 15}
@@ -198,7 +198,7 @@ def test_the_last_of_its_class_is_started_again_when_the_others_are_done() -> No
     bench.step()
     bench.pool.begin(CORPUS, "run", [DEVICE.device_class, "a100"])
     for actor in bench.actors[:2]:
-        actor.tell(ActorState.ENDED, reason=StopReason.COMPLETE)
+        actor.tell(ActorState.ENDED, reason=EndReason.COMPLETE)
     bench.actors[2].next = ActorGone(why="killed")
     bench.step()
     bench.step(3)
@@ -249,7 +249,7 @@ def test_a_stopped_run_starts_nobody_again() -> None:
     bench.pool.stop(drop=False)
     bench.actors[0].tell(ActorState.FAILED, kind=FailureKind.TAKEN, detail="taken", device=None)
     for actor in bench.actors[1:]:
-        actor.tell(ActorState.ENDED, reason=StopReason.INTERRUPTED)
+        actor.tell(ActorState.ENDED, reason=EndReason.INTERRUPTED)
     for _ in range(5):
         bench.step(5)
     assert bench.pool.is_over
@@ -263,7 +263,7 @@ def test_who_never_answered_holds_no_run_up() -> None:
     bench.step()
     bench.pool.begin(CORPUS, "run", [DEVICE.device_class])
     for actor in bench.actors[:2]:
-        actor.tell(ActorState.ENDED, reason=StopReason.COMPLETE)
+        actor.tell(ActorState.ENDED, reason=EndReason.COMPLETE)
     bench.step()
     assert not bench.pool.is_over, "it may still come, and be of another class"
     bench.step(120)
@@ -307,7 +307,7 @@ def test_a_slot_that_ray_does_not_start_is_given_up_when_nobody_else_can_go_on(
         bench.cluster.there = NODES[1:]
     else:
         for actor in bench.actors[:2]:
-            actor.tell(ActorState.ENDED, reason=StopReason.INTERRUPTED, drained="throttled")
+            actor.tell(ActorState.ENDED, reason=EndReason.INTERRUPTED, drained="throttled")
     bench.step()
     bench.step(100)
     assert not bench.pool.is_over, "its GPU may come free in its time"
@@ -324,7 +324,7 @@ def test_a_slot_that_ray_does_not_start_is_given_up_when_nobody_else_can_go_on(
 def test_who_is_started_again_has_its_time_though_another_has_waited_for_long() -> None:
     bench = Bench()
     bench.open_first_two()
-    bench.actors[1].tell(ActorState.ENDED, reason=StopReason.INTERRUPTED, drained="throttled")
+    bench.actors[1].tell(ActorState.ENDED, reason=EndReason.INTERRUPTED, drained="throttled")
     bench.step()
     bench.actors[0].tell(ActorState.COLLECTING)
     bench.step(500)
@@ -376,7 +376,7 @@ def test_a_stop_ends_a_dead_actors_slot_and_one_that_is_started_again() -> None:
     bench.pool.stop(drop=False)
     assert bench.states() == [SlotState.DONE, SlotState.DONE, SlotState.RUNNING]
     assert bench.actors[3].asked == ["kill"]
-    bench.actors[2].tell(ActorState.ENDED, reason=StopReason.INTERRUPTED)
+    bench.actors[2].tell(ActorState.ENDED, reason=EndReason.INTERRUPTED)
     bench.step(1000)
     assert bench.pool.is_over
     assert len(bench.actors) == 4
@@ -391,7 +391,7 @@ def test_a_node_that_comes_after_a_stop_gets_no_actor() -> None:
     bench.step(10)
     assert len(bench.actors) == 3
     for actor in bench.actors:
-        actor.tell(ActorState.ENDED, reason=StopReason.INTERRUPTED)
+        actor.tell(ActorState.ENDED, reason=EndReason.INTERRUPTED)
     bench.step(10)
     assert bench.pool.is_over
 
@@ -468,7 +468,7 @@ def test_an_actor_that_asked_to_be_drained() -> None:
     bench = Bench()
     bench.all_open()
     bench.actors[1].tell(
-        ActorState.ENDED, reason=StopReason.INTERRUPTED, drained="throttled in 80% of its samples"
+        ActorState.ENDED, reason=EndReason.INTERRUPTED, drained="throttled in 80% of its samples"
     )
     bench.step()
     assert bench.states()[1] is SlotState.DRAINED
@@ -480,7 +480,7 @@ def drift(bench: Bench, actor: FakeActor, *, is_steady: bool = False) -> None:
     """Let an actor end because its sentinel has drifted, and the pool hear of it."""
     actor.tell(
         ActorState.ENDED,
-        reason=StopReason.INTERRUPTED,
+        reason=EndReason.INTERRUPTED,
         drained="its sentinel kernel takes 40% longer than at first",
         drain_cause=DrainCause.DRIFT,
         sentinel_baseline_ns=5_000.0,
@@ -514,7 +514,7 @@ def test_the_last_slot_of_its_class_pauses_for_drift_and_is_tried_again() -> Non
     again.tell(ActorState.OPEN)
     bench.step()
     assert again.asked == ["begin run"]
-    again.tell(ActorState.ENDED, reason=StopReason.COMPLETE, statuses={"ok": 4})
+    again.tell(ActorState.ENDED, reason=EndReason.COMPLETE, statuses={"ok": 4})
     bench.step()
     assert bench.pool.is_over
     assert bench.states()[2] is SlotState.DONE
@@ -578,9 +578,7 @@ def test_the_last_slot_is_given_up_for_what_does_not_pass(cause: DrainCause) -> 
     bench = Bench()
     bench.all_open()
     for actor in bench.actors:
-        actor.tell(
-            ActorState.ENDED, reason=StopReason.INTERRUPTED, drained="why", drain_cause=cause
-        )
+        actor.tell(ActorState.ENDED, reason=EndReason.INTERRUPTED, drained="why", drain_cause=cause)
     bench.step()
     assert bench.states() == [SlotState.DRAINED] * 3
 
@@ -629,7 +627,7 @@ def test_a_run_ends_whole_though_the_only_other_slot_waits_for_ray_for_ever() ->
     """Before, the working slot was drained, the other given up, and tasks were left (exit code 4)."""
     bench = Bench()
     bench.all_open()
-    bench.actors[2].tell(ActorState.ENDED, reason=StopReason.INTERRUPTED, drained="too hot")
+    bench.actors[2].tell(ActorState.ENDED, reason=EndReason.INTERRUPTED, drained="too hot")
     bench.actors[1].next = ActorGone(why="killed")
     bench.step()
     bench.step(2)
@@ -639,7 +637,7 @@ def test_a_run_ends_whole_though_the_only_other_slot_waits_for_ray_for_ever() ->
     again = bench.actors[-1]
     again.tell(ActorState.OPEN)
     bench.step()
-    again.tell(ActorState.ENDED, reason=StopReason.COMPLETE, statuses={"ok": 4})
+    again.tell(ActorState.ENDED, reason=EndReason.COMPLETE, statuses={"ok": 4})
     bench.step()
     assert bench.pool.is_over
     assert bench.states() == [SlotState.DONE, SlotState.DONE, SlotState.DRAINED]
@@ -681,7 +679,7 @@ def test_a_stop_reaches_all_and_starts_nobody() -> None:
     bench.pool.stop(drop=False)
     assert [a.asked[-1] for a in bench.actors[1:]] == ["stop drop=False"] * 2
     for actor in bench.actors[1:]:
-        actor.tell(ActorState.ENDED, reason=StopReason.INTERRUPTED)
+        actor.tell(ActorState.ENDED, reason=EndReason.INTERRUPTED)
     bench.step(10)
     assert bench.pool.is_over
     assert len(bench.actors) == 3
