@@ -1,7 +1,7 @@
 """Which launch configs of a kernel are timed: a pure function of kernel, device class, config and analysis.
 
 Owns how strategies share the configs of a kernel and what a config's id, regime and seed are. Arguments are the
-strategies' (``strategies/rules.py``), NDRanges are drawn by ``launch_sizes.py``. Never plans what cannot be
+strategies' (``strategies/rules.py``), NDRanges are drawn by ``ndranges.py``. Never plans what cannot be
 allocated, and never looks at a time.
 """
 
@@ -23,7 +23,7 @@ from llmperf_common.records import (
     launch_argument_json,
 )
 from workers.config import PlanConfig
-from workers.plan.launch_sizes import Shape, SizeRequest, draw_sizes
+from workers.plan.ndranges import Shape, SizeRequest, draw_sizes
 from workers.plan.strategies.memory_limits import (
     fits,
     local_bytes,

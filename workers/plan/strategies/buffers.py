@@ -24,7 +24,7 @@ from llmperf_common.analysis import (
 from llmperf_common.features.launch_columns import is_integer_scalar
 from llmperf_common.records import Argument, ArgumentKind, LaunchArgument, Signature
 from workers.plan.inputs import INTEGER_LIMIT, MAX_CONTENTS_LIMIT
-from workers.plan.launch_sizes import Shape
+from workers.plan.ndranges import Shape
 from workers.plan.strategies.scalars import (
     Number,
     integer_scalars,

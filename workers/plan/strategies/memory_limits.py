@@ -16,7 +16,7 @@ from llmperf_common.records import (
     Signature,
 )
 from workers.config import PlanConfig
-from workers.plan.launch_sizes import Shape, local_shapes, small_shapes
+from workers.plan.ndranges import Shape, local_shapes, small_shapes
 
 GLOBAL_KINDS = frozenset({ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER})
 _GUARD_BYTES = 2 * 4096

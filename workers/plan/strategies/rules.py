@@ -20,7 +20,7 @@ from llmperf_common.records import (
     Strategy,
 )
 from workers.config import PlanConfig
-from workers.plan.launch_sizes import Draws, Shape
+from workers.plan.ndranges import Draws, Shape
 from workers.plan.strategies.buffers import AnalysedBuffers, simple_argument
 from workers.plan.strategies.memory_limits import fits
 from workers.plan.strategies.scalars import (

@@ -23,7 +23,7 @@ from llmperf_common.records import (
 )
 from workers.config import PlanConfig
 from workers.plan.launch_plan import num_configs, plan_configs
-from workers.plan.launch_sizes import MAX_ASPECT, Draws
+from workers.plan.ndranges import MAX_ASPECT, Draws
 from workers.plan.strategies.memory_limits import launch_bytes
 
 H200 = DeviceClass(
