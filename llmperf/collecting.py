@@ -217,7 +217,7 @@ def device_ref(
     Args:
         device: ``auto``, ``pocl``, ``cpu``, ``cuda[:N]`` or ``replay:FILE``.
         tell: called with a line before each trial of an OpenCL runtime.
-        report: what was found; probed now where None.
+        report: what was found; tried now where None.
 
     Raises:
         CommandError: There is none, or the name is no selector.

@@ -13,7 +13,7 @@ from workers.device.interface import DeviceRef
 from workers.device.nvidia.cache import NVIDIA_PLATFORM
 from workers.device.nvidia.nvml import NvmlAbsent, uuid_of_gpu
 from workers.device.replay import SELECTOR_PREFIX
-from workers.discovery.find import DeviceReport, NoDevice, choose, probe_for
+from workers.discovery.find import DeviceReport, NoDevice, choose, try_runtimes_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +42,13 @@ def device_of_slot(
     uuid = uuid_of_gpu(gpu_ids[0]) if gpu_ids else None
     if uuid is None or isinstance(uuid, NvmlAbsent):
         return _without_gpu(selector, gpu_ids, uuid, report)
-    report = probe_for("cuda") if report is None else report
-    for probed in report.devices:
-        if probed.device is not None and bare_uuid(probed.device.device_uuid) == bare_uuid(uuid):
-            if probed.usable:
-                return probed.ref
+    report = try_runtimes_for("cuda") if report is None else report
+    for tried in report.devices:
+        if tried.device is not None and bare_uuid(tried.device.device_uuid) == bare_uuid(uuid):
+            if tried.usable:
+                return tried.ref
             return NoSlotDevice(
-                reason=f"GPU {gpu_ids[0]} ({uuid}) is not usable by OpenCL: {probed.reason}"
+                reason=f"GPU {gpu_ids[0]} ({uuid}) is not usable by OpenCL: {tried.reason}"
             )
     there = [p.device.device_uuid for p in report.devices if p.device is not None]
     return NoSlotDevice(
@@ -73,7 +73,7 @@ def _without_gpu(
         why = f"NVML: {absent.reason} ({absent.mend})" if absent else "Ray gave no GPU"
         return NoSlotDevice(reason=f"--device cuda: {why}")
     if gpu_ids:
-        report = probe_for("cuda") if report is None else report
+        report = try_runtimes_for("cuda") if report is None else report
         if any(p.ref.platform == NVIDIA_PLATFORM for p in report.devices):
             assert absent is not None, "there was an id to look up"
             return NoSlotDevice(

@@ -15,8 +15,8 @@ from llmperf_common.ledger.attach import LedgerLocation, attach
 from llmperf_common.ledger.protocol import Ledger
 from llmperf_common.records import Device
 from llmperf_common.schemas import TABLES
+from llmperf_common.store.files.create_once import check_creates_once
 from llmperf_common.store.files.filesystem import Filesystem, StoreLostError
-from llmperf_common.store.files.probe import probe
 from llmperf_common.store.manifests.epochs import EPOCHS_FOLDER
 from llmperf_common.store.manifests.manifest import ShardEntry
 from llmperf_common.store.manifests.run import (
@@ -51,7 +51,7 @@ def join_plan(
     wanted = {device.device_class: device_class_of(device) for device in reversed(found)}
     if read_run(fs) is None:
         _refuse_foreign_folders(fs)
-    probe(fs)
+    check_creates_once(fs)
     while True:
         recorded = read_run(fs)
         if recorded is None:

@@ -97,7 +97,7 @@ class GpuClaim:
 
 @contextlib.contextmanager
 def held_for_analysis(ref: DeviceRef, report: DeviceReport, out: str) -> Iterator[None]:
-    """Hold the lock of the device behind ``ref``, if it has owners: probes would disturb the times of a collector.
+    """Hold the lock of the device behind ``ref``, if it has owners: trials would disturb the times of a collector.
 
     Others who compute there do not matter: nothing is timed.
 

@@ -1,7 +1,7 @@
 """Datasets in an S3 bucket, or in any store that speaks S3 and honours conditional PUT.
 
 Owns requests, retries and what a user is told of their failures; the only door for boto3. Locks made of objects:
-``s3_lock.py``; which stores are refused: ``probe.py``.
+``s3_lock.py``; which stores are refused: ``create_once.py``.
 
 Whether a name was new is decided by the server: one PUT with ``If-None-Match: *``. A request whose answer is lost may
 have been carried out, and boto3 then repeats it: its own object answers 412. So each write carries a random mark

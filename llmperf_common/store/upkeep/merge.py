@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.ids import content_id
 from llmperf_common.schemas import KERNELS, SAMPLES, SCHEMA_VERSION
+from llmperf_common.store.files.create_once import check_creates_once
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.files.location import Location, open_filesystem
-from llmperf_common.store.files.probe import probe
 from llmperf_common.store.files.run_lock import alone
 from llmperf_common.store.manifests.manifest import Manifest, ShardEntry, manifest_versions, publish
 from llmperf_common.store.manifests.run import (
@@ -108,7 +108,7 @@ def merge(
     fs = open_filesystem(out)
     with alone(fs, "merge into"):
         begun = _begun(fs, out)
-        probe(fs)
+        check_creates_once(fs)
         pairs = [pair for dataset in datasets for pair in _pairs(dataset)]
         choice = _choose(pairs)
         run = _merged_run(datasets, num_tasks=len(choice.pairs_of_task))
