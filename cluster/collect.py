@@ -48,7 +48,7 @@ class NoSlotsError(DeviceLostError):
 
 
 class ClusterObserver(Protocol):
-    """Is told how a run over many nodes goes on; decides nothing."""
+    """Observes a run over many nodes; decides nothing."""
 
     def say(self, text: str) -> None:
         """Something that an operator should know."""
@@ -268,7 +268,7 @@ def _why_none(pool: ActorPool) -> str:
 
 
 def _unfinished(pool: ActorPool, plan: Plan, summary: CollectSummary | None) -> Exception:
-    """Say why nobody collects any more although tasks are left."""
+    """Say why no actor collects any more although tasks are left."""
     num_done = summary.num_tasks_done if summary else 0
     records = [p for p in pool.slots.values() if p.state in (SlotState.DRAINED, SlotState.GONE)]
     lines = [f"  {record.slot.name}: {record.state.value}: {record.why}" for record in records]

@@ -1,6 +1,6 @@
 """A ledger that tells how long each of its calls took: for the metrics of an actor.
 
-Owns nothing of the ledger itself. A call that fails is told of, too.
+Owns nothing of the ledger itself. A call that fails is reported, too.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from workers.collect.loop_interfaces import EndReason
 from workers.corpus.read import Corpus
 
 _TAKEN_PATIENCE_S = 60.0
-"""How long a GPU may be held by somebody else, such as the actors of a driver that was just killed."""
+"""Seconds for which another process may hold a GPU, such as the actors of a driver that was just killed."""
 _SILENCE_LIMIT_S = 120.0
 """An actor that was heard and then tells nothing for so long is ended: its process hangs."""
 _STOP_PATIENCE_S = 30.0
@@ -59,7 +59,7 @@ class SlotRecord:
     heard_s: float = 0.0
     """When the present actor last told something; means nothing before it has."""
     is_overdue: bool = False
-    """Whether somebody was told that the present actor has not answered for long."""
+    """Whether the driver has reported that the present actor has not answered for long."""
     deaths_in_a_row: int = 0
     failing: FailureKind | None = None
     """Why the last actors here ended, each before it had done anything; since when is the next."""
@@ -112,7 +112,7 @@ class ActorPool:
         config: of the cluster.
         spec_of: makes an actor's spec.
         device: the selector of pools that name none.
-        say: is told what an operator should know.
+        say: receives what an operator should know.
         store_patience_s: how long a dataset or ledger may be out of an actor's reach before its slot is drained.
         refused: why a slot cannot serve, None where it can.
     """
@@ -168,7 +168,7 @@ class ActorPool:
             self._begin_if_open(record)
 
     def stop(self, *, drop: bool) -> None:
-        """Ask all actors to end; nobody is started any more. A slot that waits has nothing in hand and is ended at once."""
+        """Ask all actors to end and start no more. A slot that waits has nothing in hand and is ended at once."""
         self._is_stopping, self._is_dropping = True, self._is_dropping or drop
         self._stopped_s = None  # the clock of patience begins with the next step
         for record in self.slots.values():
@@ -268,7 +268,7 @@ class ActorPool:
                 self._died(record, f"it has told nothing for {silent_s:.0f} s", now_s)
 
     def _judge_the_unheard(self, now_s: float) -> None:
-        """Say which slots wait long for Ray, and give them up once nobody else works or will.
+        """Say which slots wait long for Ray, and give them up once no other slot works or will.
 
         While another slot works they cost nothing: a GPU may be another job's for hours, and its slot joins when it is free.
         """
@@ -281,10 +281,10 @@ class ActorPool:
         unheard = [record for record in self.slots.values() if record.is_unheard]
         needless = {p.slot for p in unheard if p.device and p.device.device_class in done_classes}
         late = {p.slot for p in unheard if now_s - p.start_at_s > self._config.start_timeout_s}
-        is_nobody_else = all(
+        has_no_other = all(
             record.is_unheard for record in self.slots.values() if record.is_active
         )
-        is_hopeless = is_nobody_else and all(record.slot in needless | late for record in unheard)
+        is_hopeless = has_no_other and all(record.slot in needless | late for record in unheard)
         for record in unheard:
             waited_s = now_s - record.start_at_s
             if is_hopeless:

@@ -36,7 +36,7 @@ class FailureKind(StrEnum):
     NO_BUILD = "no_build"
     """No kernel can be built there: its slot is drained."""
     TAKEN = "taken"
-    """Somebody else has the GPU, perhaps an actor that is just being ended: tried again."""
+    """Another process has the GPU, perhaps an actor that is just ending: tried again."""
     STORE = "store"
     """The dataset cannot be written or read, or the ledger not reached, from this node: tried again for a while."""
     FOREIGN = "foreign"

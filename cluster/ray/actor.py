@@ -1,6 +1,6 @@
 """The actor: one process on one slot, with one device, running the same loop as ``llmperf collect``.
 
-Owns the thread that works, and what is told to the pool. Its methods answer at once, so that an answer that does not come means
+Owns the thread that works, and the reports to the pool. Its methods answer at once, so that an answer that does not come means
 a process or node that is gone. Knows nothing of Ray but the GPU ids that it is given: ``ray/runtime.py`` starts it.
 """
 
@@ -147,7 +147,7 @@ class CollectActor:
                     _logger.error("the collector ends: %s", error)
                 text = masked(traceback.format_exc() if kind is None else str(error))
                 with contextlib.suppress(OSError):  # what has failed may be this very disk
-                    self._keep(logs)  # first: once it is told, this process may be ended
+                    self._keep(logs)  # first: after the report, this process may be ended
                 self._tell(ActorState.FAILED, text, kind or FailureKind.INTERNAL)
 
     def _keep(self, logs: EventLogHandler) -> None:

@@ -1,4 +1,4 @@
-"""What is made of a run over many nodes for people: an observer that keeps silent, and a line of text."""
+"""Showing a run over many nodes: an observer that shows nothing, and a line of text for each slot."""
 
 from __future__ import annotations
 

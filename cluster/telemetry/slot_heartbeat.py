@@ -41,7 +41,7 @@ class SlotHeartbeat:
     """Passes everything on to an observer, and keeps a heartbeat with the slots in the ledger.
 
     Args:
-        observer: is told everything.
+        observer: receives every call.
         fs: the dataset.
         ledger_location_of: where the ledgers of a run are kept.
         events: folder of the event logs; every change of a slot's state is written there.

@@ -232,7 +232,7 @@ def _is_over(states: list[dict[str, Any]]) -> bool:
 def _read_again(
     read: Callable[[], list[dict[str, Any]]], before: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Read once more; whoever watches wants to go on watching while the server is away for a moment."""
+    """Read once more; a server that does not answer for a moment must not end the watching."""
     from llmperf_common.ledger.protocol import LedgerAwayError  # noqa: PLC0415
 
     try:

@@ -21,7 +21,7 @@ _NOTE_LIMIT = 60
 
 
 def lines_of(states: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what to print where nobody redraws: totals of each run and a line a worker."""
+    """Return what to print where the screen is not redrawn: totals of each run and a line a worker."""
     if not states:
         return ["no run in this ledger"]
     lines = []

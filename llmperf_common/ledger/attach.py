@@ -2,7 +2,7 @@
 
 Owns the order of steps that makes a rebuild safe: take the next epoch, retire the ledgers of older ones (from then
 on nothing can be committed to them, and whatever was lies on disk), publish a manifest of the new epoch (from then on
-older epochs cannot publish), only then create the new ledger; and whoever has opened or created one looks whether a
+older epochs cannot publish), only then create the new ledger; and a process that has opened or created one looks whether a
 newer epoch was taken meanwhile. The attach lock only saves work: it is a file that may be wiped with the ledger. Owns
 where the SQLite file lies.
 """
@@ -267,7 +267,7 @@ class SqliteLocation:
                 logs.extend(found)
             if not logs or found == logs:
                 return True
-            # Whoever opens the file now sees an old state of it, and what we do is seen by nobody. Neither is the truth:
+            # A process that opens the file now sees an old state of it, and no process sees what we do. Neither is the truth:
             # the file goes, and the next epoch's is built from the shards.
             path.unlink(missing_ok=True)
             return False

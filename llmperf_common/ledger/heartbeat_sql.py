@@ -1,7 +1,7 @@
 """The heartbeats of a SQLite ledger: what each worker last told of itself.
 
-Owns its table, which is made by the first report: ledgers of before there were heartbeats have none. Who writes does so
-in a transaction of ``sqlite.py``, who only looks through ``looking.py``.
+Owns its table, which is made by the first report: ledgers of before there were heartbeats have none. Collectors write in a
+transaction of ``sqlite.py``; viewers read through ``looking.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Looking at a SQLite ledger from outside: counts and heartbeats, without a trace.
 
-Owns how the file is opened so that nothing is created, written or kept from its writers. Whoever works with a ledger
-opens it through ``attach.py``.
+Owns how the file is opened so that nothing is created, written or kept from its writers. A collector
+opens its ledger through ``attach.py``.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _log_of(path: Path) -> bool | None:
 
 
 def _opened(path: Path, *, has_log: bool) -> sqlite3.Connection:
-    """Open for reading only, and not for long. Without a write-ahead log nobody is at work, and all is in the file itself."""
+    """Open for reading only, and not for long. Without a write-ahead log no process is at work, and all is in the file itself."""
     how = "mode=ro" if has_log else "mode=ro&immutable=1"
     uri = f"file:{quote(str(path.absolute()))}?{how}"
     db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_TIMEOUT_S)
@@ -90,7 +90,9 @@ def _opened(path: Path, *, has_log: bool) -> sqlite3.Connection:
 
 
 def _view(db: sqlite3.Connection, ranges: Sequence[range], now_s: float) -> LedgerView:
-    db.execute("BEGIN")  # one moment for all that follows; readers of a write-ahead log stop nobody
+    db.execute(
+        "BEGIN"
+    )  # one moment for all that follows; readers of a write-ahead log stop no writer
     (epoch,) = db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
     view = LedgerView(
         epoch=int(epoch),

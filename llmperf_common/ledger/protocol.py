@@ -75,7 +75,7 @@ class TaskCounts:
 
 
 SILENT_LIMIT_S = 86_400.0
-"""A worker that has told nothing for so long may be dropped from the heartbeats."""
+"""Seconds: the heartbeat of a worker that was silent for so long may be dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class Ledger(Protocol):
         ...
 
     def renew(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease]:
-        """Extend ``leases``; returns those still held (an expired one that nobody took counts)."""
+        """Extend ``leases``; returns those still held (an expired one that no other holder took counts)."""
         ...
 
     def release(self, leases: Sequence[Lease]) -> None:
@@ -150,7 +150,7 @@ class Ledger(Protocol):
         ...
 
     def workers(self) -> list[WorkerReport]:
-        """Return the last heartbeats, ordered by worker; who was silent for ``SILENT_LIMIT_S`` may be missing."""
+        """Return the last heartbeats, ordered by worker; a worker that was silent for ``SILENT_LIMIT_S`` may be missing."""
         ...
 
     def close(self) -> None:

@@ -46,7 +46,7 @@ def collect(
     Raises:
         StoreError: The folder cannot be used (``ForeignRunError``: it belongs to another run).
         DeviceLostError: The device cannot be opened.
-        GpuTakenError: Somebody else is at work on it.
+        GpuTakenError: Another process is at work on it.
     """
     started_s = time.monotonic()
     with DeviceWorker(ref, config, where=fs.describe()) as worker:

@@ -134,7 +134,7 @@ class DeviceWorker:
 
         Raises:
             DeviceLostError: It cannot be opened.
-            GpuTakenError: Somebody else is at work on it.
+            GpuTakenError: Another process is at work on it.
         """
         found = self._pipeline.open_device(measure_peaks=False)
         _logger.debug("opened %s", found)

@@ -147,6 +147,6 @@ class EventLog:
         line = {"at_s": round(time.time(), 3), "event": event, **self._who, **told}
         if event != "log":  # that was logged already
             _logger.debug("%s %s", event, told)
-        # A full disk is told by what matters, not by the log; a thread may log after the end.
+        # A full disk is reported where it matters, not by the log; a thread may log after the end.
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -1,6 +1,6 @@
 """A worker's heartbeat: its report goes to the ledger every few seconds and once at the end.
 
-Owns how often, and that a report which fails is none of the loop's business: whoever looks sees it grow old.
+Owns how often, and that a report which fails does not disturb the loop: a viewer sees the last one grow old.
 """
 
 from __future__ import annotations

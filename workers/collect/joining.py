@@ -1,6 +1,6 @@
 """How a collector joins a dataset folder: its plan, ``run.json``, the device's record and the ledger.
 
-Owns what is made once by whoever comes first and taken over by all who come later. The order of a whole run:
+Owns what the first collector makes and all later ones take over. The order of a whole run:
 ``collect.py``.
 """
 
@@ -75,7 +75,7 @@ def join_plan(
 
 
 def _refuse_foreign_folders(fs: Filesystem) -> None:
-    """A dataset is not mixed into somebody's tree; its own folders may be there from a colleague's start."""
+    """A dataset is not mixed into another tree of files; its own folders may be there from a colleague's start."""
     own = {*TABLES, EPOCHS_FOLDER, TRASH_FOLDER, "ledger", "events"}
     foreign = [name for name in fs.folders() if name not in own and not name.startswith(".")]
     if foreign:

@@ -162,7 +162,7 @@ class CollectLoop:
         """Commit and publish everything this worker and its dead colleagues have left; say whether that was done.
 
         Without that nothing may be swept: what a dead colleague has committed may not be published yet. Not done only after
-        ``abort_tasks``, where the ledger does not answer: whoever wants to go at once does not wait for it.
+        ``abort_tasks``, where the ledger does not answer: a stop at once does not wait for it.
         """
         while not self._outbox.is_empty:
             self._await_ledger()
@@ -177,13 +177,13 @@ class CollectLoop:
         return True
 
     def num_leased(self) -> int:
-        """Return how many tasks of this device class anybody holds now; 1 where the ledger does not answer."""
+        """Return how many tasks of this device class are held now, by any collector; 1 where the ledger does not answer."""
         found: list[int] = []
         self._guarded(lambda: found.append(self._ledger.counts(self._tasks).leased))
         return found[0] if found else 1
 
     def publish_all(self) -> None:
-        """Publish every committed shard, whoever committed it."""
+        """Publish every committed shard, also those of other collectors."""
         self._publisher.publish_all(self._ledger)
 
     @property
@@ -221,7 +221,7 @@ class CollectLoop:
         """Run ``action`` and say whether all of it was done.
 
         When the ledger is lost, what was leased from it is dropped, and it is attached again. When it cannot be reached everything is kept:
-        nobody else can have been given what we hold without its server telling so later.
+        no other collector can have been given what we hold without its server telling so later.
         """
         try:
             if not self._is_attached:
@@ -363,7 +363,7 @@ class CollectLoop:
         batch = self._outbox.written(self._ledger.epoch, wait=wait)
         if batch is None:
             return
-        # At the last moment: shards that another place has swallowed, or somebody removed, must not be committed.
+        # At the last moment: shards that another folder has swallowed, or that were removed, must not be committed.
         if absent_shards(self._fs, batch.shards):
             self._outbox.write_again()
             return

@@ -22,7 +22,7 @@ class EndReason(StrEnum):
 
 
 class LoopObserver(Protocol):
-    """Is told what happens; decides nothing."""
+    """Observes what happens; decides nothing."""
 
     def claimed(self, task: Task, lease: Lease) -> None:
         """A task was leased."""

@@ -48,7 +48,7 @@ class SelfReport(SilentObserver):
         worker_id: ``host/pid``.
         device: what it collects with.
         context: ids of actor, node and slot, where there are any.
-        read: the device's condition now; None where nobody can tell.
+        read: the device's condition now; None where it is not known.
         clock_s: monotonic seconds.
     """
 

@@ -1,4 +1,4 @@
-"""One owner for each GPU of a host: its lock, and nobody else computing on it.
+"""One owner for each GPU of a host: its lock, and no other process computing on it.
 
 Owns who may time on an NVIDIA GPU. Times beside another job are wrong, and nothing in them shows it. CPU and replay
 devices have no owner. The lock itself: ``gpu_lock.py``.

@@ -146,7 +146,7 @@ class DevicePipeline:
             self._helper_devices.look()
 
     def warm_up(self) -> None:
-        """Go on with that while nobody has a task for us yet; waits until it is known where analysis runs.
+        """Go on with that while there is no task yet; waits until it is known where analysis runs.
 
         With several GPUs a host starts a hundred children at once, and devices would idle for the first seconds.
         """
@@ -169,7 +169,7 @@ class DevicePipeline:
         Args:
             plan: where they come from.
             device: the record that their rows name.
-            note: is told where each task's time went: the name of an event and its fields.
+            note: receives where each task's time went: the name of an event and its fields.
             monitor: knows what the device was like at any moment.
         """
         self._plan, self._device_id, self._note = plan, device.device_id, note

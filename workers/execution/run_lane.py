@@ -1,7 +1,7 @@
 """One run child with the task it has in hand: what it says becomes outcomes, and its death has an owner.
 
 Owns the task's way through its configs and who is to blame for a death: the config announced last or, after its
-result, the config reported last; nobody, the first time there, where somebody else has killed the child. The child
+result, the config reported last. Where another process has killed the child, the first time is charged to none. The child
 itself: ``run_children.py``; the device's lock: ``measure/device_lock.py``.
 """
 
@@ -108,7 +108,7 @@ class RunLane:
     def hear(self) -> None:
         """Take in what the child has sent."""
         child = self.child.current
-        assert child is not None, "nobody to hear"
+        assert child is not None, "no child to hear"
         messages, hung_up = child.receive()
         for message in messages:
             if self.child.current is not child:
@@ -236,7 +236,7 @@ class RunLane:
     def _died(self, used_up: Patience | None = None) -> None:
         """Give the death to its owner and go on with the rest of the task."""
         child, phase, state = self.child.current, self._phase, self.state
-        assert child is not None, "nobody to die"
+        assert child is not None, "no child that died"
         if phase is Phase.STARTING:
             self.child.drop_failed_start(self._report)
         elif phase in ON_DEVICE:
@@ -263,7 +263,7 @@ class RunLane:
             self._died_in_config(child, phase, used_up)
 
     def _is_excused(self, child: Child, phase: Phase) -> bool:
-        """Whether the death was somebody else's SIGKILL and costs the kernel nothing; after a config's result it never does."""
+        """Whether another process's SIGKILL was the death, so that it costs the kernel nothing; after a config's result it never does."""
         assert self.state is not None, "a death without a task"
         if not child.was_killed_by_another or self._report:
             return False
@@ -394,7 +394,7 @@ class RunLane:
     def _send_job(self) -> None:
         state, child = self.state, self.child.current
         assert state is not None, "nothing to run"
-        assert child is not None, "nobody to run it"
+        assert child is not None, "no child to run it"
         assert self.device is not None, "use_device() comes first"
         job = RunJob(
             kernel=state.task.kernel,

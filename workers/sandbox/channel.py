@@ -153,7 +153,7 @@ class RunJob:
 
     ``configs`` are all of the task, ``open_indices`` those to time; ``launch_ns`` says of the others how long they
     took, where that is known (``run_order.HUNG_NS``: they hung). ``check_indices`` get payload checks; ``device`` carries the measured peaks.
-    ``lock_path`` is the lock file of the device, None where nobody else waits for it. No config begins once the
+    ``lock_path`` is the lock file of the device, None where no other lane waits for it. No config begins once the
     others have been charged ``budget_s`` (``task_trace.share_charged_s``; None: no limit). ``has_padding``: buffers may be touched behind their ends (``LoadedKernel.reserve``).
     ``processor``: the host's, from which launches are issued; None: any.
     """
@@ -209,7 +209,7 @@ class HoldBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigStarted:
-    """From a run child: from here on, a death is this config's, unless somebody else has killed it."""
+    """From a run child: from here on, a death is this config's, unless another process has killed it."""
 
     started_index: int
 

@@ -1,4 +1,4 @@
-"""Reading a dataset: one manifest version, whole and unchanging, whoever else writes meanwhile.
+"""Reading a dataset: one manifest version, whole and unchanging, also while other processes write.
 
 Owns the way from a folder to tables in today's schema. Goes through the manifest only, never a glob: what a
 manifest does not list does not exist. Does not judge what the rows say (``verify.py``).

@@ -100,7 +100,7 @@ def merge(
 
     Raises:
         ForeignRunError: ``out`` is not empty, and does not hold this very merge, killed.
-        CollectingError: Somebody else is at work on ``out``.
+        CollectingError: Another process is at work on ``out``.
         StoreError: A source cannot be read, or was timed with another meaning of times.
     """
     datasets = [open_dataset(path) for path in sources]
@@ -129,7 +129,7 @@ def merge(
                 f"run `llmperf dataset verify` on each, and remove {fs.describe()}"
             ) from None
         manifest = publish(fs, entries, plan_hash=run.plan_hash, epoch=_EPOCH)
-    assert isinstance(manifest, Manifest), "nobody else publishes in a folder that we created"
+    assert isinstance(manifest, Manifest), "no other process publishes in a folder that we created"
     num_samples = sum(int(rows.sum()) for rows in choice.rows)
     return MergeReport(
         plan_hash=run.plan_hash,

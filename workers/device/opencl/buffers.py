@@ -111,7 +111,7 @@ class OpenclLoadedKernel:
                 raise
             self.release(
                 keep=False
-            )  # somebody else has the memory: smaller configs may find enough
+            )  # another process has the memory: smaller configs may find enough
 
     def _largest_bytes(self, configs: Sequence[LaunchConfig]) -> dict[int, int]:
         """Return the most that these configs need of each global buffer, by position."""
@@ -190,7 +190,7 @@ class OpenclLoadedKernel:
             return self.queue.read(self._buffers[position], num_bytes)
 
     def release(self, *, keep: bool = True) -> None:
-        """Give the kernel's buffers back, and wait for what was freed to be cleared: it would disturb whoever is timed next.
+        """Give the kernel's buffers back, and wait for what was freed to be cleared: it would disturb the next timed launch.
 
         Where the context is lost they are gone already.
 

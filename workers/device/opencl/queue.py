@@ -151,7 +151,7 @@ class DeviceQueue:
         self.freed.await_cleared()
 
     def note_settled(self) -> None:
-        """Somebody has waited for what was enqueued last: nothing of ours is left on the queue."""
+        """The last enqueued command has been waited for: nothing of ours is left on the queue."""
         self._has_own_work = False
 
     def fill(self, buffer: cl.Buffer, kind: FillKind, num_scalars: int, key: int) -> None:
