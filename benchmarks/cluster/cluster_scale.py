@@ -222,7 +222,7 @@ def publishing(num_pairs: int) -> tuple[float, float]:
             began_s = time.monotonic()
             last = publish(fs, two, plan_hash=PLAN_HASH, epoch=1)  # kept, as a publisher does
             took_s.append(time.monotonic() - began_s)
-        assert not isinstance(last, StaleEpoch), "nobody else publishes here"
+        assert not isinstance(last, StaleEpoch), "no other process publishes here"
         size = len(fs.read_bytes(manifest_name(last.version)))
     return float(np.median(took_s)), size / 2**20
 

@@ -172,7 +172,7 @@ class ReplayExecutor:
             self._begin(time.monotonic())
 
     def poll(self, timeout_s: float) -> list[FinishedTask]:
-        """Return what has finished by now; whoever steps the loop has waited already."""
+        """Return what has finished by now; the caller has waited already."""
         del timeout_s
         finished = []
         now_s = time.monotonic()

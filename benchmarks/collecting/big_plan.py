@@ -162,7 +162,7 @@ def rebuild(work: Path, classes: int, url: str, rows: list[dict[str, object]]) -
 
 
 def again(work: Path, classes: int, url: str, rows: list[dict[str, object]]) -> None:
-    """Attach to the rebuilt ledger, and count what an observer of progress is told at the start."""
+    """Attach to the rebuilt ledger, and count the events that an observer of progress receives at the start."""
     del classes
     with told("worker: read corpus, join, attach to that ledger", rows):
         fs, plan = joined(work, "finished", 1)

@@ -2,7 +2,7 @@
 
 Owns a faster way to what ``workers.plan.inputs.reference_bytes`` says (a test holds the two together): in parts that fit a
 cache, on all cores. 64M floats take the reference many seconds, and on a lent GPU each of them counts. Making inputs is
-in nobody's time all the same.
+in no part's time all the same.
 """
 
 from __future__ import annotations
