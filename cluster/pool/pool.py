@@ -281,9 +281,7 @@ class ActorPool:
         unheard = [record for record in self.slots.values() if record.is_unheard]
         needless = {p.slot for p in unheard if p.device and p.device.device_class in done_classes}
         late = {p.slot for p in unheard if now_s - p.start_at_s > self._config.start_timeout_s}
-        has_no_other = all(
-            record.is_unheard for record in self.slots.values() if record.is_active
-        )
+        has_no_other = all(record.is_unheard for record in self.slots.values() if record.is_active)
         is_hopeless = has_no_other and all(record.slot in needless | late for record in unheard)
         for record in unheard:
             waited_s = now_s - record.start_at_s

@@ -81,12 +81,12 @@ def kill_server(world: World) -> bool:
 
 
 def flush_server(world: World) -> bool:
-    """Wipe Redis under everybody's feet."""
+    """Wipe Redis while all actors use it."""
     return world.server.flush()
 
 
 def pause_server(world: World) -> bool:
-    """Nobody reaches Redis for a while, as in a partition."""
+    """Redis cannot be reached for a while, as in a partition."""
     world.server.signal(signal.SIGSTOP)
     time.sleep(1 + world.chance.random() * 3)
     world.server.signal(signal.SIGCONT)
@@ -152,7 +152,7 @@ class Fault:
     """A kind of fault, and how often it comes beside the others."""
 
     inflict: Callable[[World], bool]
-    """Does it; False if there is nobody whom it could hit."""
+    """Does it; False if there is no process that it could hit."""
     weight: int
     is_unkind: bool = False
     """Whether it comes from ``unkind.c``, so from a C compiler."""

@@ -1,4 +1,4 @@
-"""One chaos run: collect, kill somebody after every N-th committed shard, start again, compare.
+"""One chaos run: collect, kill a process after every N-th committed shard, start again, compare.
 
 Owns the loop of kills and the comparison. The collector is the real command on a real device; nothing in it
 knows that it is being killed.

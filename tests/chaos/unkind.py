@@ -1,6 +1,6 @@
 """What a host does to one process: a full or slow disk, a wrong clock, a cut network (``unkind.c``, by LD_PRELOAD).
 
-Needs a C compiler; without one a storm leaves these faults out, and says so. Whoever is to be hit is started with ``environment``; nothing befalls it before ``inflict``.
+Needs a C compiler; without one a storm leaves these faults out, and says so. A process that is to be hit is started with ``environment``; nothing hits it before ``inflict``.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def redefine(text: str, _other: str, chance: random.Random) -> str:
 
 
 def change_number(text: str, _other: str, chance: random.Random) -> str:
-    """A number of a size, or in a form, that nobody expects."""
+    """A number of an unexpected size or form."""
     return _replaced(text, _NUMBER, chance.choice(_HUGE_NUMBERS), chance)
 
 

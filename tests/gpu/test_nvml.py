@@ -48,7 +48,7 @@ with open_session(DeviceRef(**json.loads(sys.argv[1]))) as session:
 """
 ORPHAN = """
 import os, subprocess, sys
-if os.fork() == 0:  # its parent goes: the load is nobody's child
+if os.fork() == 0:  # its parent goes: the load is no child of ours
     os.setsid()
     load = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]], stdin=0, stdout=1, start_new_session=True)
     os.write(1, f"{load.pid}\\n".encode())

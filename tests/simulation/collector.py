@@ -110,7 +110,7 @@ class LateFuture(Future[Any]):
             return
         try:
             self.set_result(self._work())
-        except Exception as error:  # noqa: BLE001  (whoever asks for the result gets it)
+        except Exception as error:  # noqa: BLE001  (raised where the result is asked for)
             self.set_exception(error)
 
 

@@ -47,7 +47,7 @@ class Databases:
 class Disk:
     """What outlives processes.
 
-    ``written`` and ``removed`` are told of every change, at the moment it happens.
+    ``written`` and ``removed`` are called for every change, at the moment it happens.
     """
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class SimFilesystem:
         self.disk.remove(name)
 
     def is_locked(self, name: str) -> bool:
-        """Whether anybody holds the lock file."""
+        """Whether a process holds the lock file."""
         self._scheduler.point(f"look at lock {name}")
         return not self.disk.lock(name).is_free(True)
 

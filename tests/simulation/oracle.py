@@ -67,12 +67,12 @@ class Oracle:
                 )
 
     def rolled_back(self, epoch: int) -> None:
-        """Somebody has put an earlier state of a ledger in its place: what manifests list is final, its other commits are not."""
+        """A user has put an earlier state of a ledger in its place: what manifests list is final, its other commits are not."""
         self._rolled_back.add(epoch)
         self._forget_what_nothing_tells()
 
     def lost_manifests(self, names: Sequence[str]) -> None:
-        """Somebody has removed manifests: what a ledger has committed stays final, if it was not rolled back."""
+        """A user has removed manifests: what a ledger has committed stays final, if it was not rolled back."""
         self._has_lost_manifests = True
         for name in names:
             del self._manifests[name]
@@ -83,7 +83,7 @@ class Oracle:
         self._forget_what_nothing_tells()
 
     def lost_shard(self, name: str) -> None:
-        """Somebody has removed a shard that no manifest lists: its tasks are to be done again."""
+        """A user has removed a shard that no manifest lists: its tasks are to be done again."""
         pair = {name.replace("samples/", "kernels/")}
         self._forget(task for task, shard in self._committed.items() if shard in pair)
 

@@ -76,7 +76,7 @@ class ForgetfulFilesystem(SimFilesystem):
 
 
 def adopt_orphans(candidates: Sequence[Candidate], bound: Collection[str]) -> list[Candidate]:
-    """Adopt every shard on disk, whoever else has its tasks."""
+    """Adopt every shard on disk, also where another holder has its tasks."""
     del bound
     return list(candidates)
 

@@ -26,7 +26,7 @@ from tests.simulation.work import SimPlan
 
 _MAX_PROCESSES = 12
 _REVIVAL_POINTS = 100
-"""While faults go on, somebody starts a collector again when all have ended."""
+"""While faults go on, the world starts a collector again when all have ended."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -160,7 +160,7 @@ class Scheduler:
             raise Violation("no progress", f"no end after {position} operations")
 
     def switch_to(self, process: Process | None) -> None:
-        """Let ``process`` run (None: whoever is due first); returns when the caller is chosen again."""
+        """Let ``process`` run (None: the process that is due first); returns when the caller is chosen again."""
         caller = self.current
         self._next = process
         self._hub.switch()

@@ -42,9 +42,9 @@ class When(StrEnum):
     BEFORE = "before"
     """The call never happens."""
     AFTER = "after"
-    """The call has had its effect, and nobody does anything with its answer."""
+    """The call has had its effect, and the process dies before it uses the answer."""
     UNANSWERED = "unanswered"
-    """Nobody dies: the call has its effect, but its answer is lost, once."""
+    """No process dies: the call has its effect, but its answer is lost, once."""
 
 
 @dataclass(frozen=True, slots=True)

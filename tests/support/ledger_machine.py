@@ -58,18 +58,18 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(picks=picks)
     def renew_some(self, picks: list[int]) -> None:
-        """Somebody renews leases, perhaps stale ones."""
+        """A holder renews leases, perhaps stale ones."""
         leases = self._picked(picks)
         assert self.ledger.renew(leases, ttl_s=TTL_S) == [x for x in leases if self._is_valid(x)]
 
     @rule(picks=picks)
     def release_some(self, picks: list[int]) -> None:
-        """Somebody gives leases back, perhaps stale ones."""
+        """A holder gives leases back, perhaps stale ones."""
         self.ledger.release(self._picked(picks))
 
     @rule(picks=picks)
     def commit_some(self, picks: list[int]) -> None:
-        """Somebody commits, perhaps with stale tokens."""
+        """A holder commits, perhaps with stale tokens."""
         leases = self._picked(picks)
         if not leases:
             return

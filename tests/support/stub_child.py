@@ -1,4 +1,4 @@
-"""A run child without a device, for the run slot's tests: it answers, and dies where it is told to.
+"""A run child without a device, for the run slot's tests: it answers, and dies where its job says.
 
 ``python -m tests.support.stub_child DESCRIPTOR PARENT_PID WHERE``
 """
@@ -37,12 +37,12 @@ HELD_FOR_S = 0.5
 
 
 def die(by: signal.Signals = signal.SIGSEGV) -> None:
-    """End at once, by a signal: a crash, or SIGKILL, as if by somebody else."""
+    """End at once, by a signal: a crash, or SIGKILL, as if by another process."""
     os.kill(os.getpid(), by)
 
 
 def strike(channel: Channel, at: str, where: str) -> None:
-    """Do what ``where`` says, if this is the place: end as if somebody else had done it, raise, or send nonsense and live."""
+    """Do what ``where`` says, if this is the place: end as if another process had killed it, raise, or send nonsense and live."""
     how, _, place = where.partition(" ")
     if place != at:
         return
@@ -59,7 +59,7 @@ def main(channel: Channel, where: str) -> None:
     """Serve jobs; ``where`` says what goes wrong, or nothing does.
 
     ``load``, ``first load``, ``release``, ``exit``: it dies there. ``lost load``: it finds its context lost as it loads. ``wait``: it dies as it waits for the device lock.
-    ``killed AT``, ``crash AT``: somebody else kills it, or it crashes, as it is at ``start``, ``load``, ``held``, ``config``, ``result``, ``last`` (result) or
+    ``killed AT``, ``crash AT``: another process kills it, or it crashes, as it is at ``start``, ``load``, ``held``, ``config``, ``result``, ``last`` (result) or
     ``exit``; ``raises AT``, ``garbled AT``: it raises there, or sends nonsense and lives.
     ``stand``: it has the device and never begins. ``crowded``: it holds the lock for a while, half of it without a processor. ``sticky``: its first config ends the context. ``slow``: a hold takes
     a while.
@@ -109,7 +109,7 @@ def main(channel: Channel, where: str) -> None:
             strike(channel, "last", where)
             ended_s = (
                 time.monotonic()
-            )  # as the real one: afterwards somebody else may have the device
+            )  # as the real one: afterwards another child may have the device
         waited_s = HELD_FOR_S / 2 if where == "crowded" else 0.0
         channel.send(RunDone(sentinel_ns=None, ended_s=ended_s, kept_waiting_s=waited_s))
 

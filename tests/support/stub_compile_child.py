@@ -1,4 +1,4 @@
-"""A compile child without a compiler, for the pool's tests: it builds, and ends where it is told to.
+"""A compile child without a compiler, for the pool's tests: it builds, and ends where its job says.
 
 ``python -m tests.support.stub_compile_child DESCRIPTOR PARENT_PID WHERE``
 """

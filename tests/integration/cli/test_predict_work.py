@@ -45,7 +45,7 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An ensemble that was told of the work of every second launch: times follow its analytic time."""
+    """An ensemble that was fitted with the work of every second launch: times follow its analytic time."""
     data = make_dataset(num_kernels=20, num_configs=16, seed=5).data()
     features, names = data.rows.features.copy(), feature_names()
     counted = [names.index(name) for name in WORK_MEANINGS]

@@ -1,4 +1,4 @@
-"""``collect --cluster`` on real Ray nodes with a real Redis: every sample once, whoever dies meanwhile."""
+"""``collect --cluster`` on real Ray nodes with a real Redis: every sample once, whichever process dies meanwhile."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def command(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> tu
 
 @pytest.fixture
 def other_job(address: str) -> Iterator[Any]:
-    """An actor of somebody else's that has the node's GPU."""
+    """An actor of another job that has the node's GPU."""
     ray.init(address=address, log_to_driver=False)
     holder: Any = ray.remote(num_gpus=1, num_cpus=0)(Holder).remote()
     ray.get(holder.ready.remote())

@@ -1,4 +1,4 @@
-"""How a child ended, as its parent tells: by itself, by the parent's hand, or by somebody else's."""
+"""How a child ended, as its parent tells: by itself, killed by the parent, or killed by another process."""
 
 from __future__ import annotations
 

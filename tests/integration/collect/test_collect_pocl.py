@@ -113,7 +113,7 @@ def run(corpus: Path, out: Path, options: tuple[str, ...] = SMALL) -> Run:
 
 
 def children_of(parent: int) -> list[psutil.Process]:
-    """Return the children that a collector has started, dead parent or not: each was told its pid."""
+    """Return the children that a collector has started, dead parent or not: each got its pid as an argument."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []

@@ -123,7 +123,7 @@ def test_rows_with_and_without_work_are_mixed_by_a_resumed_run(tmp_path: Path) -
     assert len({row["sample_id"] for row in after}) == len(after) == 24
     for row in after:
         assert (row["work"] is None) == (row["sample_id"] in before)
-        assert row["work_reason"] is None, "nobody tried, or it was counted"
+        assert row["work_reason"] is None, "it was not tried, or it was counted"
     untouched = Collect(corpus, tmp_path / "off", device, (*SMALL, "--set", "limits.work=off"))
     assert untouched.run().returncode == 0
     ids = {row["sample_id"] for rows in rows_of(tmp_path / "off").values() for row in rows}

@@ -139,7 +139,7 @@ def test_shares_add_up_and_what_is_between_kernels_is_shared_by_a_kernel() -> No
     )
     shares = shares_s([stretch])
     assert shares == {"a": 0.75, "b": 1.75, "c": 1.25, "d": 2.75}, (
-        "what is done once is everybody's"
+        "what is done once belongs to all parts"
     )
     assert sum(shares.values()) == stretch.seconds == 6.5
     medians = {"a": 5e3, "b": 99_999.0, "c": 1e5, "d": 5e3}

@@ -177,7 +177,7 @@ class Run:
         return seen
 
     def assert_readable(self) -> None:
-        """After a fault: what is listed is sound; what nobody lists lies there unread."""
+        """After a fault: what is listed is sound; what no manifest lists lies there unread."""
         problems = verify(self.location).problems
         assert [one for one in problems if one.kind is not ProblemKind.ORPHAN] == []
 

@@ -120,7 +120,7 @@ def test_redis_dies_at_each_write(tmp_path: Path, server: RedisServer, share: st
         _, told = process.communicate(timeout=100)
         if (
             process.returncode != 0
-        ):  # before it had any ledger it is told at once, and nothing is waited for
+        ):  # before it had any ledger it raises at once, and nothing is waited for
             assert process.returncode == 3, told
             assert "cannot be reached" in told
             runs.finish(runs.start(step, dies=False))

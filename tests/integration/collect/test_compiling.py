@@ -123,13 +123,13 @@ def test_a_death_of_the_second_compiler_fails_no_kernel(
         assert state.build is not None
         assert state.build.binary_sha256 == sha256_hex(b"built")
         assert state.build.seconds == 0.5
-    # Three children died of it; then nobody is asked any more.
+    # Three children died of it; then no other is asked any more.
     assert [state.num_compile_attempts for state in states] == [2, 2, 2, 1, 1]
     reason = {"resources": "SIGSEGV", "hang": "SIGALRM", "bug": "a mistake of ours"}[where]
     told = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
     assert sum(reason in message for message in told) == 3
     assert sum("no more registers" in message for message in told) == 1
-    assert not any("somebody else" in message for message in told)
+    assert not any("killed by another process" in message for message in told)
 
 
 def test_deaths_with_a_success_between_them_do_not_end_the_reading(
@@ -162,7 +162,7 @@ def test_a_build_that_dies_is_tried_twice(states: list[TaskState], scratch: Path
     assert [state.num_compile_attempts for state in states[:2]] == [2, 2]
 
 
-def test_a_build_whose_child_somebody_else_kills_is_done_once_more_as_the_first_time(
+def test_a_build_whose_child_another_process_kills_is_done_once_more_as_the_first_time(
     states: list[TaskState], scratch: Path
 ) -> None:
     compile_all(states[:1], scratch, "killed once")

@@ -299,7 +299,7 @@ def test_who_stands_on_the_device_without_beginning_is_killed_and_no_kernel_blam
         states = [begin(made, plan, index, tmp_path) for index in (0, 1)]
         drive(made, 2, skip_s=PREPARE_TIMEOUT_S - 1.0)
         assert [codes(state) for state in states] == [{"launch_error": 3}] * 2
-        assert sum(len(state.sentinel) for state in states) >= 1, "somebody has looked after it"
+        assert sum(len(state.sentinel) for state in states) >= 1, "a sentinel has run after it"
 
 
 def test_a_device_that_never_answers_is_lost(tmp_path: Path, plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""The library of bad disks, clocks and networks hits whom it is told to hit; without a C compiler storms do without it."""
+"""The library of bad disks, clocks and networks hits the processes that it is given; without a C compiler storms do without it."""
 
 from __future__ import annotations
 

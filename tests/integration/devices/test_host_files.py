@@ -52,7 +52,7 @@ def kernel(name: str) -> str:
 
 
 def with_everything(folder: Path, secret: Path) -> Path:
-    """A corpus of attacks; those that the front end refuses come in by a corpus file that nobody checked."""
+    """A corpus of attacks; those that the front end refuses come in by a corpus file that was not checked."""
     sources = folder / "sources"
     sources.mkdir()
     (sources / "good.cl").write_text(kernel("good"))

@@ -46,7 +46,7 @@ def test_the_longest_kept_go_first(queue: DeviceQueue) -> None:
     assert kept.num_bytes == 3 * PAGE_BYTES
     assert kept.take(PAGE_BYTES) is second
     kept.give_back(kept.take(4 * PAGE_BYTES))
-    assert kept.take(2 * PAGE_BYTES) is third, "one that is too large alone sends nobody away"
+    assert kept.take(2 * PAGE_BYTES) is third, "one that is too large alone frees no other"
 
 
 def test_with_nothing_to_keep_sizes_are_exact(queue: DeviceQueue) -> None:

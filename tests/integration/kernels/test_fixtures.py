@@ -1,4 +1,4 @@
-"""The kernels of tests/fixtures in one real run on a CPU device: each its code, in its time, and nobody else harmed.
+"""The kernels of tests/fixtures in one real run on a CPU device: each its code, in its time, and no other kernel harmed.
 
 ``make test`` runs the quick ones with the default strategy, ``make slow`` all of them with it, ``make nightly`` with another.
 """
@@ -194,7 +194,7 @@ def _finished(
 
 
 def marked_processes(mark: str) -> Iterator[str]:
-    """Yield the command lines of all processes that have inherited ``mark``, whoever their parent is now."""
+    """Yield the command lines of all processes that have inherited ``mark``, whichever their parent is now."""
     for process in psutil.process_iter():
         try:
             if process.environ().get(MARK) == mark:

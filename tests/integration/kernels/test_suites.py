@@ -1,4 +1,4 @@
-"""benchmarks/data/suites.py: work-items that leave at once are told from those that work."""
+"""benchmarks/data/suites.py: work-items that leave at once are distinguished from those that work."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ DIVERGING = (
     "__kernel void k(__global int *a, int n) { __local int t[64]; int l = get_local_id(0); t[l] = n;"
     " while (t[0] > 200) { barrier(CLK_LOCAL_MEM_FENCE); t[l] = n; } a[get_global_id(0)] = t[l]; }"
 )
-"""Ends with 128 work-items, hangs with 256: its loop has a barrier, so that nobody may cut it off."""
+"""Ends with 128 work-items, hangs with 256: its loop has a barrier, so that it may not be cut off."""
 
 
 def test_what_was_counted_before_a_hang_is_kept_whatever_the_order(ref: DeviceRef) -> None:

@@ -1,4 +1,4 @@
-"""Somebody removes, moves or rolls back files of a dataset, during a run or between two: nothing is lost or doubled.
+"""A user removes, moves or rolls back files of a dataset, during a run or between two: nothing is lost or doubled.
 
 Each test is an attack that once broke that promise, by the real command on the replay device.
 """

@@ -74,4 +74,4 @@ else:
 
     @pytest.mark.skip(reason=f"NOT TESTED: a real S3 store ({ENDPOINT_VARIABLE} is not set)")
     def test_the_contract_on_a_named_store() -> None:
-        """Counted, so that nobody takes moto for the real thing."""
+        """Counted, so that moto is not taken for the real store."""

@@ -233,7 +233,7 @@ def test_a_ledger_found_damaged_is_lost_to_who_still_uses_it(tmp_path: Path) -> 
 
 
 class OvertakenLocation(SqliteLocation):
-    """Somebody takes the next epoch in the moment after this location has opened or created a ledger.
+    """Another process takes the next epoch in the moment after this location has opened or created a ledger.
 
     Found by the simulator (seed 30412, three processes, the attach lock wiped twice).
     """
@@ -280,7 +280,7 @@ def test_a_ledger_overtaken_while_attaching_is_not_used(tmp_path: Path, exists: 
 
 
 def test_an_epoch_is_never_taken_again(tmp_path: Path) -> None:
-    """Also when somebody has removed the folder that counts them: the manifests remember."""
+    """Also when the folder that counts them was removed: the manifests remember."""
     for _ in range(3):
         _attached(tmp_path).close()
         shutil.rmtree(tmp_path / "ledger")

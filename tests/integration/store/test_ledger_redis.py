@@ -158,7 +158,7 @@ def test_leases_of_many_that_run_out_together_are_given_out_again_once(
     of_ours = ledger.claim(holder=gone, tasks=ours, limit=num_each, ttl_s=10)
     assert tasks_of(of_ours) == list(range(num_each))
     ledger.clock_offset_us = 11_000_000
-    kept = ledger.renew(of_ours[:3], ttl_s=60)  # they ran out, but nobody took them
+    kept = ledger.renew(of_ours[:3], ttl_s=60)  # they ran out, but no other holder took them
     assert kept == of_ours[:3]
     found: list[int] = []
     while len(found) < 2000 - 3:
@@ -171,7 +171,7 @@ def test_leases_of_many_that_run_out_together_are_given_out_again_once(
     assert ledger.counts(others) == TaskCounts(done=0, leased=0, total=2000)
     assert ledger.commit(shards=shard_pair("kept"), leases=kept) == Committed()
     assert ledger.commit(shards=shard_pair("late"), leases=of_ours[3:5]) == Refused((3, 4))
-    # Also one that nobody took can still be committed, and is not given out afterwards.
+    # Also one that no other holder took can still be committed, and is not given out afterwards.
     assert ledger.commit(shards=shard_pair("other"), leases=of_others[:1]) == Committed()
     again = ledger.claim(holder=here, tasks=others, limit=1, ttl_s=60)
     assert [(one.task, one.attempt) for one in again] == [(2001, 2)]

@@ -147,7 +147,7 @@ def alone(admin: redis.Redis) -> Iterator[None]:
 
 @contextlib.contextmanager
 def busy(admin: redis.Redis) -> Iterator[None]:
-    """Let the server run a script of somebody else's that does not end."""
+    """Let the server run a foreign script that does not end."""
     admin.config_set("lua-time-limit", 20)
     port = port_of(admin)
 
@@ -318,7 +318,7 @@ def test_a_password_that_is_wanted_and_not_given(server: RedisServer, admin: red
 
 
 def test_a_right_lost_and_given_back(admin: redis.Redis) -> None:
-    """Amid a run it is waited for: whoever changes the server's users is there to mend it."""
+    """Amid a run it is waited for: an operator who changes the server's users can mend it."""
     url = add_user(admin)
     user = url.split("//")[1].split(":")[0]
     ledger = _ledger_location_of(url)(1)
@@ -337,7 +337,7 @@ def test_a_right_lost_and_given_back(admin: redis.Redis) -> None:
 def test_a_commit_that_a_right_has_cut_in_two_is_built_anew(
     admin: redis.Redis, may_delete: bool
 ) -> None:
-    """Asked for again, it would find its shard recorded and its task not done: somebody would do it twice."""
+    """Asked for again, it would find its shard recorded and its task not done: another collector would do it twice."""
     url = add_user(admin)
     user = url.split("//")[1].split(":")[0]
     ledger = _ledger_location_of(url)(1)

@@ -67,7 +67,7 @@ def test_a_lost_answer_to_our_own_creation_is_ours(server, fs):
 def test_a_lost_answer_does_not_make_anothers_ours(server, fs):
     assert fs.put_if_absent("x", b"same")
     server.faults.planned = [Fault("PUT", "/x", after=500)]
-    assert not fs.put_if_absent("x", b"same"), "equal bytes, but written by somebody else"
+    assert not fs.put_if_absent("x", b"same"), "equal bytes, but written by another client"
 
 
 def test_a_repeated_refusal_is_no_creation(server, fs):

@@ -155,7 +155,7 @@ class FakeDriver:
 
 @contextlib.contextmanager
 def driver_with(pynvml: ModuleType, card: FakeCard) -> Iterator[FakeDriver]:
-    """Have ``pynvml`` talk to a driver with ``card``; checks at the end that everybody has let NVML go."""
+    """Have ``pynvml`` talk to a driver with ``card``; checks at the end that every user has shut NVML down."""
     driver = FakeDriver(pynvml, card)
     before = pynvml.nvmlLib
     pynvml._nvmlGetFunctionPointer_cache.clear()

@@ -47,7 +47,7 @@ def nodes_started(*nodes: dict[str, Any], dashboard_port: int | None = None) -> 
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

@@ -79,12 +79,12 @@ class RedisServer:
         return self._process.pid
 
     def signal(self, number: int) -> None:
-        """Send it a signal: SIGSTOP is a server that nobody reaches, until SIGCONT."""
+        """Send it a signal: SIGSTOP makes a server that does not answer until SIGCONT."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def await_end(self, is_in_vain: Callable[[], bool]) -> bool:
-        """Wait until somebody else has killed it; False if ``is_in_vain`` comes first."""
+        """Wait until another process has killed it; False if ``is_in_vain`` comes first."""
         while self._process is not None and self._process.poll() is None:
             if is_in_vain():
                 return False
@@ -101,7 +101,7 @@ class RedisServer:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens at."""
+    """Return a free port of this machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

@@ -61,7 +61,7 @@ class Recorder:
         self._tell("observe", metric, value, tags)
 
     def of(self, metric: Metric) -> list[tuple[float, dict[str, str]]]:
-        """What a metric was told, its tags without those of all."""
+        """The values of a metric, its tags without those of all."""
         found = []
         for _, name, value, tags in self.told:
             if name == metric.name:

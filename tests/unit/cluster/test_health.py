@@ -20,7 +20,7 @@ FAULT = Failure(code=FailureCode.DEVICE_FAULT, stage=Stage.LAUNCH, detail="fault
 
 
 class Watched:
-    """A rule that is told of tasks, and what it said."""
+    """A rule that receives tasks, and what it said."""
 
     def __init__(self, *, baseline_ns: float | None = None, is_cpu: bool = False) -> None:
         self.said: list[str] = []

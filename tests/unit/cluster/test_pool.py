@@ -359,7 +359,7 @@ def test_a_stop_ends_slots_that_wait_to_be_tried_again(kind: FailureKind) -> Non
     assert bench.pool.is_over
     assert [actor.asked for actor in bench.actors] == [["begin run", "kill"]] * 3
     bench.step(1000)
-    assert len(bench.actors) == 3, "nobody is started after a stop"
+    assert len(bench.actors) == 3, "no actor is started after a stop"
     assert bench.pool.statuses == {"ok": 6}, "what they had done still counts"
 
 

@@ -1,4 +1,4 @@
-"""Each heavy library has one door: nobody else imports it, inside functions and by name included.
+"""Each heavy library has one door: no other module imports it, inside functions and by name included.
 
 Ruff and import-linter see import statements; ``require("deepspeed", …)`` is a call, which neither sees.
 """

@@ -1,4 +1,4 @@
-"""Kernels that do nothing on their inputs are told from those that work, and counted."""
+"""Kernels that do nothing on their inputs are distinguished from those that work, and counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is alive: this process, its colleagues here and elsewhere, and those of which nobody can tell."""
+"""Who is alive: this process, its colleagues here and elsewhere, and those of which it cannot be known."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ print(has_ended(us), has_ended(missing), has_ended(root), is_alive(missing))
 @pytest.mark.parametrize(("hidepid", "missing_has_ended"), [(0, True), (1, True), (2, False)])
 def test_hidden_processes_are_not_taken_for_dead(hidepid: int, missing_has_ended: bool) -> None:
     """As an ordinary user beside root's process 1, whose start is another than the holder's."""
-    nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    as_other_user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
     try:
         reads = subprocess.run(
-            [*nobody, sys.executable, "-c", "import llmperf_common"],
+            [*as_other_user, sys.executable, "-c", "import llmperf_common"],
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
     except FileNotFoundError as error:

@@ -121,7 +121,7 @@ def test_a_constant_predictor_fails_the_bar(log2_ns):
     assert not meets_slice_bar(metrics, "constant")
     assert not meets_slice_bar(metrics, "global-median")
     assert not meets_slice_bar(summary.metrics, "global-median")
-    assert not meets_slice_bar(summary.metrics, "nobody")
+    assert not meets_slice_bar(summary.metrics, "unknown")
 
 
 def test_shuffled_times_fail_the_bar(small, tmp_path):

@@ -104,7 +104,7 @@ def publisher_of(
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """A clock that moves when the test says."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

@@ -107,7 +107,7 @@ def test_a_folder_nested_beyond_any_stack_is_walked(root: Path):
 
 @pytest.fixture
 def forbidden(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that cannot be listed, whoever runs the test."""
+    """A folder that cannot be listed, whichever user runs the test."""
     folder = root / "private"
     folder.mkdir()
     scandir = os.scandir

@@ -8,7 +8,7 @@ from workers.device.opencl.freed_memory import FreedMemory
 
 
 class Clock:
-    """Time that passes when somebody sleeps."""
+    """A clock that moves when ``sleep`` is called."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

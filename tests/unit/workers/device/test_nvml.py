@@ -190,7 +190,7 @@ def test_problems_of_a_device(pynvml):
     with driver_with(pynvml, FakeCard(errors={"nvmlDeviceGetUtilizationRates": GPU_IS_LOST})):
         (problem,) = problems_of(NVIDIA)
         assert "lost" in problem
-        assert problems_of(make_device()) == (), "not NVIDIA's: nobody is asked"
+        assert problems_of(make_device()) == (), "not NVIDIA's: NVML is not asked"
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_problems_of_a_device(pynvml):
         (GPU_IS_LOST, None, PCI, False),  # another card is lost, this one is found
         (GPU_IS_LOST, NOT_FOUND, PCI, False),
         (NOT_FOUND, NOT_FOUND, PCI, False),
-        (GPU_IS_LOST, None, None, False),  # which one, nobody can tell
+        (GPU_IS_LOST, None, None, False),  # which one is not known
     ],
 )
 def test_a_card_that_has_fallen_off_the_bus_is_a_problem_and_a_lost_neighbour_is_none(

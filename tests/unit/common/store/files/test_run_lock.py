@@ -1,4 +1,4 @@
-"""The run lock: whoever waits for it says for whom."""
+"""The run lock: a process that waits for it names the holder."""
 
 from __future__ import annotations
 
