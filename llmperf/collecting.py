@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 SourcePath = str | os.PathLike[str]
 Overrides = Mapping[str, Any] | Sequence[str]
 _LEAST_ADDRESS_SPACE_BYTES = 512 * 2**20
-"""With less not all libraries load (Python, Arrow, SQLite), and no OpenCL runtime opens a device: 800 MiB did."""
+"""Bytes of address space below which not all libraries load (Python, Arrow, SQLite). An OpenCL
+runtime needed 800 MiB."""
 ConfigT = TypeVar("ConfigT", bound="Node")
 
 

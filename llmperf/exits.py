@@ -133,7 +133,8 @@ def show_bug(kind: type[BaseException], error: BaseException, trace: TracebackTy
 
 
 _FIRST_SPEAKS_S = 10.0
-"""``torchrun`` ends all processes when one has ended: the first gets so long to say why."""
+"""Seconds that the first process gets to say why it ends: ``torchrun`` ends all processes when one
+has ended."""
 
 
 def _is_said_elsewhere(error: BaseException, code: Exit) -> bool:

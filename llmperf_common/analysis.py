@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 ANALYSIS_VERSION = 2
-"""Raised when equal sources give other extents or roles; part of the plan hash where a plan needs analysis."""
+"""Version of the analysis, raised when equal sources give other extents or roles. Part of the plan
+hash where a plan needs analysis."""
 
 VALUE_LIMIT = "value_limit"
 """The factor by which a target's bound names the limit of the values that index it."""

@@ -133,7 +133,8 @@ def _read_preset(folder: str, name: str) -> str:
 
 
 _MAX_TOML_CHARS = 2**16
-"""Of a file of ours there are some thousand. Reading a key of N dots takes N² steps."""
+"""Characters of a configuration file: ours have some thousand, and reading a key of N dots takes N²
+steps."""
 
 
 def _parse_toml(text: str, where: str) -> dict[str, Any]:

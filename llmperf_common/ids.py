@@ -19,7 +19,8 @@ _ENCODER = json.JSONEncoder(
 )
 
 HARNESS_VERSION = 2
-"""Raised only when times change their meaning; part of every ``sample_id``."""
+"""Version of the harness, raised only when times change their meaning; part of every
+``sample_id``."""
 
 
 def canonical_json(value: object) -> str:

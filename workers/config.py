@@ -14,8 +14,8 @@ from llmperf_common.config import Node
 from llmperf_common.records import Strategy
 
 WALL_BUDGET_FACTOR = 5.0
-"""Refills are not launch time, yet a config must not spend the run on them: readings also stop when the
-wall clock has gone on for this many sample budgets."""
+"""Readings also stop after this many sample budgets of wall time: refilling buffers is no launch
+time, and must not take the run."""
 
 
 class PlanConfig(Node):

@@ -55,7 +55,7 @@ _US = 1_000_000
 _BINDING = frozenset({"claim", "commit", "extend"})
 """The scripts that change what becomes of a task."""
 _AT_ONCE = 500
-"""Shards in one call. The server answers no other client while a script runs."""
+"""Shards in one call: the server answers no other client while a script runs."""
 
 
 class RedisLedger:

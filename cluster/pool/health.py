@@ -23,7 +23,8 @@ _logger = logging.getLogger(__name__)
 
 _FEWEST_SAMPLES = 500
 _SECONDS_LOOKED_AT = 120.0
-"""A few kernels in a row that draw all the power a card may have throttle it for a second: that is theirs."""
+"""Seconds of samples that are judged. A few power-hungry kernels in a row throttle a sound card for
+a second."""
 _READINGS = 5
 
 

@@ -23,9 +23,9 @@ from workers.corpus.read import Corpus
 _TAKEN_PATIENCE_S = 60.0
 """Seconds for which another process may hold a GPU, such as the actors of a driver that was just killed."""
 _SILENCE_LIMIT_S = 120.0
-"""An actor that was heard and then tells nothing for so long is ended: its process hangs."""
+"""Seconds without a report after which a running actor is ended: its process hangs."""
 _STOP_PATIENCE_S = 30.0
-"""How long actors that dropped their tasks may take to end."""
+"""Seconds that actors may take to end after they dropped their tasks."""
 _LONGEST_PAUSE_S = 30.0
 
 

@@ -29,7 +29,7 @@ app = typer.Typer(
 
 _PROGRESS_INTERVAL_S = 30.0
 _MAX_LINES = 20
-"""Of skipped files, and of one group of counts in the table, of which ``--json`` has them all."""
+"""Lines of skipped files, and of each group of counts in the table; ``--json`` has them all."""
 
 
 @app.command(cls=Command)

@@ -17,7 +17,7 @@ from llmperf.html_report.views import Stamp
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _GENERATOR = "llmperf"
 _HEAD_BYTES = 1024
-"""The line that says who wrote a page is among its first 400 bytes."""
+"""Bytes in which the line that names the writer of a page is searched; it is in the first 400."""
 _FIRST_LINES = (
     void("meta", charset="utf-8"),
     void("meta", http_equiv="Content-Security-Policy", content=_POLICY),

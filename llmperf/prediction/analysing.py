@@ -19,13 +19,14 @@ from llmperf_common.store.tables.analysis_rows import ANALYSIS_COLUMNS, analysis
 from workers.device.interface import DeviceRef
 
 ANALYSIS_TIMEOUT_S = 60.0
-"""For one kernel, as ``limits.analysis_timeout_s`` of ``collect``: both find out the same."""
+"""Seconds for one kernel, the default of ``limits.analysis_timeout_s``, so that a prediction finds
+what ``collect`` finds."""
 
 _KEEP_DEATH_S = 86_400.0
 """Seconds that a timeout or a death is remembered: a day, because a busy machine can cause either."""
 
 _MOST_CHARACTERS = 240
-"""Of a reason in a warning."""
+"""Characters of a reason in a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,11 @@ from llmperf_common.store.files.filesystem import StoreError
 from trainer.prediction.request import CountedLaunches
 
 WORK_TIMEOUT_S = 20.0
-"""For the launches of one kernel that are asked about together: the child is then killed, and what it has is used."""
+"""Seconds for the launches of one kernel that are asked about together. Then the child is killed,
+and its results so far are used."""
 
 _MOST_LAUNCHES = 512
-"""Counted for one answer: of more the others are predicted without."""
+"""Launches counted for one answer; the others are predicted without work."""
 
 
 class WorkMode(StrEnum):

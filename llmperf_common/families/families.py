@@ -14,20 +14,20 @@ import numpy as np
 from llmperf_common.families.shingles import NUM_VIEWS, Hashes, Views, digest, jaccard, views_of
 
 MIN_JACCARD = 0.85
-"""Sources whose shingles overlap by at least this share, in one of their views, are one family."""
+"""Share of common shingles, in one of their views, from which two sources are one family."""
 _LSH_BANDS, _LSH_ROWS = 18, 7
 """A pair is a candidate if one of the bands agrees in all its rows: at MIN_JACCARD 999 of 1,000 pairs are, at an
 overlap of a half 13 of 100. datasketch's own choice for a threshold of 75 % missed every tenth pair, and a candidate
 missed is a duplicate across a split."""
 _NUM_PERMUTATIONS = _LSH_BANDS * _LSH_ROWS
 _SHINGLES_AT_ONCE = 4096
-"""MinHash takes a kilobyte for each."""
+"""Shingles hashed at once: MinHash takes 1 KB for each."""
 MAX_SOURCE_CHARS = 2**20
-"""A longer source is alike only to its equal: tokens are made in the process that builds the corpus, and no kernel
-written by hand is as long."""
+"""Characters above which a source is similar only to an equal one. Tokens are made in the process
+that builds the corpus, and no hand-written kernel is as long."""
 _MINHASH_SEED = 1
 _MAX_ALL_PAIRS = 300
-"""Up to so many different sources every pair is compared: faster than loading datasketch."""
+"""Different sources up to which every pair is compared: faster than loading datasketch."""
 
 
 def assign_families(kernels: Sequence[tuple[str, str, str]]) -> dict[str, str]:

@@ -114,4 +114,5 @@ def _mixed(values: NDArray[np.int64] | Hashes) -> Hashes:
 
 
 _FACTORS = _mixed(np.arange(SHINGLE_TOKENS, dtype=np.uint64)) | np.uint64(1)
-"""One for each place in a run, so that the order of tokens counts; odd, so that nothing is lost."""
+"""One factor for each position in a run, so that the order of tokens counts; odd, so that
+multiplying loses nothing."""

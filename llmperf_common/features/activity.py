@@ -13,7 +13,8 @@ from enum import StrEnum
 from llmperf_common.features.work import Work
 
 FEW_SHARE = 0.1
-"""Of the work-items: where no more store anything, the others have mostly left behind a guard."""
+"""Share of the work-items: where fewer store anything, most of the others have left behind a
+guard."""
 _UNEVEN_SPREAD = 0.5
 _UNEVEN_PEAK = 3.0
 """Of reductions, too, one work-item in hundreds stores; but there all do much the same before: those of kernels/ have a spread of

@@ -15,19 +15,20 @@ from dataclasses import dataclass
 from llmperf_common.records import Device
 
 FLOOR_SHARE = 0.25
-"""Of the measured time of an empty launch. That is a median of 64 launches; the shortest of 1,248
-measured kernels took 0.52 of it."""
+"""Share of the measured time of an empty launch, a median of 64. The shortest of 1,248 measured
+kernels took 0.52 of it."""
 READ_FACTOR = 4 / 3
-"""The DRAM peak is a triad's, counted without write-allocate (two reads, one write; the bus moves
-four lines): a kernel that only reads can be faster by this."""
+"""Factor by which a kernel that only reads can exceed the DRAM peak. The peak is a triad's without
+write-allocate: two reads and one write, while the bus moves four lines."""
 _TRANSFERS_A_CLOCK = 2
-"""Double data rate, as CUDA's own bandwidth figures take it: an H200 has 2 x 3.2 GHz x 752 bytes = 4,814 GB/s."""
+"""Transfers a memory clock: double data rate, as in CUDA's bandwidth figures. An H200 has 2 x 3.2
+GHz x 752 bytes = 4,814 GB/s."""
 CACHES_LEFT_OUT = 2
-"""Bytes of so many last-level caches count as not moved: warm launches find data there."""
+"""Last-level caches whose bytes count as not moved: warm launches find data there."""
 
 SECTOR_BYTES = 32
-"""Memory moves no less at once: of a larger element so much where not all of it is surely touched.
-NVIDIA's sector; a CPU's cache line has 64 bytes."""
+"""Bytes that memory moves at least: NVIDIA's sector (a CPU's cache line has 64). Of a larger
+element only so many count where not all of it is surely touched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

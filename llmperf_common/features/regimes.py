@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmperf_common.records import Regime
 
 UNDER_UTILISED_GROUPS_PER_UNIT = 20
-"""From so many work-groups a compute unit on, a device counts as fully utilised."""
+"""Work-groups a compute unit from which a device counts as fully utilised."""
 
 
 def regime_of(num_work_groups: int, compute_units: int) -> Regime:

@@ -19,7 +19,7 @@ WARP = 32
 """Lanes that issue together on NVIDIA GPUs; on others a fair stand-in for alignment."""
 
 _OPERATIONS_PER_MATH_CALL = 8.0
-"""A special function costs about as much as so many additions (quarter rate and a few helpers)."""
+"""Additions that a special function costs about: a quarter of the rate and a few helpers."""
 
 _ACCESS_PATTERNS = (
     "unit_stride_accesses",

@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 SECTOR_BYTES = 32
 _SECTORS_A_CLOCK = 4
-"""A compute unit's first-level cache serves 128 bytes a clock, or one request of a warp."""
+"""Sectors a clock of a compute unit's first-level cache: 128 bytes, one request of a warp."""
 _LANES_A_CLOCK = {
     "fp32_ops": 128,
     "fp16_ops": 128,
@@ -28,7 +28,7 @@ _LANES_A_CLOCK = {
 }
 """Operations a compute unit begins in a clock. The measured peak tells a GPU with less double precision apart."""
 _FMA = 2
-"""Measured peaks count a fused multiply-add as two operations; most code has separate ones."""
+"""Operations of a fused multiply-add in a measured peak; most code has separate ones."""
 _LATENCY_CLOCKS = {
     "fp32_ops": 5.0,
     "fp64_ops": 5.0,
@@ -45,12 +45,12 @@ _LATENCY_CLOCKS = {
 }
 """Until the next step of the same work-item can begin; some loads are on their way together."""
 _NEAR_LOAD_CLOCKS = 10.0
-"""Of a load from buffers that a compute unit's own cache holds."""
+"""Clocks of a load from a compute unit's own cache."""
 _NEAR_BYTES = 2**17
 _ITEMS_A_UNIT, _GROUPS_A_UNIT = 2048, 32
 """Resident on a compute unit at once, at most."""
 _LEAST_EACH = 2.0**-10
-"""Added to amounts a work-item, before the logarithm: less is nothing."""
+"""Amount a work-item that is added before the logarithm: smaller amounts do not matter."""
 
 _AMOUNTS = (
     "fp32_ops", "fp64_ops", "fp16_ops", "int_ops", "special_ops", "global_loads", "global_stores",

@@ -9,7 +9,7 @@ import json
 from typing import Any, NoReturn
 
 MAX_VALUES = 8_000_000
-"""Of one document: some 80 bytes each, when it is unfolded."""
+"""Values of one document: each takes some 80 bytes in memory."""
 MAX_DEPTH = 200
 
 

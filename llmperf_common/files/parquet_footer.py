@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_FOOTER_BYTES = 4 * 2**20
-"""Read at some 2 MB a second. Footers of our own shards have 20 kB."""
+"""Bytes of a footer, read at some 2 MB a second. Footers of our own shards have 20 kB."""
 _TAIL_BYTES = 8
 _MAGIC = b"PAR1"
 _MAX_DEPTH = 16

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from llmperf_common.files.parquet_footer import column_chunks
 
 MAX_RATIO = 64
-"""Of unfolded to packed bytes, where they are many. Our own tables have up to 30."""
+"""Ratio of unpacked to packed bytes of large columns. Our own tables have up to 30."""
 ALWAYS_ALLOWED_BYTES = 256 * 2**20
 _MAX_ROW_GROUPS = 100_000
 _MAX_LEAVES = 1_000

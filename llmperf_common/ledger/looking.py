@@ -22,7 +22,7 @@ _TIMEOUT_S = 1.0
 _LONGEST_LOOK_S = 5.0
 _STEPS_A_CHECK = 100_000
 _MAX_VALUE_BYTES = 2**20
-"""A report is a few KiB."""
+"""Bytes of one value: a heartbeat has a few KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

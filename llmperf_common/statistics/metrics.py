@@ -52,13 +52,14 @@ Codes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 LONG_LAUNCH_NS = 10_000.0
-"""Below 10 us a GPU's launch floor and timer noise dominate, so metrics are also given from there on."""
+"""Nanoseconds from which metrics are also given: below, a GPU's launch floor and timer noise
+dominate."""
 
 WITHIN = {"1_25": 1.25, "1_5": 1.5, "2": 2.0}
 """Ends of metric names to the factors they stand for."""
 
 _ROUNDING = 1e-12
-"""Nine rows of ten are 90 %, and 3 / 2 is within a factor of 1.5."""
+"""Tolerance of comparisons: nine rows of ten are 90 %, and 3 / 2 is within a factor of 1.5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ NETWORK_FOLDER = "network"
 FOREST_FILE = "forest.npz"
 COUNTED_FOLDER = "counted"
 _LEAST_SPREAD = 1e-3
-"""Of log2: no launch is known to a thousandth."""
+"""Smallest spread in log2: no launch is known to a thousandth."""
 
 
 @dataclass(slots=True, kw_only=True)

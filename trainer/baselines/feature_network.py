@@ -29,15 +29,17 @@ NAME = "feature-network"
 WEIGHTS_FILE = "weights.npz"
 
 LARGEST_Z = 6.0
-"""Standardised features are cut here, as in fitting: one odd size must not drive the network."""
+"""Standard deviations at which features are clipped, as in fitting: one odd size must not drive the
+network."""
 NORM_EPSILON = 1e-5
-"""Added to the variance in a layer norm: torch's default, with which the networks are fitted."""
+"""Constant added to the variance in a layer norm: torch's default, with which the networks are
+fitted."""
 TERM_SCALE_LOG2 = 3.0
 """Log2(ns) that one unit of a network's output means: about the spread of measured times."""
 
 _ROWS_AT_ONCE = 64
-"""Rows of one matrix product, the last ones filled up with zeros: with products of one shape only, what a row
-gives does not depend on how many rows are asked for."""
+"""Rows of one matrix product, the last ones filled up with zeros. With one shape only, a row's
+answer does not depend on how many rows are asked for."""
 
 Single = npt.NDArray[np.float32]
 
@@ -98,9 +100,9 @@ class InputScaling:
 
 
 _LEAST_SCALE = 1e-4
-"""A feature that varies less is constant, as those of the only device are."""
+"""Standard deviation below which a feature counts as constant, as those of a single device are."""
 _RARE = 0.002
-"""A value that is unknown in fewer rows than this share (or known in fewer) gets no mark."""
+"""Share of rows: a value that is unknown (or known) in fewer gets no mark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +273,7 @@ class FeatureNetwork:
 
 _MAX_ARRAYS_BYTES = 512 * 2**20
 _LEAST_SPREAD = 1e-3
-"""Of log2: no launch is known to a thousandth."""
+"""Smallest spread in log2: no launch is known to a thousandth."""
 
 
 def spread_scale(said: Predicted, log2_ns: Floats) -> float:

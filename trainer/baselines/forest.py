@@ -24,7 +24,7 @@ _MISSING_NONE, _MISSING_ZERO, _MISSING_NAN = 0, 1, 2
 """LightGBM's ``decision_type``: bit 0 categorical, bit 1 where missing values go, bits 2 and 3 what is missing."""
 
 _ROWS_AT_ONCE = 2048
-"""Rows walked together: 2,048 rows of 500 trees are 8 MB of node numbers, which a cache still helps with."""
+"""Rows walked together: 2,048 rows of 500 trees are 8 MB of node numbers, which fit a cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,8 @@ GRID: tuple[dict[str, int], ...] = (
 """What tuning tries, from stiff to supple: few families ask for stiff trees."""
 
 _STOPPING_MIN_FAMILIES = 5
-"""With fewer validation families early stopping follows one kernel's oddities: take the folds' trees."""
+"""Validation families below which the number of trees comes from the folds: early stopping would
+follow one kernel."""
 
 
 @dataclass(slots=True)
@@ -247,7 +248,7 @@ def grow_forest(
 
 
 _FOREST_BINS = 63
-"""Values a feature is cut into: a quarter of LightGBM's default, equal errors, a third of the time."""
+"""Bins of a feature: a quarter of LightGBM's default gives equal errors in a third of the time."""
 
 
 def _some_of_each(kernel: Codes, most: int, seed: int) -> Codes:

@@ -29,10 +29,10 @@ LAUNCHES_FILE = "launches.parquet"
 _SIZE_FEATURES = ("log2_work_items", "log2_local_items")
 _COLUMNS = (*_SIZE_FEATURES, "log2_ns", "log2_roofline_ns")
 _NUM_NEAREST = 5
-"""Launches whose median is taken: one may be an outlier, many reach far in size."""
+"""Launches whose median is taken: one may be an outlier, and many would differ much in size."""
 _MOST_MOVED_LOG2 = 2.0
-"""Launches of like size whose rooflines differ by more than a factor of 4 are not told apart by them: a scalar that
-bounds a loop in the one source may bound nothing in the other."""
+"""Largest correction, in log2, by the difference of two launches' rooflines: a factor of 4. A
+scalar that bounds a loop in one source may bound nothing in the other."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,9 +16,10 @@ from trainer.interface import FitData, Floats, Predicted, Rows
 MODEL_FILE = "model.json"
 
 _LARGEST_Z = 4.0
-"""Standardised features are cut here: a law fitted on one range must not explode outside it."""
+"""Standard deviations at which features are clipped: a law must not explode outside the range that
+it was fitted on."""
 _SMALLEST_SHARE_ABOVE_FLOOR = 0.05
-"""Times closer to the floor than this carry no information about the work: timer noise."""
+"""Share above the floor below which a time is timer noise and says nothing about the work."""
 
 
 def write_model_json(folder: Path, content: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ _CHUNK_BYTES = 2**24
 """Bytes converted, written or hashed at once: features as float64 must not be in memory twice."""
 
 _MOST_BYTES = 2**43
-"""Of an array: it is mapped, so any disk's worth will do; a link to a device or a FIFO will not."""
+"""Bytes of a mapped array: as many as a disk holds. A link to a device or a FIFO is refused."""
 
 _TOKEN_FIELDS = tuple(field.name for field in fields(Tokens))
 _TARGET_FIELDS = tuple(name for name in ARRAYS if name not in _TOKEN_FIELDS)

@@ -47,7 +47,8 @@ PREDICTIONS = pa.schema(
 """Columns of ``predictions.parquet`` (contract); the interval is null where a model gives none."""
 
 SLICE_BAR_SPEARMAN = 0.8
-"""On held-out configs of seen kernels a model that learnt how time follows sizes ranks at least this well."""
+"""Rank correlation on held-out configs of seen kernels that a model reaches if it learnt how time
+follows sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

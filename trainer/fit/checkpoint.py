@@ -46,7 +46,7 @@ from trainer.regressor.checkpoint_files import check_header
 
 _FORMAT = 1
 _SHARD_ELEMENTS = 2**28
-"""1 GiB of weights and 2 GiB of moments: what a rank holds in memory at a time."""
+"""Elements that a rank holds in memory at a time: 1 GiB of weights and 2 GiB of moments."""
 _FIRST_MOMENT = ".exp_avg"
 _SECOND_MOMENT = ".exp_avg_sq"
 _SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})

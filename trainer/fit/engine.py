@@ -38,7 +38,7 @@ BACKBONE = "backbone."
 _BETA_1 = 0.9
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _LARGEST_BUCKET = 50_000_000
-"""Elements that are reduced at once: 200 MB of gradients in float32, of DeepSpeed's 500 million by default."""
+"""Elements reduced at once: 200 MB of gradients in float32. DeepSpeed's default is 500 million."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,9 +34,9 @@ from trainer.interface import Codes, FitData, Floats, Progress
 _TERM_BIAS = (-0.6, 0.2)
 """First and last term's bias at the start: apart, so that they do not learn the same."""
 _SLOPE_BEYOND_TWICE = 2 * float(np.log(2))
-"""Of the loss per log2 beyond twice the measured time: what it is there."""
+"""Slope of the loss per log2 beyond twice the measured time: the slope at that point."""
 _SPREAD_SHARE = 0.05
-"""Of the spread's likelihood in the loss; it fits one output only."""
+"""Weight of the spread's likelihood in the loss; it fits one output only."""
 _WARM_UP_STEPS = 100
 _LAST_SHARE_OF_RATE = 0.005
 _MOST_GRADIENT = 1.0

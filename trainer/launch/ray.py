@@ -39,7 +39,7 @@ _placement: Any = require("ray.util.placement_group", "cluster")
 _QUIET_S: Final = 3.0
 """Seconds of waiting for free CPUs or GPUs after which a line says so."""
 _ANSWER_S: Final = 120.0
-"""For an actor's process to start, import the trainer and answer."""
+"""Seconds for an actor's process to start, import the trainer and answer."""
 
 
 class ClusterTooSmall(LlmperfError):  # noqa: N818  (named for what is wrong)

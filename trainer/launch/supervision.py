@@ -22,9 +22,10 @@ from trainer.life.train import RunSummary
 
 _POLL_S: Final = 0.2
 _CAUSE_S: Final = 10.0
-"""Processes fail together when one dies. Ray knows which one died a moment later than its peers."""
+"""Seconds to wait for the cause: processes fail together, and Ray learns a moment later which one
+died first."""
 _FIRST_S: Final = 3.0
-"""The first process knows best why a training ended: its word is waited for so long."""
+"""Seconds to wait for the first process's own report of why a training ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,8 @@ from trainer.life.train import RunSummary
 from trainer.run.folder import CHECKPOINTS_FOLDER
 
 _WAIT_FOR_FOLDER_S = 60.0
-"""For the processes of a driver that was killed: Ray ends them some seconds later, and they hold the folder."""
+"""Seconds to wait for a folder: Ray ends the processes of a killed driver some seconds later, and
+they hold it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

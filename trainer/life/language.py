@@ -68,10 +68,10 @@ TOKENS_FOLDER = "tokens"
 READ_BACK_FOLDER = "model"
 
 _ROTARY_DIMS = 64
-"""Of the published models with heads wider than that; the others rotate half as many."""
+"""Dimensions that the published models rotate in wider heads; in others half of them."""
 
 PEAK_FLOPS = 989e12
-"""Of one NVIDIA H100 or H200 in bf16, dense: what MFU is counted against."""
+"""FLOP a second of one NVIDIA H100 or H200 in bf16, dense: the reference of MFU."""
 
 
 def fit_language_model(

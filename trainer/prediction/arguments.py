@@ -19,7 +19,8 @@ from trainer.errors import BadInput
 Value = int | float | str
 
 MOST_ELEMENTS = 2**48
-"""More than any device holds; far below what a 64-bit column overflows at."""
+"""Elements of an argument: more than any device holds, and far below an overflow of a 64-bit
+column."""
 
 _INTEGER_RANGES = {
     "bool": (0, 1),

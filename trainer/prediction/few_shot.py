@@ -42,9 +42,10 @@ _NOISES = np.geomspace(0.02, 1.28, 13)
 _DEGREES_OF_FREEDOM = 3.0
 _EM_STEPS = 60
 _FIT_LAUNCHES = 16
-"""Of a kernel, for the prior: more would only say how its shape is off."""
+"""Launches of a kernel for the prior: more would only describe how its shape is off."""
 _ANY_FACTOR = 1.0
-"""Families added that could have any factor: five families that are all predicted well are no proof that the sixth is."""
+"""Families added that could have any factor: five well predicted families are no proof for the
+sixth."""
 _ROWS_AT_ONCE = 8192
 """Launches compared with the whole grid at once: some arrays of 32 MB each."""
 _DRAWS = 3

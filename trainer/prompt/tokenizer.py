@@ -23,7 +23,7 @@ PADDING = "<pad>"
 """Token 0 of a tokenizer trained here."""
 
 MIN_VOCABULARY = 257
-"""Padding and all bytes."""
+"""Tokens of the smallest vocabulary: padding and all bytes."""
 
 LONGEST_TRAINING_TEXT = 32_768
 """Characters of one text that a tokenizer is trained on. The few longer sources (of 6,292 collected

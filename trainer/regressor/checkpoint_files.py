@@ -25,8 +25,8 @@ SAFETENSORS_FILE = "model.safetensors"
 BIN_FILE = "pytorch_model.bin"
 
 MOST_HEADER_BYTES = 8 * 2**20
-"""Of a safetensors file, which says in it where each tensor lies: some 100 bytes a tensor. The library takes 100 MB, and
-for these 24 s and 2.8 GiB."""
+"""Bytes of a safetensors header, some 100 for each tensor. The library accepts 100 MB, for which it
+takes 24 s and 2.8 GiB."""
 
 _MOST_NAMED = 5
 """Missing tensors that a message names."""

@@ -28,14 +28,14 @@ MLP_RATIO = 4
 """Width of a residual block's hidden layer over the head's width."""
 
 FEATURE_LIMIT = 6.0
-"""Standardised features are clipped here: one outlier must not drown the others."""
+"""Standard deviations at which features are clipped: one outlier must not drown the others."""
 
 _LOG_SPREAD_LIMIT = 6.0
 """The spread stays within exp(-6) and exp(6) times the target's scale: positive and finite in float32."""
 
 _LOG2_NS_PER_US = math.log2(1000.0)
 _LEAST_SCALE = 1e-3
-"""Of a feature or target that varies less: a constant must not divide by zero."""
+"""Smallest scale of a feature or target: a constant must not divide by zero."""
 
 Floats = npt.NDArray[np.floating]
 

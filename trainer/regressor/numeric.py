@@ -16,10 +16,11 @@ PERIODS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 """Periods of the waves over log2(1 + abs(v)): from half a doubling to the whole range of 64-bit integers."""
 
 _LINEAR_SCALE = 16.0
-"""log2 is divided by this, the middle of what sizes are, so that it starts at the waves' scale."""
+"""Divisor of log2 of a size, the middle of its range, so that it starts at the scale of the
+waves."""
 
 _STD = 0.1
-"""Of the first weights, as of the small model's text embedding."""
+"""Standard deviation of the first weights, as of the small model's text embedding."""
 
 
 class NumericEmbedding(nn.Module):

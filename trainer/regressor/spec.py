@@ -11,7 +11,7 @@ from trainer.errors import BadInput
 from trainer.regressor_config import RegressorConfig
 
 FORMAT = 1
-"""Of the JSON; raised when an older reader would misread it."""
+"""Version of the JSON, raised when an older reader would misread it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

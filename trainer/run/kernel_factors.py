@@ -27,7 +27,8 @@ from trainer.interface import Floats
 from trainer.run.folder import FACTORS_FILE, FEW_SHOT_FILE, read_json
 
 SMALLEST_WORK_SHARE = 0.05
-"""A launch predicted at the floor may still do some work; closer to it is timer noise."""
+"""Smallest share of a predicted time that counts as work: a launch predicted at the floor may do
+some, and less is timer noise."""
 
 _SCHEMA = 1
 KernelKey = tuple[str, str]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 SHIPPED_FOLDER: Final = Path(__file__).resolve().parents[1] / "shipped"
-"""In an installed wheel as in a checkout."""
+"""Folder of the shipped model, in an installed wheel as in a checkout."""
 DEFAULT_MODEL: Final = "h200"
 """Taken when no model is named and ``runs/`` has none."""
 _MARK = "published.json"

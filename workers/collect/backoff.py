@@ -8,7 +8,7 @@ from __future__ import annotations
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 15.0
 _MOST_DOUBLINGS = 10
-"""More change nothing, and two to the power of 1,024 is no number."""
+"""Doublings after which the wait grows no more; 2.0**1024 overflows."""
 
 
 class Backoff:

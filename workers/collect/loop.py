@@ -38,10 +38,10 @@ _logger = logging.getLogger(__name__)
 
 _BACKOFF_POLL_S = 0.1
 _CLAIM_SHARE = 8
-"""New tasks are asked for when an eighth of what an executor can hold has finished: one call for each task was most of
-what the ledger cost an actor, and the others wait in its queue."""
+"""The loop claims when an eighth of the executor's capacity has finished. With one call for each
+task, claims were most of an actor's ledger time."""
 _IDLE_CLAIM_INTERVAL_S = 1.0
-"""How often to ask again for tasks that others hold: their holders may die."""
+"""Seconds between two claims of tasks that others hold: their holders may die."""
 
 
 class CollectLoop:

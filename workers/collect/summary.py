@@ -36,8 +36,8 @@ from workers.plan.plan import Plan
 from workers.plan.task_index import first_pending
 
 _MAX_TASKS_COUNTED = 2000
-"""Drawing a task's configs takes milliseconds: the plan's count is held against the dataset for so many tasks,
-and beyond so many pending ones ``samples_per_kernel`` stands for each."""
+"""Tasks whose planned configs are counted, because drawing them takes milliseconds a task. For the
+pending tasks beyond, ``samples_per_kernel`` is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,13 +12,14 @@ from typing import IO, Any, Protocol
 
 MAX_UNPACKED_BYTES = 4 * 2**30
 MAX_RATIO = 300
-"""Sources shrink to a tenth; near duplicates to a fiftieth. A bomb reaches a thousand and more."""
+"""Largest ratio of unpacked to packed bytes. Sources have 10, near duplicates 50, a decompression
+bomb 1,000 and more."""
 RATIO_FREE_BYTES = 32 * 2**20
-"""Up to so much is harmless at any ratio: padding, a few empty files."""
+"""Unpacked bytes that are allowed at any ratio: padding and a few empty files."""
 MAX_HEADER_BYTES = 2**20
-"""Of one tar member: names and extended headers, which a reader must hold."""
+"""Bytes of the names and extended headers of one tar member: a reader must hold them."""
 MAX_XZ_MEMORY_BYTES = 256 * 2**20
-"""`xz -9` needs 65 MiB; a header may ask for 4 GiB."""
+"""Bytes of memory for one xz decoder. `xz -9` needs 65 MiB; a header may ask for 4 GiB."""
 _READ_BYTES = 1 << 16
 
 

@@ -22,18 +22,19 @@ ARCHIVE_SUFFIXES = (
 MAX_SOURCE_BYTES = 8 * 2**20
 """Bytes. No hand-written kernel is larger, and parsing a larger file would take minutes."""
 MAX_HASHED_BYTES = 256 * 2**20
-"""Of a file that is too large; a longer one's hash is of its first bytes. A sparse file of 1 TiB takes no room on disk, and
-an hour to read."""
+"""Bytes of a too large file that its hash covers. Reading a sparse file of 1 TiB whole would take
+an hour."""
 MAX_MEMBERS = 200_000
-"""Files of any kind in one archive or git tree: more is an attack, or not a corpus."""
+"""Files of any kind in one archive or git tree: more is an attack, or no corpus."""
 MAX_TEXT_BYTES = 512 * 2**20
-"""Memory for the sources of one folder, archive or git tree: all of them are held."""
+"""Bytes of memory for the sources of one folder, archive or git tree: all of them are held."""
 MAX_HEADER_TEXT_BYTES = 128 * 2**20
-"""Memory for the headers of one source. An archive is read once, so all of its headers are held to the end."""
+"""Bytes of memory for the headers of one source: an archive is read once, so all of its headers are
+held to the end."""
 MAX_PATH_CHARS = 4096
-"""Of a path inside an archive or git tree: no folder could hold a longer one."""
+"""Characters of a path inside an archive or git tree: no folder could hold a longer one."""
 MAX_INCLUDED_BYTES = 256 * 1024
-"""Of one header; a longer one is not included."""
+"""Bytes of one header; a longer one is not included."""
 LINK = "a link: not followed"
 LONG_PATH = f"its path has more than {MAX_PATH_CHARS} characters"
 NESTED = "an archive inside another source: name it as a source of its own"

@@ -33,7 +33,7 @@ _INCLUDE = re.compile(rb"\[\s*include", re.IGNORECASE)
 """Anywhere: git takes several sections on one line, and a byte order mark before the first."""
 _CONFIGS = ("config", "config.worktree")
 _MAX_OBJECT_FILES = 2_000_000
-"""A repository that was packed once has some hundred."""
+"""Files of a git object folder. A repository that was packed once has some hundred."""
 
 
 def check_borders(source: Path) -> None:

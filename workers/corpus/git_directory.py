@@ -25,7 +25,7 @@ _MAX_LINK_BYTES = 1 << 13
 _MESSAGE_CHARS = 500
 _END_TIMEOUT_S = 10.0
 _MAX_MEMORY_BYTES = 2**30
-"""Of a git process. Listing half a million files takes a tenth of it."""
+"""Bytes of memory of a git process. Listing half a million files takes a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

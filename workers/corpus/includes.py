@@ -22,12 +22,14 @@ from workers.corpus.files import (
 )
 
 MAX_TEXT_CHARS = 2**20
-"""A text that headers make longer than this stays as it is."""
+"""Characters of a source with its headers; a longer one keeps its includes."""
 MAX_EXPANDED_BYTES = 512 * 2**20
-"""Memory for the headers put into all files of one source: a small archive can include a large one very often."""
+"""Bytes of memory for the headers put into all files of one source: a small archive can include a
+large header very often."""
 _MAX_DEPTH = 8
 _MAX_INCLUDES = 4096
-"""In one text. With the folders above, what bounds the look-ups for a text of nothing but includes."""
+"""Includes of one text. With the list of folders this bounds the look-ups for a text of nothing but
+includes."""
 _MAX_FOLDERS_ABOVE = 32
 _TOKEN = re.compile(
     r"""

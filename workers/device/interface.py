@@ -28,11 +28,12 @@ class DeviceFailure(Exception):  # noqa: N818  (it carries a Failure, it is not 
 
 
 PADDING_BYTES = 2**28
-"""Zeros behind a buffer of a kernel whose reach is not known (``LoadedKernel.reserve``): a GPU's context does not survive a
-touch of what is not mapped."""
+"""Bytes of zeros behind a buffer of a kernel whose access ranges are not known
+(``LoadedKernel.reserve``): an access to unmapped memory destroys a GPU's context."""
 
 FRONT_PADDING_BYTES = 2**21
-"""Zeros before it: a stencil's first row reads the one above. A page of the driver's."""
+"""Bytes of zeros before such a buffer: a stencil's first row reads the row above. One page of
+NVIDIA's driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

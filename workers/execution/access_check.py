@@ -21,9 +21,10 @@ from workers.sandbox.channel import AccessCheckJob, AccessRanges, FromChild
 _logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
-"""For all configs of a kernel. Of 130 kernels of the GitHub corpus seven took longer, six of them more than 20 s (two processors)."""
+"""Seconds for all tried configs of a kernel. Of 130 kernels of the GitHub corpus seven took longer,
+six of them more than 20 s (two processors)."""
 _AWAITED_TIMEOUT_S = 3.0
-"""Where the device has nothing to do meanwhile: a fault costs less than a second."""
+"""Seconds where the device has nothing else to do: a fault costs less than one."""
 _TRIED_ITEMS = (2**12, 2**16)
 """Beside the smallest config, the largest of no more work-items are tried."""
 _MOST_TRIED_ITEMS = 2**18

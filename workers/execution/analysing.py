@@ -19,7 +19,7 @@ from workers.sandbox.channel import Analysed, AnalyseJob, FromChild
 _logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
-"""A second child for a kernel whose first one died: an earlier kernel may have ruined it."""
+"""Children that may analyse a kernel: an earlier kernel may have ruined the first."""
 _BARRIER = re.compile(r"\b(?:work_group_)?barrier\b")
 _REPORT_CHARACTERS = 2000
 

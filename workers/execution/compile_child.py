@@ -15,7 +15,8 @@ from workers.sandbox.channel import Channel, Compiled, CompileFailed, CompileJob
 from workers.sandbox.child_main import serve
 
 _MAX_BYTES = 4 * 2**30
-"""Of address space, on CPU devices: a source can make a compiler unfold macros until the machine has no memory left."""
+"""Bytes of address space of a compile child on CPU devices: macros of a source can unfold until the
+host has no memory left."""
 
 
 def main(channel: Channel, argument: str) -> None:

@@ -17,9 +17,10 @@ from workers.sandbox.channel import Compiled, CompileFailed, CompileJob, FromChi
 _logger = logging.getLogger(__name__)
 
 _RESOURCES_LIMIT_S = 20.0
-"""A second compiler takes some 0.05 s and a first CUDA context 0.3 s, some seconds on hosts with many GPUs."""
+"""Seconds to find a kernel's registers. A second compiler takes 0.05 s, a first CUDA context 0.3 s,
+and some seconds on hosts with many GPUs."""
 _MOST_RESOURCES_DEATHS = 3
-"""In a row: then the compiler is at fault, not a kernel here and there."""
+"""Deaths in a row after which the compiler is at fault, not single kernels."""
 
 
 class CompileWork:

@@ -26,7 +26,7 @@ _DOUBTFUL = frozenset(
     }
 )
 _MOST_HELD = 100
-"""Tasks: each may take two compilers' lives, and a corpus may have a hundred thousand."""
+"""Tasks that are held back: each may end two compilers, and a corpus may have 100,000."""
 _DETAIL_CHARACTERS = 600
 
 

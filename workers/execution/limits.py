@@ -13,13 +13,16 @@ from workers.config import WALL_BUDGET_FACTOR, CollectConfig
 from workers.sandbox.processors import SET_ASIDE
 
 GPU_RUN_CHILDREN = 4
-"""One has the device, one is loaded and waits for its turn, one loads, and one starts after a fault."""
+"""Run children of a GPU: one holds the device, one is loaded and waits, one loads, and one starts
+after a fault."""
 _GPU_CONFIG_TIMEOUT_S = 2.0
 _LAUNCHES_OF_A_LONG_CONFIG = 11
-"""First, one warm, three cold, and those of the payload checks, each as long as a launch may be."""
+"""Launches of a config that may each be as long as allowed: the first, one warm, three cold, and
+those of the payload checks."""
 _CPU_CONFIG_TIMEOUT_S = 30.0
 _MOST_GPU_COMPILERS = 4
-"""A build takes 0.1 s, a task on the device several times as long; and each has a context on the card."""
+"""Compile children of a GPU: a build takes 0.1 s, a task several times as long, and each child
+holds a context on the card."""
 _MOST_GPU_ANALYSERS = 16
 
 

@@ -36,7 +36,7 @@ from workers.sandbox.child_starter import ChildStarter
 from workers.sandbox.scratch import check_space
 
 _WARM_COMPILERS = 2
-"""Are started before anything is known of the tasks; the others as they are needed."""
+"""Compile children that start before the first task is known; the others start when needed."""
 _WARM_ACCESS_CHECKERS = 8
 _NO_CONFIG = Failure(
     code=FailureCode.UNSUPPORTED,

@@ -11,7 +11,8 @@ from workers.measure.device_lock import GONE_TIMEOUT_S
 from workers.sandbox.run_children import START_TIMEOUT_S
 
 PREPARE_TIMEOUT_S = GONE_TIMEOUT_S + 10.0
-"""For a child that has the device: until its dead predecessor is gone, and its own kernels have run."""
+"""Seconds for a child that holds the device until its dead predecessor is gone and its own kernels
+have run."""
 
 
 class Phase(Enum):

@@ -19,7 +19,8 @@ OTHER_SEED = 0x5EED
 STATIONARY_TOLERANCE = 0.05
 """Medians of the first and second half of the readings may differ by this share."""
 FLOOR_TOLERANCE = 0.8
-"""Our triad does not reach the memory's limit, and a kernel that only reads beats it by some per cent."""
+"""Share of the lower bound that a time may fall to: our triad does not reach the memory's limit,
+and a kernel that only reads is faster by some per cent."""
 FEWEST_READINGS_FOR_A_TREND = 4
 
 

@@ -19,9 +19,10 @@ from workers.sandbox.processors import core_of, for_launches
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _JUDGED_AFTER_S = 3.0
-"""Seconds of holding the device lock: one bad second, as at a run's start, says little."""
+"""Seconds of holding the device lock after which a processor is judged: at a run's start one second
+may be bad."""
 _MOST_KEPT_WAITING = 0.1
-"""Of the time for which the device lock was held."""
+"""Share of that time in which a child may be ready and not run."""
 
 _logger = logging.getLogger(__name__)
 

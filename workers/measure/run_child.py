@@ -39,9 +39,11 @@ from workers.sandbox.channel import (
 from workers.sandbox.child_main import serve
 
 _COOLS_AFTER_S = 0.1
-"""A device that has been idle for longer is kept busy before it is timed: its clocks may have fallen."""
+"""Seconds of idleness after which the device is kept busy before it is timed: its clocks may have
+fallen."""
 _CLEARED_AFTER_DEATH_S = 0.03
-"""After it what a dead process had on the device, some GiB, is cleared (``device/freed_memory.py``)."""
+"""Seconds after which a dead process's device memory, some GiB, is cleared
+(``device/freed_memory.py``)."""
 
 
 def main(channel: Channel, argument: str) -> None:

@@ -14,10 +14,11 @@ from llmperf_common.failures import CensorReason, Failure, FailureCode, Stage
 from llmperf_common.records import LaunchConfig
 
 HUNG_NS = 1e18
-"""Stands for the time of a launch that did not end: thirty years (JSON has no infinity)."""
+"""Nanoseconds that stand for a launch that did not end: thirty years (JSON has no infinity)."""
 
 MAX_GROWTH = 3
-"""A launch is taken to grow at most with this power of the ratio of sizes: no kernel of three nested sizes is worse."""
+"""Exponent: a launch time is assumed to grow at most with this power of the ratio of sizes, as of
+three nested loops."""
 FEW_TOO_LONG = 3
 FAR_TOO_LONG = 4.0
 """A config is given up when one smaller took this many times the limit, or when so many took more than it."""
@@ -25,9 +26,10 @@ FAR_TOO_LONG = 4.0
 OUT_OF_BUDGET = "not reached within limits.task_budget_s"
 
 _LEAST_NS = 1000.0
-"""No launch is taken to be shorter: a clock that says 0 must not make every size look safe."""
+"""Nanoseconds: no launch is assumed to be shorter. A clock that says 0 must not make every size
+look safe."""
 _MOST_RATIO = 1e30
-"""Of two sizes: a scalar may be any double, and its powers must be numbers."""
+"""Largest ratio of two sizes: a scalar may be any double, and its powers must stay finite."""
 
 
 class RunOrder:

@@ -13,9 +13,10 @@ from llmperf_common.records import StopReason
 from workers.config import WALL_BUDGET_FACTOR, TimingConfig
 
 LONG_LAUNCH_NS = 5e6
-"""Above this, three readings are enough: the launch itself averages over the device's jitter."""
+"""Nanoseconds above which three readings are enough: the launch itself averages over the device's
+jitter."""
 VERY_LONG_LAUNCH_NS = 20e6
-"""Above this, one reading is enough."""
+"""Nanoseconds above which one reading is enough."""
 READINGS_OF_A_LONG_LAUNCH = 3
 
 

@@ -15,7 +15,8 @@ from workers.measure.timing import ONE_WARMUP_NS
 
 _MOST_TIMES_LAUNCHED = 4
 _MOST_BESIDE_S = 0.05
-"""Filling large buffers takes as long, over all launches of a config."""
+"""Seconds beside its launches that a config may be charged for: filling large buffers takes as
+long."""
 
 
 def time_in_launches_s(timing: Timing, *, num_warmups: int) -> float:

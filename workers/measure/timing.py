@@ -22,7 +22,7 @@ from workers.measure.stop_rule import StopRule
 
 MAX_LAUNCHES_PER_READING = 1000
 ONE_WARMUP_NS = 1e6
-"""Above this the first launch is the only one that counts for nothing: what is cold at its start is warm at its end."""
+"""Nanoseconds above which only the first launch is a warm-up: the device is warm when it ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,8 @@ CACHE_FOLDER = "pocl"
 _STDERR_TAIL_BYTES = 4096
 _PROC = Path("/proc")
 _PF_EXITING = 0x4
-"""Of a process's flags in ``/proc/PID/stat``: set before its files, and with them its channel, are closed."""
+"""Bit of a process's flags in ``/proc/PID/stat``. The kernel sets it before it closes the files,
+and with them the channel."""
 
 
 class Child:

@@ -74,7 +74,7 @@ class _Slot(Generic[ItemT]):
 
 
 _MAX_FAILED_STARTS = 3
-"""In a row: then no more children are started, and it is not the items that are at fault."""
+"""Failed starts in a row after which no more children are started: the items are not at fault."""
 
 
 class ChildPool(Generic[ItemT]):

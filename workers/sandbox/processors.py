@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 FEWEST_PROCESSORS = 8
-"""Of fewer none is set aside: the work ahead needs them."""
+"""Processors below which none is set aside: the work ahead of timing needs all."""
 SET_ASIDE = 4
-"""For the child that times, the one that loads, and the collector with its threads."""
+"""Processors for the child that times, the one that loads, and the collector with its threads."""
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """Environment of children. They are many, and their matrices small: threads of a linear-algebra library cost four times the work."""

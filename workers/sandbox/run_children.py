@@ -18,7 +18,7 @@ from workers.sandbox.child import Child
 
 START_TIMEOUT_S = 120.0
 _EXIT_TIMEOUT_S = 5.0
-"""The loop waits for an exiting child: longer would hold up commits."""
+"""Seconds that the loop waits for an exiting child: a longer wait would delay commits."""
 _MAX_FAILED_STARTS = 3
 MOST_KILLS = 30
 """Number of kills in a row, by other processes, of children that have no kernel in hand: then starting more is of no use."""

@@ -28,7 +28,8 @@ from workers.source.signature import NamedSignature, signature_of
 from workers.source.source_checks import refused
 
 MAX_PRUNED_BYTES = 2**20
-"""Text parsed again for one file; kernels beyond it keep the whole file (a megabyte with hundreds of kernels)."""
+"""Bytes of text parsed again for one file with hundreds of kernels; the kernels beyond keep the
+whole file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

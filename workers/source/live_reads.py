@@ -15,7 +15,7 @@ from workers.source.clang.nodes import Function, Node, NodeKind, Space, TypeClas
 STEPS = frozenset({"++", "--", "post++", "post--"})
 _VALUES = frozenset({TypeClass.SCALAR, TypeClass.VECTOR})
 _MOST_LEVELS = 64
-"""A value further from its store counts as dropped."""
+"""Levels of assignments between a value and its store; beyond it counts as dropped."""
 _ID = "get_global_id"
 _FUNCTIONS = frozenset(
     prefix + name

@@ -12,7 +12,7 @@ from workers.source.clang.nodes import Node, NodeKind, walk
 from workers.source.clang.values import Source, Value
 
 MAX_TRIPS = 1 << 40
-"""Counts beyond this are not believed: ``while (i != -1)`` style headers."""
+"""Iterations of a loop above which the count is not believed: headers like ``while (i != -1)``."""
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!="}
 
 

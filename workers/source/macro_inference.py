@@ -26,14 +26,15 @@ from workers.source.macro_values import (
 from workers.source.preprocessor_guards import escapes_of, openers_of
 
 MAX_ROUNDS = 6
-"""Each round can uncover names that the errors of the one before hid."""
+"""Rounds of inference: each can uncover names that the errors of the one before hid."""
 MAX_MACROS = 64
 MAX_SOURCE_BYTES = 256 * 1024
-"""A larger source with errors would be parsed for minutes."""
+"""Bytes: a larger source with errors would be parsed for minutes."""
 MAX_PARSED_CHARS = 2 * 2**20
-"""Of one file, all its parses together: some six seconds, so that the kernels can still be read in their time."""
+"""Characters of all parses of one file, some six seconds, so that its kernels can still be read in
+time."""
 _CHARS_PER_PARSE = 4096
-"""What a parse costs at least, as text."""
+"""Characters that a parse counts for at least."""
 
 _NAMED_BY_ERROR = re.compile(
     r"(unknown type name|use of undeclared identifier|call to undeclared function|implicit declaration of function)"

@@ -22,9 +22,9 @@ _WORD_BEFORE = re.compile(r"(\w+)\s*\Z")
 _BEFORE_A_CAST = frozenset({"return", "case", "else", "do"})
 _LOCAL_WORD = re.compile(r"\b(?:__)?local\b")
 _MAX_USES = 200
-"""Of a name, that are looked at for its value."""
+"""Uses of a name that are looked at for its value."""
 _NEARBY_CHARS = 400
-"""Around a use; a declaration is shorter."""
+"""Characters around a use that are looked at; a declaration is shorter."""
 _TYPE_WORDS = (
     r"(?:const|volatile|restrict|unsigned|signed|static|inline|struct|void|bool|kernel|__kernel|global|__global"
     r"|local|__local|constant|__constant|private|__private"

@@ -30,7 +30,8 @@ _DIVISIONS = frozenset({"/", "%"})
 _UNCOUNTED_UNARY = frozenset({"&", "*", "+", "__real", "__imag"})
 _MAX_CALL_DEPTH = 16
 _MAX_BODIES = 1000
-"""Bodies walked for one kernel; beyond it (a tree of calls with ever new arguments) calls count as calls."""
+"""Function bodies walked for one kernel. Beyond it, as in a tree of calls with ever new arguments,
+calls count as calls."""
 _LOAD, _STORE = "loads", "stores"
 
 

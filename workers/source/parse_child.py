@@ -21,10 +21,12 @@ from workers.source.front_end import ReadKernel, read_kernels
 
 _PR_SET_PDEATHSIG = 1
 _RECURSION_LIMIT = 10_000
-"""Calls of Python functions need no C stack since 3.11, so deep expressions only need the permission."""
+"""Depth of Python calls: since 3.11 they need no C stack, so deep expressions only need the
+permission."""
 
 _MAX_BYTES = 2 * 2**30
-"""Of address space, beyond what this process begins with. The largest source allowed, 8 MiB of numbers, takes 1.4 GiB."""
+"""Bytes of address space beyond those at the start. The largest source allowed, 8 MiB of numbers,
+takes 1.4 GiB."""
 
 
 def answer(source: str, build_options: str) -> str:

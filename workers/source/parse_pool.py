@@ -33,13 +33,14 @@ from workers.source.front_end import ReadKernel
 _logger = logging.getLogger(__name__)
 
 FILE_TIMEOUT_S = 30.0
-"""Of the child's own CPU time where the machine is busy: a result must not depend on who else computes."""
+"""Seconds for one file, of the child's CPU time where the machine is busy: a result must not depend
+on other processes."""
 _MAX_EXTENSIONS = 10
 _WORKING_SHARE = 0.02
-"""A child that gets less of a core than this is not working but waiting: it is not waited for."""
+"""Share of a core below which a child counts as waiting, and is not waited for."""
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SOURCES_PER_CHILD = 64
-"""Fewer sources than this are not worth the start of another child."""
+"""Sources for each child: fewer are not worth the start of another one."""
 MAX_CHILDREN = 16
 _READ_BYTES = 1 << 16
 _SIGNATURE: pydantic.TypeAdapter[Signature] = pydantic.TypeAdapter(Signature)

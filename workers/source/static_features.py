@@ -43,7 +43,8 @@ _ARGUMENT_COUNTS = {
     "num_scalars": ArgumentKind.SCALAR,
 }
 MAX_COUNT = 1e15
-"""Nested loops of huge constant bounds stop here, so that sums stay exact integers in a float."""
+"""Largest count. Nested loops of huge constant bounds stop here, so that sums stay exact integers
+in a float."""
 
 
 def static_features(

@@ -23,7 +23,7 @@ _ROW_HEIGHT = 17.0
 _BAR_HEIGHT = 11.0
 _MAX_LABEL = 22
 _LOW_ENDS = 100.0
-"""An interval may reach this many times below the smallest value before the axis cuts it off."""
+"""Factor below the smallest value at which the axis cuts an interval off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

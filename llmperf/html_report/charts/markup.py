@@ -21,9 +21,10 @@ _INVISIBLE = re.compile(
 
 _FILE_WORDS = 6
 _MANY = 6
-"""So many columns do not fit a phone: where the browser cannot tell, the style says that they scroll."""
+"""Columns that do not fit a phone. Where the browser cannot tell, the style says that the table
+scrolls."""
 _LONG_ROWS = 30
-"""Shorter tables are not broken over pages in print."""
+"""Rows from which a table may be broken over pages in print."""
 
 
 class Html(str):

@@ -29,7 +29,8 @@ from llmperf.html_report.charts.svg import (
 )
 
 MAX_POINTS = 1_000
-"""Above this a plot is binned or thinned: more dots hide each other and only make the page heavy."""
+"""Points above which a plot is binned or thinned: more dots hide each other and make the page
+heavy."""
 _BINS = 44
 _LEVELS = 5
 

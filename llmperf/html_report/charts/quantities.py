@@ -41,7 +41,8 @@ DECADE_LABELS = (
 )
 _DECADE_EDGES_NS = np.array([1e3, 1e4, 1e5, 1e6, 1e7, 1e8])
 SHORT_LAUNCH_NS = 10_000.0
-"""Below this a launch is mostly overhead; metrics are given for all launches and for those above it."""
+"""Nanoseconds below which a launch is mostly overhead; metrics are given for all launches and for
+those above."""
 
 
 def decade_of(times_ns: Floats) -> Ints:

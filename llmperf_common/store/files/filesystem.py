@@ -28,7 +28,7 @@ TEMPORARY_PREFIX = ".tmp-"
 
 _MAX_SHARD_BYTES = 2**30
 _MAX_OTHER_BYTES = 256 * 2**20
-"""Of a manifest; one of a million shards has as many."""
+"""Bytes of a file that is no shard; the manifest of a million shards has as many."""
 
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
 """What ``link`` says on FAT and on many FUSE mounts (of buckets, say)."""

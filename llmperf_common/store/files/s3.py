@@ -34,13 +34,14 @@ SCHEME = "s3://"
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 """Where boto3 looks for itself."""
 _REQUEST_ATTEMPTS = 5
-"""Of one request, by boto3, with growing pauses: some 10 s of a store that is away or asks to slow down."""
+"""Attempts of one request, by boto3 with growing pauses: some 10 s for a store that does not answer
+or asks to slow down."""
 _CONFLICT_ATTEMPTS = 10
 _READ_ATTEMPTS = 3
 _CONNECT_TIMEOUT_S = 5
 _READ_TIMEOUT_S = 30
 _REQUESTS_AT_ONCE = 8
-"""Of those whose answers do not depend on each other; boto3 keeps 16 connections."""
+"""Requests at once whose answers do not depend on each other; boto3 keeps 16 connections."""
 _MARK = "llmperf-write"
 _ACCESS_CODES = frozenset(
     {

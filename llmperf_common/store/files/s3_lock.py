@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 _EXCLUSIVE, _SHARED = "exclusive-", "shared-"
 _POLL_S = 0.3
 _SETTLE_S = 2.0
-"""How long a claim that does not wait lets younger ones withdraw that were written at the same moment."""
+"""Seconds that a claim that does not wait gives younger claims of the same moment to withdraw."""
 _RENEWED_SHARE = 0.7
 
 

@@ -23,7 +23,8 @@ from llmperf_common.store.files.names import checked_shard_name
 
 SEGMENTS_FOLDER = "segments"
 SEALED_AT = 128
-"""Items of the tail, shards and replacements: some 25 KB, written anew with each version."""
+"""Items of the tail (shards and replacements) from which it becomes a segment: some 25 KB are
+written anew with each version."""
 FANOUT = 16
 _DIGITS = 32
 _ROWS_OF = ("samples", "kernels", "devices")

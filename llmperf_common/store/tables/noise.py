@@ -21,9 +21,11 @@ NOISE_COLUMNS = ("status", "median_ns", "iqr_ns")
 JUDGED_FROM_NS, JUDGED_TO_NS = 100_000.0, 5_000_000.0
 """Shorter launches scatter by the host's own microseconds, longer ones have too few readings for a quartile."""
 MAX_RELATIVE_IQR = 0.03
-"""Of the median row. A quiet H200 has 0.005 at 0.1 to 1 ms (docs/explanation/measurement.md), two shared cores 0.04 to 0.26."""
+"""IQR over median of the median row. A quiet H200 has 0.005 at 0.1 to 1 ms
+(docs/explanation/measurement.md), two shared cores 0.04 to 0.26."""
 MAX_SENTINEL_DRIFT = 0.25
-"""p90 / p10 - 1 of one device's sentinel readings; the share for which a cluster drains a GPU."""
+"""p90 / p10 - 1 of one device's sentinel readings: the same share for which a cluster drains a
+GPU."""
 _FEWEST_ROWS = 20
 _FEWEST_READINGS = 5
 

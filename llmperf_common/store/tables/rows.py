@@ -33,7 +33,7 @@ from llmperf_common.store.tables.argument_rows import argument_rows
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FEWEST_FOR_IQR = 4
-"""Readings: of fewer, quartiles are interpolations between the ends."""
+"""Readings from which quartiles are given: of fewer they only interpolate between the ends."""
 _CHECKS = tuple(field.name for field in dataclasses.fields(Checks))
 
 

@@ -21,7 +21,8 @@ from llmperf_common.store.tables.reader import Dataset, value_counts
 
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 SHORT_LAUNCH_NS = 10_000.0
-"""Below 10 µs the launch itself is a large part of the time; the share of such rows is stated."""
+"""Nanoseconds below which the launch itself is a large part of the time; the share of such rows is
+stated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ KEPT_FOR = timedelta(hours=24)
 _STEM = re.compile(r"\w+/compact-(\d{8}T\d{6})-[0-9a-f]+\.parquet")
 _MOMENT = "%Y%m%dT%H%M%S"
 _SMALL_SHARE = 0.5
-"""A pair above this share of the target is left as it is: to rewrite it gains little."""
+"""Share of the target size above which a pair is left as it is: rewriting it gains little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ from llmperf_common.store.files.names import checked_id
 from llmperf_common.store.tables.reader import Dataset
 
 PEAK_TOLERANCE = 0.10
-"""Sources whose peaks differ by more than this share of the best are reported; quiet starts differ by 1 to 5 %."""
+"""Share of the best peak by which sources may differ before it is reported; quiet starts differ by
+1 to 5 %."""
 
 _SPREAD_OF_PEAK = {
     "peak_dram_gbps": "peak_dram_spread",

@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 _STATUSES = [OK_STATUS, *(code.value for code in FailureCode)]
 _TIME_COLUMNS = ("time_ns", "median_ns", "min_ns", "iqr_ns", "mean_ns", "first_ns", "cold_ns")
 _STATISTIC_TOLERANCE = 1e-9
-"""Relative: two correct sums of the same readings differ by less."""
+"""Relative difference: two correct sums of the same readings differ by less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

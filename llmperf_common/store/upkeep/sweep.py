@@ -34,7 +34,7 @@ _MOMENT = "%Y%m%dT%H%M%S"
 _TRASHED = re.compile(r"(\d{8}T\d{6})-")
 _log = logging.getLogger(__name__)
 MANIFESTS_KEPT_WHOLE = 3
-"""A reader may have opened one of the last few versions: their shards stay although compacted."""
+"""Versions whose shards stay although compacted: a reader may have opened one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

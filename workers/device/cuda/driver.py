@@ -33,7 +33,8 @@ from workers.device.cuda.ptx import CudaPtx, UnsupportedPtxError, translate
 from workers.device.cuda.ptxas_log import notes_on
 
 USUAL_WORK_GROUP_SIZE = 256
-"""For which occupancy is said, where a kernel requires no size: what NVIDIA's OpenCL grants such a kernel at most."""
+"""Work-items for which occupancy is computed where a kernel requires no size: the most that
+NVIDIA's OpenCL grants such a kernel."""
 
 _JIT_LOG_VERBOSE = 12  # CU_JIT_LOG_VERBOSE; pycuda 2026.1 has no name for it, but takes any number
 _UUID_BYTES = 16

@@ -35,7 +35,8 @@ turn:
     ret;
 }
 """
-"""Keeps one multiprocessor busy for so many ns, so that what is enqueued meanwhile follows without a gap."""
+"""PTX of a kernel that keeps one multiprocessor busy for a given number of ns, so that commands
+enqueued meanwhile run without a gap."""
 
 
 class CudaError(Exception):

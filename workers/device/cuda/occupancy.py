@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from llmperf_common.records import OccupancyLimit
 
 _REGISTER_UNIT = 256
-"""Registers are given to a warp in steps of this."""
+"""Registers: the step in which a warp gets them."""
 _SUB_PARTITIONS = 4
-"""Each has a quarter of the registers, and a warp lives in one of them."""
+"""Parts of a multiprocessor: each has a quarter of the registers, and a warp stays in one."""
 _MAX_REGISTERS = 256
 _SHARED_UNIT_BYTES = {7: 256, 8: 128, 9: 128}
 """By major compute capability: shared memory is given to a work-group in steps of this."""

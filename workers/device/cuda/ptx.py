@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 LOCAL_ALIGNMENT_BYTES = 128
-"""Of each ``__local`` argument within the dynamic shared memory: the alignment of OpenCL's widest type, double16."""
+"""Bytes to which each ``__local`` argument is aligned in shared memory: the size of OpenCL's widest
+type, double16."""
 
 _DYNAMIC_SHARED = "llmperf_dynamic_shared"
 _TYPE_BYTES = {

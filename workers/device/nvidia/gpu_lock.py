@@ -24,7 +24,7 @@ from llmperf_common.records import Device
 from workers.device.nvidia.host_lock import LOCK_FOLDER_VARIABLE, lock_folder, lock_now, open_lock
 
 PATIENCE_S = 2.0
-"""A collector that was just killed, or a child that is just ending, is gone by then."""
+"""Seconds to wait for a lock: the process of a collector that was just killed is gone by then."""
 POLL_S = 0.1
 _MAX_OWNER_BYTES = 4096
 

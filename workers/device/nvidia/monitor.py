@@ -20,15 +20,15 @@ from types import TracebackType
 from typing import Protocol, Self
 
 MAX_NEIGHBOUR_DISTANCE_S = 0.25
-"""A launch config lasts about a millisecond, a poll comes every 100: the readings around it stand for it if they
-are no further away than this."""
+"""Seconds: a poll this close to a launch config stands for it. A config takes about 1 ms, and polls
+are 100 ms apart."""
 THROTTLED_CLOCK_SHARE = 0.75
-"""nvbench's rule: a busy device below this share of its highest clock is throttled, whatever it says."""
+"""Share of the highest clock below which a busy device counts as throttled: nvbench's rule."""
 KEPT_S = 1800.0
-"""Readings older than this are forgotten. A task's configs are asked about when it is finished, and it may take
-``limits.task_timeout_s`` of the device and wait for its turn before."""
+"""Seconds that readings are kept. A finished task asks about its configs, and it may have held the
+device for ``limits.task_timeout_s`` and waited for it before."""
 _JOIN_TIMEOUT_S = 2.0
-"""A lost GPU can block its driver for ever: the thread is a daemon, and the process must be able to go."""
+"""Seconds to wait for the polling thread: the driver of a lost GPU may never answer."""
 
 _logger = logging.getLogger(__name__)
 
@@ -56,9 +56,9 @@ THROTTLING = (
     | ClockReason.HARDWARE_THERMAL
     | ClockReason.POWER_BRAKE
 )
-"""The card is slower than it would like to be. Not among them: idle, clocks that a user chose (application,
-display, sync boost), and the limits of voltage and board (``RELIABILITY``, ``BOARD_LIMIT``), under which a card at
-its highest clock lives all the time."""
+"""Reasons that slow a card down. Not among them: idle, clocks that a user chose (application,
+display, sync boost), and the limits of voltage and board (``RELIABILITY``, ``BOARD_LIMIT``), which
+always hold for a card at its highest clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,9 +25,10 @@ _logger = logging.getLogger(__name__)
 _BOTH_PADDINGS_BYTES = FRONT_PADDING_BYTES + PADDING_BYTES
 
 _RESERVED_SHARE = 0.5
-"""Most of the device's memory that is allocated before it is needed."""
+"""Largest share of the device's memory that is allocated before it is needed."""
 _AHEAD_SHARE = 1 / 16
-"""The same while another process has the device. One has ``_RESERVED_SHARE``, three others this, and each keeps a thirty-second."""
+"""The same share while another process holds the device. One process has ``_RESERVED_SHARE``, three
+have this, and each keeps 1/32 for later."""
 
 
 class OpenclLoadedKernel:

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 
 CLEARED_BYTES_PER_S = 300e9
-"""Less than was seen: what is waited too long costs less than a wrong time."""
+"""Bytes a second at which the driver clears freed memory, less than measured: waiting too long
+costs less than a wrong time."""
 
 
 class FreedMemory:

@@ -16,7 +16,8 @@ from workers.device.interface import DeviceFailure
 from workers.device.opencl.errors import cl_errors
 
 PAGE_BYTES = 2**21
-"""NVIDIA's driver maps whole pages of 2 MiB: rounding up to them takes nothing away, and close sizes share a buffer."""
+"""Bytes to which kept buffers are rounded up. NVIDIA's driver maps pages of 2 MiB, so this costs no
+memory, and buffers of similar size share one."""
 
 
 class KeptBuffers:

@@ -20,12 +20,14 @@ from workers.plan.inputs import fill_specs
 
 AT_ONCE = 10
 _AT_ONCE_BELOW_NS = 9_000.0
-"""Enqueueing takes the driver 14 us a launch on a fast host: a launch this short has ended before the next comes."""
+"""Nanoseconds of a launch below which several are enqueued at once. Enqueueing one takes 14 us, so
+each has ended before the next is there."""
 _AT_ONCE_REFILL_BYTES = 2**21
-"""So much is filled as fast."""
+"""Bytes whose refill is as fast as such a launch."""
 IDLE_NS = 3_000
-"""Between the end of one and the start of the next. Back to back it is 1.3 us on an H200, 5 and more where the device waits
-for the host, and then events are as long as of launches that are waited for one by one."""
+"""Nanoseconds that the device is idle between two launches. Back to back it is 1,300 on an H200,
+and 5,000 or more where the device waits for the host. Then events are as long as of launches that
+are waited for one by one."""
 
 _WRITTEN = (Access.WRITE, Access.READ_WRITE)
 _START, _END = cl.profiling_info.START, cl.profiling_info.END

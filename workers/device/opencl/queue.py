@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 _DIGEST_ITEMS_PER_UNIT = 1024
 _SET_BYTES_AT_ONCE = 16
 _KEPT_SHARE = 1 / 32
-"""Of a GPU's memory, kept for the next task by each process that launches."""
+"""Share of a GPU's memory that each launching process keeps for its next task."""
 
 
 def set_scalar(kernel: cl.Kernel, position: int, value: np.generic | npt.NDArray[Any]) -> None:

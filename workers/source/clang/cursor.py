@@ -35,8 +35,8 @@ _COMPOUND_ASSIGN_EXPR, _COMPOUND_LITERAL_EXPR, _FOR_STMT, _DECL_STMT = 115, 118,
 _FIRST_ATTRIBUTE = 400
 _MAX_DEPTH = 2_000
 _CALLS_A_LEVEL = 4
-"""A limit of our own on depth, because Python's is no good here: its error within a ctypes callback is swallowed (and
-the tree cut off), and within a conversion it comes as another error."""
+"""Python calls for each level of a tree. We limit the depth ourselves, because Python's own
+recursion error is lost in a ctypes callback."""
 
 _PLAIN_KINDS = {
     102: NodeKind.MEMBER, 113: NodeKind.SUBSCRIPT, 116: NodeKind.CONDITIONAL,

@@ -33,7 +33,8 @@ _TARGET = (
     "-cl-no-stdinc", "-nostdinc", "-Xclang", "-fdeclare-opencl-builtins", "-include", _PRELUDE_NAME,
 )  # fmt: skip
 _KEEP_GOING = 0x200
-"""Of libclang's flags: after a header that is not there the types it would declare are errors, not guessed."""
+"""libclang's flag KeepGoing: after a missing header the types that it would declare are errors, not
+guesses."""
 _ERROR = 3
 _MISSING_FILE = re.compile(r"'(.*)' file not found")
 _FUNCTION_DECL, _VAR_DECL = 8, 9

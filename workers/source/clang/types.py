@@ -60,7 +60,7 @@ _SIZED = frozenset(
 )
 _MAX_DEPTH = 16
 MAX_LEAVES = 64
-"""A structure of more members than this is not filled member by member."""
+"""Members of a structure above which it is not filled member by member."""
 _UNION_DECLARATION = 3
 
 
