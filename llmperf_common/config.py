@@ -139,7 +139,9 @@ steps."""
 
 def _parse_toml(text: str, where: str) -> dict[str, Any]:
     if len(text) > _MAX_TOML_CHARS:
-        raise ConfigError(f"{where}: more than {_MAX_TOML_CHARS} characters: no configuration")
+        raise ConfigError(
+            f"{where}: more than {_MAX_TOML_CHARS} characters: too long for a configuration"
+        )
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -84,7 +84,7 @@ def _content(file: Path) -> str:
             file, f"{error.strerror}: name a file with one line, as --ledger takes it"
         ) from None
     except UnicodeDecodeError:
-        raise _refused(file, "it is no UTF-8: write one line, as --ledger takes it") from None
+        raise _refused(file, "it is not UTF-8: write one line, as --ledger takes it") from None
     lines = text.split()
     if len(lines) != 1:
         raise _refused(file, f"it has {len(lines)} words: write one, as --ledger takes it")
@@ -93,7 +93,7 @@ def _content(file: Path) -> str:
 
 def _check_file(file: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise _refused(file, "it is no regular file")
+        raise _refused(file, "it is not a regular file")
     if found.st_mode & _FOREIGN_BITS:
         mode = stat.S_IMODE(found.st_mode)
         raise _refused(file, f"other users may open it (mode {mode:04o}): chmod 600 {file}")

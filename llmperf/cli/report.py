@@ -226,11 +226,11 @@ def _evaluation_view(directory: Path, dataset: DatasetView | None) -> Evaluation
         predictions = read_table(directory / _PREDICTIONS)
         metrics = read_json_value(directory / "metrics.json")
         if not isinstance(metrics, dict):
-            raise ValueError("metrics.json holds no object")
+            raise ValueError("metrics.json is not an object")
     except (OSError, ValueError, pa.ArrowException) as error:
         raise CommandError(
             Exit.BAD_INPUT,
-            f"{directory} is no readable evaluation ({error}): name the --out folder of `llmperf evaluate`",
+            f"{directory} is not a readable evaluation ({error}): name the --out folder of `llmperf evaluate`",
         ) from None
     return EvaluationView(
         predictions=predictions,

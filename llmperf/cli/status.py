@@ -84,7 +84,7 @@ def _read(directory: str, ledger: str | None) -> dict[str, Any]:
     run = read_run(fs)
     if run is None:
         raise StoreError(
-            f"{directory} is no dataset (it has no run.json): name the --out folder of a collect"
+            f"{directory} is not a dataset (it has no run.json): name the --out folder of a collect"
         )
     manifest = latest_manifest(fs)
     statuses = open_dataset(fs).status_counts() if manifest else {OK_STATUS: 0}

@@ -70,7 +70,7 @@ def read_configs(file: str | Path, shared: Mapping[str, Value] | None = None) ->
             f"{where}: byte {error.start} is not UTF-8: save the file as UTF-8"
         ) from None
     if not found:
-        raise BadInput(f"{where}: no launch in it: give one a line; {_MORE}")
+        raise BadInput(f"{where}: holds no launch: write one per line; {_MORE}")
     return found
 
 
@@ -129,7 +129,7 @@ def _array_rows(text: str, where: str) -> Rows:
 
 def _mapping(entry: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(entry, dict):
-        raise BadInput(f"{where}: {_shown(entry)} is no object: give a launch as {_example()}")
+        raise BadInput(f"{where}: {_shown(entry)} is not an object: give a launch as {_example()}")
     unknown = [key for key in entry if key not in _KEYS]
     if unknown:
         raise BadInput(
@@ -215,7 +215,7 @@ def _config(where: str, values: Mapping[str, Any], shared: Mapping[str, Value]) 
     given = values.get("args")
     if not (given is None or isinstance(given, Mapping)):
         raise BadInput(
-            f'{where}: args {_shown(given)} is no object: write it as {{"n": 1024}}, by the arguments\' names'
+            f'{where}: args {_shown(given)} is not an object: write it as {{"n": 1024}}, by the arguments\' names'
         )
     name = values.get("id")
     if isinstance(name, bool) or not (name is None or isinstance(name, str | int)):

@@ -1,4 +1,4 @@
-"""JSON from files that others wrote: counted before it is unfolded, finite numbers only.
+"""JSON from files that others wrote: counted before it is unpacked, finite numbers only.
 
 Owns the limits. What a document must say is its reader's matter.
 """
@@ -36,12 +36,12 @@ def parse_json(data: bytes, *, max_values: int = MAX_VALUES) -> Any:
 def _finite(text: str) -> float:
     value = float(text)
     if value in (float("inf"), float("-inf")):
-        raise ValueError(f"{text[:40]} is no finite number")
+        raise ValueError(f"{text[:40]} is not a finite number")
     return value
 
 
 def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no finite number")
+    raise ValueError(f"{text} is not a finite number")
 
 
 def _is_deeper(value: Any, depth: int) -> bool:

@@ -48,7 +48,7 @@ def file_to_write(path: Path, *, is_ours: Callable[[Path], bool], what: str) -> 
     target = path.resolve()
     if not is_ours(target):
         raise OutputTaken(
-            f"--out {path}: exists and is no {what} of llmperf: name another file, or remove it first"
+            f"--out {path}: exists and holds no {what} of llmperf: name another file, or remove it first"
         )
     return target
 

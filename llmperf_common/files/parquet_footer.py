@@ -1,7 +1,7 @@
 """The sizes that a Parquet file's footer gives for its column chunks, read without pyarrow.
 
 pyarrow 26 ends the process (``std::terminate``) when it is asked for a column chunk whose size statistics are damaged.
-So what is to be known of a file before pyarrow unfolds it is read here: Thrift's compact protocol, and of it the few fields of
+So what is to be known of a file before pyarrow unpacks it is read here: Thrift's compact protocol, and of it the few fields of
 ``FileMetaData`` that are needed (https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift).
 """
 

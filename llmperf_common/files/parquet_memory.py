@@ -1,4 +1,4 @@
-"""How much memory a Parquet file takes when it is unfolded, asked before it is.
+"""How much memory a Parquet file takes when it is unpacked, asked before it is.
 
 Owns the limit, and the count: a text that a file holds once can stand in a million rows. What a page says of itself
 against its file's metadata is not checked; a library would have to.
@@ -30,7 +30,7 @@ def check_memory(data: pa.Buffer, columns: Collection[str] | None = None) -> Non
     >>> pq.write_table(pa.table({"a": ["x" * 2**20] * 1000}), packed)
     >>> check_memory(packed.getvalue())
     Traceback (most recent call last):
-    ValueError: unfolded it would take 1000 MiB and more
+    ValueError: decompressed it would take 1000 MiB and more
     """
     with pq.ParquetFile(pa.BufferReader(data)) as file:
         _check(file, data, columns)
@@ -42,7 +42,7 @@ def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | Non
     facts = file.metadata
     if facts.num_row_groups > _MAX_ROW_GROUPS or facts.num_columns > _MAX_LEAVES:
         raise ValueError(
-            f"it has {facts.num_row_groups} row groups of {facts.num_columns} columns: no table of ours has"
+            f"it has {facts.num_row_groups} row groups of {facts.num_columns} columns: LLMPerf writes no such table"
         )
     num_bytes = 0
     texts: dict[str, int] = {}
@@ -50,7 +50,7 @@ def _check(file: pq.ParquetFile, data: pa.Buffer, columns: Collection[str] | Non
         if columns is not None and chunk.path.split(".", 1)[0] not in columns:
             continue
         if min(chunk.num_values, chunk.uncompressed_bytes) < 0:
-            raise ValueError("a column of it has less than no values")
+            raise ValueError("a column has a negative number of values")
         num_bytes += chunk.num_values * _VALUE_BYTES
         if chunk.is_text:
             most_in_it = chunk.num_values * max(1, chunk.uncompressed_bytes)
@@ -75,7 +75,7 @@ def _text_bytes(data: pa.Buffer, path: str, most: int) -> int:
 
 def _within(num_bytes: int, most: int) -> int:
     if num_bytes > most:
-        raise ValueError(f"unfolded it would take {num_bytes // 2**20} MiB and more")
+        raise ValueError(f"decompressed it would take {num_bytes // 2**20} MiB and more")
     return num_bytes
 
 

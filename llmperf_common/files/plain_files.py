@@ -17,7 +17,7 @@ MIB = 2**20
 
 
 class UnfitFileError(LlmperfError):
-    """It is no regular file, leads out of its folder, or is too large; the message says which, where and what to do."""
+    """It is not a regular file, leads out of its folder, or is too large; the message says which, where and what to do."""
 
 
 def read_plain(path: Path, *, max_bytes: int, inside: Path | None = None) -> bytes:
@@ -30,7 +30,7 @@ def read_plain(path: Path, *, max_bytes: int, inside: Path | None = None) -> byt
 
     Raises:
         FileNotFoundError: It is not there.
-        UnfitFileError: It is no regular file, too large, or a link leads out of ``inside``.
+        UnfitFileError: It is not a regular file, too large, or a link leads out of ``inside``.
     """
     with open(_open_regular(path, max_bytes=max_bytes, inside=inside), "rb") as file:
         found = file.read(max_bytes + 1)
@@ -61,12 +61,12 @@ def open_to_append(path: Path) -> int:
     """Open a file of a folder of ours at its end, made where it is missing; neither may be a link.
 
     Raises:
-        UnfitFileError: One is, or there is something that is no regular file.
+        UnfitFileError: One is, or there is something that is not a regular file.
         OSError: It cannot be opened.
     """
     if path.parent.is_symlink() or is_own_file(path) is False:
         raise UnfitFileError(
-            f"{path} is a link or no regular file, or its folder is a link: remove it"
+            f"{path} is a link or not a regular file, or its folder is a link: remove it"
         )
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     return os.open(path, flags, 0o644)
@@ -83,12 +83,12 @@ def _open_regular(path: Path, *, max_bytes: int, inside: Path | None) -> int:
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(found.st_mode):
-            raise UnfitFileError(f"{path} is no regular file: it is not read")
+            raise UnfitFileError(f"{path} is not a regular file: it is not read")
         if found.st_size > max_bytes:
             raise _too_large(path, max_bytes)
         if inside is not None and not is_inside(path, inside):
             raise UnfitFileError(
-                f"{path} is a link that leads out of {inside}: copy the folder with what its links mean (cp -rL)"
+                f"{path} is a link that leads out of {inside}: copy the folder with the targets of its links (cp -rL)"
             )
     except BaseException:
         os.close(descriptor)
@@ -106,7 +106,7 @@ def open_lock_file(path: Path, *, create: bool, mode: int = 0o644) -> int:
 
     Raises:
         FileNotFoundError: It is not there, and is not to be made.
-        UnfitFileError: There is something that is no regular file.
+        UnfitFileError: There is something that is not a regular file.
         OSError: It cannot be opened.
     """
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -136,5 +136,5 @@ def _opened_for_locking(path: Path, flags: int, *, create: bool, mode: int) -> i
 
 def _no_lock_file(path: Path) -> UnfitFileError:
     return UnfitFileError(
-        f"{path} is to be a lock file, but there is a link or something else that is no regular file: remove it"
+        f"{path} is to be a lock file, but there is a link or something else that is not a regular file: remove it"
     )

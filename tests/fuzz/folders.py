@@ -1,6 +1,6 @@
 """Mutated datasets, corpora, runs and run records through the commands that read them, each in a child that may be killed.
 
-A finding is a traceback, a signal, an exit code that is none of ours, a command that takes too long or too much memory, or a
+A finding is a traceback, a signal, an exit code that is not one of ours, a command that takes too long or too much memory, or a
 file outside of what the command may write. ``python -m tests.fuzz.folders --number 2000 --seed 0``.
 """
 

@@ -77,4 +77,4 @@ def _of_signature(signature: Signature) -> Iterator[str]:
         yield f"{signature.static_local_bytes} bytes of local memory"
     wrong = [name for name, value in signature.static_features.items() if not math.isfinite(value)]
     if wrong:
-        yield f"features that are no finite number: {wrong}"
+        yield f"features that are not finite numbers: {wrong}"

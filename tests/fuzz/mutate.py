@@ -72,7 +72,7 @@ def tokens(text: str) -> list[str]:
 
 
 def flip_bytes(text: str, _other: str, chance: random.Random) -> str:
-    """Change a few bits; what is no UTF-8 any more becomes U+FFFD, as a lenient reader makes it."""
+    """Change a few bits; what is not UTF-8 any more becomes U+FFFD, as a lenient reader makes it."""
     raw = bytearray(text.encode("utf-8", "replace"))
     for _ in range(min(len(raw), chance.randint(1, 8))):
         raw[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)

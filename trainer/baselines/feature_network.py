@@ -312,7 +312,7 @@ def read_arrays(path: Path, kind: type, dtype: npt.DTypeLike | None) -> dict[str
         check_plain(path, max_bytes=_MAX_ARRAYS_BYTES)
         with path.open("rb") as stored, zipfile.ZipFile(stored) as packed:
             if sum(one.file_size for one in packed.infolist()) > _MAX_ARRAYS_BYTES:
-                raise ValueError(f"unfolded it would take more than {_MAX_ARRAYS_BYTES} bytes")
+                raise ValueError(f"decompressed it would take more than {_MAX_ARRAYS_BYTES} bytes")
         with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
             return {
                 one.name: file[one.name] if dtype is None else file[one.name].astype(dtype)

@@ -70,7 +70,7 @@ def _check_head(head: str, num_features: int, sizes: list[int]) -> None:
         raise ValueError("the head of the trees' text is not LightGBM's")
     for name, pattern in _HEAD.items():
         if re.fullmatch(pattern, fields[name]) is None:
-            raise ValueError(f"{name} of the trees' text is none of ours")
+            raise ValueError(f"{name} of the trees' text is not one of LightGBM's")
     names, facts = fields["feature_names"].split(" "), fields["feature_infos"].split(" ")
     if not int(fields["max_feature_idx"]) + 1 == num_features == len(names) == len(facts):
         raise ValueError(f"the trees' text is not of {num_features} features")
@@ -83,10 +83,10 @@ def _check_tree(block: str, number: int) -> None:
     fields = _fields(lines)
     known = {*_PER_LEAF, *_PER_SPLIT, *_OF_TREE}
     if first != f"Tree={number}" or not fields.keys() <= known:
-        raise ValueError(f"tree {number} has lines that are none of ours")
+        raise ValueError(f"tree {number} has unknown lines")
     for name, pattern in _OF_TREE.items():
         if re.fullmatch(pattern, fields.get(name, "")) is None:
-            raise ValueError(f"{name} of tree {number} is none of ours")
+            raise ValueError(f"{name} of tree {number} is not one of LightGBM's")
     num_leaves = int(fields["num_leaves"])
     wanted = {**dict.fromkeys(_PER_LEAF, num_leaves), **dict.fromkeys(_PER_SPLIT, num_leaves - 1)}
     for name, num_values in wanted.items():
@@ -104,7 +104,7 @@ def _fields(lines: list[str]) -> dict[str, str]:
     for line in lines:
         name, equals, value = line.partition("=")
         if line and (not equals or name in fields):
-            raise ValueError(f"{line[:40]!r} is no line of LightGBM's")
+            raise ValueError(f"{line[:40]!r} is not a line of LightGBM's")
         if line:
             fields[name] = value
     return fields

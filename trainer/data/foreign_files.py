@@ -87,8 +87,8 @@ def check_files(folder: Path) -> None:
             if stat.S_ISLNK(mode):
                 if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
                     raise BadInput(
-                        f"{path} is a link that leads out of the run: copy it with what its links mean (cp -rL)"
+                        f"{path} is a link that leads out of the run: copy it with the targets of its links (cp -rL)"
                     )
                 mode = path.stat().st_mode if path.exists() else mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise BadInput(f"{path} is no regular file: it is not read")
+                raise BadInput(f"{path} is not a regular file: it is not read")

@@ -131,7 +131,7 @@ def write_token_store(
     _check_places(arrays)
     if folder.exists() and not (folder / FACTS_FILE).is_file():
         raise BadInput(
-            f"{folder}: is there and is no token cache; remove it or name another folder"
+            f"{folder}: exists and is not a token cache; remove it or name another folder"
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
@@ -190,7 +190,7 @@ def _check_shapes(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         if name in _ONE_A_LAUNCH and len(array) != num_launches:
             raise ValueError(f"{name} has {len(array)} rows, group has {num_launches}")
     if len(arrays["suffix_start"]) != num_launches + 1:
-        raise ValueError("suffix_start has not one place more than there are launches")
+        raise ValueError("suffix_start needs one entry more than there are launches")
     for start, ids in (("prefix_start", "prefix_ids"), ("suffix_start", "suffix_ids")):
         if len(arrays[start]) == 0 or arrays[start][-1] != len(arrays[ids]):
             raise ValueError(f"{start} does not end with {ids}")
@@ -271,7 +271,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     try:
         facts = read_json_value(folder / FACTS_FILE)
     except FileNotFoundError:
-        raise BadInput(f"{folder}: no {FACTS_FILE}; this is no token cache") from None
+        raise BadInput(f"{folder}: no {FACTS_FILE}; this is not a token cache") from None
     except (OSError, ValueError) as error:
         raise _damaged(folder, f"{FACTS_FILE}: {error}") from None
     schema = facts.get("schema") if isinstance(facts, dict) else None

@@ -116,7 +116,7 @@ def fit(
 
     Raises:
         Interrupted: A signal came to one of the ranks; the state is saved.
-        FitFailed: The loss or gradient is no finite number, or a checkpoint cannot be written.
+        FitFailed: The loss or gradient is not a finite number, or a checkpoint cannot be written.
         RunExists: The folder holds the checkpoints of another identity.
     """
     with lost_ranks():

@@ -115,7 +115,7 @@ def check_header(path: Path) -> None:
         num_bytes = int.from_bytes(file.read(8), "little")
     if num_bytes > MOST_HEADER_BYTES:
         raise BadInput(
-            f"{path}: damaged, or no safetensors file: its header would have {num_bytes:,} bytes, more than the "
+            f"{path}: damaged, or not a safetensors file: its header would have {num_bytes:,} bytes, more than the "
             f"{MOST_HEADER_BYTES:,} that are read"
         )
 

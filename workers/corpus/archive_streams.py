@@ -1,4 +1,4 @@
-"""Streams that stop a compressed file from unfolding without end.
+"""Streams that stop a compressed file from unpacking without end.
 
 Owns the bounds on decompression: total bytes, ratio, a tar header's length, memory of the xz decoder. Which files
 are read: ``corpus/archives.py``.
@@ -35,7 +35,7 @@ class StreamLimitError(Exception):
 
 
 class UnpackedBytes:
-    """Counts what one archive unfolds to, over all its members.
+    """Counts what one archive unpacks to, over all its members.
 
     Args:
         num_compressed: bytes of the archive's file, for the ratio.
@@ -55,7 +55,7 @@ class UnpackedBytes:
         self._num_bytes += num_bytes
         if self._num_bytes > self._most:
             raise StreamLimitError(
-                f"it unfolds to more than {self._most} bytes, as a decompression bomb does"
+                f"it unpacks to more than {self._most} bytes, as a decompression bomb does"
             )
 
 

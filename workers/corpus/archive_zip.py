@@ -56,7 +56,7 @@ def read_zip(raw: IO[bytes], num_bytes: int, found: ArchiveFiles) -> None:
         found: takes the members.
 
     Raises:
-        StreamLimitError: It goes over a limit, or is made to unfold without end.
+        StreamLimitError: It goes over a limit, or is made to unpack without end.
         zipfile.BadZipFile: As any exception of ``zipfile``: it is damaged.
     """
     with _DirectoryReader(raw) as reader, zipfile.ZipFile(reader) as archive:
@@ -79,7 +79,7 @@ def _files(members: Iterable[zipfile.ZipInfo]) -> Iterator[zipfile.ZipInfo]:
 
 
 def _check_apart(archive: zipfile.ZipFile) -> None:
-    """Refuse entries that share bytes: so a few of them unfold to any number of files."""
+    """Refuse entries that share bytes: so a few of them unpack to any number of files."""
     places = sorted(
         (one.header_offset, one.header_offset + _LOCAL_HEADER_BYTES + one.compress_size)
         for one in archive.infolist()

@@ -1,7 +1,7 @@
 """Read the ``.cl`` files of a tar or zip archive without unpacking it, however hostile it is.
 
 Owns what is said of an archive that cannot be read. Nothing is written to disk and no name of the archive is opened;
-links and special files are never followed; what a compressed stream unfolds to is bounded in bytes, in ratio and in
+links and special files are never followed; what a compressed stream unpacks to is bounded in bytes, in ratio and in
 members.
 """
 
@@ -45,7 +45,7 @@ def read_archive(source: Path, suite: str | None) -> FoundFiles:
         ) from None
     except _DAMAGE as error:
         raise CorpusError(
-            f"{source} is damaged or no archive ({error or type(error).__name__}): get it again"
+            f"{source} is damaged or not an archive ({error or type(error).__name__}): get it again"
         ) from None
     except OSError as error:
         raise CorpusError(f"{source}: cannot be read: {error.strerror or error}") from None

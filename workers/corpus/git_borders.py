@@ -111,7 +111,7 @@ def _check_part(path: Path, inside: Path, source: Path) -> None:
             )
         mode = path.stat().st_mode if path.exists() else mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-        raise CorpusError(f"{source}: {path.name} is no regular file: it is not read")
+        raise CorpusError(f"{source}: {path.name} is not a regular file: it is not read")
 
 
 def _check_all(common: Path, part: str, most: int, source: Path) -> None:

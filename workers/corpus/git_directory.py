@@ -63,7 +63,7 @@ def linked_git_directory(file: Path) -> Path | None:
     folder = file.parent / os.fsdecode(value.strip().split(b"\0")[0])
     if not is_git_directory(folder):
         raise CorpusError(
-            f"{file} names {folder}, which is no git directory: mend it with `git worktree repair`"
+            f"{file} names {folder}, which is not a git directory: mend it with `git worktree repair`"
         )
     return folder
 
@@ -96,7 +96,7 @@ def _start(source: Path, *arguments: str) -> subprocess.Popen[bytes]:
         raise CorpusError(
             f"{source}: the git command is not installed: install it, or name an archive or a folder"
         ) from None
-    # Packs are mapped and do not count; what a tree of 3 MB unfolds to does.
+    # Packs are mapped and do not count; what a tree of 3 MB unpacks to does.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         resource.prlimit(process.pid, resource.RLIMIT_DATA, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
     return process
@@ -116,7 +116,7 @@ def entries(source: Path) -> Iterator[Entry]:
                 facts, _, path = line.partition(b"\t")
                 mode, _, object_id = facts.decode("ascii", "replace").split(" ", 2)
                 num_entries += 1
-                if num_entries > MAX_MEMBERS:  # a tree of trees can unfold to billions
+                if num_entries > MAX_MEMBERS:  # a tree of trees can unpack to billions
                     raise CorpusError(f"{source} has more than {MAX_MEMBERS} files at HEAD")
                 yield Entry(
                     mode=mode, object_id=object_id, path=path.decode("utf-8", "surrogateescape")
@@ -202,7 +202,7 @@ class Blobs:
         self._num_bytes += int(answer[2])
         if self._num_bytes > MAX_UNPACKED_BYTES:
             raise CorpusError(
-                f"{self._source}: its sources unfold to more than {MAX_UNPACKED_BYTES} bytes: not read"
+                f"{self._source}: its sources unpack to more than {MAX_UNPACKED_BYTES} bytes: not read"
             )
         return int(answer[2])
 

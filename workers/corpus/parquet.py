@@ -156,7 +156,7 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
         raise CorpusError(f"{where} does not exist: make it with `llmperf corpus build`") from None
     except (OSError, pa.ArrowException) as error:
         raise CorpusError(
-            f"{where} is damaged or no Parquet file ({error}): build it again with `llmperf corpus build`"
+            f"{where} is damaged or not a Parquet file ({error}): build it again with `llmperf corpus build`"
         ) from None
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise CorpusError(

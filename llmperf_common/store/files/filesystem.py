@@ -261,7 +261,7 @@ class PosixFilesystem:
         path = base / name
         if name and path.is_symlink() and not is_inside(path, base):
             raise StoreError(
-                f"{self.root / name} is a link that leads out of {self.root}: copy the folder with what its links mean (cp -rL)"
+                f"{self.root / name} is a link that leads out of {self.root}: copy the folder with the targets of its links (cp -rL)"
             )
         return path
 

@@ -18,7 +18,7 @@ def checked_shard_name(name: object) -> str:
     'samples/one.parquet'
     """
     if not isinstance(name, str) or _SHARD.fullmatch(name) is None:
-        raise ValueError(f"{_shown(name)} is no name of a shard (FOLDER/NAME.parquet)")
+        raise ValueError(f"{_shown(name)} is not a name of a shard (FOLDER/NAME.parquet)")
     return name
 
 

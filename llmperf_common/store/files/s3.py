@@ -363,5 +363,5 @@ def _split(location: str) -> tuple[str, str]:
             f"are in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, another store's address is in {ENDPOINT_VARIABLE}"
         )
     if not location.startswith(SCHEME) or not bucket or "//" in f"/{prefix}":
-        raise StoreError(f"{location!r} is no S3 location: write it as s3://bucket/prefix")
+        raise StoreError(f"{location!r} is not an S3 location: write it as s3://bucket/prefix")
     return bucket, prefix.rstrip("/")

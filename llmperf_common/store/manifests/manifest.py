@@ -59,10 +59,10 @@ class ShardEntry:
         for number in (self.rows, self.bytes, self.tasks):
             if type(number) is not int or not 0 <= number < _MAX_COUNT:
                 raise ValueError(
-                    f"{self.name}: {ascii(number)[:40]} is no number of rows, bytes or tasks"
+                    f"{self.name}: {ascii(number)[:40]} is not a number of rows, bytes or tasks"
                 )
         if not isinstance(self.sha256, str):
-            raise TypeError(f"{self.name}: its sha256 is no text")
+            raise TypeError(f"{self.name}: its sha256 is not a text")
 
     @classmethod
     def of(cls, name: str, data: builtins.bytes, *, rows: int, tasks: int) -> ShardEntry:

@@ -96,11 +96,11 @@ def read_run(fs: Filesystem) -> RunRecord | None:
 
 
 def _check_types(run: RunRecord) -> None:
-    """Raise TypeError or ValueError for a field that is none of ours."""
+    """Raise TypeError or ValueError for a field that is not one of ours."""
     texts = (run.plan_hash, run.corpus_sha256, run.config_hash, run.created_at, run.run_id)
     names = tuple(one.name for one in run.device_classes)
     if not all(isinstance(one, str) for one in (*texts, *names, *run.merged_from)):
-        raise TypeError("a hash, a name or a time is no text")
+        raise TypeError("a hash, a name or a time is not a text")
     if _RUN_ID.fullmatch(run.run_id) is None:
         raise ValueError("its run_id is no id")
     if not isinstance(run.config, Mapping):
@@ -111,7 +111,7 @@ def _check_types(run: RunRecord) -> None:
         sizes = facts.pop("max_work_item_sizes")
         numbers += [value for value in (*facts.values(), *sizes) if value is not None]
     if not all(type(number) is int and 0 <= number < _MAX_NUMBER for number in numbers):
-        raise ValueError("one of its numbers is no whole number that can be")
+        raise ValueError("one of its numbers is not a valid whole number")
 
 
 def create_or_join_run(fs: Filesystem, run: RunRecord) -> RunRecord:

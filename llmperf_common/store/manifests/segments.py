@@ -159,7 +159,7 @@ def load(
     """
     name, sha256 = str(reference["name"]), str(reference["sha256"])
     if name != name_of(sha256):
-        raise ValueError(f"{ascii(name)[:80]} is no name of a segment")
+        raise ValueError(f"{ascii(name)[:80]} is not a name of a segment")
     known: Segment[EntryT] | None = _loaded.get(sha256)
     if known is not None:
         return known
@@ -168,7 +168,7 @@ def load(
     except FileNotFoundError:
         raise ValueError(f"{name} is missing") from None
     if sha256_hex(data) != sha256:
-        raise ValueError(f"{name} is damaged: its bytes are not those that it is named after")
+        raise ValueError(f"{name} is damaged: its bytes do not match the hash in its name")
     document = parse_json(data)
     found = Segment(
         name=name,

@@ -42,7 +42,7 @@ def arguments_from_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[Argument, ..
     """Return the arguments of ``kernels.args``; None for rows from before schema version 6, which do not say all.
 
     Raises:
-        ValueError: A row is none of ours.
+        ValueError: LLMPerf did not write a row.
     """
     found = []
     for row in rows:

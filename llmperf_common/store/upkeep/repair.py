@@ -92,7 +92,7 @@ def repair(where: Location | Filesystem, *, is_dry_run: bool = False) -> RepairR
         )
     if not manifest_versions(fs):
         raise StoreError(
-            f"{fs.describe()} has no manifest, and so no shard that must be there: run the `llmperf collect` or `llmperf "
+            f"{fs.describe()} has no manifest, and so no list of its shards: run the `llmperf collect` or `llmperf "
             "dataset merge` that began it again"
         )
     if is_dry_run:

@@ -109,7 +109,7 @@ def _statuses(table: pa.Table) -> list[_Finding]:
     sizes, local_sizes = _lengths(table, "global_size"), _lengths(table, "local_size")
     return [
         (ProblemKind.STATUS, ~known, "the status is neither 'ok' nor a failure code"),
-        (ProblemKind.STATUS, censored & ~reasoned, "censor_reason is none of ours"),
+        (ProblemKind.STATUS, censored & ~reasoned, "censor_reason is unknown"),
         (ProblemKind.STATUS, is_ok & censored, "the status is 'ok' but there is a censor_reason"),
         (ProblemKind.STATUS, is_ok & (sizes == 0), "the status is 'ok' but there is no NDRange"),
         (ProblemKind.STATUS, sizes != local_sizes, "global_size and local_size differ in length"),

@@ -283,7 +283,7 @@ def test_train_evaluate_report(trained: Trained, tmp_path: Path) -> None:
         with pytest.raises(llmperf.LlmperfError, match=r"kernels=.*list of names|no such kernel"):
             llmperf.report(trained.data, page, kernels=wrong)
     (tmp_path / "mine.html").write_text("mine")
-    with pytest.raises(llmperf.LlmperfError, match="is no report of llmperf"):
+    with pytest.raises(llmperf.LlmperfError, match="holds no report of llmperf"):
         llmperf.report(trained.data, tmp_path / "mine.html")
     again = llmperf.report(tmp_path / "evaluation", tmp_path / "e.html")  # still the function
     assert again.is_file()

@@ -115,7 +115,7 @@ def test_no_name_of_a_shard_leads_elsewhere(data: Path, name: object, where: str
             document["replaces"] = {str(name): ["samples/old.parquet"]}
 
     rewrite_manifest(data, change)
-    with pytest.raises(StoreError, match="no name of a shard"):
+    with pytest.raises(StoreError, match="not a name of a shard"):
         latest_manifest(PosixFilesystem(data))
     assert not verify(data).clean
 
@@ -307,7 +307,7 @@ def test_a_version_that_is_not_its_name_does_not_publish_for_ever(data: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["text", "list of text", "numbers"])
-def test_a_shard_that_unfolds_too_far(data: Path, kind: str) -> None:
+def test_a_shard_that_unpacks_too_far(data: Path, kind: str) -> None:
     name = shard_name(data, "samples")
     table = pq.read_table(data / name)
     footer = table.schema.metadata[b"llmperf"]
@@ -412,7 +412,7 @@ def test_an_event_log_is_no_link(data: Path, tmp_path: Path, what: str) -> None:
         path = events / "host-7.jsonl"
         path.symlink_to(target) if what == "file" else os.mkfifo(path)
     before = snapshot(target)
-    with pytest.raises(UnfitFileError, match="is a link or no regular file"):
+    with pytest.raises(UnfitFileError, match="is a link or not a regular file"):
         open_event_log(events, "host/7")
     assert snapshot(target) == before
 

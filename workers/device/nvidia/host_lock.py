@@ -58,7 +58,7 @@ def open_lock(path: Path) -> int:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(descriptor)
-        raise OSError(None, "it is no plain file of one name: remove it", str(path))
+        raise OSError(None, "it is not a plain file of one name: remove it", str(path))
     return descriptor
 
 

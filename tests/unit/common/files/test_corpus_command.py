@@ -58,7 +58,7 @@ def test_what_is_no_corpus_is_not_written_over(tmp_path: Path):
     pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
     before = stamps(tmp_path)
     for name in ("notes.txt", "text.parquet", "other.parquet"):
-        assert "exists and is no corpus" in refusal(tmp_path / "k.cl", "--out", tmp_path / name)
+        assert "exists and holds no corpus" in refusal(tmp_path / "k.cl", "--out", tmp_path / name)
     assert "is a folder" in refusal(tmp_path / "k.cl", "--out", tmp_path / "folder")
     assert stamps(tmp_path) == before
 

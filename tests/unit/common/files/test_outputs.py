@@ -63,7 +63,7 @@ def test_a_file_is_replaced_only_if_the_command_wrote_it(tmp_path: Path) -> None
     for name, text in (("notes", "mine"), ("empty", "")):
         (tmp_path / name).write_text(text)
         with pytest.raises(
-            OutputTaken, match="exists and is no page of llmperf: name another file"
+            OutputTaken, match="exists and holds no page of llmperf: name another file"
         ):
             file(tmp_path / name)
     with pytest.raises(OutputTaken, match="is a folder, not a file"):

@@ -30,7 +30,7 @@ BAD: dict[str, Callable[[Path], object]] = {
 def test_a_replay_file(tmp_path: Path, bad: str) -> None:
     path = tmp_path / "replay.json"
     BAD[bad](path)
-    with pytest.raises(ValueError, match=r"no regular file|nested"):
+    with pytest.raises(ValueError, match=r"not a regular file|nested"):
         read_replay_file(path)
 
 
@@ -50,5 +50,5 @@ def test_an_evaluation(tmp_path: Path, name: str, bad: str) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "predictions.parquet")
     (tmp_path / name).unlink()
     BAD.get(bad, lambda path: path.write_text("[]"))(tmp_path / name)
-    with pytest.raises(CommandError, match="no readable evaluation"):
+    with pytest.raises(CommandError, match="not a readable evaluation"):
         _evaluation_view(tmp_path, None)

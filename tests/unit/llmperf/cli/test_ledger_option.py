@@ -67,7 +67,7 @@ def test_a_file_that_others_may_open_is_refused(file: Path, mode: int) -> None:
     [
         (b"", "it has 0 words"),
         (b"redis://head redis://:secret@other", "it has 2 words"),
-        (b"\xff\xfesecret", "it is no UTF-8"),
+        (b"\xff\xfesecret", "it is not UTF-8"),
         (b"redis://:secret@head/0\n" * 400, "bytes: write one line"),
     ],
 )
@@ -84,8 +84,8 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(pipe, 0o600)
     for path, told in (
         (tmp_path / "none", "No such file"),
-        (tmp_path, "no regular file"),
-        (pipe, "no regular file"),
+        (tmp_path, "not a regular file"),
+        (pipe, "not a regular file"),
     ):
         with pytest.raises(CommandError, match=told):
             ledger_of(None, path)

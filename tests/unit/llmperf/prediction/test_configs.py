@@ -98,11 +98,11 @@ GOOD = '{"global_size": 64, "local_size": 8}\n'
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no launch in it: give one a line"),
-        ("[]", "no launch in it"),
+        ("", "holds no launch: write one per line"),
+        ("[]", "holds no launch"),
         (GOOD + '{"global_size": 64', r"line 2: .*\(column 19\): write one JSON object a line"),
         ("[1,\n2,,]", r"line 2: .*\(column 3\): mend the JSON array"),
-        (f"[{GOOD}, 5]", "entry 2: 5 is no object: give a launch as"),
+        (f"[{GOOD}, 5]", "entry 2: 5 is not an object: give a launch as"),
         (GOOD + '{"global_size": 64, "local_size": 8, "n": 3}', "line 2: unknown key 'n'.* args"),
         (GOOD + '{"global_size": 64}', "line 2: no local_size: give a launch as"),
         (GOOD.replace("64", '"many"'), "line 1: global_size many: give one to three positive"),
@@ -110,7 +110,7 @@ GOOD = '{"global_size": 64, "local_size": 8}\n'
         (GOOD.replace("8", "true"), "line 1: local_size True: give one"),
         (GOOD.replace("8", "8.5"), r"line 1: local_size 8\.5: give one"),
         (GOOD.replace("8", "0"), "line 1: local_size 0: give one"),
-        (GOOD.replace("8", '8, "args": [1]'), r"line 1: args \[1\] is no object"),
+        (GOOD.replace("8", '8, "args": [1]'), r"line 1: args \[1\] is not an object"),
         (GOOD.replace("8", '8, "id": [1]'), r"line 1: id \[1\]: give a text or a whole number"),
         ("64 8\n", r"line 1: no column global_size; the columns are 64 8"),
         ("global_size,local_size,n,n\n", "line 1: column 'n' is there twice"),
@@ -236,7 +236,7 @@ def test_a_file_is_written_and_replaced_only_if_it_was_ours(model, tmp_path, suf
             found = [json.loads(line)["time_ns"] for line in out.read_text().splitlines()]
     assert found == expected
     out.write_text("mine\n")
-    with pytest.raises(OutputTaken, match="exists and is no predictions of llmperf"):
+    with pytest.raises(OutputTaken, match="exists and holds no predictions of llmperf"):
         out_file(out)
     with pytest.raises(ConfigError, match=r"must end in \.csv, \.parquet, \.jsonl"):
         out_file(tmp_path / "out.xlsx")

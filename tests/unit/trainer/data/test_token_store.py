@@ -120,7 +120,7 @@ def test_a_store_that_could_not_be_written_leaves_nothing(tmp_path: Path) -> Non
         )
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "tokens").mkdir()
-    with pytest.raises(BadInput, match="no token cache"):
+    with pytest.raises(BadInput, match="not a token cache"):
         write_token_store(tmp_path / "tokens", tokens=TOKENS, targets=TARGETS)
 
 
@@ -162,7 +162,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / "features.npy").open("r+b").truncate(300),
         "features.npy has 300 bytes",
     ),
-    "no facts": (lambda folder: (folder / FACTS_FILE).unlink(), "no token cache"),
+    "no facts": (lambda folder: (folder / FACTS_FILE).unlink(), "not a token cache"),
     "facts cut": (lambda folder: (folder / FACTS_FILE).write_text('{"schema": 1'), "damaged"),
     "facts no object": (lambda folder: (folder / FACTS_FILE).write_text("[]"), "schema None"),
     "no files": (

@@ -69,7 +69,7 @@ def test_trees_of_ours_are_read(trees: str) -> None:
 def test_trees_that_lead_elsewhere(trees: str, pattern: str, becomes: str) -> None:
     changed = re.sub(pattern, becomes.replace("\\", r"\\"), trees, count=1)
     assert changed != trees
-    with pytest.raises(ValueError, match=r"tree|forest|no line of LightGBM"):
+    with pytest.raises(ValueError, match=r"tree|forest|not a line of LightGBM"):
         check_trees(
             with_sizes(changed) if "end of trees" in changed else changed, num_features=NUM_FEATURES
         )
@@ -94,7 +94,7 @@ def test_a_model_of_impossible_trees_is_refused(trees: str, tmp_path: Path) -> N
         load_model("gbdt", tmp_path)
 
 
-def test_arrays_that_unfold_too_far(tmp_path: Path) -> None:
+def test_arrays_that_unpack_too_far(tmp_path: Path) -> None:
     path = tmp_path / "forest.npz"
     with (
         zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed,
@@ -106,7 +106,7 @@ def test_arrays_that_unfold_too_far(tmp_path: Path) -> None:
         for _ in range(1200):
             file.write(bytes(10**6))
     assert path.stat().st_size < 4 * 2**20
-    with pytest.raises(ValueError, match="unfolded it would take"):
+    with pytest.raises(ValueError, match="decompressed it would take"):
         read_arrays(path, Forest, None)
 
 
@@ -135,7 +135,8 @@ def test_files_of_a_run_that_are_none(run: Path) -> None:
         ):
             make(path)
             with pytest.raises(
-                BadInput, match=r"no regular file|leads out|not finished|cannot be read|no trained"
+                BadInput,
+                match=r"not a regular file|leads out|not finished|cannot be read|no trained",
             ):
                 load_run(run)
             path.unlink()

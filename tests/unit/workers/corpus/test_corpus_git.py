@@ -158,7 +158,7 @@ def test_the_git_file_of_a_worktree_names_its_directory(tree: Path):
         ("deep/b b.cl", "linked"),
     ]
     shutil.rmtree(tree / ".git")
-    with pytest.raises(CorpusError, match="which is no git directory"):
+    with pytest.raises(CorpusError, match="which is not a git directory"):
         find_sources(linked / ".git", None)
 
 
@@ -195,7 +195,7 @@ def test_one_process_gives_every_file_and_header(tree: Path, monkeypatch: pytest
     assert commands == ["ls-tree", "cat-file"]
 
 
-def test_a_repository_that_unfolds_too_far_is_refused(tree: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_repository_that_unpacks_too_far_is_refused(tree: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(git_directory, "MAX_UNPACKED_BYTES", len(VADD))
-    with pytest.raises(CorpusError, match="unfold to more than"):
+    with pytest.raises(CorpusError, match="unpack to more than"):
         find_sources(tree / ".git", None)

@@ -79,7 +79,7 @@ def test_git_waits_for_nothing(tmp_path: Path, part: str) -> None:
     mine = repository(tmp_path, "mine")
     (mine / part).unlink(missing_ok=True)
     os.mkfifo(mine / part)
-    refused(mine, "no regular file")
+    refused(mine, "not a regular file")
 
 
 def test_a_config_includes_nothing(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_git_waits_for_no_object(tmp_path: Path, is_packed: bool) -> None:
         victim = next(fan.iterdir())
     victim.unlink()
     os.mkfifo(victim)
-    refused(mine, "is no regular file")
+    refused(mine, "is not a regular file")
 
 
 @pytest.mark.parametrize(
