@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from llmperf.prediction.analysing import Known
 from llmperf_common.analysis import launch_sizes
-from llmperf_common.features.launch_columns import is_integer_scalar
+from llmperf_common.launch import is_integer_scalar
 from llmperf_common.records import (
     Argument,
     ArgumentKind,

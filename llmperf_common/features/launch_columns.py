@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pydantic
 
 from llmperf_common.features.work import WORK_NAMES, Work
+from llmperf_common.launch import is_integer_scalar
 from llmperf_common.records import (
     Access,
     Argument,
@@ -43,24 +44,6 @@ DEVICE_NUMBERS = (
     "launch_floor_ns",
 )
 """Fields of a device that features use; NaN where it does not have one."""
-
-INTEGER_TYPES = frozenset(
-    [
-        "bool",
-        "char",
-        "uchar",
-        "short",
-        "ushort",
-        "int",
-        "uint",
-        "long",
-        "ulong",
-        "size_t",
-        "ptrdiff_t",
-        "intptr_t",
-        "uintptr_t",
-    ]
-)
 GLOBAL_KINDS = (ArgumentKind.GLOBAL_BUFFER.value, ArgumentKind.CONSTANT_BUFFER.value)
 READING = (Access.READ.value, Access.READ_WRITE.value)
 WRITING = (Access.WRITE.value, Access.READ_WRITE.value)
@@ -127,15 +110,6 @@ class ArgumentColumns:
     writes: npt.NDArray[np.bool_]
     bytes: Floats
     value: Floats
-
-
-def is_integer_scalar(scalar_type: str) -> bool:
-    """Whether a canonical OpenCL scalar type holds integers.
-
-    >>> is_integer_scalar("uint"), is_integer_scalar("float")
-    (True, False)
-    """
-    return scalar_type in INTEGER_TYPES
 
 
 def columns_from_records(

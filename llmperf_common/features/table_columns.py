@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from llmperf_common.features.launch_columns import (
     DEVICE_NUMBERS,
     GLOBAL_KINDS,
-    INTEGER_TYPES,
     MAX_DIMS,
     READING,
     WRITING,
@@ -27,6 +26,7 @@ from llmperf_common.features.launch_columns import (
     assemble,
 )
 from llmperf_common.features.work import WORK_NAMES
+from llmperf_common.launch import INTEGER_TYPES
 from llmperf_common.records import ArgumentKind
 
 WORK_COLUMN = "work"

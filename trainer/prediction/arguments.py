@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from llmperf_common.features.launch_columns import is_integer_scalar
+from llmperf_common.launch import integer_range, is_integer_scalar
 from llmperf_common.records import Argument, ArgumentKind, LaunchArgument, Signature
 from trainer.errors import BadInput
 
@@ -21,19 +21,6 @@ Value = int | float | str
 MOST_ELEMENTS = 2**48
 """Elements of an argument: more than any device holds, and far below an overflow of a 64-bit
 column."""
-
-_INTEGER_RANGES = {
-    "bool": (0, 1),
-    "char": (-(2**7), 2**7 - 1),
-    "uchar": (0, 2**8 - 1),
-    "short": (-(2**15), 2**15 - 1),
-    "ushort": (0, 2**16 - 1),
-    "int": (-(2**31), 2**31 - 1),
-    "uint": (0, 2**32 - 1),
-    "long": (-(2**63), 2**63 - 1),
-    "ulong": (0, 2**64 - 1),
-}
-"""Smallest and largest value of each OpenCL integer type."""
 
 
 def read_arguments(signature: Signature, given: Mapping[str, Value]) -> dict[int, int | float]:
@@ -83,7 +70,7 @@ def _checked(argument: Argument, value: Value) -> int | float:
             raise BadInput(f"{where}: {argument.type_name!r} takes a finite number")
         return number
     whole = _integer(value, f"{where}: {argument.type_name!r} takes a whole number")
-    low, high = _INTEGER_RANGES.get(kind, _INTEGER_RANGES["long"])
+    low, high = integer_range(kind)
     if not low <= whole <= high:
         raise BadInput(f"{where}: {argument.type_name!r} holds {low} to {high}")
     return whole
@@ -125,13 +112,3 @@ class Filler(Protocol):
     def allows(self, local_size: tuple[int, ...]) -> bool:
         """Whether the kernel's own arrays are large enough for a local size, as far as is known."""
         ...
-
-
-def local_memory_bytes(signature: Signature, args: Sequence[LaunchArgument]) -> int:
-    """Return the local memory a work-group needs: declared in the kernel and given as arguments."""
-    width = {argument.position: argument.element_bytes for argument in signature.arguments}
-    return signature.static_local_bytes + sum(
-        (item.elements or 0) * width[item.position]
-        for item in args
-        if item.kind is ArgumentKind.LOCAL_BUFFER
-    )

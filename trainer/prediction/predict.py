@@ -16,11 +16,12 @@ import numpy as np
 
 from llmperf_common.config import ConfigError
 from llmperf_common.features.work import Work
+from llmperf_common.launch import local_memory_bytes
 from llmperf_common.records import Device, LaunchConfig
 from trainer.data.training_range import out_of_distribution_each
 from trainer.errors import BadInput
 from trainer.interface import Progress
-from trainer.prediction.arguments import Filled, local_memory_bytes
+from trainer.prediction.arguments import Filled
 from trainer.prediction.predicted_times import Times, predict_times
 from trainer.prediction.request import (
     PredictRequest,

@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from llmperf_common.analysis import launch_sizes
 from llmperf_common.features.features import combine, named_features
-from llmperf_common.features.launch_columns import columns_from_records, is_integer_scalar
+from llmperf_common.features.launch_columns import columns_from_records
 from llmperf_common.features.least_time import least_time_ns
 from llmperf_common.features.roofline import Bound, bound_of
 from llmperf_common.features.static_feature_names import STATIC_FEATURES
 from llmperf_common.features.work import Work
+from llmperf_common.launch import is_integer_scalar
 from llmperf_common.records import ArgumentKind, Device, LaunchConfig
 from llmperf_common.schemas import KERNELS, SAMPLES
 from trainer.data.training_range import unlike_training

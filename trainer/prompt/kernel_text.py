@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from llmperf_common.features.launch_columns import is_integer_scalar
+from llmperf_common.launch import is_integer_scalar
 from llmperf_common.records import ArgumentKind
 from trainer.errors import BadInput
 

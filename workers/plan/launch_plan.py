@@ -14,6 +14,7 @@ from dataclasses import replace
 from llmperf_common.analysis import Analysis
 from llmperf_common.features.regimes import regime_of
 from llmperf_common.ids import content_id, sample_id
+from llmperf_common.launch import local_memory_bytes
 from llmperf_common.records import (
     DeviceClass,
     Kernel,
@@ -26,7 +27,6 @@ from workers.config import PlanConfig
 from workers.plan.ndranges import Shape, SizeRequest, draw_sizes
 from workers.plan.strategies.memory_limits import (
     fits,
-    local_bytes,
     max_simple_side,
     shapes_within_local_memory,
 )
@@ -161,7 +161,7 @@ def _sizes(
     num_wanted: int,
 ) -> tuple[tuple[Shape, Shape], ...]:
     def needed_bytes(shape: Shape) -> int:
-        return local_bytes(signature, rule.arguments(shape, shape))
+        return local_memory_bytes(signature, rule.arguments(shape, shape))
 
     def fits_memory(global_size: Shape, local_size: Shape) -> bool:
         return fits(signature, rule.arguments(global_size, local_size), device_class, config)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from llmperf_common.features.launch_columns import is_integer_scalar
 from llmperf_common.features.least_time import DenseAccess
+from llmperf_common.launch import is_integer_scalar
 from workers.source.clang.activation import Definition, definitions
 from workers.source.clang.nodes import (
     LOOP_KINDS,

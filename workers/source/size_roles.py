@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from llmperf_common.features.launch_columns import is_integer_scalar
+from llmperf_common.launch import is_integer_scalar
 from llmperf_common.records import SizeRole
 from workers.source.clang.activation import Definition, definitions
 from workers.source.clang.nodes import (

@@ -21,7 +21,7 @@ from llmperf_common.analysis import (
     IndexTarget,
     launch_sizes,
 )
-from llmperf_common.features.launch_columns import is_integer_scalar
+from llmperf_common.launch import is_integer_scalar
 from llmperf_common.records import Argument, ArgumentKind, LaunchArgument, Signature
 from workers.plan.inputs import INTEGER_LIMIT, MAX_CONTENTS_LIMIT
 from workers.plan.ndranges import Shape

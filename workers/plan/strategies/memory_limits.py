@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from llmperf_common.launch import local_memory_bytes
 from llmperf_common.records import (
     ArgumentKind,
     DeviceClass,
@@ -37,15 +38,6 @@ def buffer_bytes(signature: Signature, args: Sequence[LaunchArgument]) -> list[i
     ]
 
 
-def local_bytes(signature: Signature, args: Sequence[LaunchArgument]) -> int:
-    """Return the local memory a work-group needs: declared in the kernel and given as arguments."""
-    return signature.static_local_bytes + sum(
-        (launch.elements or 0) * argument.element_bytes
-        for argument, launch in zip(signature.arguments, args, strict=True)
-        if argument.kind is ArgumentKind.LOCAL_BUFFER
-    )
-
-
 def fits(
     signature: Signature,
     args: Sequence[LaunchArgument],
@@ -60,7 +52,7 @@ def fits(
         and sum(sizes) <= config.max_launch_bytes
         and guarded <= device_class.global_memory_bytes
         and max(sizes, default=0) + _GUARD_BYTES <= device_class.max_allocation_bytes
-        and local_bytes(signature, args) <= device_class.local_memory_bytes
+        and local_memory_bytes(signature, args) <= device_class.local_memory_bytes
     )
 
 

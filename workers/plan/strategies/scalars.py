@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from llmperf_common.features.launch_columns import is_integer_scalar
+from llmperf_common.launch import integer_range, is_integer_scalar
 from llmperf_common.records import Argument, ArgumentKind, Signature, SizeRole
 from workers.plan.ndranges import Shape, log_uniform
 
@@ -26,10 +26,6 @@ GUARD_SPREAD = 4
 PITCH_SPREAD = 2
 
 _FLOATS = frozenset({"half", "float", "double"})
-_LARGEST_VALUE = {
-    "bool": 1, "char": 2**7 - 1, "uchar": 2**8 - 1, "short": 2**15 - 1, "ushort": 2**16 - 1,
-    "int": 2**31 - 1, "uint": 2**32 - 1, "long": 2**63 - 1, "ulong": 2**64 - 1,
-}  # fmt: skip
 _GUARDED_AXIS = {SizeRole.GUARD_0: 0, SizeRole.GUARD_1: 1, SizeRole.GUARD_2: 2}
 
 STAYING_SHARE = 0.5
@@ -129,7 +125,7 @@ def is_row_length(argument: Argument, global_size: Shape) -> bool:
 
 def largest_value(scalar_type: str) -> int:
     """Return the largest integer of a type; that of ``long`` for types of an address' width."""
-    return _LARGEST_VALUE.get(scalar_type, 2**63 - 1)
+    return integer_range(scalar_type)[1]
 
 
 def _fitting(argument: Argument, number: int) -> Number:
