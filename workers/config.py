@@ -242,7 +242,7 @@ class LedgerConfig(Node):
         None,
         ge=1,
         le=1000,
-        description="Tasks a worker holds at once: some run or wait for their turn, the others are analysed and compiled; unset: one for each run and compile child, and 2 for each that analyses (1 on CPU devices).",
+        description="Tasks a worker holds at once: some run or wait for the device, the others are analysed and compiled; unset: one for each run and compile child, and 2 for each that analyses (1 on CPU devices).",
     )
 
 

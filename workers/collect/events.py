@@ -37,7 +37,7 @@ EVENT_KINDS: dict[str, tuple[str, str]] = {
     "claimed": ("task_id, kernel, device_class, token, attempt", "A task was leased."),
     "timed": (
         "task_id, sent_s, loaded_s, turns, buffers_s, processor, decades",
-        "A task has left the device: when it was sent and loaded, its turns, how long of them buffers took, the processor of the host that its launches came "
+        "A task has left the device: when it was sent and loaded, the spans in which it held the device (`turns`), how long of them buffers took, the processor of the host that its launches came "
         "from (null: any), and by decade of the median how many configs, their wall time and the time in launches.",
     ),
     "finished": (
