@@ -55,7 +55,7 @@ _ENVIRONMENT_ERRORS = frozenset(
         errno.ENOSPC, errno.EDQUOT, errno.EIO,
     }
 )  # fmt: skip
-"""What the machine says to a sound program: no bug of ours."""
+"""Errors of the machine, not bugs of LLMPerf."""
 
 
 def _environment_message(error: BaseException) -> str | None:

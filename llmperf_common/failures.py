@@ -74,7 +74,7 @@ FAILURE_MEANINGS: dict[FailureCode, str] = {
 
 
 class CensorReason(StrEnum):
-    """Why a launch has no time although nothing was wrong with it: at least so long would it have been."""
+    """Why a sound launch has no time: a lower bound of the time that it would have taken."""
 
     TOO_LONG = "too_long"
     """The launch itself took more than ``timing.max_launch_ms``."""

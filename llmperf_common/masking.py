@@ -1,4 +1,4 @@
-"""Passwords out of what is shown or kept: URLs for messages, and messages that a library wrote about a URL.
+"""Keeps passwords out of what is shown or stored: URLs for messages, and messages that a library wrote about a URL.
 
 Owns what counts as a secret in a URL: its user and password, its query and its fragment. What is not of the strict form
 ``scheme://[user:password@]host[:port][/path][?query][#fragment]`` may have its password anywhere (a ``/`` or ``@``

@@ -52,6 +52,6 @@ def sqlite_folder(location: str | Path, state_folder: Path, run_id: str) -> Path
 
 
 def kept_beside(location: str | Path, state_folder: Path) -> Path:
-    """Return where a host keeps a run's files that are no part of the dataset: in it, if it is a folder."""
+    """Return the folder of a run's files that are not part of the dataset: the dataset's own where it is a folder."""
     folder = local_folder(location)
     return state_folder / state_name(str(location)) if folder is None else folder

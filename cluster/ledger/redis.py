@@ -214,7 +214,7 @@ class RedisLocation:
         self._prefix = f"llmperf:{{{dataset}}}"
 
     def key(self, name: str) -> str:
-        """Return the key of what is kept of the dataset itself, whatever the epoch."""
+        """Return a key of the dataset that does not depend on the epoch."""
         return f"{self._prefix}:{name}"
 
     def open(self, epoch: int, plan_hash: str) -> Ledger | None:

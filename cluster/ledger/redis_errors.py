@@ -84,7 +84,7 @@ class LedgerRefusedError(LedgerAwayError):
 def as_ours(
     error: redis.RedisError, client: redis.Redis | None = None
 ) -> LedgerAwayError | LedgerLostError | None:
-    """Return the error of the ledger that a failure means; None for a mistake of ours, which asking again would hide.
+    """Return the ledger's error for a failure; None for our own bug, which a retry would hide.
 
     Args:
         error: of the client library.

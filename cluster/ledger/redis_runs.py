@@ -16,7 +16,7 @@ from llmperf_common.ledger.protocol import LedgerLostError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOnServer:
-    """One run as its ``about`` record tells of it.
+    """One run, from its ``about`` record.
 
     ``view`` is None while it has no ledger that counts: the server was wiped or started anew, and no collector has
     built the next one yet.

@@ -1,4 +1,4 @@
-"""A ledger that tells how long each of its calls took: for the metrics of an actor.
+"""A ledger that reports the time of each call: for the metrics of an actor.
 
 Owns nothing of the ledger itself. A call that fails is reported, too.
 """
@@ -55,7 +55,7 @@ class TimedLocation:
 
 
 class TimedLedger:
-    """A ``Ledger`` that tells how long each call took, also of those that failed."""
+    """A ``Ledger`` that reports the time of each call, also of failed ones."""
 
     def __init__(self, ledger: Ledger, called: Callable[[str, float], None]) -> None:
         self._ledger = ledger

@@ -29,7 +29,7 @@ _READINGS = 5
 
 
 class DrainRule(SilentObserver):
-    """Watches the results of one device and tells once why it should be drained.
+    """Watches the results of one device and reports once why it should be drained.
 
     Args:
         config: the thresholds.

@@ -1,4 +1,4 @@
-"""The pool: an actor on every slot, from its start to the end of the run, whatever dies meanwhile.
+"""The pool: keeps an actor on every slot until the end of the run, also after deaths.
 
 Owns who is started, started again, drained or let in later. Not on the data path: actors share the work by the ledger, and the
 pool knows of it only what they tell. Ray-free (``runtime.py``), and without waits: its owner calls ``step``.
@@ -57,7 +57,7 @@ class SlotRecord:
     report: ActorReport | None = None
     has_begun: bool = False
     heard_s: float = 0.0
-    """When the present actor last told something; means nothing before it has."""
+    """Time of the present actor's last report; meaningless before the first."""
     is_overdue: bool = False
     """Whether the driver has reported that the present actor has not answered for long."""
     deaths_in_a_row: int = 0
@@ -148,7 +148,7 @@ class ActorPool:
         """What to tell of pools that no node belongs to."""
 
     def step(self, now_s: float) -> None:
-        """Look at nodes and actors, and do what is due."""
+        """Read the state of nodes and actors; start, stop and report as needed."""
         if now_s >= self._scan_at_s:
             self._scan_at_s = now_s + self._config.scan_interval_s
             self._scan()
@@ -302,7 +302,7 @@ class ActorPool:
 
     @staticmethod
     def _keep_counts(record: SlotRecord) -> None:
-        """Add what the last actor told to what its slot has done; its report is no more."""
+        """Add the last actor's counts to those of its slot, and drop its report."""
         record.earlier, record.num_tasks_earlier = record.statuses, record.num_tasks_done
         record.report = None
 

@@ -1,4 +1,4 @@
-"""What an actor tells of itself: values that cross between processes.
+"""Reports of an actor: values that cross between processes.
 
 Owns the actor's states. They go one way, from ``STARTING`` to ``ENDED`` or ``FAILED``; an actor is used once.
 """
@@ -42,7 +42,7 @@ class FailureKind(StrEnum):
     FOREIGN = "foreign"
     """The dataset folder of this node is another one: its slot is drained."""
     INTERNAL = "internal"
-    """A mistake of ours: tried again like a death."""
+    """A bug of LLMPerf: tried again like a death."""
 
 
 class DrainCause(StrEnum):

@@ -28,7 +28,7 @@ class Actor(Protocol):
     """The pool's hold on one actor; no method waits."""
 
     def poll(self) -> ActorReport | ActorGone | None:
-        """Return what the actor last told, None if nothing since the last call."""
+        """Return the actor's last report, None if there is none since the last call."""
         ...
 
     def begin(self, corpus: Corpus, run_id: str) -> None:

@@ -79,7 +79,7 @@ class RayActor:
         self._question: Any = None
 
     def poll(self) -> ActorReport | ActorGone | None:
-        """Return what the actor last told, None if it has told nothing since; ask again."""
+        """Return the actor's last report, None if there is none since the last call; request the next."""
         if self._question is None:
             self._question = self._handle.report.remote()
         ready, _ = ray.wait([self._question], timeout=0)

@@ -19,7 +19,7 @@ _INTERVAL_S = 2.0
 
 
 class SlotMetrics:
-    """Passes everything on to an observer and tells a meter how the slots are."""
+    """Passes everything on to an observer and sets the metrics of the slots."""
 
     def __init__(
         self,

@@ -94,7 +94,7 @@ def build(
 
 
 def _check_out(out: Path, sources: Sequence[Path]) -> None:
-    """Refuse to write over what is no corpus, before the work and not after it."""
+    """Refuse to overwrite a file that is not a corpus, before the work is done."""
     from workers.corpus.parquet import corpus_to_write  # noqa: PLC0415
 
     if out.resolve() in [source.resolve() for source in sources]:

@@ -28,7 +28,7 @@ _MAX_SKIPPED_SHOWN = 5
 
 
 class ProgressDisplay(DeviceProgress):
-    """Shows how far a run is, from what its loop tells."""
+    """Shows the progress of a run from the reports of its loop."""
 
     def __init__(self, start: RunStart) -> None:
         self._line_after_s = time.monotonic() + _LINE_INTERVAL_S

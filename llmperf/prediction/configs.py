@@ -186,7 +186,7 @@ def _check_columns(names: list[str], where: str) -> None:
 
 
 def _from_columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a launch of a table's row: what is no key of a launch is an argument of the kernel."""
+    """Return the launch of a table's row: columns that are not keys of a launch are arguments of the kernel."""
     values = {key: row[key] for key in _KEYS if key in row}
     arguments = {
         name.removeprefix(_ARGUMENT_PREFIX): value

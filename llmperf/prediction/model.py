@@ -275,7 +275,7 @@ class Model:
     def _question(
         self, chosen: SourceKernel, device: str | None, compare: bool
     ) -> Callable[[Launch, str], PredictRequest]:
-        """Return what makes a request of a launch and its name; what is known of the kernel is found out here."""
+        """Return a function that turns a launch and its name into a request; the kernel is looked up or probed here."""
         kernel = chosen.kernel
         signature = kernel.signature
         assert signature is not None, "the reader refuses such kernels"
@@ -326,7 +326,7 @@ def _sizes(name: str, size: Size) -> tuple[int, ...]:
 
 
 def _only_run() -> tuple[Path, str]:
-    """Return the run to take where none is named, and what is to be said about that."""
+    """Return the run to take where none is named, and a message about the choice."""
     runs = known_runs()
     if len(runs) == 1:
         return runs[0], ""

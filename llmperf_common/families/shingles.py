@@ -60,7 +60,7 @@ def jaccard(first: Hashes, second: Hashes) -> float:
 
 
 def digest(views: Views) -> bytes:
-    """Return what is equal exactly for sources with equal views."""
+    """Return a key that is equal exactly for sources with equal views."""
     found = hashlib.blake2b(digest_size=16)
     for view in views:
         found.update(len(view).to_bytes(8, "little"))

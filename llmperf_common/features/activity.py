@@ -33,7 +33,7 @@ class Activity(StrEnum):
 
 
 def activity_of_launch(num_items: int, work: Work) -> Activity:
-    """Return what one counted launch of so many work-items does."""
+    """Return the activity of one counted launch with this number of work-items."""
     if work.active_items == 0:
         return Activity.NOTHING
     is_uneven = work.item_spread >= _UNEVEN_SPREAD or work.warp_peak >= _UNEVEN_PEAK

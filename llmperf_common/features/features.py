@@ -38,7 +38,7 @@ from llmperf_common.records import Device, DeviceClass, LaunchConfig, Signature
 
 Floats = npt.NDArray[np.float64]
 
-"""From so many work-groups a compute unit on, the device is fully utilised (DESIGN 3)."""
+"""Work-groups a compute unit from which the device is fully utilised."""
 
 _LAUNCH_MEANINGS: dict[str, str] = {
     "dims": "dimensions of the NDRange",

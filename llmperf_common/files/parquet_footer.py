@@ -119,7 +119,7 @@ class _Reader:
         return self._data[self._at - length : self._at]
 
     def _expect(self, length: int) -> None:
-        """Raise ValueError if so many bytes, or elements of a byte or more, cannot follow."""
+        """Raise ValueError if fewer bytes follow than this many bytes or elements need."""
         if length > len(self._data) - self._at:
             raise ValueError("its footer is cut short")
 

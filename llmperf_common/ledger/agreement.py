@@ -1,4 +1,4 @@
-"""Whether a ledger and the manifests tell the same story, and what is to be done where they do not.
+"""Whether a ledger and the manifests agree, and what follows where they do not.
 
 Owns the comparison, in both directions. A ledger that was rolled back (a copy, or one whose write-ahead log was
 removed) knows *less* than the manifests: it would give finished tasks out again. Manifests that were removed know

@@ -1,4 +1,4 @@
-"""The heartbeats of a SQLite ledger: what each worker last told of itself.
+"""The heartbeats of a SQLite ledger: the last report of each worker.
 
 Owns its table, which is made by the first report: ledgers of before there were heartbeats have none. Collectors write in a
 transaction of ``sqlite.py``; viewers read through ``looking.py``.
@@ -16,7 +16,7 @@ CREATE TABLE IF NOT EXISTS workers (worker TEXT PRIMARY KEY, at_s REAL NOT NULL,
 
 
 def put_report(db: sqlite3.Connection, worker: str, document: str, *, now_s: float) -> None:
-    """Note a worker's document and forget the workers that were silent for long, or that told of an earlier boot."""
+    """Note a worker's document and forget the workers that were silent for long, or that belong to an earlier boot."""
     db.execute(_TABLE)
     db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?)", (worker, now_s, document))
     db.execute(

@@ -80,7 +80,7 @@ SILENT_LIMIT_S = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """What a worker last told of itself: its JSON ``document``, ``age_s`` seconds ago by the ledger's clock."""
+    """The last heartbeat of a worker: its JSON ``document``, ``age_s`` seconds old by the ledger's clock."""
 
     worker: str
     age_s: float

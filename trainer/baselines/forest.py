@@ -52,7 +52,7 @@ class Forest:
     leaf: Floats
 
     def __post_init__(self) -> None:
-        """Refuse arrays that are no forest: a walk must end at a leaf.
+        """Refuse arrays that do not form a forest: a walk must end at a leaf.
 
         Raises:
             ValueError: Shapes differ, or a link points out of the arrays or backwards.

@@ -155,7 +155,7 @@ def unlike_training(rows: Floats, known: TrainingRange) -> npt.NDArray[np.bool_]
 
 
 def out_of_distribution(row: Floats, known: TrainingRange) -> list[str]:
-    """Say what is unlike the training rows; an empty list means nothing is.
+    """Return how the row differs from the training rows; an empty list means that it does not.
 
     Args:
         row: the features of one launch, shape (f,), in the order of ``known.names``.

@@ -284,7 +284,7 @@ def _device(fit: FitConfig) -> torch.device:
 
 @contextlib.contextmanager
 def _threads(wanted: int) -> Iterator[None]:
-    """Let torch use so many threads; 0 leaves its own choice."""
+    """Set the number of torch's threads; 0 leaves its own choice."""
     before = torch.get_num_threads()
     torch.set_num_threads(wanted or before)
     try:

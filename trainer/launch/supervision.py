@@ -42,7 +42,7 @@ class Gone:
 
 
 class WorkerCrashed(RuntimeError):  # noqa: N818  (named for what happened)
-    """A process of the training raised what is a bug of ours; the message is its traceback."""
+    """A process of the training failed by a bug of LLMPerf; the message is its traceback."""
 
 
 class GroupLost(Exception):  # noqa: N818  (named for what happened)

@@ -1,4 +1,4 @@
-"""What tells one run from another: its data, its config, the weights it starts from.
+"""The identity of a run: its data, its config, the weights it starts from.
 
 How many processes fit, how much each takes at once, when progress is kept and what is logged do not: the same
 command on another machine goes on with the run.
@@ -75,7 +75,7 @@ def init_of(folder: Path) -> Init:
 def run_identity(
     data: TrainingData, config: TrainConfig, init: Init | None = None
 ) -> dict[str, str]:
-    """Return what tells this run from another: hashes of its config and of the dataset's usable rows."""
+    """Return the identity of this run: hashes of its config and of the dataset's usable rows."""
     tree = config.model_dump(mode="json")
     for node, keys in _NEUTRAL.items():
         for key in keys:

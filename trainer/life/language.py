@@ -97,7 +97,7 @@ def fit_language_model(
 
 
 def _moved(file: Path, init: Init) -> None:
-    """Note where the checkpoint lies now: the run's identity holds what is in it, not its place."""
+    """Record the present path of the checkpoint: the run's identity has its contents, not its path."""
     content, place = read_json(file), str(init.folder.resolve())
     if content["init"] != place:
         write_json(file, content | {"init": place})

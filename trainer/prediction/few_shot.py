@@ -51,7 +51,7 @@ _ROWS_AT_ONCE = 8192
 _DRAWS = 3
 """Times that each calibration kernel is measured anew for the bands."""
 _FEWEST_FAMILIES = 4
-"""From so many families on, a kernel is scored with a prior of the other half of the families."""
+"""Families from which a kernel is scored with a prior of the other half of the families."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

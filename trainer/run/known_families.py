@@ -1,4 +1,4 @@
-"""Which sources a run knows, and of which family each was: what tells a near duplicate that was collected later.
+"""Which sources a run knows, and the family of each: they identify near duplicates that are collected later.
 
 Owns ``families.parquet``. It holds every kernel that training looked at, for a near duplicate of a kernel that chose the
 model or made its intervals is no test either. It holds no source: token runs as hashes (``source_sets.py``).

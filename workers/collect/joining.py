@@ -99,7 +99,7 @@ def _run_record(plan: Plan, config: CollectConfig) -> RunRecord:
 
 
 def pin_run(fs: Filesystem, plan: Plan) -> RunRecord:
-    """From here on the dataset must stay this folder, of this plan, and is never made anew."""
+    """Hold the dataset's folder and plan fixed: from here on it is never created again."""
     fs.pin(RUN_FILE)
     run = read_run(fs)
     if run is None or run.plan_hash != plan.plan_hash:
@@ -128,7 +128,7 @@ def device_of_run(
 
 
 def with_limits(device: Device) -> Device:
-    """Return the record with what NVML alone tells; as it is for other devices and without NVML."""
+    """Return the record with NVML's fields; unchanged for other devices and without NVML."""
     gpu = open_gpu_of(device)
     if gpu is None or isinstance(gpu, NvmlAbsent):
         return device

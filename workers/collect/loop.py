@@ -149,7 +149,7 @@ class CollectLoop:
         self._guarded(lambda: self._ledger.release(dropped))
 
     def step(self, timeout_s: float) -> None:
-        """Do what is due: renew, claim, run for about ``timeout_s``, commit, publish."""
+        """One step: renew, claim, run for about ``timeout_s``, commit, publish."""
         was_waiting = self._backoff.is_waiting(now_s=self._clock_s())
         if was_waiting and not self._is_attached:  # what was in hand went with the lost ledger
             self._sleep(min(timeout_s, _BACKOFF_POLL_S))
@@ -347,7 +347,7 @@ class CollectLoop:
             self._all_done = counts.done == counts.total
 
     def _drop_superseded(self, leases: Sequence[Lease]) -> None:
-        """Forget work whose lease had run out unseen (a suspended host, say) and that we were given anew."""
+        """Drop work whose lease had expired unnoticed (as on a suspended host) and that was leased to us again."""
         again = {lease.task for lease in leases} & {lease.task for lease in self._held()}
         if again:
             self._executor.abandon(again)

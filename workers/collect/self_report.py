@@ -1,4 +1,4 @@
-"""What a collecting process tells of itself: its state, its rows and rate, how its device is.
+"""The report of a collecting process: its state, its rows and rate, how its device is.
 
 Owns the document of the ledger's heartbeats (``collect/heartbeat.py`` sends it), at most about 2 KB. An observer of the loop;
 all counts are of this process since it began.

@@ -172,7 +172,7 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
 
 
 def _kernels(file: pq.ParquetFile) -> Iterator[Kernel]:
-    """Yield the kernels, some rows in memory at a time; what is equal in many of them is there once."""
+    """Yield the kernels, some rows in memory at a time; equal values of many kernels are held once."""
     arguments: dict[Argument, Argument] = {}
     numbers: dict[float, float] = {}
     for batch in file.iter_batches(_ROWS_AT_ONCE):

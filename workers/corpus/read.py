@@ -150,7 +150,7 @@ def kernels_of(file: SourceFile, parsed: Parsed, build_options: str) -> list[Ker
 
 
 def _identity(file: SourceFile) -> str:
-    """Return what tells a file that is no text from others: its bytes, or its place if nothing could be read."""
+    """Return the identity of a file that is not text: its bytes, or its path if it could not be read."""
     if file.sha256 == sha256_hex(b""):
         return f"path:{file.suite}/{file.path}"
     return f"sha256:{file.sha256}"

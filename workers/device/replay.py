@@ -153,7 +153,7 @@ class ReplaySession:
         return ReplayLoadedKernel(self._script, kernel)
 
     def spin_up(self, milliseconds: float) -> None:
-        """Take so long, by the file's ``speed``."""
+        """Sleep for this time, scaled by the file's ``speed``."""
         time.sleep(milliseconds / 1000 * self._script.file.speed)
 
     def sentinel_ns(self) -> float:

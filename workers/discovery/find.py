@@ -186,7 +186,7 @@ def _no_device(selector: str, report: DeviceReport) -> NoDevice:
 
 
 def _verdict(candidate: Candidate, selector: str, again: bool, tell: Tell) -> RuntimeVerdict:
-    """Return what is remembered of a runtime, else try it, while no other process does."""
+    """Return the remembered verdict on a runtime, else try it, one process at a time."""
     remembered = VerdictFile(candidate, default_folder())
     known = None if again else remembered.read()
     if known is not None:

@@ -26,7 +26,7 @@ six of them more than 20 s (two processors)."""
 _AWAITED_TIMEOUT_S = 3.0
 """Seconds where the device has nothing else to do: a fault costs less than one."""
 _TRIED_ITEMS = (2**12, 2**16)
-"""Beside the smallest config, the largest of no more work-items are tried."""
+"""Work-items: beside the smallest config, the largest config of at most each number is tried."""
 _MOST_TRIED_ITEMS = 2**18
 _MOST_GROWTH = 3.0
 """Exponent: the end of an access range grows at most with this power of the number of work-items."""
@@ -64,7 +64,7 @@ class AccessCheck:
         return is_excused
 
     def take(self, state: TaskState, answer: FromChild) -> bool:
-        """Keep what is known by now, and judge by it once no more will come.
+        """Keep the records so far, and judge by them after the last.
 
         A second child does not take back what a first one had told before it ended.
         """

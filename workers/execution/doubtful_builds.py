@@ -54,7 +54,7 @@ class DoubtfulBuilds:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more need to fail before it is decided."""
+        """Whether enough builds have failed for a decision."""
         return len(self._held) >= _MOST_HELD
 
     @property

@@ -16,7 +16,7 @@ have run."""
 
 
 class Phase(Enum):
-    """What a run child is at; ``STARTING`` and ``IDLE``: no job of ours."""
+    """What a run child does; in ``STARTING`` and ``IDLE`` it has no job."""
 
     STARTING = auto()
     IDLE = auto()
@@ -24,7 +24,7 @@ class Phase(Enum):
     WAITING = auto()
     """Loaded; another lane has the device, for as long as that takes."""
     PREPARING = auto()
-    """It has the device and makes sure that it is sound and awake; what goes wrong is no kernel's fault."""
+    """It holds the device and checks that it is sound and awake; a failure here is not the kernel's fault."""
     HOLDING = auto()
     """It has announced no config yet."""
     IN_CONFIG = auto()

@@ -75,7 +75,7 @@ class TaskCounting:
         return item is not None and item.configs is state.configs
 
     def start_waiting(self, *, most_busy: int) -> None:
-        """Hand waiting tasks to children once it is known where they are counted; at most so many have one."""
+        """Hand waiting tasks to children once their device is known, up to the number of children."""
         where = self._helper_devices.counting() if self._helper_devices.counts_work else None
         if isinstance(where, str):
             self._why_off = where

@@ -60,7 +60,7 @@ class TaskState:
     num_analysis_attempts: int = 0
     num_access_attempts: int = 0
     access_records: tuple[ProbeRecord | None, ...] = ()
-    """What the first of the configs that are tried ahead touched, as far as it is known by now."""
+    """Access records of the configs that are tried ahead, in their order, as far as known."""
     num_compile_attempts: int = 0
     works: tuple[Work | Failure, ...] = ()
     """What each config executes, or why that is not known; empty where work is not counted."""
@@ -280,7 +280,7 @@ class TaskState:
         self._spared = set()
 
     def _judged(self, outcome: Outcome, seen: Condition | None) -> Outcome:
-        """Add to a timing what is known beside the launches: of the kernel by its analysis, of the device by its monitor."""
+        """Add to a timing the facts from the kernel's analysis and from the device's monitor."""
         if not isinstance(outcome, Timing):
             return outcome
         if seen is not None:

@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 
 
 class LaunchProcessor:
-    """Chosen by ``take``; until then, and where there is none to be had, ``number`` is None and launches come from anywhere.
+    """Chosen by ``take``. Until then, and where no processor is free, ``number`` is None and launches come from any.
 
     Its whole core is taken: another collector on the core's second thread would slow it down.
     """

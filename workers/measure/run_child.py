@@ -95,7 +95,7 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
 
 
 def _await_kill(channel: Channel) -> None:
-    """Keep the device lock until this process is no more: its next holder must not meet the lost context's end.
+    """Keep the device lock until this process has ended: its next holder must not meet the lost context's end.
 
     Raises:
         ChannelClosedError: The parent is gone, too.

@@ -74,7 +74,7 @@ class RunOrder:
             self._learn(index, launch_ns)
 
     def take_hopeless(self) -> list[tuple[int, Failure]]:
-        """Take out the open configs that are no smaller than what was too long, each with its outcome."""
+        """Take out the open configs that are at least as large as one that was too long, each with its outcome."""
         if not self._has_news:
             return []
         self._has_news = False

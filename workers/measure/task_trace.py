@@ -87,7 +87,7 @@ class TaskTrace:
         self._began_s = began_s
 
     def end_hold(self, ended_s: float) -> None:
-        """It has it no more; nothing happens where it had not."""
+        """The task has released the device; no effect where it did not hold it."""
         if self._began_s is not None:
             self.holds.append((self._began_s, ended_s))
             self._began_s = None

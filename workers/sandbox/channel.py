@@ -73,7 +73,7 @@ class AccessCheckJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRanges:
-    """From an analysis child: what the first of the job's configs touched, None where that could not be told.
+    """From an analysis child: the access records of the job's first configs, None for one that could not be found.
 
     One after each config, since the next may never end; the one that ``is_last`` says no more will come.
     """
@@ -252,7 +252,7 @@ class RunDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildCrashed:
-    """From any child: an exception of ours; the child exits with 1 right after."""
+    """From any child: an exception of LLMPerf; the child then exits with 1."""
 
     traceback: str
     summary: str

@@ -68,7 +68,7 @@ class _Slot(Generic[ItemT]):
     report: str = ""
     is_ready: bool = False
     has_job: bool = False
-    """Whether the item was handed to the child: not before that is ready, for how it starts is no item's doing."""
+    """Whether the item was handed to the child. It is handed over when the child is ready, so that a failed start is not charged to it."""
     began_s: float = 0.0
     """When the item's time began: when it was handed out, or the child said that from then on it counts."""
 
@@ -111,12 +111,12 @@ class ChildPool(Generic[ItemT]):
         return not self._waiting and not self._busy_slots()
 
     def warm_up(self, num_children: int) -> None:
-        """Have so many children on their way, if the pool may have as many, before there is an item for them."""
+        """Start this many children, within the pool's limit, before there are items for them."""
         while len(self._slots) < min(num_children, self._num_children):
             self._add_slot()
 
     def await_started(self) -> None:
-        """Wait until no child is starting any more; one that ends meanwhile is no item's loss."""
+        """Wait until no child is starting; one that ends meanwhile is not charged to an item."""
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while starting := [slot.child for slot in self._slots if not slot.is_ready]:
             if time.monotonic() > deadline_s:
@@ -125,7 +125,7 @@ class ChildPool(Generic[ItemT]):
                 self.handle(child)
 
     def allow(self, num_children: int) -> None:
-        """Have no more children at once than so many, now that more is known."""
+        """Lower the limit of children to this number."""
         self._num_children = min(self._num_children, num_children)
 
     def submit(self, item: ItemT) -> None:

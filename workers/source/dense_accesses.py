@@ -157,7 +157,7 @@ class _Walker:
                 return
 
     def _surely_evaluated(self, node: Node) -> Iterator[Node]:
-        """Yield ``node`` and what is evaluated whenever it is; helpers may ignore arguments."""
+        """Yield ``node`` and the nodes that are evaluated whenever it is; helpers may ignore arguments."""
         yield node
         if node.kind is NodeKind.SIZEOF or (
             node.kind is NodeKind.CALL and node.key in self.helpers

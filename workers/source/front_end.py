@@ -80,7 +80,7 @@ def read_kernels(source: str, build_options: str = "") -> tuple[ReadKernel, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _View:
-    """The text as it is with some definitions."""
+    """The parse of the text with some definitions."""
 
     parsed: ParsedSource
     inferred: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class _Reading:
         return tuple(found.values()) or _nothing(views[0].parsed)
 
     def _views(self, inferred: tuple[str, ...]) -> tuple[_View, ...]:
-        """Return the text as it is with these definitions; before it, with the macros that its errors ask for."""
+        """Return the parse of the text with these definitions, and before it with the macros that its errors ask for."""
         view = _View(parsed=parse(self._source, self._options(inferred)), inferred=inferred)
         if not view.parsed.errors:
             return (view,)
@@ -263,7 +263,7 @@ def _without_line(error: str) -> str:
 
 
 def _missing(parsed: ParsedSource) -> Failure | None:
-    """Return the failure of every kernel of a text that includes what is not there: no compiler can build it."""
+    """Return the failure of every kernel of a text with a missing include: no compiler can build it."""
     if not parsed.missing_files:
         return None
     names = ", ".join(parsed.missing_files)

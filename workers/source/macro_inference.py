@@ -61,7 +61,7 @@ class ParseBudget:
         self._left = num_chars
 
     def allows(self, source: str) -> bool:
-        """Take one parse of ``source`` from what is left; False if there is not enough."""
+        """Charge one parse of ``source`` to the budget; False if it is spent."""
         self._left -= len(source) + _CHARS_PER_PARSE
         return self._left >= 0
 
@@ -227,7 +227,7 @@ class _Search:
         return macros, errors
 
     def _needed(self, num_errors: int, macros: Macros) -> Macros:
-        """Drop what does not help: with it gone there are no more errors than before."""
+        """Drop the definitions without which the errors are no more than before."""
         with suppress(_SpentError):
             for name in sorted(macros):
                 fewer = {k: v for k, v in macros.items() if k != name}

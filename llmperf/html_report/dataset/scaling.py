@@ -64,7 +64,7 @@ def scaling_section(facts: DatasetFacts) -> Html:
 
 
 def _plottable(facts: DatasetFacts) -> Bools:
-    """Return the timed rows of the commonest device class: two devices in one plot are no curve."""
+    """Return the timed rows of the commonest device class: times of two devices do not form one curve."""
     samples = facts.samples
     of_class = samples.device_class.is_value(facts.commonest_class())
     return samples.timed & of_class & (samples.work_groups > 0)

@@ -20,7 +20,7 @@ _HIGH_KEYS = ("high", "ci_high", "upper")
 _LABEL_KEYS = ("model", "split", "slice", "group", "label", "population")
 _MAX_DEPTH = 8
 _CONTAINERS = ("models", "splits", "metrics", "results", "rows", "tables", "table", "by")
-"""Keys that only hold what is below them."""
+"""Keys that only group the keys below them."""
 
 HEADINGS = {
     "num_rows": "Rows",

@@ -43,7 +43,7 @@ class KernelsIndex:
     """Ids of the kernels that have a section of their own on the page."""
 
     def label(self, kernel_id: str, limit_chars: int = 24) -> str:
-        """Return a short name that tells kernels apart well enough for a plot."""
+        """Return a short name that distinguishes kernels in a plot."""
         words = self.by_id.get(kernel_id)
         name = words.name if words else ""
         return shorten(name or kernel_id or "(unnamed)", limit_chars)

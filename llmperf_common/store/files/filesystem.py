@@ -166,7 +166,7 @@ class PosixFilesystem:
             _fsync_folder(target.parent)
 
     def pin(self, name: str) -> None:
-        """From here on this must stay the same folder; it is held open, and what is written goes there."""
+        """Hold the folder open: all later writes go to it, and a replaced folder is an error."""
         try:
             self._pinned = PinnedFolder.open(self.root, name)
         except OSError as error:

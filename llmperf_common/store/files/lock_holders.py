@@ -1,4 +1,4 @@
-"""Who holds a lock of a dataset: for messages, so that a user knows whom to wait for.
+"""Who holds a lock of a dataset: for messages, so that a user knows which process to wait for.
 
 Owns the search: ``/proc/locks`` for a folder, the claims' own words in an object store. Nothing is decided by it, and
 who holds a lock from another host, on a network file system, is not found.
@@ -25,7 +25,7 @@ _COMMAND_CHARACTERS = 160
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockHolder:
-    """One process; what is not known is empty."""
+    """One process; unknown fields are empty."""
 
     host: str
     pid: int

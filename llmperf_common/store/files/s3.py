@@ -333,7 +333,7 @@ class S3Filesystem:
         return public_url(self._endpoint or str(self._client.meta.endpoint_url))
 
     def _cause(self, error: Exception) -> Exception | None:
-        """Return what an error of ours names as its cause: none that may quote an endpoint's password."""
+        """Return the cause to name in an error; None for one that may quote an endpoint's password."""
         return None if any(map(holds_secret, self._endpoints())) else error
 
     def _told(self, error: Exception) -> str:

@@ -54,7 +54,7 @@ class ShardEntry:
     tasks: int
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what no shard of ours is: names and numbers come from others, too."""
+        """Raise ValueError for an entry that LLMPerf would not write: a manifest may come from another author."""
         checked_shard_name(self.name)
         for number in (self.rows, self.bytes, self.tasks):
             if type(number) is not int or not 0 <= number < _MAX_COUNT:

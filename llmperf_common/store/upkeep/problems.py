@@ -38,7 +38,7 @@ class ProblemKind(StrEnum):
     TIME = "time"
     """A time is missing, there although the launch failed, not positive, or a statistic is wrong."""
     WORK = "work"
-    """What a launch executes is no count, or is there and explained away."""
+    """The work of a launch is not a number, or it is there together with a reason why it is not."""
     REFERENCE = "reference"
     """A row names a task, kernel or device that is not there, or contradicts it."""
     ORPHAN = "orphan"

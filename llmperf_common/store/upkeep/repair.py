@@ -174,7 +174,7 @@ def _look(fs: Filesystem, run: RunRecord) -> _Seen:
 
 
 def _mended(fs: Filesystem, run: RunRecord, seen: _Seen) -> Manifest:
-    """Set aside what is taken out and publish the manifest without it."""
+    """Move the shards that are taken out aside, and publish the manifest without them."""
     holder = this_process()
     who = f"repair, {holder.host}/{holder.pid}"
     epoch = take_next_epoch(fs, who=who)
@@ -201,7 +201,7 @@ def _put(fs: Filesystem, manifest: Manifest) -> Manifest:
 
 
 def _find(fs: Filesystem, manifest: Manifest) -> tuple[Dropped, ...]:
-    """Return what is to be taken out."""
+    """Return the shards to take out."""
     found: dict[str, str] = {}
     for entry in manifest.of_table("devices"):
         why = _damage(fs, entry)

@@ -190,7 +190,7 @@ class Monitor:
         return condition_of(chosen, max_sm_clock_mhz=self._max_sm_clock_mhz)
 
     def readings(self) -> tuple[Reading, ...]:
-        """Return what is remembered, oldest first."""
+        """Return the kept readings, oldest first."""
         with self._lock:
             return tuple(self._readings)
 

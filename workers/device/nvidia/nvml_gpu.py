@@ -1,4 +1,4 @@
-"""What NVML tells of one NVIDIA GPU: clocks, heat, power, who computes on it, whether it is sound.
+"""One NVIDIA GPU as NVML reports it: clocks, heat, power, the processes on it, and whether it is sound.
 
 Owns the queries and that an unanswered one is None. Reads only: nothing is set. The library is handed in by its
 door, ``nvml.py``.

@@ -127,7 +127,7 @@ class OpenclLoadedKernel:
         return largest
 
     def _take_padded(self, position: int, num_bytes: int) -> None:
-        """Have a buffer with padding on both sides: what lies before it belongs to the allocation that it is a part of."""
+        """Allocate a buffer with padding on both sides: a sub-buffer of one larger allocation."""
         whole = self.queue.kept.take(num_bytes + _BOTH_PADDINGS_BYTES)
         self._wholes[position] = whole
         with cl_errors(Stage.LAUNCH):

@@ -157,7 +157,7 @@ class OpenclSession:
         return OpenclLoadedKernel(queue=self._queue, kernel=kernel, cl_kernel=loaded)
 
     def spin_up(self, milliseconds: float) -> None:
-        """Keep the device busy for so long, so that its clocks settle."""
+        """Keep the device busy for this time, so that its clocks settle."""
         if self._spinner is None:
             self._spinner = FmaLoad(self._queue, "fma_float32")
         end_s = time.perf_counter() + milliseconds / 1000

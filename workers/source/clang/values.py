@@ -90,7 +90,7 @@ def multiplied(first: Value, second: Value) -> Value:
 
 
 def join(first: Value, second: Value) -> Value:
-    """Return what is true of a value that is one or the other."""
+    """Return the facts that hold for a value that is one or the other."""
     same = first.stride is not None and first.stride == second.stride
     return Value(
         stride=first.stride if same else None,
