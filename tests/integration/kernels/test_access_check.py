@@ -88,7 +88,7 @@ def pipeline(plan: Plan, scratch: Path) -> Iterator[DevicePipeline]:
     made._checks_access = True
     elsewhere: Future[DeviceRef] = Future()
     elsewhere.set_result(replace(ref, environment={**ref.environment, "ANOTHER": "1"}))
-    made._places._analysis = elsewhere
+    made._helper_devices._analysis = elsewhere
     try:
         made.use(plan, made.open_device(measure_peaks=False), note=lambda *_, **__: None)
         yield made
