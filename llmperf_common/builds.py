@@ -41,7 +41,7 @@ class KernelResources:
 class Build:
     """How a kernel was compiled; ``binary_sha256`` is None where the build failed.
 
-    ``resources`` is None where nobody could tell (CPU devices, no pycuda).
+    ``resources`` is None where it is not known (CPU devices, no pycuda).
     """
 
     options: str

@@ -299,7 +299,9 @@ def read_manifest(fs: Filesystem, version: int) -> Manifest:
 def latest_manifest(fs: Filesystem) -> Manifest | None:
     """Return the current version, None before the first."""
     while versions := manifest_versions(fs):
-        with contextlib.suppress(FileNotFoundError):  # somebody has just removed it: look again
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # another process has just removed it: look again
             return _newest_from(fs, versions[-1])
     return None
 

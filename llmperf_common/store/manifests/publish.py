@@ -70,7 +70,7 @@ def publish(
     admit: Callable[[Manifest], Sequence[ShardEntry]] = lambda _base: (),
     now_s: float | None = None,
 ) -> Manifest | StaleEpoch:
-    """Make ``entries`` part of the current version, whoever else publishes meanwhile.
+    """Make ``entries`` part of the current version, also while other processes publish.
 
     Create-if-absent decides between publishers; the loser re-reads and merges. Because each version is made
     from the one before it and never lowers the epoch, a publisher whose ledger was rebuilt elsewhere is
