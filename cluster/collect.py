@@ -15,9 +15,10 @@ from typing import Protocol
 
 from cluster.config import ClusterCollectConfig
 from cluster.ledger.locations import SQLITE
-from cluster.pool.pool import ActorPool, SlotState
+from cluster.pool.pool import ActorPool
 from cluster.pool.reports import ActorSpec, FailureKind
 from cluster.pool.runtime import Runtime
+from cluster.pool.slot_records import SlotState
 from cluster.pool.slots import ActorSlot
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.failures import OK_STATUS

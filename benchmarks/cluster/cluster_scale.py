@@ -35,13 +35,8 @@ from benchmarks.cluster.simulated_actors import NUM_TASKS, PLAN_HASH, Spent, Tas
 from cluster.ledger.redis import RedisLocation, _source
 from llmperf_common.ledger.attach import attach
 from llmperf_common.store.files.filesystem import PosixFilesystem
-from llmperf_common.store.manifests.manifest import (
-    ShardEntry,
-    StaleEpoch,
-    latest_manifest,
-    manifest_name,
-    publish,
-)
+from llmperf_common.store.manifests.manifest import ShardEntry, latest_manifest, manifest_name
+from llmperf_common.store.manifests.publish import StaleEpoch, publish
 from llmperf_common.store.tables.shard import encode_device, encode_results, write_shard
 from tests.support.factories.dataset_factory import make_device
 from tests.support.servers.redis_server import RedisServer

@@ -19,7 +19,8 @@ import time
 from pathlib import Path
 
 from llmperf_common.store.files.filesystem import PosixFilesystem
-from llmperf_common.store.manifests.manifest import Manifest, ShardEntry, publish
+from llmperf_common.store.manifests.manifest import Manifest, ShardEntry
+from llmperf_common.store.manifests.publish import publish
 
 _READ = """
 import sys, time

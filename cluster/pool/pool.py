@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 
 from cluster.config import ClusterConfig
-from cluster.pool.drift_pause import DriftPause
 from cluster.pool.reports import ActorReport, ActorSpec, ActorState, DrainCause, FailureKind
-from cluster.pool.runtime import Actor, ActorGone, Runtime
+from cluster.pool.runtime import ActorGone, Runtime
+from cluster.pool.slot_records import SlotRecord, SlotState, is_same_class
 from cluster.pool.slots import ActorSlot, slots_of, unmatched_pools
 from llmperf_common.records import Device
 from workers.collect.loop_interfaces import EndReason
@@ -27,81 +26,6 @@ _SILENCE_LIMIT_S = 120.0
 _STOP_PATIENCE_S = 30.0
 """Seconds that actors may take to end after they dropped their tasks."""
 _LONGEST_PAUSE_S = 30.0
-
-
-class SlotState(StrEnum):
-    """What a slot is to the pool."""
-
-    WAITING = "waiting"
-    """To be started at ``SlotRecord.start_at_s``, or asked of Ray, and its actor has not answered yet."""
-    RUNNING = "running"
-    """Its actor has answered."""
-    PAUSED = "paused"
-    """No other of its device class collects, and it is too slow for now: tried again at ``SlotRecord.start_at_s``."""
-    DONE = "done"
-    DRAINED = "drained"
-    """Given up for this run; ``SlotRecord.why`` says why."""
-    GONE = "gone"
-    """Its node is dead."""
-
-
-@dataclass(slots=True, kw_only=True)
-class SlotRecord:
-    """One slot with its present actor and what its earlier ones have done."""
-
-    slot: ActorSlot
-    state: SlotState = SlotState.WAITING
-    why: str = ""
-    start_at_s: float = 0.0
-    actor: Actor | None = None
-    report: ActorReport | None = None
-    has_begun: bool = False
-    heard_s: float = 0.0
-    """Time of the present actor's last report; meaningless before the first."""
-    is_overdue: bool = False
-    """Whether the driver has reported that the present actor has not answered for long."""
-    deaths_in_a_row: int = 0
-    failing: FailureKind | None = None
-    """Why the last actors here ended, each before it had done anything; since when is the next."""
-    failing_since_s: float = 0.0
-    pause_s: float = 0.0
-    drift: DriftPause = field(default_factory=DriftPause)
-    device: Device | None = None
-    """What the last actor here has opened."""
-    earlier: Counter[str] = field(default_factory=Counter)
-    """Rows by status of the actors that have ended here."""
-    num_tasks_earlier: int = 0
-
-    @property
-    def is_active(self) -> bool:
-        """Whether an actor runs here, or will be started."""
-        return self.state in (SlotState.WAITING, SlotState.RUNNING, SlotState.PAUSED)
-
-    @property
-    def is_collecting(self) -> bool:
-        """Whether an actor collects here, or does so as soon as the run begins, and has not asked to be drained."""
-        told = self.report
-        return (
-            self.state is SlotState.RUNNING
-            and told is not None
-            and told.state in (ActorState.OPEN, ActorState.COLLECTING)
-            and not told.drained
-        )
-
-    @property
-    def is_unheard(self) -> bool:
-        """Whether its actor was asked of Ray and has not answered: it has nothing in hand."""
-        return self.state is SlotState.WAITING and self.actor is not None
-
-    @property
-    def num_tasks_done(self) -> int:
-        """Tasks committed from this slot."""
-        return self.num_tasks_earlier + (self.report.num_tasks_done if self.report else 0)
-
-    @property
-    def statuses(self) -> Counter[str]:
-        """Rows by status, committed from this slot."""
-        return self.earlier + Counter(self.report.statuses if self.report else {})
 
 
 class ActorPool:
@@ -342,7 +266,7 @@ class ActorPool:
         A slot that waits, for Ray or for its own pause, may never collect again: it is no other slot to rely on.
         """
         is_last = not any(
-            one is not record and one.is_collecting and _same_class(one, record)
+            one is not record and one.is_collecting and is_same_class(one, record)
             for one in self.slots.values()
         )
         may_pass = told.drain_cause is DrainCause.DRIFT and told.reason is not EndReason.COMPLETE
@@ -420,9 +344,3 @@ class ActorPool:
     def _note_state(self, record: SlotRecord, state: SlotState, why: str) -> None:
         record.state, record.why = state, why
         self._say(f"{record.slot.name}: {state.value}: {why}")
-
-
-def _same_class(one: SlotRecord, other: SlotRecord) -> bool:
-    if one.device is None or other.device is None:
-        return False
-    return one.device.device_class == other.device.device_class

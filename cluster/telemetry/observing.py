@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.pool.pool import ActorPool, SlotState
+from cluster.pool.pool import ActorPool
+from cluster.pool.slot_records import SlotState
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.records import Device
 from workers.plan.plan import Plan

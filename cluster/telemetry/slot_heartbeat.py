@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.collect import ClusterObserver
-from cluster.pool.pool import ActorPool, SlotState
+from cluster.pool.pool import ActorPool
+from cluster.pool.slot_records import SlotState
 from cluster.pool.slots import ActorSlot
 from llmperf_common.ledger.attach import LedgerLocation, process_name
 from llmperf_common.ledger.holder import this_process

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 
 from cluster.collect import ClusterObserver
-from cluster.pool.pool import ActorPool, SlotState
+from cluster.pool.pool import ActorPool
+from cluster.pool.slot_records import SlotState
 from cluster.telemetry.metrics import SEAT_STATE, Meter
 from llmperf_common.records import Device
 from workers.plan.plan import Plan

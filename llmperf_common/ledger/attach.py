@@ -26,7 +26,8 @@ from llmperf_common.ledger.protocol import Holder, Ledger, LedgerLostError
 from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifests.epochs import latest_epoch, take_next_epoch
-from llmperf_common.store.manifests.manifest import ShardEntry, StaleEpoch, latest_manifest
+from llmperf_common.store.manifests.manifest import ShardEntry, latest_manifest
+from llmperf_common.store.manifests.publish import StaleEpoch
 from llmperf_common.store.upkeep.rebuild import rebuild_manifest, tasks_by_shard
 
 _log = logging.getLogger(__name__)

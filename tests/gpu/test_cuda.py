@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from benchmarks.device.cuda_side import cuda_side, outputs_equal
+from llmperf_common.builds import KernelResources
 from llmperf_common.records import (
     Access,
     Argument,
     ArgumentKind,
     Kernel,
-    KernelResources,
     LaunchArgument,
     LaunchConfig,
     Signature,

@@ -15,7 +15,8 @@ from llmperf_common.ledger.protocol import CommitOutcome, Committed, Lease, Ledg
 from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifests.epochs import latest_epoch, take_next_epoch
-from llmperf_common.store.manifests.manifest import ShardEntry, StaleEpoch
+from llmperf_common.store.manifests.manifest import ShardEntry
+from llmperf_common.store.manifests.publish import StaleEpoch
 from llmperf_common.store.upkeep import rebuild
 from llmperf_common.store.upkeep import sweep as sweep_module
 from llmperf_common.store.upkeep.rebuild import Candidate

@@ -9,6 +9,7 @@ import functools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from llmperf_common.empty_configs import empty_config
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import (
@@ -20,7 +21,6 @@ from llmperf_common.records import (
     Strategy,
     TaskResult,
     Timing,
-    empty_config,
 )
 from tests.simulation.scheduler import Scheduler, Violation
 from workers.execution.executor import FinishedTask

@@ -10,7 +10,7 @@ import os
 import signal
 from pathlib import Path
 
-from llmperf_common.records import KernelResources
+from llmperf_common.builds import KernelResources
 from workers.device.cuda.kernel_resources import ended_after
 from workers.sandbox.channel import Channel, Compiled, CompileJob, CompilerReady
 from workers.sandbox.child_main import serve

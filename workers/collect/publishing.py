@@ -18,12 +18,8 @@ from llmperf_common.ledger.agreement import (
 )
 from llmperf_common.ledger.protocol import Holder, Ledger, LedgerLostError
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
-from llmperf_common.store.manifests.manifest import (
-    Manifest,
-    ShardEntry,
-    StaleEpoch,
-    publish,
-)
+from llmperf_common.store.manifests.manifest import Manifest, ShardEntry
+from llmperf_common.store.manifests.publish import StaleEpoch, publish
 
 
 class Publisher:

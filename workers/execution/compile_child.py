@@ -6,7 +6,7 @@ import json
 import time
 from pathlib import Path
 
-from llmperf_common.records import KernelResources
+from llmperf_common.builds import KernelResources
 from workers.device.cuda.kernel_resources import ResourceReader
 from workers.device.interface import Compiler, DeviceFailure, DeviceRef
 from workers.discovery.find import open_compiler

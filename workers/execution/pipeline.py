@@ -28,6 +28,7 @@ from workers.execution.limits import limits_on
 from workers.execution.running import RunSlot
 from workers.execution.task_counting import TaskCounting
 from workers.execution.task_state import TaskState
+from workers.execution.trial_build import is_buildable
 from workers.measure.launch_processor import LaunchProcessor
 from workers.plan.plan import Plan, Task
 from workers.sandbox.child import Child
@@ -43,8 +44,6 @@ _NO_CONFIG = Failure(
     stage=Stage.LAUNCH,
     detail="no launch config fits the device: its required work-group size or smallest buffers exceed the limits",
 )
-_NO_LEASE = Lease(task=-1, epoch=0, token=0, attempt=0)
-"""Of a kernel that is built to see whether it can be."""
 
 
 class DevicePipeline:
@@ -235,34 +234,14 @@ class DevicePipeline:
     def can_build(self, task: Task) -> bool:
         """Build a task's kernel and forget it; return whether that went well. Raises ChildStartError."""
         assert self._plan is not None, "use() comes first"
-        state = TaskState(
-            plan=self._plan,
-            task=task,
-            lease=_NO_LEASE,
-            device_id="",
-            worker_id="",
-            now_us=lambda: 0,
-        )
-        work = CompileWork(scratch=self._scratch, timeout_s=self._limits.build_timeout_s)
-        pool: ChildPool[TaskState] = ChildPool(
+        return is_buildable(
+            task,
+            self._plan,
             start_child=lambda name: self._starter.start(
                 "workers.execution.compile_child", name, self._ref
             ),
-            name="build",
-            work=work,
-            num_children=1,
+            work=CompileWork(scratch=self._scratch, timeout_s=self._limits.build_timeout_s),
         )
-        pool.submit(state)
-        try:
-            while not pool.has_finished:
-                pool.start_waiting()
-                for child in select.select(pool.children(), [], [], 0.1)[0]:
-                    pool.handle(child)
-                pool.check_deadlines(time.monotonic())
-        finally:
-            pool.close()
-            work.forget(state)
-        return state.build is not None and state.build.binary_sha256 is not None
 
     def leases(self) -> list[Lease]:
         """The leases of all tasks taken and not yet returned."""

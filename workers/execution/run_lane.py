@@ -13,11 +13,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from llmperf_common.failures import CensorReason, Failure, FailureCode, Stage
+from llmperf_common.failures import CensorReason, Failure, FailureCode
 from llmperf_common.records import Device
 from workers.config import TimingConfig
 from workers.device.nvidia.nvml import problems_of
+from workers.execution.deaths import DEATH_RULES, Charged, DeathRule, Excuse
 from workers.execution.limits import Limits
+from workers.execution.run_jobs import launch_failure, out_of_time, run_job
 from workers.execution.run_phases import ON_DEVICE, Patience, Phase, patience_in
 from workers.execution.task_state import TaskState, quarantined
 from workers.measure.launch_processor import LaunchProcessor
@@ -32,7 +34,6 @@ from workers.sandbox.channel import (
     LoadFailed,
     LockTaken,
     RunDone,
-    RunJob,
     RunLoaded,
 )
 from workers.sandbox.child import Child
@@ -69,8 +70,7 @@ class RunLane:
         launches: LaunchProcessor,
     ) -> None:
         self.child = RunChild(start_child, name=name)
-        self.state: TaskState | None = None
-        """The task in hand."""
+        self.state: TaskState | None = None  # the task in hand
         self.device: Device | None = None
         """The record, with peaks, that children judge times by."""
         self._limits = limits
@@ -129,7 +129,7 @@ class RunLane:
             spent_s = state.trace.device_s + now_s - state.trace.hold_began_s
             if spent_s > limit_s:
                 detail = f"not reached within limits.task_timeout_s ({limit_s:g} s)"
-                state.record_rest(_out_of_time(detail))
+                state.record_rest(out_of_time(detail))
                 self._drop_from_device()
                 self._finish()
 
@@ -155,10 +155,8 @@ class RunLane:
     def _take(self, message: FromChild) -> None:
         state = self.state
         if isinstance(message, ChildCrashed):
-            starting = (
-                self._phase is Phase.STARTING
-            )  # then it is a device's trouble, told to the user
-            self._report = message.summary if starting else message.traceback
+            # At the start it is the device's trouble, told to the user.
+            self._report = message.summary if self._phase is Phase.STARTING else message.traceback
         elif isinstance(message, ChildReady):
             self.child.note_ready()
             self._phase = Phase.IDLE
@@ -191,20 +189,15 @@ class RunLane:
     def _config_finished(self, message: ConfigFinished) -> None:
         state = self.state
         assert state is not None, "an outcome without a task"
-        window_s = None
+        index, launch_ns, window_s = message.finished_index, message.launch_ns, None
         if message.began_s is not None:  # else it was given up without a launch
             assert message.ended_s is not None, "what began has ended"
-            self._phase, self._index = Phase.BETWEEN, message.finished_index
+            self._phase, self._index = Phase.BETWEEN, index
             window_s = (message.began_s, message.ended_s)
-            state.trace.note_config(message.outcome, *window_s, launch_ns=message.launch_ns)
-        state.record(
-            message.finished_index,
-            message.outcome,
-            launch_ns=message.launch_ns,
-            window_s=window_s,
-        )
+            state.trace.note_config(message.outcome, *window_s, launch_ns=launch_ns)
+        state.record(index, message.outcome, launch_ns=launch_ns, window_s=window_s)
         if message.sticky:
-            self._index = message.finished_index
+            self._index = index
             self._drop_from_device()
             self._after_fault()
 
@@ -223,7 +216,7 @@ class RunLane:
             bad_end = self.child.end_current()
             if bad_end is not None and self._index is not None:
                 detail = f"after its result, on exit: {bad_end}"
-                state.record(self._index, _launch_failure(FailureCode.DEVICE_FAULT, detail))
+                state.record(self._index, launch_failure(FailureCode.DEVICE_FAULT, detail))
         self._finish()
 
     def _load_failed(self, message: LoadFailed) -> None:
@@ -245,57 +238,47 @@ class RunLane:
             self.child.drop()
         if state is None:
             return
-        if phase in (Phase.STARTING, Phase.IDLE):
+        rule, detail = DEATH_RULES[phase], self._death_detail(child, used_up)
+        if rule.charged is Charged.NOTHING:
             self._go_on()
-        elif phase in (Phase.WAITING, Phase.PREPARING):
-            self._hold_failed(
-                self._death_detail(child, used_up), by_another=child.was_killed_by_another
-            )
-        elif self._is_excused(child, phase):
+        elif rule.charged is Charged.DEVICE:
+            self._hold_failed(detail, by_another=child.was_killed_by_another)
+        elif self._is_excused(child, rule):
             self._once_more(child)
-        elif phase is Phase.LOADING:
-            code = FailureCode.BUILD_TIMEOUT if used_up else FailureCode.COMPILER_CRASH
-            self._died_unstarted(code, Stage.BUILD, self._death_detail(child, used_up))
-        elif phase is Phase.HOLDING:
-            code = FailureCode.HANG if used_up else FailureCode.DEVICE_FAULT
-            self._died_unstarted(code, Stage.LAUNCH, self._death_detail(child, used_up))
+        elif rule.charged is Charged.KERNEL:
+            self._died_unstarted(rule, used_up, detail)
         else:
-            self._died_in_config(child, phase, used_up)
+            after = "after its result: " if phase is Phase.BETWEEN else ""
+            self._died_in_config(rule, used_up, after + detail)
 
-    def _is_excused(self, child: Child, phase: Phase) -> bool:
-        """Whether another process's SIGKILL was the death, so that it costs the kernel nothing; after a config's result it never does."""
+    def _is_excused(self, child: Child, rule: DeathRule) -> bool:
+        """Whether another process's SIGKILL was the death, and the rule then charges nothing."""
         assert self.state is not None, "a death without a task"
         if not child.was_killed_by_another or self._report:
             return False
-        if phase is Phase.BETWEEN:
-            return True
-        if phase is Phase.IN_CONFIG:
-            assert self._index is not None, "a config was announced"
-            return self.state.excuse_kill(self._index)
-        return self.state.excuse_kill("load")
+        if rule.excuse is Excuse.ONCE:
+            at = self._index if rule.charged is Charged.CONFIG else "load"
+            assert at is not None, "a config was announced"
+            return self.state.excuse_kill(at)
+        return rule.excuse is Excuse.ALWAYS
 
     def _once_more(self, child: Child) -> None:
         """Go on in a fresh child, with the config in which this one was killed."""
-        state = self.state
-        assert state is not None, "a death without a task"
-        how = child.describe_end()
-        _logger.warning(
-            "%s: killed by another process; retrying once: %s", state.task.kernel.name, how
-        )
-        state.trace.end_hold(time.monotonic())
+        assert self.state is not None, "a death without a task"
+        name, how = self.state.task.kernel.name, child.describe_end()
+        _logger.warning("%s: killed by another process; retrying once: %s", name, how)
+        self.state.trace.end_hold(time.monotonic())
         self._go_on_or_finish()
 
     def _hold_failed(self, why: str, *, by_another: bool) -> None:
         """No kernel is to blame: once more in a fresh child, as long as the device answers now and then."""
         self._failed_holds += 1
         if self._failed_holds >= (MOST_KILLS if by_another else _MAX_FAILED_HOLDS):
-            what = (
-                "another process kills its children" if by_another else "the device does not answer"
-            )
-            raise DeviceLostError(f"{what}: {why}")
+            cause = "another process kills its children"
+            raise DeviceLostError(f"{cause if by_another else 'the device does not answer'}: {why}")
         self._go_on()
 
-    def _died_unstarted(self, code: FailureCode, stage: Stage, detail: str) -> None:
+    def _died_unstarted(self, rule: DeathRule, used_up: Patience | None, detail: str) -> None:
         """No config is to blame: once more in a fresh child, or the kernel's own failure."""
         assert self.state is not None, "a death without a task"
         self.state.trace.end_hold(time.monotonic())
@@ -303,28 +286,27 @@ class RunLane:
             self._finish()
             return
         self.state.num_deaths += 1
-        code = FailureCode.INTERNAL_ERROR if self._report else code
         if self.state.num_deaths >= self._limits.deaths_to_quarantine:
-            self._fail_unstarted(Failure(code=code, stage=stage, detail=detail))
+            self._fail_unstarted(self._death_failure(rule, used_up, detail))
         else:
             self._go_on_or_finish()
 
-    def _died_in_config(self, child: Child, phase: Phase, used_up: Patience | None) -> None:
+    def _died_in_config(self, rule: DeathRule, used_up: Patience | None, detail: str) -> None:
+        """The row of the config, and the end of its kernel where it has cost too many children."""
         assert self.state is not None, "a death without a task"
         assert self._index is not None, "a config was announced"
-        code = FailureCode.HANG if used_up else FailureCode.DEVICE_FAULT
-        code = FailureCode.INTERNAL_ERROR if self._report else code
-        detail = self._death_detail(child, used_up)
-        if phase is Phase.BETWEEN:
-            detail = f"after its result: {detail}"
-        launch_ns = HUNG_NS if used_up else None
         if used_up:
             self.state.trace.charge_hang(used_up.limit_s)
-        failure = _launch_failure(code, detail)
-        if code is FailureCode.HANG:
+        failure = self._death_failure(rule, used_up, detail)
+        if failure.code is FailureCode.HANG:
             failure = replace(failure, censored=CensorReason.HUNG)
-        self.state.record(self._index, failure, launch_ns=launch_ns)
+        self.state.record(self._index, failure, launch_ns=HUNG_NS if used_up else None)
         self._after_fault()
+
+    def _death_failure(self, rule: DeathRule, used_up: Patience | None, detail: str) -> Failure:
+        assert rule.stage is not None, "no row comes of this death"
+        code = rule.code(is_silence=used_up is not None, has_traceback=bool(self._report))
+        return Failure(code=code, stage=rule.stage, detail=detail)
 
     def _death_detail(self, child: Child, used_up: Patience | None) -> str:
         if self._report:
@@ -354,9 +336,8 @@ class RunLane:
         assert self.device is not None, "use_device() comes first"
         problems = problems_of(self.device)
         if problems:
-            raise DeviceLostError(
-                f"{self.device.name} is not sound after a process died on it: {'; '.join(problems)}"
-            )
+            what = f"{self.device.name} is not sound after a process died on it"
+            raise DeviceLostError(f"{what}: {'; '.join(problems)}")
 
     def _fail_unstarted(self, failure: Failure) -> None:
         """The kernel cannot be loaded: its one row, or the rest of its rows."""
@@ -378,7 +359,7 @@ class RunLane:
         """Time the rest with the lock held again, if there is a rest and the task has time left."""
         assert self.state is not None, "nothing to go on with"
         if self._budget_left_s(self.state) == 0.0:
-            self.state.record_rest(_out_of_time(OUT_OF_BUDGET))
+            self.state.record_rest(out_of_time(OUT_OF_BUDGET))
         if self.state.is_complete:
             self._finish()
         else:
@@ -396,20 +377,14 @@ class RunLane:
         assert state is not None, "nothing to run"
         assert child is not None, "no child to run it"
         assert self.device is not None, "use_device() comes first"
-        job = RunJob(
-            kernel=state.task.kernel,
+        job = run_job(
+            state,
             device=self.device,
-            binary_path=str(self._binary_path),
-            options=state.build.options if state.build else "",
-            configs=state.configs,
-            open_indices=state.open_indices,
-            launch_ns=tuple(state.launch_ns),
-            check_indices=state.check_indices if self._timing.payload_checks else (),
+            binary_path=self._binary_path,
             timing=self._timing,
             sentinel=self._sentinel,
-            lock_path=str(self._lock_path) if self._lock_path else None,
+            lock_path=self._lock_path,
             budget_s=self._budget_left_s(state),
-            has_padding=not state.extents_are_proven,
             processor=self._launches.number,
         )
         self._phase, self._report, self._index = Phase.LOADING, "", None
@@ -423,16 +398,3 @@ class RunLane:
     def _budget_left_s(self, state: TaskState) -> float | None:
         budget_s = self._limits.task_budget_s
         return None if budget_s is None else max(0.0, budget_s - state.trace.charged_s)
-
-
-def _out_of_time(detail: str) -> Failure:
-    return Failure(
-        code=FailureCode.OVER_TIME_BUDGET,
-        stage=Stage.LAUNCH,
-        detail=detail,
-        censored=CensorReason.TASK_BUDGET,
-    )
-
-
-def _launch_failure(code: FailureCode, detail: str) -> Failure:
-    return Failure(code=code, stage=Stage.LAUNCH, detail=detail)

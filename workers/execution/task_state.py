@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from llmperf_common.analysis import Analysis
+from llmperf_common.builds import Build, KernelResources
+from llmperf_common.empty_configs import empty_config
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.features.work import Work
 from llmperf_common.ids import content_id, sha256_hex
 from llmperf_common.ledger.protocol import Lease
 from llmperf_common.records import (
-    Build,
-    KernelResources,
     LaunchConfig,
     Outcome,
     Sample,
@@ -25,7 +25,6 @@ from llmperf_common.records import (
     Strategy,
     TaskResult,
     Timing,
-    empty_config,
 )
 from workers.device.interface import ProbeRecord
 from workers.device.nvidia.monitor import Condition, Monitor

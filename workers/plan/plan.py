@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from llmperf_common.analysis import ANALYSIS_VERSION, Analysis
+from llmperf_common.empty_configs import empty_config
 from llmperf_common.ids import HARNESS_VERSION, content_id, task_id
-from llmperf_common.records import DeviceClass, Kernel, LaunchConfig, Strategy, empty_config
+from llmperf_common.records import DeviceClass, Kernel, LaunchConfig, Strategy
 from workers.config import PlanConfig, TimingConfig
 from workers.plan.launch_plan import num_configs, plan_configs
 from workers.plan.strategies.rules import needs_analysis

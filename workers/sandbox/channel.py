@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import pydantic
 
 from llmperf_common.analysis import Analysis
+from llmperf_common.builds import KernelResources
 from llmperf_common.failures import Failure
 from llmperf_common.features.work import Work
-from llmperf_common.records import Device, Kernel, KernelResources, LaunchConfig, Timing
+from llmperf_common.records import Device, Kernel, LaunchConfig, Timing
 from workers.config import TimingConfig
 from workers.device.interface import ProbeRecord
 

@@ -31,7 +31,7 @@ from llmperf_common.records import SentinelReading
 from llmperf_common.schemas import KERNELS
 from llmperf_common.store.files.filesystem import StoreError
 from llmperf_common.store.files.location import open_filesystem
-from llmperf_common.store.manifests.manifest import publish
+from llmperf_common.store.manifests.publish import publish
 from llmperf_common.store.manifests.run import RUN_LOCK, ForeignRunError
 from llmperf_common.store.tables.card import write_card
 from llmperf_common.store.tables.reader import open_dataset

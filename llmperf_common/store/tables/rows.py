@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from llmperf_common.builds import Build, KernelResources
 from llmperf_common.failures import OK_STATUS, Failure
 from llmperf_common.features.activity import activity_of_kernel
 from llmperf_common.features.work import Work
@@ -18,10 +19,8 @@ from llmperf_common.files.host_paths import without_host_paths
 from llmperf_common.ids import HARNESS_VERSION
 from llmperf_common.records import (
     STRATEGY_PRECEDENCE,
-    Build,
     Checks,
     Device,
-    KernelResources,
     LaunchArgument,
     Sample,
     TaskResult,

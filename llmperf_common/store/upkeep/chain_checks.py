@@ -1,6 +1,6 @@
 """Checks on the manifests: each version follows from the one before it.
 
-Owns the chain rule as verification sees it; ``manifest.publish`` is what keeps it.
+Owns the chain rule as verification sees it; ``publish.py`` keeps it.
 """
 
 from __future__ import annotations

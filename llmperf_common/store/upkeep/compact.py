@@ -24,12 +24,8 @@ from llmperf_common.schemas import KERNELS, SAMPLES
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.files.location import Location, open_filesystem
 from llmperf_common.store.files.run_lock import CollectingError, alone
-from llmperf_common.store.manifests.manifest import (
-    Manifest,
-    ShardEntry,
-    manifest_name,
-    put_manifest,
-)
+from llmperf_common.store.manifests.manifest import Manifest, ShardEntry, manifest_name
+from llmperf_common.store.manifests.publish import put_manifest
 from llmperf_common.store.tables.card import update_card
 from llmperf_common.store.tables.reader import Dataset, conform, open_dataset, read_columns
 from llmperf_common.store.tables.shard import (

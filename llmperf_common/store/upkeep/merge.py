@@ -24,7 +24,8 @@ from llmperf_common.store.files.create_once import check_creates_once
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.files.location import Location, open_filesystem
 from llmperf_common.store.files.run_lock import alone
-from llmperf_common.store.manifests.manifest import Manifest, ShardEntry, manifest_versions, publish
+from llmperf_common.store.manifests.manifest import Manifest, ShardEntry, manifest_versions
+from llmperf_common.store.manifests.publish import publish
 from llmperf_common.store.manifests.run import (
     RUN_FILE,
     RUN_LOCK,

@@ -13,11 +13,10 @@ from llmperf_common.store.files.filesystem import TEMPORARY_PREFIX, Filesystem, 
 from llmperf_common.store.manifests.manifest import (
     Manifest,
     ShardEntry,
-    StaleEpoch,
     latest_manifest,
     manifest_name,
-    put_manifest,
 )
+from llmperf_common.store.manifests.publish import StaleEpoch, put_manifest
 from llmperf_common.store.tables.shard import ShardError, decode, read_footer
 
 

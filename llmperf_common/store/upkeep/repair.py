@@ -27,12 +27,11 @@ from llmperf_common.store.manifests.manifest import (
     ManifestError,
     NewerManifestError,
     ShardEntry,
-    StaleEpoch,
     manifest_name,
     manifest_versions,
-    put_manifest,
     read_manifest,
 )
+from llmperf_common.store.manifests.publish import StaleEpoch, put_manifest
 from llmperf_common.store.manifests.run import RunRecord, read_run
 from llmperf_common.store.manifests.segments import SEGMENTS_FOLDER, is_damaged
 from llmperf_common.store.tables.card import update_card

@@ -13,7 +13,7 @@ import pytest
 import llmperf as package
 from llmperf.cli.console import is_quiet
 from llmperf.exits import Exit
-from llmperf.reference import commands
+from llmperf.reference.commands import commands
 from tests.integration.conftest import Collected, Trained
 from tests.support.collecting import llmperf_command, replay_file, write_kernels
 from tests.support.in_process import assert_refused, llmperf

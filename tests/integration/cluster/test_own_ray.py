@@ -27,11 +27,15 @@ STRANGER = "import ray, sys; ray.init(address=sys.argv[1]); print('inside')"
 
 
 class Watch:
-    """What is seen of a command and everything that it starts, while it runs."""
+    """What is seen of a command and everything that it starts, while it runs.
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._own = psutil.Process(pid).cmdline()
+    The command's own words come from who started it: in the first moment after the start the system shows none.
+    """
+
+    def __init__(self, command: subprocess.Popen[str]) -> None:
+        self._pid = command.pid
+        assert isinstance(command.args, list)
+        self._own = [str(word) for word in command.args]
         self.addresses: dict[str, set[str]] = {}
         self.modes: dict[str, str | None] = {}
         self.arguments = ""
@@ -99,7 +103,7 @@ def test_a_local_cluster_is_closed_and_tells_no_password(
             options,
             environment,
         ).start()
-        watch = Watch(running.pid)
+        watch = Watch(running)
         try:
             while running.poll() is None:
                 watch.look()

@@ -11,8 +11,9 @@ import pytest
 import ray  # noqa: TID251
 
 from cluster.config import ClusterCollectConfig
-from cluster.pool.pool import ActorPool, SlotState
+from cluster.pool.pool import ActorPool
 from cluster.pool.reports import ActorSpec
+from cluster.pool.slot_records import SlotState
 from cluster.ray.runtime import RayRuntime
 from llmperf_common.store.files.s3 import ENDPOINT_VARIABLE
 from tests.support.collecting import replay_file, run_llmperf, wait_until, write_kernels

@@ -13,7 +13,7 @@ import pytest
 
 from llmperf.exits import Exit
 from llmperf_common.store.files.filesystem import PosixFilesystem
-from llmperf_common.store.manifests.manifest import publish
+from llmperf_common.store.manifests.publish import publish
 from llmperf_common.store.tables.reader import open_dataset
 from tests.integration.conftest import Collected
 from tests.support.in_process import assert_refused, llmperf

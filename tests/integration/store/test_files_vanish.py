@@ -18,7 +18,8 @@ import pytest
 
 from llmperf.exits import Exit
 from llmperf_common.store.files.filesystem import PosixFilesystem
-from llmperf_common.store.manifests.manifest import latest_manifest, publish
+from llmperf_common.store.manifests.manifest import latest_manifest
+from llmperf_common.store.manifests.publish import publish
 from llmperf_common.store.upkeep.verify import verify
 from tests.integration.conftest import Collected
 from tests.support.collecting import Collect, events, replay_file, wait_until, write_kernels

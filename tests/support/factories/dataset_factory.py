@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from llmperf_common import ids
+from llmperf_common.builds import Build
+from llmperf_common.empty_configs import empty_config
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import (
     Access,
     Argument,
     ArgumentKind,
-    Build,
     Checks,
     Device,
     DeviceClass,
@@ -30,12 +31,12 @@ from llmperf_common.records import (
     Strategy,
     TaskResult,
     Timing,
-    empty_config,
     launch_argument_json,
 )
 from llmperf_common.store.files.filesystem import Filesystem, PosixFilesystem
 from llmperf_common.store.manifests.epochs import take_next_epoch
-from llmperf_common.store.manifests.manifest import Manifest, ShardEntry, publish
+from llmperf_common.store.manifests.manifest import Manifest, ShardEntry
+from llmperf_common.store.manifests.publish import publish
 from llmperf_common.store.manifests.run import RunRecord, create_or_join_run
 from llmperf_common.store.tables.shard import encode_device, encode_results, write_shard
 

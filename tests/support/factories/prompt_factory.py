@@ -10,12 +10,12 @@ from llmperf.prediction.analysing import Known
 from llmperf.prediction.filling import planned_filler
 from llmperf_common import ids
 from llmperf_common.analysis import Contents, ContentsRule
+from llmperf_common.builds import Build
 from llmperf_common.features.table_columns import kernel_rows
 from llmperf_common.records import (
     Access,
     Argument,
     ArgumentKind,
-    Build,
     Kernel,
     LaunchArgument,
     LaunchConfig,

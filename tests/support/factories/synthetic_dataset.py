@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from llmperf_common import ids
+from llmperf_common.builds import Build
+from llmperf_common.empty_configs import empty_config
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.features.regimes import regime_of
 from llmperf_common.features.static_feature_names import STATIC_FEATURES
@@ -25,7 +27,6 @@ from llmperf_common.records import (
     Access,
     Argument,
     ArgumentKind,
-    Build,
     Checks,
     Device,
     Kernel,
@@ -37,7 +38,6 @@ from llmperf_common.records import (
     Strategy,
     TaskResult,
     Timing,
-    empty_config,
     launch_argument_json,
 )
 from llmperf_common.store.tables.rows import devices_table, kernels_table, samples_table

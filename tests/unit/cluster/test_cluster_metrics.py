@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.ledger.timed_ledger import TimedLedger
-from cluster.pool.pool import SlotRecord, SlotState
+from cluster.pool.slot_records import SlotRecord, SlotState
 from cluster.pool.slots import ActorSlot
 from cluster.telemetry.metrics import (
     BUSY_SHARE,

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from cluster.config import ClusterCollectConfig, ClusterConfig, NodePool
-from cluster.pool.pool import ActorPool, SlotState
+from cluster.pool.pool import ActorPool
 from cluster.pool.reports import ActorReport, ActorSpec, ActorState, DrainCause, FailureKind
 from cluster.pool.runtime import ActorGone
+from cluster.pool.slot_records import SlotState
 from cluster.pool.slots import ActorSlot, ClusterNode, matches, slots_of, unmatched_pools
 from cluster.telemetry.observing import lines_of
 from cluster.telemetry.slot_heartbeat import slots_document

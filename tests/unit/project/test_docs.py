@@ -23,7 +23,7 @@ import pytest
 
 from cluster.config import ClusterCollectConfig
 from llmperf.cli.shared_options import SHARED
-from llmperf.reference import commands, option_names
+from llmperf.reference.commands import commands, option_names
 from llmperf_common.config import key_names
 from llmperf_common.failures import FailureCode
 from trainer.config import TrainConfig

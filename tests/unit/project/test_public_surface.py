@@ -16,9 +16,9 @@ import pytest
 import llmperf
 from cluster.config import ClusterCollectConfig
 from cluster.telemetry.metrics import METRICS
-from llmperf import reference_api
 from llmperf.exits import Exit, exit_code_of
-from llmperf.reference import commands, option_names
+from llmperf.reference import api as reference_api
+from llmperf.reference.commands import commands, option_names
 from llmperf_common import errors
 from llmperf_common.config import key_names, preset_names
 from llmperf_common.failures import FailureCode

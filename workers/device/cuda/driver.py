@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from llmperf_common.records import KernelResources
+from llmperf_common.builds import KernelResources
 from workers.device.cuda.launch import (
     SPIN_PTX,
     CudaBuffer,

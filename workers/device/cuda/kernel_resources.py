@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from llmperf_common.records import Kernel, KernelResources
+from llmperf_common.builds import KernelResources
+from llmperf_common.records import Kernel
 from workers.device.interface import DeviceRef
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmperf_common.records import OccupancyLimit
+from llmperf_common.builds import OccupancyLimit
 
 _REGISTER_UNIT = 256
 """Registers: the step in which a warp gets them."""

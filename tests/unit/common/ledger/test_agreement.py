@@ -19,8 +19,8 @@ from llmperf_common.store.manifests.manifest import (
     ShardEntry,
     latest_manifest,
     manifest_name,
-    publish,
 )
+from llmperf_common.store.manifests.publish import publish
 
 PLAN = "plan"
 TASKS = range(100)

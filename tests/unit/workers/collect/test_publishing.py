@@ -19,8 +19,8 @@ from llmperf_common.store.manifests.manifest import (
     ShardEntry,
     latest_manifest,
     manifest_name,
-    publish,
 )
+from llmperf_common.store.manifests.publish import publish
 from llmperf_common.store.manifests.segments import FANOUT, SEALED_AT
 from tests.simulation.work import PLAN_HASH
 from workers.collect.publishing import Publisher

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from llmperf_common.records import KernelResources, OccupancyLimit
+from llmperf_common.builds import KernelResources, OccupancyLimit
 from llmperf_common.store.tables.rows import kernels_table
 from tests.support.factories.dataset_factory import make_kernel, make_result, make_timing
 from workers.device.cuda.occupancy import Multiprocessor, occupancy

@@ -14,12 +14,11 @@ from llmperf_common.store.manifests.manifest import (
     Manifest,
     ManifestError,
     ShardEntry,
-    StaleEpoch,
     latest_manifest,
     manifest_versions,
     parse_manifest,
-    publish,
 )
+from llmperf_common.store.manifests.publish import StaleEpoch, publish
 
 
 def entry(number: int, table: str = "kernels") -> ShardEntry:

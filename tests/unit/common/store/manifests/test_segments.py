@@ -21,10 +21,9 @@ from llmperf_common.store.manifests.manifest import (
     manifest_name,
     manifest_versions,
     parse_manifest,
-    publish,
-    put_manifest,
     read_manifest,
 )
+from llmperf_common.store.manifests.publish import publish, put_manifest
 from llmperf_common.store.manifests.segments import FANOUT, SEALED_AT, SEGMENTS_FOLDER, seal
 from llmperf_common.store.manifests.versions import NUM_RECENT
 from llmperf_common.store.tables.reader import open_dataset

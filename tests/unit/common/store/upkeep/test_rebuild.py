@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from llmperf_common.ids import sha256_hex
 from llmperf_common.store.files.filesystem import PosixFilesystem, StoreError
-from llmperf_common.store.manifests.manifest import Manifest, StaleEpoch, latest_manifest
+from llmperf_common.store.manifests.manifest import Manifest, latest_manifest
+from llmperf_common.store.manifests.publish import StaleEpoch
 from llmperf_common.store.manifests.run import create_or_join_run
 from llmperf_common.store.tables.shard import ShardError, encode_device, write_shard
 from llmperf_common.store.upkeep.rebuild import (

@@ -11,12 +11,11 @@ from llmperf_common.store.files.filesystem import PosixFilesystem, StoreError
 from llmperf_common.store.files.run_lock import CollectingError
 from llmperf_common.store.manifests.manifest import (
     Manifest,
-    StaleEpoch,
     latest_manifest,
     manifest_name,
     manifest_versions,
-    publish,
 )
+from llmperf_common.store.manifests.publish import StaleEpoch, publish
 from llmperf_common.store.manifests.run import RUN_LOCK
 from llmperf_common.store.tables.reader import open_dataset
 from llmperf_common.store.upkeep.repair import repair

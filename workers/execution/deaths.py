@@ -1,0 +1,97 @@
+"""Who is charged when a run child dies: one rule for each phase that it can die in.
+
+A death is either a process that ended by itself or by a signal, or a silence that used up the phase's patience. Owns the rules;
+``run_lane.py`` carries them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from types import MappingProxyType
+
+from llmperf_common.failures import FailureCode, Stage
+from workers.execution.run_phases import Phase
+
+
+class Charged(Enum):
+    """What a death counts against."""
+
+    NOTHING = auto()
+    """No part of the task has begun: a fresh child begins with it."""
+    DEVICE = auto()
+    """No kernel has run: a fresh child tries again, and after some deaths in a row the device is given up."""
+    KERNEL = auto()
+    """No config has been announced: after ``limits.deaths_to_quarantine`` the kernel fails as a whole."""
+    CONFIG = auto()
+    """The config announced last, or after its result the config reported last."""
+
+
+class Excuse(Enum):
+    """Whether a SIGKILL by another process costs the kernel nothing."""
+
+    NEVER = auto()
+    ONCE = auto()
+    """The first of a config, or of the work before the configs: the second may be memory that the kernel uses up."""
+    ALWAYS = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeathRule:
+    """What follows from a death in one phase.
+
+    ``on_silence`` and ``on_exit`` are the codes of the failure; None where no row comes of it. A death of which the child itself
+    has told a traceback is ``internal_error`` and has no excuse.
+    """
+
+    charged: Charged
+    excuse: Excuse = Excuse.NEVER
+    stage: Stage | None = None
+    on_silence: FailureCode | None = None
+    on_exit: FailureCode | None = None
+
+    def code(self, *, is_silence: bool, has_traceback: bool) -> FailureCode:
+        """Return the code of the row; raises AssertionError where the rule makes none."""
+        code = self.on_silence if is_silence else self.on_exit
+        assert code is not None, "no row comes of this death"
+        return FailureCode.INTERNAL_ERROR if has_traceback else code
+
+
+DEATH_RULES: Mapping[Phase, DeathRule] = MappingProxyType(
+    {
+        Phase.STARTING: DeathRule(charged=Charged.NOTHING),
+        Phase.IDLE: DeathRule(charged=Charged.NOTHING),
+        Phase.LOADING: DeathRule(
+            charged=Charged.KERNEL,
+            excuse=Excuse.ONCE,
+            stage=Stage.BUILD,
+            on_silence=FailureCode.BUILD_TIMEOUT,
+            on_exit=FailureCode.COMPILER_CRASH,
+        ),
+        Phase.WAITING: DeathRule(charged=Charged.DEVICE),
+        Phase.PREPARING: DeathRule(charged=Charged.DEVICE),
+        Phase.HOLDING: DeathRule(
+            charged=Charged.KERNEL,
+            excuse=Excuse.ONCE,
+            stage=Stage.LAUNCH,
+            on_silence=FailureCode.HANG,
+            on_exit=FailureCode.DEVICE_FAULT,
+        ),
+        Phase.IN_CONFIG: DeathRule(
+            charged=Charged.CONFIG,
+            excuse=Excuse.ONCE,
+            stage=Stage.LAUNCH,
+            on_silence=FailureCode.HANG,
+            on_exit=FailureCode.DEVICE_FAULT,
+        ),
+        Phase.BETWEEN: DeathRule(
+            charged=Charged.CONFIG,
+            excuse=Excuse.ALWAYS,
+            stage=Stage.LAUNCH,
+            on_silence=FailureCode.HANG,
+            on_exit=FailureCode.DEVICE_FAULT,
+        ),
+    }
+)
+"""By the phase that the child was in."""
