@@ -54,13 +54,13 @@ def every_nth(seen: Seen, most: int) -> Seen:
 
 def furthest(records: Sequence[ProbeRecord]) -> ProbeRecord:
     """Return the first record with each buffer's furthest reach of all."""
-    reaches = tuple(
+    access_ranges = tuple(
         max(column, key=lambda one: one.end_bytes)
-        for column in zip(*(one.reaches for one in records), strict=True)
+        for column in zip(*(one.access_ranges for one in records), strict=True)
     )
     first = records[0]
     return ProbeRecord(
-        reaches=reaches,
+        access_ranges=access_ranges,
         turns=first.turns,
         trace=first.trace,
         exceeded=first.exceeded,

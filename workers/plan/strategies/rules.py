@@ -20,9 +20,9 @@ from llmperf_common.records import (
     Strategy,
 )
 from workers.config import PlanConfig
-from workers.plan.launch_sizes import Draws, Shape
+from workers.plan.ndranges import Draws, Shape
 from workers.plan.strategies.buffers import AnalysedBuffers, simple_argument
-from workers.plan.strategies.room import fits
+from workers.plan.strategies.memory_limits import fits
 from workers.plan.strategies.scalars import (
     DRAWN_LOOP_LIMITS,
     LOOP_LIMITS,
@@ -85,11 +85,11 @@ class SimpleRule:
 class MemoryAnalysisRule:
     """Scalars by their role, every buffer as large as its extent says.
 
-    ``has_room``: whether the buffers of a launch can be had.
+    ``fits_memory``: whether the buffers of a launch can be had.
     """
 
     buffers: AnalysedBuffers
-    has_room: Callable[[Arguments], bool]
+    fits_memory: Callable[[Arguments], bool]
     strategy: Strategy = Strategy.MEMORY_ANALYSIS
 
     @property
@@ -108,7 +108,7 @@ class MemoryAnalysisRule:
             }
             return self.buffers.arguments(global_size, local_size, values)
 
-        return _first_with_room(with_limit, LOOP_LIMITS, self.has_room)
+        return _first_that_fits(with_limit, LOOP_LIMITS, self.fits_memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +118,11 @@ class DecoupledRule:
     Floating-point ones only where the analysis has validated every extent: then they decide none.
 
     ``key``: of the draws, with the global size. Two launches of one global size have the same draws, so that
-    siblings differ in nothing but the local size. ``has_room``: as of ``MemoryAnalysisRule``.
+    siblings differ in nothing but the local size. ``fits_memory``: as of ``MemoryAnalysisRule``.
     """
 
     buffers: AnalysedBuffers
-    has_room: Callable[[Arguments], bool]
+    fits_memory: Callable[[Arguments], bool]
     key: str
     strategy: Strategy = Strategy.DECOUPLED
 
@@ -146,19 +146,19 @@ class DecoupledRule:
             }
             return self.buffers.arguments(global_size, local_size, values)
 
-        return _first_with_room(with_limit, DRAWN_LOOP_LIMITS, self.has_room)
+        return _first_that_fits(with_limit, DRAWN_LOOP_LIMITS, self.fits_memory)
 
 
-def _first_with_room(
+def _first_that_fits(
     with_limit: Callable[[int], Arguments],
     limits: Sequence[int],
-    has_room: Callable[[Arguments], bool],
+    fits_memory: Callable[[Arguments], bool],
 ) -> Arguments:
     """Return the arguments of the first limit whose buffers can be had, else those of the last."""
     arguments: Arguments = ()
     for limit in limits:
         previous, arguments = arguments, with_limit(limit)
-        if arguments == previous or has_room(arguments):
+        if arguments == previous or fits_memory(arguments):
             break  # equal: no scalar follows the limit, so no other will help
     return arguments
 
@@ -268,10 +268,10 @@ def _rule(
         given=given or {},
     )
 
-    def has_room(arguments: Arguments) -> bool:
+    def fits_memory(arguments: Arguments) -> bool:
         return fits(signature, arguments, device_class, config)
 
     if strategy is Strategy.MEMORY_ANALYSIS:
-        return MemoryAnalysisRule(buffers=buffers, has_room=has_room)
+        return MemoryAnalysisRule(buffers=buffers, fits_memory=fits_memory)
     key = content_id("launch_values", [kernel.kernel_id, device_class.name, config.seed])
-    return DecoupledRule(buffers=buffers, has_room=has_room, key=key)
+    return DecoupledRule(buffers=buffers, fits_memory=fits_memory, key=key)
