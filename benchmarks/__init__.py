@@ -1,4 +1,4 @@
-"""Programs that measure; what they found is in ``RESULTS.md``."""
+"""Programs that measure; ``RESULTS.md`` has the claims, ``reports/`` the methods, ``raw/`` the rows."""
 
 import os
 

@@ -1,9 +1,9 @@
 """What a cluster's ledger and its commits cost its actors, from one actor to many.
 
-``python -m benchmarks.cluster.cluster_scale --recorded FILE.csv [--actors 1,4,16,64,256] [--seconds 60] [--out PREFIX]``
+``python -m benchmarks.cluster.cluster_scale --recorded FILE [--actors 1,4,16,64,256] [--seconds 60] [--out PREFIX]``
 
 Simulated actors (``simulated_actors.py``) share a real redis-server on this host and a real folder; the time on their GPUs is
-that of recorded tasks (CSV: task_s, rows; ``where_time_goes --tasks`` writes it). Prints and writes, for each number of actors:
+that of recorded tasks (CSV or Parquet: task_s, rows; ``where_time_goes --tasks`` writes it). Prints and writes, for each number of actors:
 the share of an actor's time that its loop spends in ledger calls, in publishing and altogether; what its writer thread spends on
 shards; each script's latency as the client sees it; the server's processor, memory, mean time of a script and its calls of 1 ms or more;
 and what the simulator itself takes of this host, with how late it came. Ends with what encoding costs, which is work of the actors' own hosts,
@@ -32,6 +32,7 @@ import numpy as np
 import redis  # noqa: TID251
 
 from benchmarks.cluster.simulated_actors import NUM_TASKS, PLAN_HASH, Spent, Tasks, run_actors
+from benchmarks.data.raw_rows import read_rows
 from cluster.ledger.redis import RedisLocation, _source
 from llmperf_common.ledger.attach import attach
 from llmperf_common.store.files.filesystem import PosixFilesystem
@@ -58,8 +59,7 @@ _SLOW_US, _SLOWLOG_LENGTH = 1000, 40_000
 
 def read_recorded(path: Path) -> list[tuple[float, int]]:
     """Read device seconds and rows of recorded tasks."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return [(float(row["task_s"]), int(row["rows"])) for row in csv.DictReader(file)]
+    return [(float(row["task_s"]), int(row["rows"])) for row in read_rows(path)]
 
 
 def measure(
@@ -242,7 +242,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--recorded", type=Path, required=True, metavar="FILE.csv")
+    parser.add_argument("--recorded", type=Path, required=True, metavar="FILE")
     parser.add_argument("--actors", default="1,4,16,64,256")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--processes", type=int, default=2, help="that simulate")

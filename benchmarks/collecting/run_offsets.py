@@ -1,6 +1,6 @@
-"""``python -m benchmarks.collecting.run_offsets MEDIANS.csv [--other COLUMN] [--by-kind] [--from-us 10] [--to-us 1000000]``.
+"""``python -m benchmarks.collecting.run_offsets MEDIANS [--other COLUMN] [--by-kind] [--from-us 10] [--to-us 1000000]``.
 
-Reads medians of the same launch configs from several runs, one column a run, ns, after ``kernel_id`` and ``sample_id``,
+Reads medians (CSV or Parquet) of the same launch configs from several runs, one column a run, ns, after ``kernel_id`` and ``sample_id``,
 and prints how far each run is from the others and, with ``--other``, whether that column (another collector's) is farther
 from the runs than they are from one another. Only configs that every column has are compared; the class is by the median
 over the runs.
@@ -21,6 +21,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from benchmarks.data.raw_rows import read_rows
 
 Floats = npt.NDArray[np.float64]
 _Pairs = dict[tuple[int, int], float]
@@ -44,11 +46,11 @@ class Medians:
 
 def read_medians(path: Path) -> Medians:
     """Read the configs that every column has."""
-    with path.open(newline="", encoding="utf-8") as stream:
-        header, *rows = csv.reader(stream)
-    whole = [row for row in rows if all(row)]
+    rows = read_rows(path)
+    columns = tuple(rows[0])[2:] if rows else ()
+    whole = [tuple(row.values()) for row in rows if all(row.values())]
     values = np.array([row[2:] for row in whole], dtype=np.float64)
-    return Medians(columns=tuple(header[2:]), kernels=tuple(row[0] for row in whole), values=values)
+    return Medians(columns=columns, kernels=tuple(row[0] for row in whole), values=values)
 
 
 def write_medians(

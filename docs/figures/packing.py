@@ -85,14 +85,17 @@ def mask(batch: PackBatch) -> list[str]:
     """Draw which token (row) may attend to which (column)."""
     kernel, suffix = batch.kernel[0], batch.suffix[0]
     count = len(kernel)
-    drawn = []
+    of_colour: dict[str, str] = {}
     for row in range(count):
         for column in range(count):
             same = kernel[row] == kernel[column] >= 0
             seen = same and column <= row and suffix[column] in (0, suffix[row])
             seen = seen or row == column
             x, y = LEFT + column * MASK_CELL, MASK_TOP + row * MASK_CELL
-            drawn.append(square(x, y, MASK_CELL, colour(batch, column) if seen else "white"))
+            fill = colour(batch, column) if seen else "white"
+            cell = f"M{x} {y}h{MASK_CELL}v{MASK_CELL}h-{MASK_CELL}z"
+            of_colour[fill] = of_colour.get(fill, "") + cell
+    drawn = [f'<path fill="{fill}" stroke="{LINE}" d="{d}"/>' for fill, d in of_colour.items()]
     names = [(0, 6, "prefix of A"), (6, 2, "a1"), (8, 2, "a2"), (10, 3, "a3")]
     names += [(13, 4, "prefix of B"), (17, 2, "b1"), (19, 3, "b2"), (22, 2, "padding")]
     for begin, size, name in names:

@@ -86,8 +86,14 @@ def line(x1: float, y1: float, x2: float, y2: float, look: str) -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {look}/>'
 
 
+def runs(column: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return where each run of true values begins, and its length."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], column, [False]])))
+    return [(int(begin), int(end - begin)) for begin, end in edges.reshape(-1, 2)]
+
+
 def cells(shown: Panel, left: float) -> list[str]:
-    """Draw how many launches lie in each cell, one path for each colour."""
+    """Draw how many launches lie in each cell: cells above one another as one thick line."""
     count = CELLS_A_DECADE * (DECADES[1] - DECADES[0])
     edges = np.linspace(*DECADES, count + 1)
     found, _, _ = np.histogram2d(
@@ -96,11 +102,13 @@ def cells(shown: Panel, left: float) -> list[str]:
     step = SIDE / count
     drawn = []
     for (low, high), colour in zip(pairwise(COUNTS), COLOURS, strict=True):
-        squares = "".join(
-            f"M{left + x * step:.1f} {TOP + SIDE - y * step:.1f}v-{step:.2f}h{step:.2f}v{step:.2f}z"
-            for x, y in np.argwhere((found >= low) & (found < high)).tolist()
+        is_shown = (found >= low) & (found < high)
+        columns = "".join(
+            f"M{left + (x + 0.5) * step:.1f} {TOP + SIDE - first * step:.1f}v-{number * step:.1f}"
+            for x, column in enumerate(is_shown)
+            for first, number in runs(column)
         )
-        drawn.append(f'<path fill="{colour}" d="{squares}"/>')
+        drawn.append(f'<path stroke="{colour}" stroke-width="{step:.2f}" d="{columns}"/>')
     return drawn
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from llmperf_common.files.plain_files import UnfitFileError, read_plain
 from trainer.errors import BadInput
 
 MAX_JSON_BYTES = 256 * 2**20
+PACKED_SUFFIX = ".gz"
 MAX_TABLE_BYTES = 2**30
 _MAX_JSON_VALUES = 4_000_000
 _MAX_FILES = 10_000
@@ -45,11 +47,28 @@ def reading(what: str) -> Iterator[None]:
 
 
 def read_json_value(path: Path) -> Any:
-    """Return the value of a JSON file. Raises OSError, ValueError."""
+    """Return the value of a JSON file, packed by gzip if its name ends so. Raises OSError, ValueError."""
     try:
-        return parse_json(read_plain(path, max_bytes=MAX_JSON_BYTES), max_values=_MAX_JSON_VALUES)
+        data = read_plain(path, max_bytes=MAX_JSON_BYTES)
     except UnfitFileError as error:
         raise ValueError(str(error)) from None
+    if path.suffix == PACKED_SUFFIX:
+        data = _unpacked(data)
+    return parse_json(data, max_values=_MAX_JSON_VALUES)
+
+
+def _unpacked(data: bytes) -> bytes:
+    """Return what gzip packed, never more than a JSON file may have."""
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16: with gzip's header and checksum
+    try:
+        found = unpacker.decompress(data, MAX_JSON_BYTES + 1)
+    except zlib.error as error:
+        raise ValueError(f"damaged gzip data: {error}") from None
+    if len(found) > MAX_JSON_BYTES:
+        raise ValueError(f"it unpacks to more than {MAX_JSON_BYTES} bytes")
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValueError("damaged gzip data: it ends early, or more follows its end")
+    return found
 
 
 def read_text(path: Path) -> str:

@@ -6,6 +6,7 @@ names of arguments and memory analyses follow third-party sources.
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from trainer.run.folder import (
     KERNELS_FILE,
     METRICS_FILE,
     MODEL_FOLDER,
+    PACKED_RANGE_FILE,
     PUBLISHED_FILE,
     RANGE_FILE,
     SPLIT_FILE,
@@ -45,7 +47,8 @@ _RANGE_DIGITS = 3
 _KEPT_NODES = ("model", "split", "judge")
 """Of the config tree: what reading the run uses. The rest is kept beside it as a record: a later release that
 renames a key of fitting must still read the model."""
-_AS_THEY_ARE = (SPLIT_FILE, CONFORMAL_FILE, DEVICE_FILE, METRICS_FILE)
+_COMPACT = (SPLIT_FILE, CONFORMAL_FILE, DEVICE_FILE, METRICS_FILE)
+"""Written again without blanks; their values stay."""
 
 
 def ship(run: Path, out: Path, card: str) -> int:
@@ -68,12 +71,14 @@ def ship(run: Path, out: Path, card: str) -> int:
     except (OSError, ValueError) as error:
         raise BadInput(f"{run}: not a readable run: {error}") from None
     with new_folder(out) as folder:
-        for name in _AS_THEY_ARE:
-            shutil.copyfile(run / name, folder / name)
+        for name in _COMPACT:
+            (folder / name).write_bytes(_compact(read_json(run / name)))
         write_json(folder / CONFIG_FILE, _config(read_json(run / CONFIG_FILE)))
         shutil.copytree(run / MODEL_FOLDER, folder / MODEL_FOLDER)
         pq.write_table(kernels, folder / KERNELS_FILE, compression="zstd")
-        _write_compact(folder / RANGE_FILE, _rounded(read_json(run / RANGE_FILE)))
+        ranges = _compact(_rounded(read_json(run / RANGE_FILE)))
+        # Without a time in its header, the same content is the same file.
+        (folder / PACKED_RANGE_FILE).write_bytes(gzip.compress(ranges, mtime=0))
         (folder / CARD_FILE).write_text(card, encoding="utf-8")
         kept = {name: value for name, value in facts.items() if name not in {"schema", "files"}}
         mark_published(folder, kept, keep_fit=False)
@@ -97,5 +102,5 @@ def _rounded(content: Mapping[str, Any]) -> dict[str, Any]:
     return {**content, "static": {**static, "kernels": [list(row) for row in sorted(kernels)]}}
 
 
-def _write_compact(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n", "utf-8")
+def _compact(content: Mapping[str, Any]) -> bytes:
+    return f"{json.dumps(content, separators=(',', ':'), allow_nan=False)}\n".encode()

@@ -9,6 +9,7 @@
       fit/                   language models only: checkpoints, and loss and speed by step
       model/                 the model's own files          baselines/NAME/   those reported beside it
       conformal.json  training_range.json  device.json  metrics.json  model_card.md
+                             a shipped run has training_range.json.gz
       kernels.parquet        the kernels fitted: ids, arguments, analysis
       families.parquet       token runs, as hashes, of every source that training looked at
       few_shot.json          how kernels differ from their predictions, where that could be learnt
@@ -34,7 +35,7 @@ import pyarrow as pa
 
 from llmperf_common.files.outputs import folder_to_write
 from llmperf_common.store.tables.analysis_rows import ANALYSIS_COLUMNS
-from trainer.data.foreign_files import read_json_value
+from trainer.data.foreign_files import PACKED_SUFFIX, read_json_value
 from trainer.errors import BadInput, RunExists
 from trainer.run.shipped import shipped_models, shipped_run
 
@@ -42,6 +43,7 @@ CONFIG_FILE = "config.json"
 SPLIT_FILE = "split.json"
 CONFORMAL_FILE = "conformal.json"
 RANGE_FILE = "training_range.json"
+PACKED_RANGE_FILE = f"{RANGE_FILE}{PACKED_SUFFIX}"
 DEVICE_FILE = "device.json"
 METRICS_FILE = "metrics.json"
 KERNELS_FILE = "kernels.parquet"
@@ -61,7 +63,7 @@ PUBLISHING_FOLDER = ".publishing"
 NAMES = frozenset(
     {
         CONFIG_FILE, SPLIT_FILE, CONFORMAL_FILE, RANGE_FILE, DEVICE_FILE, METRICS_FILE, KERNELS_FILE,
-        FAMILIES_FILE, FEW_SHOT_FILE, FACTORS_FILE, PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER,
+        PACKED_RANGE_FILE, FAMILIES_FILE, FEW_SHOT_FILE, FACTORS_FILE, PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER,
         PREPARED_FOLDER, PREPARING_FOLDER, FIT_FOLDER, PUBLISHED_FILE, PUBLISHING_FOLDER,
     }
 )  # fmt: skip

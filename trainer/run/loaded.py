@@ -31,6 +31,7 @@ from trainer.run.folder import (
     FEW_SHOT_FILE,
     KERNELS_FILE,
     MODEL_FOLDER,
+    PACKED_RANGE_FILE,
     PUBLISHED_FILE,
     RANGE_FILE,
     SPLIT_FILE,
@@ -125,7 +126,9 @@ def load_run(folder: Path) -> LoadedRun:
         config = TrainConfig.from_mapping(content["config"])
         split = Split.from_json(read_json(folder / SPLIT_FILE))
         conformal = Conformal.from_json(read_json(folder / CONFORMAL_FILE))
-        known = TrainingRange.from_json(read_json(folder / RANGE_FILE))
+        packed = folder / PACKED_RANGE_FILE
+        ranges = read_json(packed if packed.exists() else folder / RANGE_FILE)
+        known = TrainingRange.from_json(ranges)
         records = [device_from_mapping(item) for item in read_json(folder / DEVICE_FILE)["devices"]]
         kernels = read_table(folder / KERNELS_FILE)
         learnt = folder / FEW_SHOT_FILE

@@ -14,6 +14,7 @@ from benchmarks.collecting.run_offsets import (
     main,
     read_medians,
 )
+from benchmarks.data.raw_rows import read_rows, write_parquet
 
 
 def runs(*, other_bias: float, seed: int = 0) -> tuple[list[str], np.ndarray, np.ndarray]:
@@ -52,7 +53,13 @@ def test_only_configs_that_all_have_are_read(
         "b,4,5000,5000,5000\n",
         encoding="utf-8",
     )
-    assert read_medians(table).values.shape == (3, 3)
+    found = read_medians(table)
+    assert found.values.shape == (3, 3)
+    compact = tmp_path / "medians.parquet"
+    write_parquet(compact, read_rows(table))
+    again = read_medians(compact)
+    assert (again.columns, again.kernels) == (found.columns, found.kernels)
+    assert np.array_equal(again.values, found.values)
     monkeypatch.setattr("sys.argv", ["run_offsets", str(table), "--other", "plain"])
     main()
     out = capsys.readouterr().out

@@ -37,6 +37,12 @@ PAGES = sorted(
     ]
 )
 IDS = [path.relative_to(REPOSITORY).as_posix() for path in PAGES]
+MEASURED = sorted(
+    [*(REPOSITORY / "benchmarks").rglob("*.md"), *(REPOSITORY / "measurements").rglob("*.md")]
+)
+"""Pages whose commands are the benchmarks' and whose options are not all ours: links are checked."""
+LINKED = [*PAGES, *MEASURED]
+LINKED_IDS = [path.relative_to(REPOSITORY).as_posix() for path in LINKED]
 TUTORIAL = REPOSITORY / "docs" / "tutorial" / "first-dataset.md"
 REPLAYED = re.compile(r"--device (?:cpu|pocl|auto|cuda(?::\d+)?)(?= |$)", re.MULTILINE)
 KERNELS = (
@@ -104,9 +110,11 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=IDS)
+@pytest.mark.parametrize("path", LINKED, ids=LINKED_IDS)
 def test_relative_links_lead_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+    text = prose(path)
+    labelled = dict(re.findall(r"^\[([^\]]+)\]: (\S+)$", text, flags=re.MULTILINE))
+    for target in [*re.findall(r"\]\(([^)\s]+)\)", text), *labelled.values()]:
         if re.match(r"[a-z]+:", target):
             continue
         name, _, anchor = target.partition("#")
@@ -115,7 +123,7 @@ def test_relative_links_lead_somewhere(path: Path) -> None:
         assert not anchor or anchor in anchors(file), f"{path}: {target}"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=IDS)
+@pytest.mark.parametrize("path", LINKED, ids=LINKED_IDS)
 def test_no_page_names_this_machine(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"/(?:work|root|home/\w+|mnt|Users)/", text)

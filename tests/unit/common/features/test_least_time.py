@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from llmperf_common.analysis import launch_sizes
@@ -15,7 +15,7 @@ from workers.source.clang.parse import parse
 from workers.source.dense_accesses import dense_accesses
 
 REPOSITORY = Path(__file__).parents[4]
-MEASURED = REPOSITORY / "benchmarks" / "raw" / "2026-11-23-least-time-epyc.csv"
+MEASURED = REPOSITORY / "benchmarks" / "raw" / "2026-11-23-least-time-epyc.parquet"
 HEAD = "__kernel void k(__global float *a, __global float *b, __global int *c, int n, int m) {"
 IDS = " int i = get_global_id(0); int j = get_global_id(1);"
 
@@ -252,29 +252,26 @@ def test_no_measured_launch_is_below_it() -> None:
                 for position, one in enumerate(kernel.parameters)
             }
     num_by_memory = 0
-    with MEASURED.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            kernel, dense = accesses[row["kernel"]]
-            args = dict(one.split("=") for one in row["args"].split())
-            numbers = [float(args[one.name]) for one in kernel.parameters]
-            shape = [
-                tuple(map(int, row[name].split("x"))) for name in ("global_size", "local_size")
-            ]
-            names = {one.name: value for one, value in zip(kernel.parameters, numbers, strict=True)}
-            device = replace(
-                DEVICE,
-                launch_floor_ns=float(row["launch_floor_ns"]),
-                peak_dram_gbps=float(row["peak_dram_gbps"]),
-                peak_l2_gbps=float(row["peak_l2_gbps"]),
-                last_level_cache_bytes=int(row["last_level_cache_bytes"]),
-            )
-            found = least_time_ns(
-                dense,
-                launch_sizes(shape[0], shape[1], names),
-                widths[row["kernel"]],
-                dict(enumerate(map(int, numbers))),
-                device,
-            )
-            assert found <= float(row["median_ns"]), row
-            num_by_memory += found > FLOOR_SHARE * float(row["launch_floor_ns"])
+    for row in pq.read_table(MEASURED).to_pylist():
+        kernel, dense = accesses[row["kernel"]]
+        args = dict(one.split("=") for one in row["args"].split())
+        numbers = [float(args[one.name]) for one in kernel.parameters]
+        shape = [tuple(map(int, row[name].split("x"))) for name in ("global_size", "local_size")]
+        names = {one.name: value for one, value in zip(kernel.parameters, numbers, strict=True)}
+        device = replace(
+            DEVICE,
+            launch_floor_ns=row["launch_floor_ns"],
+            peak_dram_gbps=row["peak_dram_gbps"],
+            peak_l2_gbps=row["peak_l2_gbps"],
+            last_level_cache_bytes=row["last_level_cache_bytes"],
+        )
+        found = least_time_ns(
+            dense,
+            launch_sizes(shape[0], shape[1], names),
+            widths[row["kernel"]],
+            dict(enumerate(map(int, numbers))),
+            device,
+        )
+        assert found <= row["median_ns"], row
+        num_by_memory += found > FLOOR_SHARE * row["launch_floor_ns"]
     assert num_by_memory >= 24

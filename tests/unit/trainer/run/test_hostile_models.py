@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
 import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from llmperf_common.families.source_sets import SourceSets
 from trainer.baselines.feature_network import read_arrays
 from trainer.baselines.forest import Forest
 from trainer.baselines.trees_text import check_trees
+from trainer.data import foreign_files
 from trainer.errors import BadInput
 from trainer.registry import load_model
 from trainer.run.known_families import KnownFamilies
@@ -26,6 +29,7 @@ from trainer.run.loaded import load_run
 from trainer.run.shipped import shipped_run
 
 NUM_FEATURES = 5
+PLAIN_RANGE, PACKED_RANGE = "training_range.json", "training_range.json.gz"
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +122,24 @@ def run(tmp_path: Path) -> Path:
     return shutil.copytree(shipped, tmp_path / "run")
 
 
+@pytest.fixture
+def trained_run(run: Path) -> Path:
+    """The same with its training range as ``train`` writes it, not packed."""
+    replace_range(run, PLAIN_RANGE, gzip.decompress((run / PACKED_RANGE).read_bytes()))
+    return run
+
+
+def replace_range(run: Path, name: str, content: bytes) -> None:
+    """Put a training range in the place of the run's own."""
+    for old in (PLAIN_RANGE, PACKED_RANGE):
+        (run / old).unlink(missing_ok=True)
+    (run / name).write_bytes(content)
+    listed = json.loads((run / "published.json").read_text())
+    files = {old: one for old, one in listed["files"].items() if not old.startswith(PLAIN_RANGE)}
+    listed["files"] = {**files, name: {"bytes": len(content), "sha256": ""}}
+    (run / "published.json").write_text(json.dumps(listed))
+
+
 def files_of(run: Path) -> list[str]:
     return sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
 
@@ -178,7 +200,8 @@ def test_a_run_lists_its_own_files_only(run: Path, name: str) -> None:
         "published.json",
     ],
 )
-def test_json_of_a_run_that_is_none(run: Path, name: str, text: str) -> None:
+def test_json_of_a_run_that_is_none(trained_run: Path, name: str, text: str) -> None:
+    run = trained_run
     (run / name).write_text(text)
     listed = json.loads((run / "published.json").read_text()) if name != "published.json" else {}
     if name in listed.get("files", {}):
@@ -189,7 +212,8 @@ def test_json_of_a_run_that_is_none(run: Path, name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["centre", "scale", "features"])
-def test_a_training_range_that_disagrees_with_itself(run: Path, field: str) -> None:
+def test_a_training_range_that_disagrees_with_itself(trained_run: Path, field: str) -> None:
+    run = trained_run
     path = run / "training_range.json"
     document = json.loads(path.read_text())
     document["static"][field].append(document["static"][field][0])
@@ -198,6 +222,35 @@ def test_a_training_range_that_disagrees_with_itself(run: Path, field: str) -> N
     listed["files"][path.name]["bytes"] = path.stat().st_size
     (run / "published.json").write_text(json.dumps(listed))
     with pytest.raises(LlmperfError, match="training_range"):
+        load_run(run)
+
+
+def test_a_training_range_is_read_packed_or_not(run: Path) -> None:
+    packed = load_run(run).known
+    replace_range(run, PLAIN_RANGE, gzip.decompress((run / PACKED_RANGE).read_bytes()))
+    plain = load_run(run).known
+    assert (plain.names, plain.far) == (packed.names, packed.far)
+    np.testing.assert_array_equal(plain.kernels, packed.kernels)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda packed: packed[:-9], "ends early"),
+        (lambda packed: packed[:-8] + bytes(8), "damaged gzip"),
+        (lambda packed: packed + b"more", "more follows"),
+        (lambda packed: b"{}" + packed, "damaged gzip"),
+        (lambda packed: b"", "ends early"),
+        (lambda packed: gzip.compress(b"[]"), "not a JSON object"),
+        (lambda packed: gzip.compress(bytes(2**21 + 1)), "unpacks to more"),
+    ],
+)
+def test_a_packed_training_range_that_is_none(
+    run: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[bytes], bytes], says: str
+) -> None:
+    monkeypatch.setattr(foreign_files, "MAX_JSON_BYTES", 2**21)
+    replace_range(run, PACKED_RANGE, damage((run / PACKED_RANGE).read_bytes()))
+    with pytest.raises(BadInput, match=says):
         load_run(run)
 
 

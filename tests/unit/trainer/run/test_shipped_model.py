@@ -143,6 +143,12 @@ def test_shipping_keeps_what_predictions_need(tmp_path):
     )
     assert small.conformal == whole.conformal
     assert small.known.far == whole.known.far
+    assert (small.known.names, small.split) == (whole.known.names, whole.split)
+    np.testing.assert_array_equal(small.known.low, whole.known.low)
+    assert len(small.known.kernels) == len(whole.known.kernels)
+    assert not (tmp_path / "small" / "training_range.json").exists()
+    metrics = [json.loads((tmp_path / at / "metrics.json").read_text()) for at in ("run", "small")]
+    assert metrics[0] == metrics[1]
     assert (small.config.split, small.config.judge) == (whole.config.split, whole.config.judge)
     record = json.loads((tmp_path / "small" / "config.json").read_text())
     assert set(record["config"]) == {"model", "split", "judge"}  # keys of fitting may change
