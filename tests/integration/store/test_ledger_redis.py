@@ -259,6 +259,24 @@ def test_a_ledger_of_which_a_part_is_gone_is_built_anew(
     assert tasks_of(claim(again, here, 3)) == [0, 1, 2]
 
 
+def test_a_ledger_with_finished_tasks_that_no_shard_holds_is_built_anew(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    fs = PosixFilesystem(tmp_path)
+    home = RedisHome(server.client(), dataset="too-many")
+
+    def attached() -> Ledger:
+        return attach(fs, home, plan_hash="p", index_of=int, who="t")
+
+    ledger = attached()
+    (key,) = server.client().keys("*too-many*:done")
+    server.client().setbit(key, 0, 1)
+    assert ledger.counts(range(1)).done == 1
+    again = attached()
+    assert again.epoch == ledger.epoch + 1
+    assert tasks_of(claim(again, Holder(host="h", boot_id="b", pid=1, start_ticks=1))) == [0]
+
+
 def test_a_ledger_whose_server_is_flushed_as_it_is_built_can_be_found_and_ended(
     server: RedisServer,
 ) -> None:
