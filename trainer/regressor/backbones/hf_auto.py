@@ -34,6 +34,8 @@ _NAMES_OF_CODE = ("attn_implementation", "experts_implementation", "implementati
 """How keys end whose value may be the name of a repository with code, which ``transformers`` fetches and runs where the
 package ``kernels`` is installed. Which attention is used is ours to say."""
 
+_MOST_BLOCKS = 1_000
+
 _TRIAL_PREFIX, _TRIAL_SUFFIX = 5, 3
 """Tokens of the trial's prefix and of each of its two suffixes."""
 
@@ -176,6 +178,13 @@ def _without_names(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _check_depth(parsed: Any) -> None:
+    """Raise ValueError for a depth that no model has: each block is built before anything can be measured."""
+    depth = getattr(parsed.get_text_config(), "num_hidden_layers", None) or 0
+    if not isinstance(depth, int) or not 0 <= depth <= _MOST_BLOCKS:
+        raise ValueError(f"num_hidden_layers is {str(depth)[:40]}: at most {_MOST_BLOCKS:,}")
+
+
 def _from_config(config: Mapping[str, Any]) -> Any:
     transformers = require("transformers", "train")
     values = _without_names(config)
@@ -190,6 +199,7 @@ def _from_config(config: Mapping[str, Any]) -> Any:
     try:
         parsed = transformers.AutoConfig.for_model(kind, **values)
         parsed.use_cache = False
+        _check_depth(parsed)
         model = transformers.AutoModel.from_config(
             parsed, dtype=torch.float32, trust_remote_code=False
         )

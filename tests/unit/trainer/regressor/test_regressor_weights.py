@@ -492,3 +492,8 @@ def test_weights_of_others_that_a_config_names_are_not_asked_for() -> None:
             }
         )
     assert "someone" not in str(refused.value)
+
+
+def test_a_depth_that_no_model_has_is_refused_before_it_is_built() -> None:
+    with pytest.raises(BadInput, match="num_hidden_layers is 1000000000: at most 1,000"):
+        AutoBackbone({**BLOOM, "n_layer": 10**9})
