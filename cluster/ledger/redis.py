@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import sha256
@@ -49,6 +50,8 @@ _T = TypeVar("_T")
 _KEYS = (
     "meta", "expiry", "held", "free", "leases", "cursors", "done", "shards", "unpublished", "publisher", "board",
 )  # fmt: skip
+_STAYING = (("expiry", math.inf), ("held", -1), ("free", -1), ("unpublished", 0))
+"""A member without a name, which no script gives out: these keys are there as long as their ledger is, so that a missing one is noticed."""
 RUNS_KEY = "llmperf:runs"
 """The datasets that a server has had ledgers of."""
 _US = 1_000_000
@@ -251,6 +254,10 @@ class RedisLocation:
                 self.key("epochs"), epoch
             )  # so that what is half built can be removed
             self._client.delete(*(f"{prefix}:{key}" for key in _KEYS))
+            for key, score in _STAYING:
+                self._client.zadd(f"{prefix}:{key}", {"": score})
+            for key in ("leases", "shards"):
+                self._client.hset(f"{prefix}:{key}", "", "")
             for some in _pieces(shards):
                 texts: _Fields = {entry.name: _entry_text(entry, "") for entry in some}
                 self._client.hset(f"{prefix}:shards", mapping=texts)

@@ -55,6 +55,8 @@ def connect(url: str) -> RedisClient:
             ),  # the loop's own Backoff waits, and goes on with its work meanwhile
         )
         client.connection_pool.make_connection()  # opens nothing, but knows which options there are
+        if client.connection_pool.connection_kwargs.get("decode_responses"):
+            raise ValueError("decode_responses is not supported: leave it out")
     except (TypeError, ValueError) as error:
         raise LedgerUrlError(f"{named}: {masked(str(error), url)}") from None
     with closed_if_refused(client):

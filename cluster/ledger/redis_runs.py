@@ -6,12 +6,17 @@ Owns what is read there; nothing is changed. The client library stays behind ``l
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import logging
+import operator
+from dataclasses import dataclass, replace
 
 from cluster.ledger.redis import RUNS_KEY, RedisLocation
 from cluster.ledger.redis_connection import RedisClient, connect, told_as_ours
 from llmperf_common.ledger.looking import LedgerView, class_ranges
 from llmperf_common.ledger.protocol import LedgerLostError
+
+_log = logging.getLogger(__name__)
+_MAX_TASKS = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,22 +63,24 @@ def _run(client: RedisClient, dataset: str) -> RunOnServer | None:
     text = client.get(ledger_location.key("about"))
     if not isinstance(text, bytes):
         return None
-    about = json.loads(text)
-    classes = tuple(about["device_classes"])
-    return RunOnServer(
-        run_id=about["run_id"] or dataset,
-        location=about["location"],
-        plan_hash=about["plan_hash"],
-        num_tasks=about["num_tasks"],
-        device_classes=classes,
-        created_at=about["created_at"],
-        view=_view(
-            client,
-            ledger_location,
-            about["plan_hash"],
-            class_ranges(about["num_tasks"], len(classes)),
-        ),
-    )
+    try:
+        about = json.loads(text)
+        run = RunOnServer(
+            run_id=str(about["run_id"] or dataset),
+            location=str(about["location"]),
+            plan_hash=str(about["plan_hash"]),
+            num_tasks=operator.index(about["num_tasks"]),
+            device_classes=tuple(map(str, about["device_classes"])),
+            created_at=str(about["created_at"]),
+            view=None,
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        run = None
+    if run is None or not 0 <= run.num_tasks < _MAX_TASKS:
+        _log.warning("%s is no record of a run: it is left out", ledger_location.key("about"))
+        return None
+    ranges = class_ranges(run.num_tasks, len(run.device_classes))
+    return replace(run, view=_view(client, ledger_location, run.plan_hash, ranges))
 
 
 def _view(

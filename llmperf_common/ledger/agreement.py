@@ -32,10 +32,12 @@ class Comparison:
     Attributes:
         unknown: kernels shards that the manifest lists and the ledger has never recorded.
         unlisted: what the ledger has recorded and the manifest neither lists nor has replaced.
+        num_without_shard: tasks that the ledger calls finished and no shard holds. It would never give them out again.
     """
 
     unknown: tuple[str, ...]
     unlisted: tuple[ShardEntry, ...]
+    num_without_shard: int = 0
 
 
 def compare(ledger: Ledger, fs: Filesystem) -> Comparison:
@@ -48,12 +50,20 @@ def compare(ledger: Ledger, fs: Filesystem) -> Comparison:
     waiting = ledger.unpublished()
     manifest = latest_manifest(fs)
     if manifest is None:
-        return Comparison(unknown=(), unlisted=tuple(ledger.shards() if num_done else waiting))
-    unlisted = not_listed(waiting, manifest)
-    num_waiting = sum(entry.tasks for entry in unlisted if entry.table == "kernels")
-    if manifest.num_tasks + num_waiting < num_done:
-        unlisted = not_listed(ledger.shards(), manifest)
-    return Comparison(unknown=tuple(unknown_shards(ledger, manifest)), unlisted=tuple(unlisted))
+        unlisted, num_listed = list(ledger.shards() if num_done else waiting), 0
+    else:
+        unlisted, num_listed = not_listed(waiting, manifest), manifest.num_tasks
+        if num_listed + _num_tasks(unlisted) < num_done:
+            unlisted = not_listed(ledger.shards(), manifest)
+    return Comparison(
+        unknown=tuple(unknown_shards(ledger, manifest)) if manifest else (),
+        unlisted=tuple(unlisted),
+        num_without_shard=max(0, num_done - num_listed - _num_tasks(unlisted)),
+    )
+
+
+def _num_tasks(entries: Iterable[ShardEntry]) -> int:
+    return sum(entry.tasks for entry in entries if entry.table == "kernels")
 
 
 def unknown_shards(

@@ -133,6 +133,8 @@ def _can_be_trusted(ledger: Ledger, fs: Filesystem) -> bool:
         why = f"it does not know {found.unknown[0]}, which the manifest lists: it was rolled back"
     elif absent := absent_shards(fs, found.unlisted):
         why = f"{fs.describe(absent[0].name)} was committed and is gone"
+    elif found.num_without_shard:
+        why = f"it calls {found.num_without_shard} tasks finished that no shard holds"
     if why:
         _log.warning("the ledger of epoch %d is built anew from the shards: %s", ledger.epoch, why)
     return not why

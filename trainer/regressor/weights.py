@@ -47,6 +47,9 @@ HEAD_FILE = "head.safetensors"
 
 _BACKBONE = "backbone."
 
+_MOST_BESIDE = 2**28
+"""Numbers in buffers, as tables of positions: none of a model with that many weights has more."""
+
 
 def read_backbone_config(folder: Path, config: RegressorConfig) -> dict[str, Any]:
     """Return a checkpoint's ``config.json`` for ``RegressorSpec.backbone``.
@@ -166,6 +169,9 @@ def _check_size(model: Regressor, folder: Path) -> None:
         raise BadInput(
             f"{folder}: its config is of {num_weights:,} weights, which {num_bytes:,} bytes of files cannot hold"
         )
+    num_beside = sum(one.numel() for one in model.buffers())
+    if num_beside > max(num_bytes, _MOST_BESIDE):
+        raise BadInput(f"{folder}: its config asks for {num_beside:,} numbers beside its weights")
 
 
 def _load_auto(backbone: AutoBackbone, folder: Path) -> None:

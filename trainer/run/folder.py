@@ -33,7 +33,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from llmperf_common.files.outputs import folder_to_write
+from llmperf_common.files.outputs import OutputTaken, folder_to_write
+from llmperf_common.files.plain_files import is_inside
 from llmperf_common.store.tables.analysis_rows import ANALYSIS_COLUMNS
 from trainer.data.foreign_files import PACKED_SUFFIX, read_json_value
 from trainer.errors import BadInput, RunExists
@@ -166,6 +167,7 @@ def check_free(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Pa
     target = folder_to_write(
         out, names=NAMES, is_ours=lambda folder: stage_of(folder) is not Stage.EMPTY, what="run"
     )
+    _refuse_links(target, out)
     if overwrite or stage_of(target) is Stage.EMPTY or has_identity(target, identity):
         return target
     try:
@@ -178,6 +180,20 @@ def check_free(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Pa
         f"--out {out}: holds another run ({what}; a dataset that has grown is other data): name a new "
         "folder, or replace that run with --set train.overwrite=true"
     )
+
+
+def _refuse_links(target: Path, out: Path) -> None:
+    """A run is written and pruned below its folder alone: a stranger's may lead elsewhere.
+
+    Raises:
+        OutputTaken: Something in it is a link that leads out.
+    """
+    for path in target.rglob("*"):
+        if path.is_symlink() and not is_inside(path, target):
+            raise OutputTaken(
+                f"--out {out}: {path.relative_to(target)} is a link that leads out of it: copy the run with what its links mean "
+                "(cp -rL), or name a new folder"
+            )
 
 
 def has_identity(folder: Path, identity: Mapping[str, Any]) -> bool:

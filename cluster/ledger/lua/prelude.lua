@@ -10,7 +10,8 @@ end
 if known[2] ~= string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') then
     return redis.error_reply('LEDGERLOST the server has been started anew')
 end
-if redis.call('EXISTS', done) == 0 then
+-- None of these is ever empty: RedisHome.create puts in something that stays.
+if redis.call('EXISTS', expiry, held, free, leases, done, shards, unpublished) < 7 then
     return redis.error_reply('LEDGERLOST the server has given up a part of it')
 end
 local time = redis.call('TIME')

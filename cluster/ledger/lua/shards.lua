@@ -1,2 +1,10 @@
 -- Returns every shard that was ever recorded: shard, its entry, shard, ... Asked only where ledger and manifest differ, and by a sweep.
-return redis.call('HGETALL', shards)
+local answer = {}
+local recorded = redis.call('HGETALL', shards)
+for i = 1, #recorded, 2 do
+    if recorded[i] ~= '' then
+        table.insert(answer, recorded[i])
+        table.insert(answer, recorded[i + 1])
+    end
+end
+return answer

@@ -7,7 +7,7 @@ verified shards the highest (epoch, token) of each task wins.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmperf_common.store.files.filesystem import TEMPORARY_PREFIX, Filesystem, StoreError
 from llmperf_common.store.manifests.manifest import (
@@ -92,11 +92,13 @@ def rebuild_manifest(
     plan_hash: str,
     epoch: int,
     note: Callable[[str, Sequence[str]], None] = lambda name, tasks: None,
+    drop: Collection[str] = (),
 ) -> Manifest | StaleEpoch:
     """Publish a manifest of ``epoch`` that lists the current version and every adopted shard.
 
     ``note`` receives name and tasks of every kernels shard that was listed before: all are read here, and need not be again. From the moment it is published, no publisher of an older epoch can publish again. ``StaleEpoch``: this
     very rebuild was overtaken by one of a newer epoch (or the folder ``epochs`` has lost entries).
+    ``drop``: listed shards that the same version takes out.
     """
     while True:
         base = latest_manifest(fs) or Manifest(version=0, plan_hash=plan_hash, epoch=0)
@@ -104,6 +106,11 @@ def rebuild_manifest(
             return StaleEpoch(base.epoch)
         if base.plan_hash != plan_hash:
             raise StoreError(f"{fs.describe()} belongs to another plan ({base.plan_hash})")
+        if drop:
+            without = base.without(drop, epoch=base.epoch)
+            base = replace(
+                without, version=base.version, published_s=base.published_s, earlier=base.earlier
+            )
         candidates = list(find_candidates(fs, base, plan_hash))
         claimed = {task for candidate in candidates for task, _ in candidate.tokens}
         # Every listed shard is looked at, also where nothing is claimed: a damaged one is reported before we publish.

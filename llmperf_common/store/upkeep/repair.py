@@ -21,7 +21,7 @@ from llmperf_common.ledger.holder import this_process
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.files.location import Location, open_filesystem
 from llmperf_common.store.files.run_lock import alone
-from llmperf_common.store.manifests.epochs import take_next_epoch
+from llmperf_common.store.manifests.epochs import latest_epoch, take_next_epoch
 from llmperf_common.store.manifests.manifest import (
     Manifest,
     ManifestError,
@@ -99,7 +99,7 @@ def repair(where: Location | Filesystem, *, is_dry_run: bool = False) -> RepairR
     with alone(fs, "repair"):
         seen = _look(fs, run)
         new = seen.manifest
-        if seen.dropped or seen.above:
+        if seen.dropped or seen.above or seen.is_unfinished:
             new = _mended(fs, run, seen)
         _set_aside(fs, [*seen.below, *seen.segments])
         if new is not seen.manifest:
@@ -117,6 +117,7 @@ class _Seen:
         below: all manifests up to an older damaged one.
         segments: damaged ones.
         dropped: shards.
+        is_unfinished: an epoch was taken, and who took it died before it published: what is on disk may not be listed.
     """
 
     manifest: Manifest
@@ -124,6 +125,7 @@ class _Seen:
     below: tuple[str, ...]
     segments: tuple[str, ...]
     dropped: tuple[Dropped, ...]
+    is_unfinished: bool
 
     def report(self, new: Manifest | None = None, *, is_dry_run: bool = False) -> RepairReport:
         names = {one.name for one in self.dropped}
@@ -169,6 +171,7 @@ def _look(fs: Filesystem, run: RunRecord) -> _Seen:
             if not name.startswith(f"{SEGMENTS_FOLDER}/.") and is_damaged(name, fs.read_bytes(name))
         ),
         dropped=_find(fs, manifest),
+        is_unfinished=latest_epoch(fs) > manifest.epoch,
     )
 
 
@@ -177,13 +180,15 @@ def _mended(fs: Filesystem, run: RunRecord, seen: _Seen) -> Manifest:
     holder = this_process()
     who = f"repair, {holder.host}/{holder.pid}"
     epoch = take_next_epoch(fs, who=who)
-    names = [one.name for one in seen.dropped]
-    _set_aside(fs, [*names, *seen.above, *seen.segments])
-    new = _put(fs, seen.manifest.without(frozenset(names), epoch=epoch))
-    if not seen.above:
-        return new
-    # What only a damaged manifest had listed is found by its footers, as where a ledger is gone.
-    rebuilt = rebuild_manifest(fs, plan_hash=run.plan_hash, epoch=take_next_epoch(fs, who=who))
+    while epoch <= seen.manifest.epoch:  # of a merge, which takes none
+        epoch = take_next_epoch(fs, who=who)
+    names = frozenset(one.name for one in seen.dropped)
+    _set_aside(fs, [*sorted(names), *seen.above, *seen.segments])
+    if not seen.above and not seen.is_unfinished:
+        return _put(fs, seen.manifest.without(names, epoch=epoch))
+    # What only a damaged manifest had listed is found by its footers, as where a ledger is gone. In one version: whoever dies
+    # before it leaves an epoch that nobody has published in, and the next repair finds that.
+    rebuilt = rebuild_manifest(fs, plan_hash=run.plan_hash, epoch=epoch, drop=names)
     if isinstance(rebuilt, StaleEpoch):
         raise StoreError(f"{fs.describe()} was changed meanwhile: run the same command again")
     return rebuilt

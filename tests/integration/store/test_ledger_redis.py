@@ -231,6 +231,52 @@ def test_a_flushed_ledger_is_built_anew_in_the_next_epoch(
     assert again.commit(shards=shard_pair("s"), leases=[new]) == Committed()
 
 
+@pytest.mark.parametrize(
+    "part", ["meta", "expiry", "held", "free", "leases", "done", "shards", "unpublished"]
+)
+def test_a_ledger_of_which_a_part_is_gone_is_built_anew(
+    server: RedisServer, tmp_path: Path, part: str
+) -> None:
+    """A server with an eviction policy gives up single keys; what was in one must not be missed for ever."""
+    fs = PosixFilesystem(tmp_path)
+    home = RedisHome(server.client(), dataset=f"evicted-{part}")
+
+    def attached() -> Ledger:
+        return attach(fs, home, plan_hash="p", index_of=int, who="t")
+
+    ledger = attached()
+    assert ledger.shards() == ledger.unpublished() == []
+    dead, here = (Holder(host="h", boot_id="b", pid=pid, start_ticks=1) for pid in (1, 2))
+    kept, ended, _ = claim(ledger, dead, 3)
+    ledger.release([ended])
+    (key,) = server.client().keys(f"*evicted-{part}*:{part}") or [None]
+    assert key is not None, "it is there whatever was done"
+    server.client().delete(key)
+    with pytest.raises(LedgerLostError):
+        ledger.commit(shards=shard_pair("s"), leases=[kept])
+    again = attached()
+    assert again.epoch == ledger.epoch + 1
+    assert tasks_of(claim(again, here, 3)) == [0, 1, 2]
+
+
+def test_a_ledger_with_finished_tasks_that_no_shard_holds_is_built_anew(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    fs = PosixFilesystem(tmp_path)
+    home = RedisHome(server.client(), dataset="too-many")
+
+    def attached() -> Ledger:
+        return attach(fs, home, plan_hash="p", index_of=int, who="t")
+
+    ledger = attached()
+    (key,) = server.client().keys("*too-many*:done")
+    server.client().setbit(key, 0, 1)
+    assert ledger.counts(range(1)).done == 1
+    again = attached()
+    assert again.epoch == ledger.epoch + 1
+    assert tasks_of(claim(again, Holder(host="h", boot_id="b", pid=1, start_ticks=1))) == [0]
+
+
 def test_a_ledger_whose_server_is_flushed_as_it_is_built_can_be_found_and_ended(
     server: RedisServer,
 ) -> None:

@@ -377,3 +377,30 @@ def test_a_url_that_names_no_ledger_server(server: RedisServer) -> None:
             with pytest.raises(LedgerUrlError, match=words):
                 connect(url)
         page.shutdown()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{}",
+        b"[1]",
+        b"\xff\xfe no JSON",
+        b'{"run_id": [], "location": 1, "plan_hash": null, "num_tasks": "x", "device_classes": 5, "created_at": {}}',
+        b'{"run_id": "r", "location": "d", "plan_hash": "p", "num_tasks": 1%s, "device_classes": ["c"], "created_at": ""}'
+        % (b"0" * 30),
+    ],
+    ids=["empty", "list", "no JSON", "types", "number"],
+)
+def test_what_is_no_record_of_a_run_is_left_out(
+    server: RedisServer, admin: redis.Redis, text: bytes
+) -> None:
+    admin.flushall()
+    _home_of(server.url)(1)
+    admin.sadd("llmperf:runs", "other")
+    admin.set("llmperf:{other}:about", text)
+    assert len(runs_on(server.url)) == 1
+
+
+def test_an_option_of_the_client_that_changes_its_answers_is_refused(server: RedisServer) -> None:
+    with pytest.raises(LedgerUrlError, match="decode_responses is not supported"):
+        connect(f"{server.url}?decode_responses=true")

@@ -25,6 +25,17 @@ _TOLERANCE = 1e-3
 """Largest difference of packed and unpacked states over the states' scale, in float32: 1e-6 was seen
 where the mask is honoured, 1e-1 where it is not."""
 
+_NAMES_OF_OTHERS = frozenset(
+    {"auto_map", "backbone", "use_pretrained_backbone", "use_timm_backbone"}
+)
+"""Keys of a config that name code inside the checkpoint's folder, or another model to fetch: never run, never asked for."""
+
+_NAMES_OF_CODE = ("attn_implementation", "experts_implementation", "implementation_internal")
+"""How keys end whose value may be the name of a repository with code, which ``transformers`` fetches and runs where the
+package ``kernels`` is installed. Which attention is used is ours to say."""
+
+_MOST_BLOCKS = 1_000
+
 _TRIAL_PREFIX, _TRIAL_SUFFIX = 5, 3
 """Tokens of the trial's prefix and of each of its two suffixes."""
 
@@ -158,11 +169,26 @@ def _trial(backbone: Backbone) -> float:
     return float(torch.stack(differences).max())
 
 
+def _without_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint's config without what names something to load, in the configs inside it, too."""
+    return {
+        key: _without_names(value) if isinstance(value, Mapping) else value
+        for key, value in config.items()
+        if key not in _NAMES_OF_OTHERS and not key.endswith(_NAMES_OF_CODE)
+    }
+
+
+def _check_depth(parsed: Any) -> None:
+    """Raise ValueError for a depth that no model has: each block is built before anything can be measured."""
+    depth = getattr(parsed.get_text_config(), "num_hidden_layers", None) or 0
+    if not isinstance(depth, int) or not 0 <= depth <= _MOST_BLOCKS:
+        raise ValueError(f"num_hidden_layers is {str(depth)[:40]}: at most {_MOST_BLOCKS:,}")
+
+
 def _from_config(config: Mapping[str, Any]) -> Any:
     transformers = require("transformers", "train")
-    values = dict(config)
+    values = _without_names(config)
     kind = values.pop("model_type", None)
-    values.pop("auto_map", None)  # names code inside the checkpoint's folder: never run
     values.pop("dtype", None)  # of the checkpoint's file; ours is float32
     values.pop("torch_dtype", None)
     # No dropout: packed training equals unpacked, and resumed training equals uninterrupted.
@@ -173,6 +199,7 @@ def _from_config(config: Mapping[str, Any]) -> Any:
     try:
         parsed = transformers.AutoConfig.for_model(kind, **values)
         parsed.use_cache = False
+        _check_depth(parsed)
         model = transformers.AutoModel.from_config(
             parsed, dtype=torch.float32, trust_remote_code=False
         )

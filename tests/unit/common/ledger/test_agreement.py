@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from array import array
 from collections.abc import Iterator
 from dataclasses import replace
@@ -178,3 +179,20 @@ def test_a_ledger_ends_with_its_write_ahead_log(
     manifest = latest_manifest(fs)
     assert manifest is not None
     assert manifest.epoch == 2
+
+
+def test_a_ledger_that_calls_tasks_finished_that_no_shard_holds_is_built_anew(
+    fs: PosixFilesystem, home: SqliteHome, ledger: Ledger
+) -> None:
+    """It would never give them out again, and a run would end without them."""
+    published = commit(fs, ledger, "one")
+    publish(fs, published, plan_hash=PLAN, epoch=ledger.epoch)
+    commit(fs, ledger, "two")
+    assert compare(ledger, fs).num_without_shard == 0
+    (file,) = home.folder.glob("*.sqlite")
+    with sqlite3.connect(file) as db:
+        db.execute("DELETE FROM shards WHERE name LIKE '%/two.parquet'")
+    db.close()
+    assert compare(ledger, fs).num_without_shard == 1
+    (fs.root / manifest_name(1)).rename(fs.root / "aside")
+    assert compare(ledger, fs).num_without_shard == 1

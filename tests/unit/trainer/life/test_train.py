@@ -293,6 +293,28 @@ def test_one_training_at_a_time_works_in_a_folder(small, tmp_path):
     train(small, LINE, out, silent)
 
 
+@pytest.mark.parametrize(
+    ("name", "lies_in"),
+    [("fit", "fit"), ("fit/checkpoints", "fit/checkpoints"), ("baselines", "baselines")],
+)
+def test_a_run_with_a_link_out_of_it_is_not_gone_on_with(small, tmp_path, name, lies_in):
+    """Publishing drops the fit's folders, and a link would lead it to somebody else's."""
+    out, others = tmp_path / "run", tmp_path / "others"
+    train(small, LINE, out, silent)
+    (out / "published.json").unlink()  # a stranger's run, to be gone on with
+    shutil.rmtree(out / "baselines")
+    work = others / "checkpoints" / "work.txt"
+    work.parent.mkdir(parents=True)
+    work.write_text("years of it")
+    (out / name).parent.mkdir(exist_ok=True)
+    (out / name).symlink_to(others)
+    with pytest.raises(OutputTaken, match=f"{lies_in} is a link that leads out"):
+        train(small, LINE, out, silent)
+    assert work.read_text() == "years of it"
+    (out / name).unlink()
+    train(small, LINE, out, silent)
+
+
 _KILLED_TRAINING = """
 import os, signal, sys
 from pathlib import Path

@@ -461,3 +461,39 @@ def test_an_architecture_without_token_embedding_is_refused():
 def test_an_architecture_unknown_to_transformers(kind: str | None):
     with pytest.raises(BadInput, match="transformers cannot build model_type"):
         AutoBackbone({"model_type": kind})
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"attn_implementation": "someone/repository"},
+        {"_attn_implementation": "someone/repository@main:function"},
+        {"attn_implementation": {"": "someone/repository"}},
+        {"auto_map": {"AutoModel": "someone/repository--modeling.Model"}},
+        {"experts_implementation": "someone/repository"},
+    ],
+    ids=str,
+)
+def test_code_that_a_config_names_is_not_asked_for(named: dict[str, Any]) -> None:
+    """``transformers`` fetches and runs such a repository where the package ``kernels`` is installed."""
+    shape = {"n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 60, "n_positions": 64}
+    backbone = AutoBackbone({"model_type": "gpt2", **shape, **named})
+    assert backbone.model.config._attn_implementation in ("eager", "sdpa")
+
+
+def test_weights_of_others_that_a_config_names_are_not_asked_for() -> None:
+    with pytest.raises(BadInput) as refused:
+        AutoBackbone(
+            {
+                "model_type": "dpt",
+                "backbone": "/someone/model",
+                "use_pretrained_backbone": True,
+                "backbone_config": {"model_type": "resnet", "backbone": "/someone/model"},
+            }
+        )
+    assert "someone" not in str(refused.value)
+
+
+def test_a_depth_that_no_model_has_is_refused_before_it_is_built() -> None:
+    with pytest.raises(BadInput, match="num_hidden_layers is 1000000000: at most 1,000"):
+        AutoBackbone({**BLOOM, "n_layer": 10**9})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -222,6 +224,46 @@ def test_who_died_before_the_manifest_has_lost_nothing(
     assert all_bytes(data) == files
     assert verify(data).problems == ()
     assert open_dataset(data).num_tasks == 3
+
+
+class _Killed(BaseException):
+    """Nothing is caught of it, as of SIGKILL."""
+
+
+def test_who_died_at_any_step_after_a_cut_manifest_has_left_nothing_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only that manifest had listed must be found by the next repair: a merged dataset has no `collect` to find it."""
+    steps = 0
+    put, remove = PosixFilesystem.put_if_absent, PosixFilesystem.remove
+
+    def at_step(change: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any) -> Any:
+            nonlocal steps
+            if not steps:
+                raise _Killed
+            steps -= 1
+            return change(*args)
+
+        return counted
+
+    for number in range(1, 100):
+        data = make_dataset(tmp_path / f"data{number}", kernels=4, kernels_per_shard=1)
+        before, version = times(data), open_dataset(data).manifest.version
+        (data / manifest_name(version)).write_bytes(b"{")
+        with monkeypatch.context() as patch:
+            steps = number
+            patch.setattr(PosixFilesystem, "put_if_absent", at_step(put))
+            patch.setattr(PosixFilesystem, "remove", at_step(remove))
+            try:
+                repair(data)
+                break
+            except _Killed:
+                pass
+        repair(data)
+        assert times(data) == before, f"dead after {number} steps"
+        assert verify(data).problems == ()
+    assert number > 3
 
 
 def test_it_is_refused_where_somebody_is_at_work_and_says_who(data: Path) -> None:
