@@ -24,7 +24,9 @@ FAST = ("--samples-per-kernel", "4", "--set", "timing.spin_up_ms=0")
 
 
 def statuses(data: Path) -> list[str]:
-    tables = [pq.read_table(path, columns=["status"]) for path in (data / "samples").glob("*")]
+    tables = [
+        pq.read_table(path, columns=["status"]) for path in (data / "samples").glob("*.parquet")
+    ]
     return [status for table in tables for status in table.column("status").to_pylist()]
 
 

@@ -239,10 +239,10 @@ def test_a_ledger_of_which_a_part_is_gone_is_built_anew(
 ) -> None:
     """A server with an eviction policy gives up single keys; what was in one must not be missed for ever."""
     fs = PosixFilesystem(tmp_path)
-    home = RedisHome(server.client(), dataset=f"evicted-{part}")
+    ledger_location = RedisLocation(server.client(), dataset=f"evicted-{part}")
 
     def attached() -> Ledger:
-        return attach(fs, home, plan_hash="p", index_of=int, who="t")
+        return attach(fs, ledger_location, plan_hash="p", index_of=int, who="t")
 
     ledger = attached()
     assert ledger.shards() == ledger.unpublished() == []
@@ -263,10 +263,10 @@ def test_a_ledger_with_finished_tasks_that_no_shard_holds_is_built_anew(
     server: RedisServer, tmp_path: Path
 ) -> None:
     fs = PosixFilesystem(tmp_path)
-    home = RedisHome(server.client(), dataset="too-many")
+    ledger_location = RedisLocation(server.client(), dataset="too-many")
 
     def attached() -> Ledger:
-        return attach(fs, home, plan_hash="p", index_of=int, who="t")
+        return attach(fs, ledger_location, plan_hash="p", index_of=int, who="t")
 
     ledger = attached()
     (key,) = server.client().keys("*too-many*:done")

@@ -395,7 +395,7 @@ def test_what_is_no_record_of_a_run_is_left_out(
     server: RedisServer, admin: redis.Redis, text: bytes
 ) -> None:
     admin.flushall()
-    _home_of(server.url)(1)
+    _ledger_location_of(server.url)(1)
     admin.sadd("llmperf:runs", "other")
     admin.set("llmperf:{other}:about", text)
     assert len(runs_on(server.url)) == 1

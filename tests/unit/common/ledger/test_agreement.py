@@ -182,14 +182,14 @@ def test_a_ledger_ends_with_its_write_ahead_log(
 
 
 def test_a_ledger_that_calls_tasks_finished_that_no_shard_holds_is_built_anew(
-    fs: PosixFilesystem, home: SqliteHome, ledger: Ledger
+    fs: PosixFilesystem, ledger_location: SqliteLocation, ledger: Ledger
 ) -> None:
     """It would never give them out again, and a run would end without them."""
     published = commit(fs, ledger, "one")
     publish(fs, published, plan_hash=PLAN, epoch=ledger.epoch)
     commit(fs, ledger, "two")
     assert compare(ledger, fs).num_without_shard == 0
-    (file,) = home.folder.glob("*.sqlite")
+    (file,) = ledger_location.folder.glob("*.sqlite")
     with sqlite3.connect(file) as db:
         db.execute("DELETE FROM shards WHERE name LIKE '%/two.parquet'")
     db.close()
