@@ -17,7 +17,7 @@ import pytest
 from llmperf_common.ledger.protocol import Holder
 from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store.files.filesystem import PosixFilesystem
-from llmperf_common.store.manifests import manifest, segments, versions
+from llmperf_common.store.manifests import publish, segments, versions
 from llmperf_common.store.manifests.manifest import ShardEntry, latest_manifest
 from llmperf_common.store.tables import shard
 from llmperf_common.store.upkeep.problems import ProblemKind
@@ -92,7 +92,7 @@ def test_a_manifest_before_its_segment_is_found(
     def seal(*given: Any) -> segments.Sealed[ShardEntry]:
         return dataclasses.replace(segments.seal(*given), files=())
 
-    monkeypatch.setattr(manifest, "seal", seal)
+    monkeypatch.setattr(publish, "seal", seal)
     report = search_range(0, 20, planted="nothing")
     assert report.failure is not None
     assert "manifest without its segment" in str(report.failure.violation)
