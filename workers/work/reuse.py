@@ -40,7 +40,7 @@ def touched_bytes(entries: npt.NDArray[np.uint64], left_out: int, num_groups: in
     joined = np.bitwise_or.reduceat(bits, starts)
     each = np.unpackbits(joined.view(np.uint8)).reshape(-1, 32).sum(axis=1, dtype=np.int64)
     groups = (keys[starts] >> np.uint64(48)).astype(np.int64) - 1
-    touched: Floats = (1.0 + left_out) * np.bincount(groups, each, num_groups)
+    touched: Floats = np.bincount(groups, each, num_groups).astype(np.float64) * (1 + left_out)
     return touched
 
 
