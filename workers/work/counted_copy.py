@@ -22,6 +22,7 @@ from workers.analysis.copy.source_copy import (
     offsets,
     parameters_of,
     pointer_space,
+    with_hooks,
 )
 from workers.analysis.copy.walk import FunctionWalk
 from workers.source import builtin_groups as groups
@@ -226,7 +227,7 @@ class _Maker:
             head += "#define barrier(...)\n#define work_group_barrier(...)\n"
         files = resources.files("workers.work")
         hooks = "".join(files.joinpath(name).read_text() for name in ("hooks.cl", "touched.cl"))
-        return head + hooks + "".join(copy.sites.definitions) + copy.edits.applied()
+        return with_hooks(copy, head, hooks)
 
     def _kernel_header(self, kernel: Any, *, is_grouped: bool) -> tuple[int, ...]:
         """Rename kernel and parameters, add those of the virtual launch, and begin the loop over work-items."""

@@ -1,14 +1,12 @@
 // The part of a counted kernel that is the same for all: ids of the virtual launch, counters, and memory that is not there.
 //
-// Pointers are tags, as in the memory analysis (workers/analysis/copy/hooks.cl). A buffer is a direct-mapped store of 32-byte
+// Pointers are tags (workers/analysis/copy/tags.cl). A buffer is a direct-mapped store of 32-byte
 // blocks: what a block holds follows from where it lies in the real buffer, so folding does not change what is read.
 #pragma OPENCL EXTENSION cl_khr_byte_addressable_store : enable
 #if LP_DOUBLES
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #endif
 
-#define LP_BIAS 0x0000080000000000ul
-#define LP_TAG(k) (0x4000000000000000ul + LP_BIAS + ((ulong)(k) << 44))
 #define lp_count_block(c, k) (++(c)->row[k])
 
 typedef struct {
@@ -231,22 +229,6 @@ void lp_fill(lp_ctx *c, uint k, ulong at, __global uchar *p)
 
 // -- accesses ----------------------------------------------------------------------------------------
 
-uint lp_number(ulong address)
-{
-    uint k = (uint)((address >> 44) & 0x3fffful);
-    return (address >> 62) == 1ul && k != LP_SPARE && k < LP_TAGS ? k : LP_TAGS;
-}
-
-ulong lp_within(ulong at, ulong bytes, ulong size)
-{
-    if (bytes >= size)
-        return 0;
-    if (at <= size - bytes)
-        return at;
-    ulong aligned = ~((bytes & -bytes) - 1ul);
-    return min(at % size & aligned, size - bytes & aligned);
-}
-
 // Which turns of a loop are looked at: the first eight, then two in each power of two. LP_TURNS for the others.
 uint lp_sampled(uint turn)
 {
@@ -344,44 +326,12 @@ __attribute__((noinline)) ulong lp_touch(lp_ctx *c, uint site, ulong address, ul
     return k < LP_TAGS && bytes > c->mask[k] ? (ulong)c->spare : real;
 }
 
-ulong lp_private(lp_ctx *c, ulong address, ulong bytes)
-{
-    uint k = (uint)((address >> 44) & 0x3fffful);
-    if (k >= LP_BUFFERS && k < LP_TAGS && c->mask[k] == bytes && address == LP_TAG(k))
-        return c->base[k];
-    return lp_touch(c, 0, address, bytes);
-}
-
-ulong lp_pass(lp_ctx *c, uint site, ulong address, ulong bytes)
-{
-    return lp_number(address) < LP_TAGS ? lp_touch(c, site, address, bytes) : address;
-}
-
-ulong lp_named(lp_ctx *c, uint variable, ulong address, ulong bytes)
-{
-    uint k = LP_BUFFERS + variable;
-    c->base[k] = address;
-    c->mask[k] = bytes;
-    return LP_TAG(k);
-}
-
 ulong lp_clip(lp_ctx *c, ulong index, ulong length)
 {
     if (index < length)
         return index;
     c->out[1] |= 2ul;
     return index % length;
-}
-
-// How many of `wanted` bytes lie behind an address.
-ulong lp_room(lp_ctx *c, ulong address, ulong wanted)
-{
-    uint k = lp_number(address);
-    if (k == LP_TAGS)
-        return 0;
-    if (k < LP_BUFFERS)
-        return min(wanted, c->mask[k] + 1 - (address & c->mask[k]));
-    return min(wanted, c->mask[k] - lp_within((address & 0xffffffffffful) - LP_BIAS, wanted, c->mask[k]));
 }
 
 // How many of n elements that a work-group copies are this work-item's.

@@ -17,7 +17,7 @@ import pyopencl as cl  # noqa: TID251
 from llmperf_common.failures import Stage
 from llmperf_common.records import Argument, ArgumentKind, Kernel, LaunchConfig
 from workers.device.interface import DeviceRef
-from workers.device.opencl.device import find_cl_device
+from workers.device.opencl.device import opened_queue
 from workers.device.opencl.errors import cl_errors
 from workers.device.opencl.session import build_program
 from workers.plan.inputs import pack_scalar
@@ -72,12 +72,7 @@ class OpenclVirtualDevice:
     """A context on the device that ``ref`` names (LookupError if it cannot be opened)."""
 
     def __init__(self, ref: DeviceRef) -> None:
-        self._cl_device = find_cl_device(ref)
-        try:
-            self._context = cl.Context([self._cl_device])
-            self._queue = cl.CommandQueue(self._context)
-        except cl.Error as error:
-            raise LookupError(f"{ref.name!r} cannot be opened: {error}") from error
+        self._cl_device, self._context, self._queue = opened_queue(ref)
 
     def load(self, kernel: Kernel, copy: CountedCopy) -> VirtualKernel:
         """Build a counted copy. Raises DeviceFailure."""
