@@ -6,12 +6,10 @@ nullable columns; ``SCHEMA_VERSION`` counts them. Does not own how records becom
 
 from __future__ import annotations
 
-import dataclasses
-
 import pyarrow as pa
 
 from llmperf_common.features.static_feature_names import STATIC_FEATURES
-from llmperf_common.features.work import Work
+from llmperf_common.features.work import WORK_KINDS
 
 SCHEMA_VERSION = 6
 
@@ -32,7 +30,7 @@ def _struct(*members: tuple[str, pa.DataType]) -> pa.DataType:
 _TEXT, _I64, _I32, _F64, _BOOL = pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.bool_()
 _MOMENT = pa.timestamp("us", tz="UTC")
 _WORK_TYPES = {"float": _F64, "int": _I64, "bool": _BOOL}
-_WORK = _struct(*((one.name, _WORK_TYPES[str(one.type)]) for one in dataclasses.fields(Work)))
+_WORK = _struct(*((name, _WORK_TYPES[kind]) for name, kind in WORK_KINDS.items()))
 _TERMS = pa.list_(_struct(("factors", pa.list_(_TEXT)), ("coefficient", _I64)))
 
 SAMPLES = pa.schema(
@@ -63,7 +61,7 @@ SAMPLES = pa.schema(
         _column("temperature_c", _F64, "Device temperature while timing.", unit="degC"),
         _column("throttled", _BOOL, "Whether the device throttled while timing."),
         _column("checks", _struct(("writes_output", _BOOL), ("deterministic", _BOOL), ("input_sensitive", _BOOL), ("stationary", _BOOL), ("data_dependent", _BOOL), ("above_floor", _BOOL)), "Judgements; null where not checked."),
-        _column("work", _WORK, "What the launch executes, counted by a virtual launch on a CPU device; null where it was not counted, and before version 6."),
+        _column("work", _WORK, "What the launch executes, counted by a virtual launch on a CPU device; null where it was not counted, and before version 6. Members that a row's counter did not know are null."),
         _column("work_reason", _TEXT, "Why work is null; null where no count was tried."),
         _column("censor_reason", _TEXT, "Why a launch has no time that would have had one: too_long (it took more than timing.max_launch_ms), hung, task_budget (its task's time was spent by others), larger_than_too_long or larger_than_hung (not launched: others that are larger in nothing were). Null for other rows, and before version 6."),
         _column("seed", _I64, "Seed of the generated inputs.", nullable=False),

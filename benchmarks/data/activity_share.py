@@ -65,7 +65,8 @@ def _counted(
 
 
 def _work(row: dict[str, Any]) -> Work | None:
-    return None if row[WORK_NAMES[0]] is None else Work(**{name: row[name] for name in WORK_NAMES})
+    known = {name: row[name] for name in WORK_NAMES if name in row}
+    return None if known[WORK_NAMES[0]] is None else Work(**known)
 
 
 def _read(folder: Path, columns: list[str] | None) -> pa.Table:

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from llmperf_common.analysis import Contents, ContentsRule
 from llmperf_common.failures import Failure
-from llmperf_common.features.work import WORK_NAMES, Work
+from llmperf_common.features.work import WORK_KINDS, WORK_NAMES, Work
 from llmperf_common.records import ArgumentKind, Kernel, LaunchArgument, LaunchConfig, Strategy
 from workers.discovery.find import NoDevice, choose
 from workers.source.front_end import read_kernels
@@ -197,7 +197,7 @@ def _row(kernel: Kernel, config: LaunchConfig, outcome: Work | Failure) -> dict[
 
 def _schema() -> pa.Schema:
     types = {"float": pa.float64(), "int": pa.int64(), "bool": pa.bool_()}
-    of_work = [pa.field(one.name, types[str(one.type)]) for one in dataclasses.fields(Work)]
+    of_work = [pa.field(name, types[kind]) for name, kind in WORK_KINDS.items()]
     ids = [pa.field("sample_id", pa.string()), pa.field("kernel_id", pa.string())]
     return pa.schema([*ids, *of_work, pa.field("reason", pa.string())])
 

@@ -30,9 +30,10 @@ def with_work(data: TrainingData, folder: Path) -> tuple[TrainingData, npt.NDArr
         data.rows.samples.column("sample_id"),
         value_set=counted.column("sample_id").combine_chunks(),
     )
-    members = [counted.column(name).combine_chunks() for name in WORK_NAMES]
+    names = [name for name in WORK_NAMES if name in counted.column_names]
+    members = [counted.column(name).combine_chunks() for name in names]
     is_lost = pc.is_null(counted.column(WORK_NAMES[0])).combine_chunks()
-    structs = pa.StructArray.from_arrays(members, names=list(WORK_NAMES), mask=is_lost)
+    structs = pa.StructArray.from_arrays(members, names=names, mask=is_lost)
     samples = data.rows.samples
     if WORK_COLUMN in samples.column_names:
         samples = samples.drop_columns([WORK_COLUMN])

@@ -22,6 +22,13 @@ class Work:
     also where a work-group is no multiple of 32. ``item_spread``: standard deviation ÷ mean of the work of
     work-items. ``warp_peak``: that of the busiest warp seen ÷ the mean.
 
+    ``…_lines`` are the different lines of 128 bytes that requests touch, as ``…_sectors``. ``group_bytes``: the different
+    bytes of global memory that the work-items of a work-group touch, added up over work-groups.
+    ``global_atomic_requests`` are atomic operations of warps, ``global_atomic_addresses`` the different addresses that
+    each meets, added up; ``global_atomic_peak`` is how many atomic operations meet on the address that has most. These six
+    are None where they are not known: of rows that an earlier version counted, and ``group_bytes`` of kernels whose
+    work-groups cost too much to run whole.
+
     ``sampled_items``: how many work-items ran; all of the launch's where it ``is_exact``. ``relative_error``: the
     standard error of the operations and accesses altogether, as a share of them. ``without_barriers``: work-items ran
     one after another although they meet at barriers, and it could not be tried whether that changes a count.
@@ -58,7 +65,17 @@ class Work:
     is_exact: bool
     relative_error: float
     without_barriers: bool
+    global_load_lines: float | None = None
+    global_store_lines: float | None = None
+    group_bytes: float | None = None
+    global_atomic_requests: float | None = None
+    global_atomic_addresses: float | None = None
+    global_atomic_peak: float | None = None
 
 
 WORK_NAMES = tuple(one.name for one in fields(Work))
 """In the order of the record."""
+OPTIONAL_WORK = tuple(one.name for one in fields(Work) if one.default is None)
+"""Those that may be missing where the others are known."""
+WORK_KINDS = {one.name: str(one.type).removesuffix(" | None") for one in fields(Work)}
+"""``float``, ``int`` or ``bool`` by the name."""

@@ -86,6 +86,12 @@ WORK_MEANINGS: dict[str, str] = {
     **{f"counted_{name}_term_ns": f"log2(1 + ns), {meaning}" for name, meaning in _TERMS.items()},
     "counted_time_ns": "log2 of the launch floor and all terms but the rounds, added up",
     "counted_bound_ns": "log2 of the largest of them",
+    "counted_lines_a_load": "log2 of lines of 128 bytes a request of a warp's loads",
+    "counted_lines_a_store": "log2 of lines of 128 bytes a request of a warp's stores",
+    "counted_group_bytes": "log2(1 + different bytes that a work-group touches)",
+    "counted_group_reuse": "log2(bytes loaded and stored / different bytes that work-groups touch)",
+    "counted_atomic_sharing": "log2(atomic operations in global memory / addresses that warps meet)",
+    "counted_atomic_peak": "log2(1 + atomic operations on the address that has most)",
 }
 
 
@@ -119,6 +125,26 @@ def work_features(columns: LaunchColumns) -> dict[str, Floats]:
         **{f"counted_{name}_term_ns": _log2_amount(terms[name]) for name in _TERMS},
         "counted_time_ns": log2_or_nan(parts.sum(axis=0)),
         "counted_bound_ns": log2_or_nan(parts.max(axis=0)),
+        **_later_features(work, groups=_num_groups(columns)),
+    }
+
+
+def _later_features(work: dict[str, Floats], *, groups: Floats) -> dict[str, Floats]:
+    """Return features of ``OPTIONAL_WORK``, NaN where these are not known though the others are."""
+    bytes_moved = work["global_load_bytes"] + work["global_store_bytes"]
+    return {
+        "counted_lines_a_load": _log2_ratio(
+            work["global_load_lines"], work["global_load_requests"]
+        ),
+        "counted_lines_a_store": _log2_ratio(
+            work["global_store_lines"], work["global_store_requests"]
+        ),
+        "counted_group_bytes": _log2_amount(work["group_bytes"] / groups),
+        "counted_group_reuse": -_log2_ratio(work["group_bytes"], bytes_moved),
+        "counted_atomic_sharing": -_log2_ratio(
+            work["global_atomic_addresses"], work["global_atomics"]
+        ),
+        "counted_atomic_peak": _log2_amount(work["global_atomic_peak"]),
     }
 
 
@@ -126,7 +152,7 @@ def work_terms_ns(columns: LaunchColumns) -> dict[str, Floats]:
     """Return the analytic times of ``_TERMS`` in ns, shape (n,) each; NaN where work or a peak is not known."""
     work = _by_name(columns)
     items, local = work_items(columns), np.prod(columns.local_size, axis=1)
-    groups = np.prod(np.ceil(columns.global_size / columns.local_size), axis=1)
+    groups = _num_groups(columns)
     units = columns.device_number("compute_units")
     clocks_a_ns = columns.device_number("max_clock_mhz") / 1e3
     rate = np.minimum(groups, units) * clocks_a_ns
@@ -163,6 +189,11 @@ def work_terms_ns(columns: LaunchColumns) -> dict[str, Floats]:
         "latency": latency,
         "wave": latency * np.ceil(groups / (units * resident)),
     }
+
+
+def _num_groups(columns: LaunchColumns) -> Floats:
+    groups: Floats = np.prod(np.ceil(columns.global_size / columns.local_size), axis=1)
+    return groups
 
 
 def _by_name(columns: LaunchColumns) -> dict[str, Floats]:

@@ -91,23 +91,34 @@ def true_work(
     kernel: Kernel, side: SideKernel, launch: Launch, config: LaunchConfig
 ) -> dict[str, int]:
     """Return what the side file says of a launch, by the fields of ``Work``."""
-    assert kernel.signature is not None
     table = side.table["work"]
-    known: dict[str, Any] = {"__builtins__": {}, **_FUNCTIONS, "scalars": launch.scalars}
-    for name, value in launch.sizes.items():
-        known[_SHORT.get(name, name)] = value
-    text = " ".join([*table.get("where", {}).values(), *(table.get(key, "") for key in FIELDS)])
-    for argument, launched in zip(kernel.signature.arguments, config.args, strict=True):
-        if argument.name in text and argument.kind.is_buffer and launched.elements is not None:
-            known[argument.name] = _contents(argument, launched, config.seed)
-    for name, formula in table.get("where", {}).items():
-        known[name] = eval(formula, known)
+    known = names_of(kernel, side, launch, config)
     unsaid = _DATA_DECIDES.get(side.name, set())
     return {
         field: int(eval(table.get(key, "0"), known))
         for key, field in FIELDS.items()
         if key not in unsaid
     }
+
+
+def names_of(
+    kernel: Kernel, side: SideKernel, launch: Launch, config: LaunchConfig
+) -> dict[str, Any]:
+    """Return what the formulas of a side file may name: sizes, scalars, contents, and the parts under ``where``."""
+    assert kernel.signature is not None
+    table = side.table["work"]
+    known: dict[str, Any] = {"__builtins__": {}, **_FUNCTIONS, "scalars": launch.scalars}
+    for name, value in launch.sizes.items():
+        known[_SHORT.get(name, name)] = value
+    formulas = [*table.get("where", {}).values(), *(table.get(key, "") for key in FIELDS)]
+    formulas += [text for one in table.get("access", ()) for text in one.values()]
+    text = " ".join(map(str, formulas))
+    for argument, launched in zip(kernel.signature.arguments, config.args, strict=True):
+        if argument.name in text and argument.kind.is_buffer and launched.elements is not None:
+            known[argument.name] = _contents(argument, launched, config.seed)
+    for name, formula in table.get("where", {}).items():
+        known[name] = eval(formula, known)
+    return known
 
 
 def _contents(argument: Argument, launched: LaunchArgument, seed: int) -> Any:

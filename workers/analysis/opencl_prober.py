@@ -25,7 +25,7 @@ from workers.device.interface import (
     ProbeLaunch,
     ProbeRecord,
 )
-from workers.device.opencl.device import describe, find_cl_device
+from workers.device.opencl.device import describe, opened_queue
 from workers.device.opencl.errors import cl_errors
 from workers.device.opencl.session import build_program
 from workers.plan.inputs import SCALAR_TYPES, pack_scalar, stream_key
@@ -39,12 +39,7 @@ class OpenclProber:
     """A context for probes on the device that ``ref`` names (LookupError if it cannot be opened)."""
 
     def __init__(self, ref: DeviceRef) -> None:
-        self._cl_device = find_cl_device(ref)
-        try:
-            self._context = cl.Context([self._cl_device])
-            self._queue = cl.CommandQueue(self._context)
-        except cl.Error as error:
-            raise LookupError(f"{ref.name!r} cannot be opened: {error}") from error
+        self._cl_device, self._context, self._queue = opened_queue(ref)
         self._device = describe(self._cl_device)
         self._current: tuple[tuple[str, str], _LoadedProbe] | None = None
 

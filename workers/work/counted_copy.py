@@ -22,6 +22,7 @@ from workers.analysis.copy.source_copy import (
     offsets,
     parameters_of,
     pointer_space,
+    with_hooks,
 )
 from workers.analysis.copy.walk import FunctionWalk
 from workers.source import builtin_groups as groups
@@ -35,6 +36,12 @@ NUM_TURNS = 40
 """Turns of a loop of which a warp's accesses are looked at: up to 2**19 of them."""
 WATCHED_WARPS = 4
 """Of a work-group that runs as one."""
+MET_SETS, MET_WAYS = 32, 8
+"""Of the addresses that a unit's atomic operations meet (``touched.cl``)."""
+TOUCHED_TABLE, TOUCHED_LOG = 2**12, 2**14
+"""Sectors that watched work-groups touch (``touched.cl``)."""
+UNIT_WORDS = 5
+_IS_ATOMIC = 2**31
 DESCRIBED_AT = 16
 DESCRIBED_WORDS = 10
 """Words of a launch's description before those of its buffers, and of each of these."""
@@ -78,6 +85,11 @@ class CountedCopy:
     positions: tuple[int, ...]
     is_grouped: bool
     by_groups: bool
+
+    @property
+    def has_atomics(self) -> bool:
+        """Whether it has atomic operations in global memory."""
+        return any(site is not None and site.use == "atomic" for site in self.sites)
 
     @property
     def num_seen(self) -> int:
@@ -182,6 +194,8 @@ class _Maker:
             by_groups=needs_group or calls.asks_for_groups,
         )
         turns = [0, *(blocks.block_at(one[0][0]).turn for one in rewriter.ranges)]
+        for number, site in enumerate(made.sites, start=1):
+            turns[number] |= _IS_ATOMIC * (site is not None and site.use == "atomic")
         return replace(made, source=self._source(made, turns))
 
     def _source(self, made: CountedCopy, turns: list[int]) -> str:
@@ -201,13 +215,19 @@ class _Maker:
             "SEEN": made.num_seen,
             "TURNS": NUM_TURNS,
             "SET_WORDS": made.num_seen * NUM_TURNS * 64,
-            "TURN_OF": "{" + ",".join(map(str, turns)) + "}",
+            "TURN_OF": "{" + ",".join(f"{one}u" for one in turns) + "}",
+            "UNIT_WORDS": UNIT_WORDS,
+            "ATOMICS": int(made.has_atomics),
+            "MET_SETS": MET_SETS,
+            "TOUCHED_TABLE": f"{TOUCHED_TABLE}u",
+            "TOUCHED_LOG": f"{TOUCHED_LOG}u",
         }
         head = "".join(f"#define LP_{name} {value}\n" for name, value in sizes.items())
         if self._without_barriers:
             head += "#define barrier(...)\n#define work_group_barrier(...)\n"
-        hooks = resources.files("workers.work").joinpath("hooks.cl").read_text()
-        return head + hooks + "".join(copy.sites.definitions) + copy.edits.applied()
+        files = resources.files("workers.work")
+        hooks = "".join(files.joinpath(name).read_text() for name in ("hooks.cl", "touched.cl"))
+        return with_hooks(copy, head, hooks)
 
     def _kernel_header(self, kernel: Any, *, is_grouped: bool) -> tuple[int, ...]:
         """Rename kernel and parameters, add those of the virtual launch, and begin the loop over work-items."""
@@ -215,7 +235,7 @@ class _Maker:
         positions: list[int] = []
         opened = [
             f" lp_ctx lp_own; lp_ctx *{CONTEXT} = &lp_own;"
-            f" lp_open({CONTEXT}, lp_in, lp_out, lp_rows, lp_kept, lp_seen, lp_sets, lp_unit);"
+            f" lp_open({CONTEXT}, lp_in, lp_out, lp_rows, lp_kept, lp_seen, lp_sets, lp_touched, lp_met, lp_unit);"
         ]
         declared = []
         for position, parameter in enumerate(parameters_of(kernel)):
@@ -234,7 +254,8 @@ class _Maker:
         label = "" if is_grouped else " lp_again: ;"
         extra = (
             "__global const ulong *lp_in, __global ulong *lp_out, __global uint *lp_rows, "
-            "__global ulong *lp_kept, __global uint *lp_seen, __global uint *lp_sets, uint lp_unit"
+            "__global ulong *lp_kept, __global uint *lp_seen, __global uint *lp_sets, "
+            "__global ulong *lp_touched, __global ulong *lp_met, uint lp_unit"
         )
         self._copy.rename_kernel(kernel, KERNEL_NAME, extra)
         if not is_grouped:  # the local size that the kernel requires is the virtual launch's

@@ -13,7 +13,13 @@ import numpy.typing as npt
 from llmperf_common.analysis import ContentsRule
 from llmperf_common.records import Access, Argument, ArgumentKind, LaunchConfig
 from workers.plan.inputs import SCALAR_TYPES, FillKind, FillSpec, fill_specs
-from workers.work.counted_copy import DESCRIBED_AT, DESCRIBED_WORDS, SLACK_BYTES, CountedCopy
+from workers.work.counted_copy import (
+    DESCRIBED_AT,
+    DESCRIBED_WORDS,
+    SLACK_BYTES,
+    UNIT_WORDS,
+    CountedCopy,
+)
 from workers.work.units import Unit
 
 STORE_BYTES = 2**18
@@ -42,12 +48,8 @@ def described(
     config: LaunchConfig,
     arguments: Sequence[Argument],
     copy: CountedCopy,
-    units: Sequence[Unit],
-    *,
-    epoch: int,
-    most_turns: int,
 ) -> npt.NDArray[np.uint64]:
-    """Return the words of a virtual launch of ``units``."""
+    """Return the words of a virtual launch before those of its units, which stand at word 15's place."""
     dims = len(config.global_size)
     ones = (1,) * (3 - dims)
     groups = tuple(n // side for n, side in zip(config.global_size, config.local_size, strict=True))
@@ -55,13 +57,34 @@ def described(
     buffers, leaves = _buffers(config, arguments, copy, units_at)
     units_at += len(leaves)
     head = [*config.global_size, *ones, *config.local_size, *ones, *groups, *ones]
-    head += [dims, epoch, 0, len(units), 0, most_turns, units_at]
+    head += [dims, 0, 0, 0, 0, 0, units_at]
     words = [*head, *buffers, *leaves]
-    row = 0
-    for unit in units:
-        words += [unit.group, unit.first_lane, unit.num_lanes, row]
-        row += unit.num_lanes
     return np.array([one & (2**64 - 1) for one in words], dtype=np.uint64)
+
+
+def with_units(
+    words: npt.NDArray[np.uint64],
+    units: Sequence[Unit],
+    *,
+    epoch: int,
+    most_turns: int,
+    is_watched: bool,
+) -> npt.NDArray[np.uint64]:
+    """Return the words of a run of units, of whose work-groups the touched bytes are noted or not."""
+    watched = {group: 1 + number for number, group in enumerate(watched_groups(units))}
+    rows = np.zeros((len(units), UNIT_WORDS), dtype=np.uint64)
+    rows[:, :3] = [(unit.group, unit.first_lane, unit.num_lanes) for unit in units]
+    rows[1:, 3] = np.cumsum(rows[:-1, 2])
+    if is_watched:
+        rows[:, 4] = [watched[unit.group] for unit in units]
+    run = np.concatenate((words, rows.ravel()))
+    run[[10, 12, 14]] = epoch, len(units), most_turns
+    return run
+
+
+def watched_groups(units: Sequence[Unit]) -> tuple[int, ...]:
+    """Return the work-groups of units, in the order of their numbers in a watched run."""
+    return tuple(dict.fromkeys(unit.group for unit in units))
 
 
 def _buffers(
@@ -89,7 +112,8 @@ def _buffers(
             place = spec.place
             assert place is not None, "filtered above"
             leaves += [*_spec_words(spec), place.offset, place.stride, place.count, 0]
-        words += [*plain, 1, 1 + row * STORE_BLOCKS, len(here), at, STORE_BYTES - 1, 0]
+        words += [*plain, 1, 1 + row * STORE_BLOCKS, len(here), at, STORE_BYTES - 1]
+        words.append(int(argument.kind is ArgumentKind.GLOBAL_BUFFER))
     return words, leaves
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from llmperf_common.features.work import Work
 from workers.work.counted_copy import NUM_TURNS, WATCHED_WARPS, CountedCopy
-from workers.work.units import WARP
+from workers.work.units import WARP, Place
 
 _Floats = npt.NDArray[np.float64]
 TALLIED = (
@@ -28,30 +28,39 @@ _OF_WORK = (
 """What the work of a work-item is the sum of, where work-items are compared."""
 
 
+_ATOMIC_BYTES = 4
+_SHARED = 4
+"""Units of a sample that meet at an address which the whole launch shares, if there are so many."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitCounts:
     """What one unit did.
 
     ``rows``: shape (work-items, blocks), how often each ran each block. ``seen``: shape (warps, sites, turns), how many
-    sectors the warp touched together; of work-groups, the watched warps.
+    sectors and lines the warp touched together, at an atomic operation how many addresses; of work-groups, the watched
+    warps. ``met``: shape (m, 2), addresses and how many of its atomic operations met there, 0 for none.
     """
 
     rows: npt.NDArray[np.uint32]
     seen: npt.NDArray[np.uint32]
+    met: npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """The units of a launch that ran.
 
-    ``weights``: how many units each stands for. ``strata``: which part of the launch each was drawn from.
-    ``is_exact``: they are all there are.
+    ``places``: where in the launch they are. ``weights``: how many units each stands for. ``strata``: which part of the launch each was drawn from.
+    ``is_exact``: they are all there are. ``group_bytes``: as in ``Work``.
     """
 
     counts: tuple[UnitCounts, ...]
+    places: tuple[Place, ...]
     weights: _Floats
     strata: npt.NDArray[np.int64]
     is_exact: bool
+    group_bytes: float | None = None
 
 
 def estimate(copy: CountedCopy, sample: Sample, *, without_barriers: bool) -> Work:
@@ -72,6 +81,8 @@ def estimate(copy: CountedCopy, sample: Sample, *, without_barriers: bool) -> Wo
     return Work(
         **totals,
         **_requests(copy, sample, warp_weights @ busiest, of_units),
+        global_atomic_peak=_atomic_peak(sample),
+        group_bytes=sample.group_bytes,
         loop_turns=float(per_block @ turns),
         active_items=float(weights @ (rows[:, writes].sum(axis=1) > 0)),
         lane_efficiency=float(
@@ -91,6 +102,16 @@ def block_costs(copy: CountedCopy) -> _Floats:
     tallies = _tallies(copy)
     costs: _Floats = sum((tallies[name] for name in _OF_WORK), np.zeros(len(copy.blocks)))
     return costs
+
+
+def block_bytes(copy: CountedCopy) -> _Floats:
+    """Return how many bytes of global memory one execution of each block accesses; an atomic operation for four."""
+    tallies = _tallies(copy)
+    return (
+        tallies["global_load_bytes"]
+        + tallies["global_store_bytes"]
+        + _ATOMIC_BYTES * tallies["global_atomics"]
+    )
 
 
 def _tallies(copy: CountedCopy) -> dict[str, _Floats]:
@@ -118,7 +139,7 @@ def _busiest(
 def _requests(
     copy: CountedCopy, sample: Sample, busiest: _Floats, weights: _Floats
 ) -> dict[str, float]:
-    """Return requests and sectors of loads and stores in global memory.
+    """Return requests, sectors and lines of loads and stores in global memory, and requests and addresses of atomics.
 
     A warp makes as many requests at a site as its busiest lane. How many sectors each touches is seen of some turns.
 
@@ -130,33 +151,62 @@ def _requests(
     """
     of_turns = np.array([_turn_weight(slot) for slot in range(NUM_TURNS)])
     seen = np.concatenate([one.seen for one in sample.counts])
-    sectors = (seen & 0xFFFF).astype(np.float64)
     of_warps = np.repeat(weights, WATCHED_WARPS if copy.by_groups else 1)
+    sectors, lines = seen & 0xFFFF, seen >> 16
     touched = of_warps @ ((sectors > 0) @ of_turns)
-    summed = of_warps @ (sectors @ of_turns)
-    found = {
-        f"global_{use}_{what}": 0.0 for use in ("load", "store") for what in ("requests", "sectors")
+    parts = {
+        what: _ratio(of_warps @ (one.astype(np.float64) @ of_turns), touched)
+        for what, one in (("sectors", sectors), ("lines", lines))
     }
-    unseen = dict.fromkeys(("load", "store"), 0.0)
+    parts["addresses"] = parts["sectors"]
+    names = {"load": ("sectors", "lines"), "store": ("sectors", "lines"), "atomic": ("addresses",)}
+    found = {
+        f"global_{use}_{what}": 0.0 for use, some in names.items() for what in ("requests", *some)
+    }
+    unseen = dict.fromkeys(names, 0.0)
     for number, site in enumerate(copy.sites, start=1):
         if site is None:
             continue
         requests = float(busiest[site.block])
-        for use in ("load", "store"):
-            if use not in site.use:
-                continue
+        for use in site.use.split("_"):
             if number >= copy.num_seen:
                 unseen[use] += requests
             elif touched[number]:
                 found[f"global_{use}_requests"] += requests
-                found[f"global_{use}_sectors"] += requests * float(summed[number] / touched[number])
+                for what in names[use]:
+                    found[f"global_{use}_{what}"] += requests * float(parts[what][number])
     for use, requests in unseen.items():
         # A kernel with more accesses than are looked at: the others are taken for the same.
         seen_requests = found[f"global_{use}_requests"]
         if seen_requests:
-            found[f"global_{use}_sectors"] *= 1 + requests / seen_requests
+            for what in names[use]:
+                found[f"global_{use}_{what}"] *= 1 + requests / seen_requests
             found[f"global_{use}_requests"] += requests
     return found
+
+
+def _ratio(amount: _Floats, of: _Floats) -> _Floats:
+    return np.divide(amount, of, out=np.zeros(of.shape), where=of > 0)
+
+
+def _atomic_peak(sample: Sample) -> float:
+    """Return how many atomic operations meet on the address of global memory that has most.
+
+    An address that several units of the sample meet is met by the others, too, and stands for what they do; one that
+    fewer meet, as they do by chance where addresses are scattered, counts as it was seen.
+    """
+    weights = np.repeat(sample.weights, [len(one.met) for one in sample.counts])
+    met = np.concatenate([one.met for one in sample.counts])
+    is_met = met[:, 1] > 0
+    if not is_met.any():
+        return 0.0
+    _, places = np.unique(met[is_met, 0], return_inverse=True)
+    counts = met[is_met, 1].astype(np.float64)
+    num_units = np.bincount(places)
+    scaled = np.bincount(places, counts * weights[is_met])
+    alone = np.bincount(places, counts)
+    is_shared = num_units >= max(2, min(_SHARED, len(sample.counts)))
+    return float(np.where(is_shared, scaled, alone).max())
 
 
 def _turn_weight(slot: int) -> float:

@@ -1,14 +1,12 @@
 // The part of a counted kernel that is the same for all: ids of the virtual launch, counters, and memory that is not there.
 //
-// Pointers are tags, as in the memory analysis (workers/analysis/copy/hooks.cl). A buffer is a direct-mapped store of 32-byte
+// Pointers are tags (workers/analysis/copy/tags.cl). A buffer is a direct-mapped store of 32-byte
 // blocks: what a block holds follows from where it lies in the real buffer, so folding does not change what is read.
 #pragma OPENCL EXTENSION cl_khr_byte_addressable_store : enable
 #if LP_DOUBLES
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #endif
 
-#define LP_BIAS 0x0000080000000000ul
-#define LP_TAG(k) (0x4000000000000000ul + LP_BIAS + ((ulong)(k) << 44))
 #define lp_count_block(c, k) (++(c)->row[k])
 
 typedef struct {
@@ -17,15 +15,18 @@ typedef struct {
     __global uint *rows, *row;
     volatile __global ulong *kept;
     volatile __global uint *seen, *set, *sets;
+    __global ulong *touched, *met;
     ulong number, epoch;
     ulong group[3], item[3];
-    uint lane, unit, last;
+    uint lane, unit, last, watched;
     ulong base[LP_TAGS];
     ulong mask[LP_TAGS];
     ulong16 spare[LP_WIDEST];
 } lp_ctx;
 
+// By site: the block that counts its turns, and the highest bit for an atomic operation in global memory.
 __constant uint lp_turn_of[] = LP_TURN_OF;
+#define LP_IS_ATOMIC 0x80000000u
 
 // -- what the virtual launch is ----------------------------------------------------------------
 
@@ -46,10 +47,14 @@ ulong lp_get_global_linear_id(lp_ctx *c)
     return (lp_get_global_id(c, 2) * c->in[1] + lp_get_global_id(c, 1)) * c->in[0] + lp_get_global_id(c, 0);
 }
 
+// In touched.cl.
+void lp_mark(lp_ctx *c, uint k, ulong at, ulong bytes);
+void lp_meet(lp_ctx *c, uint k, ulong at);
+
 // Puts the context to one work-item: `lane` of the unit's group.
 __attribute__((noinline)) void lp_place_item(lp_ctx *c, uint lane)
 {
-    __global const ulong *unit = c->in + c->in[15] + 4 * c->unit;
+    __global const ulong *unit = c->in + c->in[15] + LP_UNIT_WORDS * c->unit;
     ulong group = unit[0];
     c->lane = lane;
     c->item[0] = lane % c->in[3];
@@ -72,12 +77,16 @@ __attribute__((noinline)) void lp_place_item(lp_ctx *c, uint lane)
     c->set = c->sets;
     c->number = c->unit;
 #endif
+    c->watched = (uint)unit[4];
+    if (c->watched)
+        c->set = 0;
     for (uint k = LP_BUFFERS; k < LP_TAGS; ++k)
         c->mask[k] = 0;
 }
 
 void lp_open(lp_ctx *c, __global const ulong *in, __global ulong *out, __global uint *rows,
-             __global ulong *kept, __global uint *seen, __global uint *sets, uint unit)
+             __global ulong *kept, __global uint *seen, __global uint *sets,
+             __global ulong *touched, __global ulong *met, uint unit)
 {
     c->in = in;
     c->out = out;
@@ -85,14 +94,16 @@ void lp_open(lp_ctx *c, __global const ulong *in, __global ulong *out, __global 
     c->kept = kept;
     c->seen = seen;
     c->sets = sets;
+    c->touched = touched;
+    c->met = met;
     c->unit = unit;
     c->base[LP_SPARE] = (ulong)c->spare;
     c->mask[LP_SPARE] = 0;
 #if LP_GROUPED
     lp_place_item(c, (uint)((get_local_id(2) * get_local_size(1) + get_local_id(1)) * get_local_size(0) + get_local_id(0)));
 #else
-    c->last = (uint)(in[in[15] + 4 * unit + 1] + in[in[15] + 4 * unit + 2]) - 1;
-    lp_place_item(c, (uint)in[in[15] + 4 * unit + 1]);
+    c->last = (uint)(in[in[15] + LP_UNIT_WORDS * unit + 1] + in[in[15] + LP_UNIT_WORDS * unit + 2]) - 1;
+    lp_place_item(c, (uint)in[in[15] + LP_UNIT_WORDS * unit + 1]);
 #endif
 }
 
@@ -112,7 +123,7 @@ bool lp_more(lp_ctx *c)
     }
     if (++c->unit >= (uint)c->in[12])
         return false;
-    __global const ulong *unit = c->in + c->in[15] + 4 * c->unit;
+    __global const ulong *unit = c->in + c->in[15] + LP_UNIT_WORDS * c->unit;
     c->last = (uint)(unit[1] + unit[2]) - 1;
     lp_place_item(c, (uint)unit[1]);
     return true;
@@ -218,22 +229,6 @@ void lp_fill(lp_ctx *c, uint k, ulong at, __global uchar *p)
 
 // -- accesses ----------------------------------------------------------------------------------------
 
-uint lp_number(ulong address)
-{
-    uint k = (uint)((address >> 44) & 0x3fffful);
-    return (address >> 62) == 1ul && k != LP_SPARE && k < LP_TAGS ? k : LP_TAGS;
-}
-
-ulong lp_within(ulong at, ulong bytes, ulong size)
-{
-    if (bytes >= size)
-        return 0;
-    if (at <= size - bytes)
-        return at;
-    ulong aligned = ~((bytes & -bytes) - 1ul);
-    return min(at % size & aligned, size - bytes & aligned);
-}
-
 // Which turns of a loop are looked at: the first eight, then two in each power of two. LP_TURNS for the others.
 uint lp_sampled(uint turn)
 {
@@ -245,18 +240,23 @@ uint lp_sampled(uint turn)
     return is_it && slot < LP_TURNS ? slot : LP_TURNS;
 }
 
-// Notes which sectors of 32 bytes and lines of 128 a warp's work-items touch together.
+// Notes which sectors of 32 bytes and lines of 128 a warp's work-items touch together, or which addresses their atomics meet.
 __attribute__((noinline)) void lp_see(lp_ctx *c, uint k, uint site, ulong at, ulong bytes)
 {
     if (site >= LP_SEEN || !c->set || bytes > 256)
         return;
-    uint slot = lp_sampled(c->row[lp_turn_of[site]] - 1);
+    uint turn_of = lp_turn_of[site];
+    uint slot = lp_sampled(c->row[turn_of & ~LP_IS_ATOMIC] - 1);
     if (slot == LP_TURNS)
         return;
     volatile __global uint *count = c->seen + ((c->number * LP_SEEN + site) * LP_TURNS + slot);
     volatile __global uint *set = c->set + (site * LP_TURNS + slot) * 64;
     // Counted, not compared with the last: below the start of a buffer that is the largest number there is.
     uint first = (uint)(at >> 5), number = (uint)((at + bytes - 1) >> 5) - first;
+    if (turn_of & LP_IS_ATOMIC) { // addresses in the place of sectors
+        first = (uint)(at >> 2);
+        number = 0;
+    }
     for (uint b = 0; b <= number; ++b) {
         uint mark = (first + b) ^ k << 28, known = *count & 0xffffu, kept = min(known, 64u);
         bool has_line = false, has_sector = false;
@@ -297,8 +297,17 @@ __attribute__((noinline)) ulong lp_span(lp_ctx *c, uint site, ulong address, ulo
     uint k = lp_number(address);
     ulong at = (address & 0xffffffffffful) - LP_BIAS;
     if (k < LP_BUFFERS) {
-        if (c->in[LP_DESCRIBED + LP_WORDS * k + 4])
+        __global const ulong *d = c->in + LP_DESCRIBED + LP_WORDS * k;
+        if (c->watched) {
+            if (d[9])
+                lp_mark(c, k, at, min(bytes, c->mask[k] + 1));
+        } else if (d[4]) {
             lp_see(c, k, site, at, bytes);
+#if LP_ATOMICS
+            if (lp_turn_of[site] & LP_IS_ATOMIC && d[9])
+                lp_meet(c, k, at);
+#endif
+        }
         return lp_stored(c, k, at, bytes > LP_SLACK_BYTES ? min(bytes, c->mask[k] + 1 - (at & c->mask[k])) : bytes);
     }
     if (k == LP_TAGS || !c->mask[k]) {
@@ -317,44 +326,12 @@ __attribute__((noinline)) ulong lp_touch(lp_ctx *c, uint site, ulong address, ul
     return k < LP_TAGS && bytes > c->mask[k] ? (ulong)c->spare : real;
 }
 
-ulong lp_private(lp_ctx *c, ulong address, ulong bytes)
-{
-    uint k = (uint)((address >> 44) & 0x3fffful);
-    if (k >= LP_BUFFERS && k < LP_TAGS && c->mask[k] == bytes && address == LP_TAG(k))
-        return c->base[k];
-    return lp_touch(c, 0, address, bytes);
-}
-
-ulong lp_pass(lp_ctx *c, uint site, ulong address, ulong bytes)
-{
-    return lp_number(address) < LP_TAGS ? lp_touch(c, site, address, bytes) : address;
-}
-
-ulong lp_named(lp_ctx *c, uint variable, ulong address, ulong bytes)
-{
-    uint k = LP_BUFFERS + variable;
-    c->base[k] = address;
-    c->mask[k] = bytes;
-    return LP_TAG(k);
-}
-
 ulong lp_clip(lp_ctx *c, ulong index, ulong length)
 {
     if (index < length)
         return index;
     c->out[1] |= 2ul;
     return index % length;
-}
-
-// How many of `wanted` bytes lie behind an address.
-ulong lp_room(lp_ctx *c, ulong address, ulong wanted)
-{
-    uint k = lp_number(address);
-    if (k == LP_TAGS)
-        return 0;
-    if (k < LP_BUFFERS)
-        return min(wanted, c->mask[k] + 1 - (address & c->mask[k]));
-    return min(wanted, c->mask[k] - lp_within((address & 0xffffffffffful) - LP_BIAS, wanted, c->mask[k]));
 }
 
 // How many of n elements that a work-group copies are this work-item's.

@@ -6,16 +6,19 @@ Owns how much of a launch runs, by what its first units execute and not by time:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from llmperf_common.records import LaunchConfig
+from workers.device.interface import DeviceFailure
+from workers.work import reuse
 from workers.work.counted_copy import CountedCopy
 from workers.work.cuts import boxes, find_cuts, find_layers, sampled
-from workers.work.estimate import Sample, UnitCounts, block_costs
-from workers.work.opencl_virtual import VirtualKernel
-from workers.work.units import WARP, Box, Grid, Place
+from workers.work.estimate import Sample, UnitCounts, block_bytes, block_costs
+from workers.work.opencl_virtual import RawCounts, VirtualKernel
+from workers.work.units import WARP, Box, Grid, Place, Unit
 
 MOST_GROUPS = 16
 MOST_ITEMS = 4096
@@ -75,17 +78,25 @@ class VirtualLaunch:
         self._loaded, self._copy, self._config, self._grid = loaded, copy, config, grid
         self._runs: dict[Place, UnitCounts] = {}
         self._costs: dict[Place, float] = {}
+        self._accessed: dict[Place, float] = {}
+        self._bytes_of_blocks = block_bytes(copy)
         self._of_blocks = (1 + block_costs(copy)) * (_OF_GROUP if copy.is_grouped else 1)
         self._left = float(_LAUNCH_COST)
         self._budget = budget
         self._whole = boxes(grid, (0,) * len(grid.sides))
 
     def everything(self) -> Sample:
-        """Run all units. Raises UncountedError."""
-        return self._sample(self._run_all(list(self._grid.places())), self._whole)
+        """Run all units, and all work-groups once more to see what they touch. Raises UncountedError."""
+        sample = self._sample(self._run_all(list(self._grid.places())), self._whole)
+        touched, _ = self._watched(range(self._grid.num_groups))
+        return replace(sample, group_bytes=float(sum(touched)))
 
     def sample(self) -> Sample:
-        """Run a fair sample of the units. Raises UncountedError."""
+        """Run a fair sample of the units, and some work-groups to see what they touch. Raises UncountedError."""
+        sample = self._fair_sample()
+        return replace(sample, group_bytes=self._group_bytes(sample))
+
+    def _fair_sample(self) -> Sample:
         grid, by_groups = self._grid, self._copy.by_groups
         most = MOST_GROUPS if by_groups else MOST_ITEMS // min(grid.num_lanes, WARP)
         first = sampled(self._whole, 1, (1,))
@@ -175,24 +186,79 @@ class VirtualLaunch:
         if self._budget.left <= 0:
             raise UncountedError("other launches of the kernel have used up what it may cost")
         units = [self._grid.unit(place) for place in places]
-        run = self._loaded.run(self._config, units, most_turns=_MOST_TURNS)
-        if run.flags & _LOST:
+        run = self._checked(units)
+        warps = len(run.seen) // len(units)
+        starts = np.cumsum([0, *(unit.num_lanes for unit in units)])
+        ran = np.add.reduceat(run.rows, starts[:-1], axis=0, dtype=np.uint64)
+        costs, accessed = ran @ self._of_blocks, ran @ self._bytes_of_blocks
+        for number, place in enumerate(places):
+            self._runs[place] = UnitCounts(
+                rows=run.rows[starts[number] : starts[number + 1]],
+                seen=run.seen[number * warps : (number + 1) * warps],
+                met=run.met[number],
+            )
+            self._costs[place] = float(costs[number])
+            self._accessed[place] = float(accessed[number])
+        self._left -= float(costs.sum())
+        self._budget.left -= float(costs.sum())
+
+    def _checked(self, units: Sequence[Unit], *, is_watched: bool = False) -> RawCounts:
+        """Run units. Raises UncountedError."""
+        run = self._loaded.run(self._config, units, most_turns=_MOST_TURNS, is_watched=is_watched)
+        if run.flags & (_LOST | _CUT_OFF) and not is_watched:
             self._budget.left -= _OF_TURN * run.turns
+        if run.flags & _LOST:
             raise UncountedError("an access through a pointer to no argument and no variable")
         if run.flags & _CUT_OFF:
-            self._budget.left -= _OF_TURN * run.turns
             raise UncountedError(f"loops of more than {_MOST_TURNS} turns in {len(units)} units")
-        start = 0
-        warps = len(run.seen) // len(units)
-        for number, (place, unit) in enumerate(zip(places, units, strict=True)):
-            rows = run.rows[start : start + unit.num_lanes]
-            seen = run.seen[number * warps : (number + 1) * warps]
-            self._runs[place] = UnitCounts(rows=rows, seen=seen)
-            cost = float(rows.sum(axis=0, dtype=np.uint64) @ self._of_blocks)
-            self._costs[place] = cost
-            self._left -= cost
-            self._budget.left -= cost
-            start += unit.num_lanes
+        return run
+
+    def _group_bytes(self, sample: Sample) -> float | None:
+        """Return the different bytes that work-groups touch, added up over the launch; None if a group costs too much."""
+        of_units = sample.weights * np.array([self._accessed[place] for place in sample.places])
+        total = float(of_units.sum())
+        spent = sum(self._costs.values())
+        each = max(self._costs.values()) * self._grid.warps_a_group
+        number = reuse.affordable(spent, each)
+        if not total or not number:
+            return None if total else 0.0
+        num_groups = self._grid.num_groups
+        is_all = num_groups <= number
+        units = reuse.drawn(of_units.tolist(), number)
+        groups = [self._grid.unit(sample.places[unit]).group for unit in units]
+        chosen = list(range(num_groups) if is_all else dict.fromkeys(groups))
+        try:
+            touched, accessed = self._watched(chosen)
+        except UncountedError:
+            return None
+        except DeviceFailure as error:
+            if error.sticky:
+                raise
+            return None
+        if is_all:
+            return float(sum(touched))
+        places = [chosen.index(group) for group in groups]
+        return reuse.of_launch(total, [touched[n] for n in places], [accessed[n] for n in places])
+
+    def _watched(self, groups: Sequence[int]) -> tuple[list[float], list[float]]:
+        """Run whole work-groups; return how many different bytes each touches, and how many it accesses.
+
+        It costs the launch and the kernel nothing: what is counted does not depend on it.
+        """
+        touched: list[float] = []
+        accessed: list[float] = []
+        lanes = self._grid.num_lanes
+        at_once = max(1, _MOST_ROWS // (lanes * len(self._copy.blocks)))
+        for start in range(0, len(groups), at_once):
+            some = groups[start : start + at_once]
+            units = [
+                self._grid.unit(one) for group in some for one in self._grid.places_of_group(group)
+            ]
+            run = self._checked(units, is_watched=True)
+            touched += run.touched.tolist()
+            ran = np.add.reduceat(run.rows, range(0, len(run.rows), lanes), dtype=np.uint64)
+            accessed += (ran @ self._bytes_of_blocks).tolist()
+        return touched, accessed
 
     def _busiest(self, place: Place) -> npt.NDArray[np.uint32]:
         busiest: npt.NDArray[np.uint32] = self._runs[place].rows.max(axis=0)
@@ -200,18 +266,19 @@ class VirtualLaunch:
 
     def _sample(self, places: Sequence[Place], parts: Sequence[Box]) -> Sample:
         """Return what some units did, and for how many each of them stands."""
-        counts: list[UnitCounts] = []
         weights: list[float] = []
         strata: list[int] = []
+        run: list[Place] = []
         for number, part in enumerate(parts):
             chosen = [place for place in places if part.holds(place)]
             lanes = sum(self._grid.unit(place).num_lanes for place in chosen)
-            counts += [self._runs[place] for place in chosen]
+            run += chosen
             weights += [self._grid.num_items(part) / lanes for _ in chosen]
             strata += [number] * len(chosen)
         return Sample(
-            counts=tuple(counts),
+            counts=tuple(self._runs[place] for place in run),
+            places=tuple(run),
             weights=np.array(weights),
             strata=np.array(strata),
-            is_exact=len(counts) == self._grid.num_units,
+            is_exact=len(run) == self._grid.num_units,
         )

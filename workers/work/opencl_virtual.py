@@ -17,14 +17,18 @@ import pyopencl as cl  # noqa: TID251
 from llmperf_common.failures import Stage
 from llmperf_common.records import Argument, ArgumentKind, Kernel, LaunchConfig
 from workers.device.interface import DeviceRef
-from workers.device.opencl.device import find_cl_device
+from workers.device.opencl.device import opened_queue
 from workers.device.opencl.errors import cl_errors
 from workers.device.opencl.session import build_program
 from workers.plan.inputs import pack_scalar
 from workers.work.counted_copy import (
     KERNEL_NAME,
+    MET_SETS,
+    MET_WAYS,
     NUM_TURNS,
     SLACK_BYTES,
+    TOUCHED_LOG,
+    TOUCHED_TABLE,
     WATCHED_WARPS,
     CountedCopy,
 )
@@ -33,7 +37,10 @@ from workers.work.description import (
     STORE_BYTES,
     described,
     local_bytes,
+    watched_groups,
+    with_units,
 )
+from workers.work.reuse import touched_bytes
 from workers.work.units import Unit
 
 _LAST_EPOCH = 2**16 - 1
@@ -46,26 +53,26 @@ class RawCounts:
     """What units of one launch did.
 
     ``rows``: shape (work-items, blocks), how often each ran each block. ``seen``: shape (warps, sites, turns), sectors
-    in the low and lines in the high 16 bits; a warp for each unit, or for each watched warp of each. ``flags``: 1, loops were cut off; 2, an array of fixed size was indexed beyond its end; 4, an access
-    through a pointer that comes from no argument and no variable.
+    in the low and lines in the high 16 bits, at an atomic operation addresses in the low ones; a warp for each unit, or for
+    each watched warp of each. ``met``: shape (units, m, 2), addresses in global memory and how many atomic operations met there;
+    no rows without such operations, 0 for none. ``flags``: 1, loops were cut off; 2, an array of fixed size was indexed beyond its
+    end; 4, an access through a pointer that comes from no argument and no variable. ``touched``: of a watched run, the bytes of global memory
+    that each work-group touches, in the order of ``watched_groups``.
     """
 
     rows: npt.NDArray[np.uint32]
     seen: npt.NDArray[np.uint32]
+    met: npt.NDArray[np.uint64]
     turns: int
     flags: int
+    touched: npt.NDArray[np.float64]
 
 
 class OpenclVirtualDevice:
     """A context on the device that ``ref`` names (LookupError if it cannot be opened)."""
 
     def __init__(self, ref: DeviceRef) -> None:
-        self._cl_device = find_cl_device(ref)
-        try:
-            self._context = cl.Context([self._cl_device])
-            self._queue = cl.CommandQueue(self._context)
-        except cl.Error as error:
-            raise LookupError(f"{ref.name!r} cannot be opened: {error}") from error
+        self._cl_device, self._context, self._queue = opened_queue(ref)
 
     def load(self, kernel: Kernel, copy: CountedCopy) -> VirtualKernel:
         """Build a counted copy. Raises DeviceFailure."""
@@ -121,6 +128,9 @@ class VirtualKernel:
         warps = WATCHED_WARPS if copy.by_groups else 1
         self._warps = warps
         self._sets = self._new(4 * 64 * warps * copy.num_seen * NUM_TURNS)
+        self._touched = self._new(16 * (1 + TOUCHED_TABLE + TOUCHED_LOG))
+        self._words = np.zeros(0, np.uint64)
+        self._written: list[cl.Event] = []
         self._sized: dict[str, cl.Buffer] = {}
 
     @property
@@ -130,6 +140,7 @@ class VirtualKernel:
 
     def prepare(self, config: LaunchConfig) -> None:
         """Put the scalars and local arguments of ``config`` in place. Raises DeviceFailure."""
+        self._words = described(config, self._arguments, self._copy)
         given = {one.position: one for one in config.args}
         with cl_errors(Stage.PROBE, waiting=True):
             for argument in self._arguments:
@@ -141,45 +152,90 @@ class VirtualKernel:
                     value = launched.value if launched.value is not None else 1
                     self._cl_kernel.set_arg(argument.position, pack_scalar(argument, value))
 
-    def run(self, config: LaunchConfig, units: Sequence[Unit], *, most_turns: int) -> RawCounts:
-        """Run units of the prepared ``config``; loops are cut off after so many turns in all. Raises DeviceFailure."""
-        with cl_errors(Stage.PROBE, waiting=True):
-            return self._run(config, units, most_turns)
+    def run(
+        self,
+        config: LaunchConfig,
+        units: Sequence[Unit],
+        *,
+        most_turns: int,
+        is_watched: bool = False,
+    ) -> RawCounts:
+        """Run units of the prepared ``config``; loops are cut off after so many turns in all. Raises DeviceFailure.
 
-    def _run(self, config: LaunchConfig, units: Sequence[Unit], most_turns: int) -> RawCounts:
+        A watched run notes the bytes that work-groups touch in the place of ``seen`` and ``met``; the units of a group
+        must follow each other.
+        """
+        with cl_errors(Stage.PROBE, waiting=True):
+            return self._run(config, units, most_turns, is_watched=is_watched)
+
+    def _run(
+        self, config: LaunchConfig, units: Sequence[Unit], most_turns: int, *, is_watched: bool
+    ) -> RawCounts:
         copy, queue, kernel = self._copy, self._queue, self._cl_kernel
         if self._epoch + len(units) > _LAST_EPOCH:
             self._clear(self._kept)
             self._epoch = 1
-        words = described(
-            config, self._arguments, copy, units, epoch=self._epoch, most_turns=most_turns
+        words = with_units(
+            self._words, units, epoch=self._epoch, most_turns=most_turns, is_watched=is_watched
         )
         self._epoch += len(units)
         items = sum(unit.num_lanes for unit in units)
         rows = np.zeros((items, len(copy.blocks)), np.uint32)
-        seen = np.zeros((len(units) * self._warps, copy.num_seen, NUM_TURNS), np.uint32)
+        num_warps = 0 if is_watched else len(units) * self._warps
+        seen = np.zeros((num_warps, copy.num_seen, NUM_TURNS), np.uint32)
+        has_met = copy.has_atomics and not is_watched
+        met = np.zeros((len(units), MET_SETS * MET_WAYS if has_met else 0, 2), np.uint64)
+        if is_watched:
+            self._clear(self._touched, 16 * (1 + TOUCHED_TABLE))
         out = np.zeros(_OUT_WORDS, np.uint64)
+        self._written.clear()  # by the last run, which was waited for
         described_at = self._filled("in", words)
-        rows_at, seen_at = self._sized_for("rows", rows.nbytes), self._filled("seen", seen)
+        rows_at, seen_at = self._sized_for("rows", rows.nbytes), self._zeroed("seen", seen)
         out_at = self._filled("out", out)
+        met_at = self._zeroed("met", met)
         first = len(self._arguments)
-        for number, buffer in enumerate(
-            (described_at, out_at, rows_at, self._kept, seen_at, self._sets)
-        ):
+        buffers = (
+            described_at, out_at, rows_at, self._kept, seen_at, self._sets, self._touched, met_at
+        )  # fmt: skip
+        for number, buffer in enumerate(buffers):
             kernel.set_arg(first + number, buffer)
+        unit_at = first + len(buffers)
         if copy.is_grouped:
             for number in range(len(units)):
-                kernel.set_arg(first + 6, np.uint32(number))
+                kernel.set_arg(unit_at, np.uint32(number))
                 cl.enqueue_nd_range_kernel(queue, kernel, config.local_size, config.local_size)
                 if number % _GROUPS_PER_WAIT == 0:
                     queue.finish()
         else:
-            kernel.set_arg(first + 6, np.uint32(0))
+            kernel.set_arg(unit_at, np.uint32(0))
             cl.enqueue_nd_range_kernel(queue, kernel, (1,), (1,))
-        cl.enqueue_copy(queue, rows, rows_at)
-        cl.enqueue_copy(queue, seen, seen_at)
-        cl.enqueue_copy(queue, out, out_at, is_blocking=True)
-        return RawCounts(rows=rows, seen=seen, turns=int(out[0]), flags=int(out[1]))
+        # In order: who waits for the last one waits for all.
+        read = [
+            cl.enqueue_copy(queue, data, buffer, is_blocking=False)
+            for data, buffer in ((rows, rows_at), (seen, seen_at), (met, met_at), (out, out_at))
+            if data.size
+        ]
+        read[-1].wait()
+        return RawCounts(
+            rows=rows,
+            seen=seen,
+            met=met,
+            turns=int(out[0]),
+            flags=int(out[1]),
+            touched=self._touched_bytes(len(watched_groups(units))) if is_watched else np.zeros(0),
+        )
+
+    def _touched_bytes(self, num_groups: int) -> npt.NDArray[np.float64]:
+        """Return what the groups of the last run touch."""
+        kept = np.zeros((1 + TOUCHED_TABLE, 2), np.uint64)
+        cl.enqueue_copy(self._queue, kept, self._touched, is_blocking=True)
+        num_logged, left_out = (int(one) for one in kept[0])
+        if num_logged:
+            log = np.zeros((num_logged, 2), np.uint64)
+            at = kept.nbytes
+            cl.enqueue_copy(self._queue, log, self._touched, is_blocking=True, src_offset=at)
+            kept = np.concatenate((kept, log))
+        return touched_bytes(kept[1:], left_out, num_groups)
 
     def release(self) -> None:
         """Give the buffers back."""
@@ -191,8 +247,9 @@ class VirtualKernel:
         self._buffers.append(buffer)
         return buffer
 
-    def _clear(self, buffer: cl.Buffer) -> None:
-        cl.enqueue_fill_buffer(self._queue, buffer, np.zeros(1, np.uint64), 0, buffer.size)
+    def _clear(self, buffer: cl.Buffer, num_bytes: int | None = None) -> None:
+        size = buffer.size if num_bytes is None else num_bytes
+        cl.enqueue_fill_buffer(self._queue, buffer, np.zeros(1, np.uint64), 0, size)
 
     def _sized_for(self, name: str, num_bytes: int) -> cl.Buffer:
         """Return a buffer of at least so many bytes, kept for the next run."""
@@ -204,7 +261,14 @@ class VirtualKernel:
             self._sized[name] = known
         return known
 
+    def _zeroed(self, name: str, data: npt.NDArray[Any]) -> cl.Buffer:
+        """Return a buffer of as many bytes as ``data`` has, all 0."""
+        buffer = self._sized_for(name, data.nbytes)
+        if data.nbytes:
+            self._clear(buffer, data.nbytes)
+        return buffer
+
     def _filled(self, name: str, data: npt.NDArray[Any]) -> cl.Buffer:
         buffer = self._sized_for(name, data.nbytes)
-        cl.enqueue_copy(self._queue, buffer, data, is_blocking=True)
+        self._written.append(cl.enqueue_copy(self._queue, buffer, data, is_blocking=False))
         return buffer

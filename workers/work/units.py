@@ -48,11 +48,29 @@ class Grid:
         """How many units there are."""
         return math.prod(self.sides)
 
+    @property
+    def warps_a_group(self) -> int:
+        """Units of a work-group; 1 where these are the units."""
+        return 1 if self.by_groups else -(-self.num_lanes // WARP)
+
+    @property
+    def num_groups(self) -> int:
+        """Work-groups of the launch."""
+        return self.num_units // self.warps_a_group
+
+    def places_of_group(self, group: int) -> list[Place]:
+        """Return the units of a work-group, by its linear number.
+
+        >>> grid_of((10, 5), 64, by_groups=False).places_of_group(37)
+        [(7, 3, 0), (7, 3, 1)]
+        """
+        first = group * self.warps_a_group
+        return [self.place(first + warp) for warp in range(self.warps_a_group)]
+
     def unit(self, place: Place) -> Unit:
         """Return the unit at a place."""
-        warps = 1 if self.by_groups else -(-self.num_lanes // WARP)
         if len(self.sides) == 1:
-            group, warp = divmod(place[0], warps)
+            group, warp = divmod(place[0], self.warps_a_group)
         else:
             *groups, warp = place
             group, scale = 0, 1

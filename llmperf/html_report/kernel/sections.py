@@ -49,9 +49,14 @@ from llmperf.html_report.kernel.choice import (
 )
 from llmperf.html_report.kernel.index import anchor
 from llmperf.html_report.kernel.launches import failures_of, launch_table, launches_of
+from llmperf.html_report.kernel.work import BOUND, bound_ns, work_by_kind
 from llmperf.html_report.views import KernelChoice
 
 ANCHOR = "kernels"
+_BOUND_WORDS = (
+    "The analytic bound is the longest of the times that each part of the device would need for what a launch executes: "
+    "memory, caches, arithmetic, atomics, the busiest warp, and an empty launch. It is drawn where the launch was counted."
+)
 _MAX_POINTS = 120
 _MAX_CLASSES = 4
 _SHAPE = Shape(width=440.0, height=250.0)
@@ -87,10 +92,17 @@ def kernel_sections(
         ANCHOR,
         paragraph(_rule(choice, predicted, len(shown), len(found))),
         _index(facts, shown, evaluation is not None),
-        legend(("measured", "predicted"), marks=True) if evaluation is not None else Html(""),
+        _legend(is_scored=evaluation is not None),
+        paragraph(_BOUND_WORDS),
         *parts,
     )
     return html, frozenset(kernel.kernel_id for kernel in shown)
+
+
+def _legend(*, is_scored: bool) -> Html:
+    if is_scored:
+        return legend(("measured", "predicted", BOUND), marks=True)
+    return legend(("measured", BOUND), marks=True, colours=(0, 2))
 
 
 def _is_full(choice: KernelChoice, num_kernels: int, used_bytes: int) -> bool:
@@ -166,6 +178,7 @@ def _sections(
             "div",
             _words(facts, kernel, row),
             *_charts(facts, kernel, predicted),
+            work_by_kind(facts, kernel.rows),
             launch_table(facts, launches, predicted),
             failures_of(facts, launches),
             extents_table(row),
@@ -248,13 +261,23 @@ def _chart(
             name="predicted", x=samples.work_items[said], y=guess, low=low, high=high, style=1
         )
         series.insert(0, bars)
+    bound = bound_ns(facts, kernel.kernel_id, kept)
+    by_size = np.argsort(samples.work_items[kept], kind="stable")
+    bounded = by_size[np.isfinite(bound[by_size])]
+    if bounded.size:
+        line = Series(name=BOUND, x=samples.work_items[kept][bounded], y=bound[bounded], style=2)
+        series.insert(0, line)
     label = facts.kernels.label(kernel.kernel_id, 40)
     x = log_scale(samples.work_items[kept], "Work-items", count_tick)
-    y = log_scale(np.concatenate([measured, guess, low, high]), "Warm median", nanoseconds_tick)
+    y = log_scale(
+        np.concatenate([measured, guess, low, high, bound[bounded]]),
+        "Warm median",
+        nanoseconds_tick,
+    )
     shortest, longest = quantiles(measured, 0.0, 1.0)
     text = PlotText(
         title=f"{label} on {device_class}: time against work-items",
-        description=f"{counted(len(rows), 'launch', 'launches')} from {nanoseconds(shortest)} to {nanoseconds(longest)}.",
+        description=f"{counted(len(rows), 'launch', 'launches')} from {nanoseconds(shortest)} to {nanoseconds(longest)}; {counted(bounded.size, BOUND)}.",
         heading=device_class if facts.num_classes() > 1 else "",
     )
     return point_chart(series, x, y, text, shape=_SHAPE)

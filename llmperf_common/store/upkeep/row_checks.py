@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llmperf_common.failures import OK_STATUS, CensorReason, FailureCode
+from llmperf_common.features.work import OPTIONAL_WORK
 from llmperf_common.ids import ID_HEX_DIGITS, canonical_json, kernel_id, sha256_hex, task_id
 from llmperf_common.store.tables.rows import FEWEST_FOR_IQR
 from llmperf_common.store.upkeep.problems import Problem, ProblemKind, naming
@@ -175,7 +176,9 @@ def _works(table: pa.Table) -> list[_Finding]:
     for number, member in enumerate(works.type):
         if not pa.types.is_boolean(member.type):
             values = np.asarray(works.field(number).to_numpy(zero_copy_only=False), np.float64)
-            wrong |= counted & ~(np.isfinite(values) & (values >= 0))
+            is_null = works.field(number).is_null().to_numpy(zero_copy_only=False)
+            is_missing = is_null & (member.name in OPTIONAL_WORK)
+            wrong |= counted & ~is_missing & ~(np.isfinite(values) & (values >= 0))
     both = counted & _mask(pc.is_valid(table.column("work_reason")))
     return [
         (ProblemKind.WORK, wrong, "a count of work is missing, negative or infinite"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from llmperf_common.records import Kernel
 from tests.support.reading import kernels_from_source
 from tests.support.sampling import SLOW
 from tests.support.side_files import Launch, Ranges, SideKernel, random_launches, read_side_files
+from tests.support.side_touches import has_accesses, true_touches
 from tests.support.side_work import config_of, true_work
 from workers.discovery.find import NoDevice, choose
 from workers.work.counting import count_kernel
@@ -31,6 +33,7 @@ PLANNED_SHAPES: dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {
 MOST_SCALAR = {"k": 1024}
 REGULAR, IRREGULAR = 0.02, 0.10
 FEW_ITEMS = 1024
+SECTOR_FLOATS = 8
 IRREGULAR_KERNELS = {"syrk_grid"}
 """Beside those whose contents decide: a triangle."""
 
@@ -76,6 +79,47 @@ def test_all_work_items_give_the_hand_formulas_exactly(
         assert not work.relative_error
         truth = true_work(kernel, side, launch, config)
         assert {name: getattr(work, name) for name in truth} == truth, launch
+
+
+@pytest.mark.parametrize(
+    "side", [one for one in SIDE_KERNELS if has_accesses(one)], ids=lambda side: side.name
+)
+def test_what_work_items_touch_together_is_exact(
+    side: SideKernel, device: OpenclVirtualDevice
+) -> None:
+    """Requests, sectors, lines, atomics that meet, and the bytes of a work-group, from addresses by hand."""
+    kernel = kernel_of(side)
+    launches = list(random_launches(side, count=NUM_EXACT, seed=5, ranges=EXACT_RANGES))
+    launches += [one for one in map(_widened, launches[:2]) if side.accepts(one.sizes)]
+    if "k" in launches[0].scalars:
+        launches += [dataclasses.replace(launches[0], scalars={"k": depth}) for depth in (64, 128)]
+    configs = [config_of(kernel, side, one, seed=7 + n) for n, one in enumerate(launches)]
+    counted = list(count_kernel(kernel, configs, device, everything=True))
+    for launch, config, work in zip(launches, configs, counted, strict=True):
+        assert isinstance(work, Work), work
+        truth = true_touches(kernel, side, launch, config)
+        got = {name: getattr(work, name) for name in truth}
+        # Of a group that runs as one, sectors and lines are seen of four warps; the others of an odd row's differ.
+        is_odd = launch.scalars.get("k", 0) % SECTOR_FLOATS != 0
+        for name in ("load_sectors", "load_lines") if is_odd else ():
+            seen, true = got.pop(f"global_{name}"), truth.pop(f"global_{name}")
+            assert seen == pytest.approx(true, rel=0.03), launch
+        assert got == pytest.approx(truth, rel=1e-12), launch
+
+
+def _widened(launch: Launch) -> Launch:
+    """Return the launch with groups four times as wide: of more than one warp."""
+    (side, *sides), (lanes, *others) = launch.global_size, launch.local_size
+    return dataclasses.replace(
+        launch, global_size=(4 * side, *sides), local_size=(4 * lanes, *others)
+    )
+
+
+def test_the_kernels_of_which_addresses_are_known() -> None:
+    assert {one.name for one in SIDE_KERNELS if has_accesses(one)} >= {
+        "saxpy", "vadd", "strided_read", "reverse_copy", "histogram_global", "histogram_local",
+        "matmul_tiled", "transpose_naive", "transpose_tiled", "transpose_pitched",
+    }  # fmt: skip
 
 
 def planned_launches(side: SideKernel) -> Iterator[Launch]:

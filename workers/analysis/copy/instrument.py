@@ -29,6 +29,7 @@ from workers.analysis.copy.source_copy import (
     offsets,
     parameters_of,
     pointer_space,
+    with_hooks,
 )
 from workers.analysis.copy.walk import FunctionWalk
 from workers.device.interface import Instrumented
@@ -64,11 +65,8 @@ def _instrumented(copy: SourceCopy) -> Instrumented:
     hooks = resources.files("workers.analysis.copy").joinpath("hooks.cl").read_text()
     if len(copy.sites.sites) >= 2**16:
         raise UnresolvedError("more than 65,535 accesses")
-    source = (
-        _head(copy, len(positions)) + hooks + "".join(copy.sites.definitions) + copy.edits.applied()
-    )
     return Instrumented(
-        source=source,
+        source=with_hooks(copy, _head(copy, len(positions)), hooks),
         expanded=copy.text,
         sites=tuple(copy.sites.sites),
         positions=positions,

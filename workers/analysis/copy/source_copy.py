@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from importlib import resources
 from typing import Any
 
 from clang import cindex
@@ -154,6 +155,14 @@ class SourceCopy:
             self.edits.replace(at + 1, end, parameter)
         else:
             self.edits.insert(at + 1, f"{parameter}, ")
+
+
+def with_hooks(copy: SourceCopy, head: str, hooks: str) -> str:
+    """Return the text of a copy: its sizes, the hooks between what all copies share, and its code with its edits."""
+    shared = resources.files("workers.analysis.copy")
+    before, after = (shared.joinpath(name).read_text() for name in ("tags.cl", "pointers.cl"))
+    parts = (head, before, hooks, after, *copy.sites.definitions, copy.edits.applied())
+    return "".join(parts)
 
 
 def parameters_of(function: Any) -> list[Any]:

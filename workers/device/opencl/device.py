@@ -55,6 +55,20 @@ def find_cl_device(ref: DeviceRef) -> cl.Device:
     )
 
 
+def opened_queue(ref: DeviceRef) -> tuple[cl.Device, cl.Context, cl.CommandQueue]:
+    """Return the device that ``ref`` names with a context and a queue of its own.
+
+    Raises:
+        LookupError: The device is not there or cannot be opened.
+    """
+    cl_device = find_cl_device(ref)
+    try:
+        context = cl.Context([cl_device])
+        return cl_device, context, cl.CommandQueue(context)
+    except cl.Error as error:
+        raise LookupError(f"{ref.name!r} cannot be opened: {error}") from error
+
+
 def _platforms() -> list[cl.Platform]:
     try:
         return list(cl.get_platforms())

@@ -17,7 +17,7 @@ from llmperf_common.features.features import (
     uncounted_feature_names,
 )
 from llmperf_common.features.launch_columns import columns_from_records
-from llmperf_common.features.work import WORK_NAMES, Work
+from llmperf_common.features.work import OPTIONAL_WORK, WORK_KINDS, WORK_NAMES, Work
 from llmperf_common.features.work_features import WORK_MEANINGS, work_terms_ns
 from llmperf_common.records import Device
 from llmperf_common.store.tables.rows import devices_table, kernels_table, samples_table
@@ -138,6 +138,50 @@ def test_shares_by_hand() -> None:
     assert row["counted_time_ns"] >= row["counted_bound_ns"] == pytest.approx(np.log2(1000))
 
 
+def test_lines_reuse_and_meeting_atomics_by_hand() -> None:
+    asked = launch((640,), (64,), elements=1000)
+    one = work(
+        global_load_requests=10.0,
+        global_load_lines=20.0,
+        global_store_requests=4.0,
+        global_store_lines=128.0,
+        global_load_bytes=6000.0,
+        global_store_bytes=2000.0,
+        group_bytes=1000.0,
+        global_atomics=640.0,
+        global_atomic_addresses=20.0,
+        global_atomic_peak=31.0,
+    )
+    row = named(features_from_records(signature(), [asked], GPU, work=[one]))
+    assert row["counted_lines_a_load"] == 1
+    assert row["counted_lines_a_store"] == 5
+    assert row["counted_group_bytes"] == pytest.approx(np.log2(101))
+    assert row["counted_group_reuse"] == 3
+    assert row["counted_atomic_sharing"] == 5
+    assert row["counted_atomic_peak"] == 5
+
+
+LATER_FEATURES = {
+    "counted_lines_a_load", "counted_lines_a_store", "counted_group_bytes", "counted_group_reuse",
+    "counted_atomic_sharing", "counted_atomic_peak",
+}  # fmt: skip
+
+
+def test_rows_counted_before_lack_the_later_features_only() -> None:
+    """They change no other feature, so that a model made without them predicts as before."""
+    asked = launch((640,), (64,))
+    now = work(global_load_requests=10.0, global_load_lines=20.0, group_bytes=5.0)
+    before = dataclasses.replace(now, **dict.fromkeys(OPTIONAL_WORK))
+    new, old = (
+        features_from_records(signature(), [asked], GPU, work=[one])[0] for one in (now, before)
+    )
+    is_later = np.array([name in LATER_FEATURES for name in feature_names()])
+    assert is_later.sum() == len(LATER_FEATURES)
+    assert np.isnan(old[is_later]).all()
+    assert np.isfinite(new[is_later]).all()
+    np.testing.assert_array_equal(new[~is_later], old[~is_later])
+
+
 def test_what_is_not_counted_is_nan_and_everything_else_as_before() -> None:
     asked = [launch((640,), (64,)), launch((1280,), (64,))]
     both = features_from_records(signature(), asked, GPU, work=[None, work(fp32_ops=5.0)])
@@ -159,10 +203,8 @@ def test_tables_and_records_give_equal_features() -> None:
     given = [one if n % 2 else None for n, one in enumerate(some)]
     of_type = pa.struct(
         [
-            pa.field(
-                one.name, {"bool": pa.bool_(), "int": pa.int64()}.get(str(one.type), pa.float64())
-            )
-            for one in dataclasses.fields(Work)
+            pa.field(name, {"bool": pa.bool_(), "int": pa.int64()}.get(kind, pa.float64()))
+            for name, kind in WORK_KINDS.items()
         ]
     )
     column = pa.array([None if one is None else dataclasses.asdict(one) for one in given], of_type)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import re
 from pathlib import Path
 
@@ -14,9 +15,12 @@ from typer.testing import CliRunner
 from llmperf.cli.main import app
 from llmperf.exits import CommandError, Exit
 from llmperf.html_report import DatasetView, KernelChoice, UnknownKernelError, render_report
+from llmperf.html_report.dataset.facts import dataset_facts
 from llmperf.html_report.kernel.analysis import extent_words, polynomial_words
+from llmperf.html_report.kernel.work import bound_ns
 from llmperf_common import schemas
 from llmperf_common.analysis import Extent, Polynomial, Term
+from llmperf_common.store.tables.rows import devices_table, kernels_table, samples_table
 from tests.support.factories import dataset_factory
 from tests.support.factories.report_factory import (
     check_page,
@@ -26,6 +30,8 @@ from tests.support.factories.report_factory import (
     make_kernels,
     make_samples,
 )
+from tests.support.factories.synthetic_dataset import make_dataset as synthetic_dataset
+from tests.unit.common.features.test_work_features import GPU, work
 
 
 def kernel_parts(page: str) -> dict[str, str]:
@@ -52,6 +58,48 @@ def test_every_kernel_has_a_section_and_the_index_links_to_it() -> None:
         assert "No extents" in part
         assert "Source" in part
     assert "All 30 kernels, largest median error of small first" in "".join(checker.text)
+
+
+def counted_dataset() -> DatasetView:
+    """Return a kernel of four launches, three of them counted."""
+    made = synthetic_dataset(num_kernels=1, num_configs=4)
+    task = made.tasks[0]
+    samples = [
+        dataclasses.replace(
+            one,
+            work=work(fp32_ops=1e9, int_ops=2e9, global_loads=1e9, global_load_sectors=1e9)
+            if number
+            else None,
+        )
+        for number, one in enumerate(task.samples)
+    ]
+    task = dataclasses.replace(task, samples=tuple(samples))
+    return DatasetView(
+        samples=samples_table([task]), kernels=kernels_table([task]), devices=devices_table([GPU])
+    )
+
+
+def test_counted_launches_have_a_bound_and_work_by_kind() -> None:
+    view = counted_dataset()
+    page = render_report(dataset=view, evaluation=None)
+    check_page(page)
+    (part,) = kernel_parts(page).values()
+    assert "Work by kind" in part
+    assert "integer: 2" in part
+    assert "(50.0 %)" in part.replace("\u202f", " ").replace("\u00a0", " ")
+    facts = dataset_facts(view)
+    (kernel_id,) = set(view.kernels["kernel_id"].to_pylist())
+    bound = bound_ns(facts, kernel_id, np.arange(view.samples.num_rows))
+    assert np.isnan(bound[0])
+    # 32 GB through a last-level cache of 200 GB/s.
+    assert bound[1:] == pytest.approx(32e9 / 200)
+    assert "2 analytic bounds." in part
+
+
+def test_launches_that_were_not_counted_say_so() -> None:
+    page = render_report(dataset=make_dataset(200, 3), evaluation=None)
+    parts = kernel_parts(page)
+    assert all("was not counted, so there is no analytic bound" in one for one in parts.values())
 
 
 def test_order_is_largest_error_first_without_predictions_most_rows() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from workers.work.cuts import boxes, find_cuts, sampled
 from workers.work.estimate import Sample, UnitCounts, estimate
 from workers.work.launch import KernelBudget, VirtualLaunch
 from workers.work.opencl_virtual import RawCounts, VirtualKernel
+from workers.work.reuse import touched_bytes
 from workers.work.units import WARP, Place, Unit, grid_of
 
 sides = st.lists(st.integers(1, 40), min_size=1, max_size=3)
@@ -105,12 +107,22 @@ COPY = CountedCopy(
 
 def unit(turns: list[int]) -> UnitCounts:
     rows = np.array([[1, one] for one in turns], dtype=np.uint32)
-    return UnitCounts(rows=rows, seen=np.zeros((1, 1, 40), np.uint32))
+    return UnitCounts(rows=rows, seen=np.zeros((1, 1, 40), np.uint32), met=met_at({}))
+
+
+def met_at(counts: dict[int, int]) -> npt.NDArray[np.uint64]:
+    return np.array(list(counts.items()), dtype=np.uint64).reshape(-1, 2)
 
 
 def sample_of(*units: UnitCounts, weights: list[float], is_exact: bool = False) -> Sample:
     strata = np.zeros(len(units), dtype=np.int64)
-    return Sample(counts=units, weights=np.array(weights), strata=strata, is_exact=is_exact)
+    return Sample(
+        counts=units,
+        places=tuple((number,) for number in range(len(units))),
+        weights=np.array(weights),
+        strata=strata,
+        is_exact=is_exact,
+    )
 
 
 def test_totals_divergence_and_active_work_items() -> None:
@@ -139,11 +151,46 @@ def test_accesses_beyond_those_that_are_looked_at_are_taken_for_the_same() -> No
     seen = np.zeros((1, copy.num_seen, NUM_TURNS), np.uint32)
     seen[:, 1:, :3] = 8  # eight sectors in each of three turns
     rows = np.array([[1, 3]] * 32, dtype=np.uint32)
-    one = sample_of(UnitCounts(rows=rows, seen=seen), weights=[10.0])
+    one = sample_of(UnitCounts(rows=rows, seen=seen, met=met_at({})), weights=[10.0])
     work = estimate(copy, one, without_barriers=False)
     assert work.global_load_requests == 10 * 3 * 200
     assert work.global_load_sectors == pytest.approx(10 * 3 * 200 * 8)
     assert work.global_store_requests == 0
+
+
+def test_the_peak_of_atomics_is_of_a_shared_address() -> None:
+    """One counter for all, met by every unit; counters of a unit's own; and two units that meet by chance."""
+    blank = unit([1])
+    every = [dataclasses.replace(blank, met=met_at({100: 32, 200 + n: 40})) for n in range(5)]
+    every += [dataclasses.replace(blank, met=met_at({100: 32, 900: 1})) for _ in range(2)]
+    sample = sample_of(*every, weights=[10.0] * 7)
+    assert estimate(COPY, sample, without_barriers=False).global_atomic_peak == 7 * 32 * 10
+    own = sample_of(*every[:1], weights=[10.0])
+    assert estimate(COPY, own, without_barriers=False).global_atomic_peak == 40
+    chance = [dataclasses.replace(one, met=one.met[1:]) for one in every]
+    scattered = sample_of(*chance, weights=[10.0] * 7)
+    assert estimate(COPY, scattered, without_barriers=False).global_atomic_peak == 40
+    assert (
+        estimate(COPY, sample_of(blank, weights=[1.0]), without_barriers=False).global_atomic_peak
+        == 0
+    )
+
+
+def test_touched_bytes_of_sectors_that_stand_there_often() -> None:
+    def entry(group: int, sector: int, bits: int) -> tuple[int, int]:
+        return group << 48 | 3 << 40 | sector, bits
+
+    entries = [entry(1, 7, 0xF), entry(1, 7, 0xF0), entry(1, 7, 0xF), entry(2, 7, 1), (0, 0)]
+    found = touched_bytes(np.array(entries, dtype=np.uint64), 0, 3)
+    assert found.tolist() == [8, 1, 0]
+    assert touched_bytes(np.zeros((0, 2), np.uint64), 0, 2).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("left_out", [1, 3, 7])
+def test_a_sample_of_sectors_by_hash_stands_for_all(left_out: int) -> None:
+    sectors = [(1 << 48 | 17 * n, 0xFFFFFFFF) for n in range(20_000)]
+    (found,) = touched_bytes(np.array(sectors, dtype=np.uint64), left_out, 1)
+    assert found == pytest.approx(32 * 20_000, rel=0.06)
 
 
 class _Heavy:
@@ -152,14 +199,18 @@ class _Heavy:
     def __init__(self, idle_group: int) -> None:
         self._idle_group = idle_group
 
-    def run(self, config: object, units: Sequence[Unit], *, most_turns: int) -> RawCounts:
+    def run(
+        self, config: object, units: Sequence[Unit], *, most_turns: int, is_watched: bool = False
+    ) -> RawCounts:
         del config, most_turns
+        assert not is_watched, "a launch that accesses no buffer"
         turns = [
             0 if one.group == self._idle_group else 2**18 for one in units for _ in range(WARP)
         ]
         rows = np.array([[1, one] for one in turns], dtype=np.uint32)
         seen = np.zeros((len(units), 1, NUM_TURNS), np.uint32)
-        return RawCounts(rows=rows, seen=seen, turns=0, flags=0)
+        met = np.zeros((len(units), 0, 2), np.uint64)
+        return RawCounts(rows=rows, seen=seen, met=met, turns=0, flags=0, touched=np.zeros(0))
 
 
 def test_units_that_ran_in_the_search_are_part_of_the_sample() -> None:

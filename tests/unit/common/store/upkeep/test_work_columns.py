@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,10 +10,10 @@ import pytest
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.families.families import assign_families
-from llmperf_common.features.work import WORK_NAMES, Work
-from llmperf_common.schemas import SAMPLES, SCHEMA_VERSION
+from llmperf_common.features.work import OPTIONAL_WORK, WORK_KINDS, WORK_NAMES, Work
+from llmperf_common.schemas import SAMPLES, SCHEMA_VERSION, missing_or_changed_columns
 from llmperf_common.store.files.filesystem import StoreError
-from llmperf_common.store.tables.reader import open_dataset
+from llmperf_common.store.tables.reader import conform, open_dataset
 from llmperf_common.store.tables.rows import samples_table
 from llmperf_common.store.upkeep.merge import merge
 from llmperf_common.store.upkeep.problems import ProblemKind
@@ -29,8 +29,8 @@ from tests.support.factories.earlier_dataset import NUM_ROWS, unpack
 
 WORK = Work(
     **{
-        one.name: {"float": 1.5, "int": 64, "bool": True}[str(one.type)]  # type: ignore[arg-type]
-        for one in fields(Work)
+        name: {"float": 1.5, "int": 64, "bool": True}[kind]  # type: ignore[arg-type]
+        for name, kind in WORK_KINDS.items()
     }
 )
 REASON = Failure(code=FailureCode.HANG, stage=Stage.PROBE, detail="the count was killed after 20 s")
@@ -64,6 +64,8 @@ def test_a_row_holds_the_work_or_why_there_is_none() -> None:
         ),
         (asdict(WORK) | {"barriers": float("nan")}, None, "a count of work is missing"),
         (asdict(WORK) | {"global_loads": None}, None, "a count of work is missing"),
+        (asdict(WORK) | {"global_load_lines": -1.0}, None, "a count of work is missing"),
+        (asdict(WORK) | {"group_bytes": float("inf")}, None, "a count of work is missing"),
         (asdict(WORK), "it hung", "the work was counted but work_reason says why not"),
     ],
 )
@@ -77,7 +79,28 @@ def test_verification_finds_what_is_no_count(work: object, reason: str | None, t
 
 def test_good_works_are_no_problem() -> None:
     around = Surroundings(tasks=None, devices=None, harness_version=None)
-    assert check_samples(rows_with(WORK, REASON, None), "samples/a", around) == []
+    some = replace(WORK, **dict.fromkeys(OPTIONAL_WORK))
+    assert check_samples(rows_with(WORK, some, REASON, None), "samples/a", around) == []
+
+
+def test_rows_counted_before_there_were_such_members_have_nulls_there() -> None:
+    """Version 6 got them before its release: what wrote without them is read with nulls, and is no problem."""
+    table = rows_with(WORK, None)
+    old = pa.struct([one for one in SAMPLES.field("work").type if one.name not in OPTIONAL_WORK])
+    rows = [
+        row and {name: n for name, n in row.items() if name not in OPTIONAL_WORK}
+        for row in table.column("work").to_pylist()
+    ]
+    place = table.column_names.index("work")
+    earlier = table.set_column(place, pa.field("work", old), pa.array(rows, old))
+    assert missing_or_changed_columns("samples", earlier.schema) == []
+    read = conform(earlier, SAMPLES)
+    assert read.schema == SAMPLES
+    counted, uncounted = read.column("work").to_pylist()
+    assert counted == asdict(replace(WORK, **dict.fromkeys(OPTIONAL_WORK)))
+    assert uncounted is None
+    around = Surroundings(tasks=None, devices=None, harness_version=None)
+    assert check_samples(read, "samples/a", around) == []
 
 
 def test_a_dataset_of_schema_version_5_opens_with_nulls(tmp_path: Path) -> None:

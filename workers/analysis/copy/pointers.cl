@@ -1,0 +1,36 @@
+// What becomes of pointers that are no plain access, by the hooks of both copies: lp_touch and the context's base and mask.
+
+// Through a pointer to private memory, mostly to all of a variable: a result that a function returns.
+ulong lp_private(lp_ctx *c, ulong address, ulong bytes)
+{
+    uint k = (uint)((address >> 44) & 0x3fffful);
+    if (k >= LP_BUFFERS && k < LP_TAGS && c->mask[k] == bytes && address == LP_TAG(k))
+        return c->base[k];
+    return lp_touch(c, 0, address, bytes);
+}
+
+// Through a pointer that may also point to a text.
+ulong lp_pass(lp_ctx *c, uint site, ulong address, ulong bytes)
+{
+    return lp_number(address) < LP_TAGS ? lp_touch(c, site, address, bytes) : address;
+}
+
+// The place that stands for a variable where its address is taken.
+ulong lp_named(lp_ctx *c, uint variable, ulong address, ulong bytes)
+{
+    uint k = LP_BUFFERS + variable;
+    c->base[k] = address;
+    c->mask[k] = bytes;
+    return LP_TAG(k);
+}
+
+// How many of `wanted` bytes lie behind an address.
+ulong lp_room(lp_ctx *c, ulong address, ulong wanted)
+{
+    uint k = lp_number(address);
+    if (k == LP_TAGS)
+        return 0;
+    if (k < LP_BUFFERS)
+        return min(wanted, c->mask[k] + 1 - (address & c->mask[k]));
+    return min(wanted, c->mask[k] - lp_within((address & 0xffffffffffful) - LP_BIAS, wanted, c->mask[k]));
+}
