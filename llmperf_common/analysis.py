@@ -7,7 +7,7 @@ elements of the declared pointee type, the largest index touched plus one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 ANALYSIS_VERSION = 2
@@ -121,7 +121,8 @@ class ScalarChoice(StrEnum):
     """``HIGH_FACTOR`` times global size 0, so that ``n / 4 / get_global_size(0)`` is not 0."""
 
 
-HIGH_FACTOR = 16
+HIGH_FACTOR = 4
+"""What ``sizeof(float)`` divides away; a buffer of the simple rule holds what comes of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +198,11 @@ class Analysis:
             all(side >= least for side, least in zip(local_size, smallest, strict=False))
             for smallest in self.overflowing_local_sizes
         )
+
+    def with_usual_inputs(self, reason: str = "") -> Analysis:
+        """Return the analysis with a choice that changes nothing, but keeps what is known of floating-point scalars."""
+        known = self.inputs.floats_free if self.inputs else None
+        return replace(self, inputs=InputChoice(floats_free=known, reason=reason))
 
     def index_role(self, position: int) -> IndexRole | None:
         """Return the role of one buffer's values; None for values that steer nothing."""

@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from llmperf_common.files.outputs import folder_to_write
-from llmperf_common.store.tables.analysis_rows import ANALYSIS_COLUMNS
+from llmperf_common.store.tables.analysis_rows import ANALYSIS_COLUMNS, INPUTS_COLUMN
 from trainer.data.foreign_files import read_json_value
 from trainer.errors import BadInput, RunExists
 from trainer.run.shipped import shipped_models, shipped_run
@@ -89,6 +89,7 @@ KERNEL_COLUMNS = (
     "source_sha256",
     "args",
     *ANALYSIS_COLUMNS,
+    INPUTS_COLUMN,
 )
 """What a run keeps of the kernels that were fitted, their memory analysis included: ``predict`` plans by it."""
 

@@ -58,6 +58,8 @@ class TaskState:
     build: Build | None = None
     num_deaths: int = 0
     num_analysis_attempts: int = 0
+    analysed: Analysis | None = None
+    """What the analysis has told while inputs are being chosen."""
     num_reach_attempts: int = 0
     reaches: tuple[ProbeRecord | None, ...] = ()
     """What the first of the configs that are tried ahead touched, as far as it is known by now."""

@@ -261,9 +261,7 @@ def reference_fill(spec: FillSpec) -> npt.NDArray[Any]:
     return scalars_of(_hashed_bits(spec), spec)
 
 
-def scalars_of(
-    bits: npt.NDArray[np.uint32], spec: FillSpec, *, start: int = 0
-) -> npt.NDArray[Any]:
+def scalars_of(bits: npt.NDArray[np.uint32], spec: FillSpec, *, start: int = 0) -> npt.NDArray[Any]:
     """Return the scalars of ``spec`` from ``start`` on that hashed ``bits`` make, integers as unsigned."""
     if spec.kind.startswith("float"):
         return _floats(bits, spec)
@@ -284,18 +282,18 @@ def _floats(bits: npt.NDArray[np.uint32], spec: FillSpec) -> npt.NDArray[Any]:
     used = _USED_BITS[spec.kind]
     exact: type[np.floating[Any]] = np.float64 if spec.kind is FillKind.FLOAT64 else np.float32
     if spec.contents is None:
-        scaled = (bits >> np.uint32(32 - used)).astype(exact) * exact(2.0**-used)
-        return scaled.astype(dtype)
+        values = (bits >> np.uint32(32 - used)).astype(exact) * exact(2.0**-used)
+        return np.asarray(values, dtype)
     if spec.contents.rule is ContentsRule.FLAGS:
         whole = (bits.astype(np.uint64) * np.uint64(spec.contents.limit)) >> np.uint64(32)
-        return whole.astype(dtype)
+        return np.asarray(whole, dtype)
     # One bit is the sign, the others are a number below 3/2 to which 1/2 is added: exact in every type.
     drawn = (bits >> np.uint32(32 - used)).astype(np.uint64)
     is_negative = drawn >> np.uint64(used - 1) == 1
     fraction = drawn & np.uint64((1 << (used - 2)) - 1)
     steps = (fraction * np.uint64(3) >> np.uint64(1)) + np.uint64(1 << (used - 3))
     magnitudes = steps.astype(exact) * exact(2.0 ** (2 - used))
-    return np.where(is_negative, -magnitudes, magnitudes).astype(dtype)
+    return np.asarray(np.where(is_negative, -magnitudes, magnitudes), dtype)
 
 
 def _steered(

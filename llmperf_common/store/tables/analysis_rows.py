@@ -135,9 +135,7 @@ def _choice_row(choice: InputChoice | None) -> dict[str, Any] | None:
         return None
     return {
         "floats_free": choice.floats_free,
-        "scalars": [
-            {"position": one.position, "value": one.value.value} for one in choice.scalars
-        ],
+        "scalars": [{"position": one.position, "value": one.value.value} for one in choice.scalars],
         "contents": choice.contents.rule.value if choice.contents else None,
         "contents_limit": choice.contents.limit if choice.contents else None,
         "num_tried": choice.num_tried,

@@ -212,4 +212,6 @@ def test_flags_are_whole_numbers_below_their_limit(scalar_type: str) -> None:
 @pytest.mark.parametrize("rule", [ContentsRule.BOUNDED, ContentsRule.PREFIX])
 def test_rules_of_indices_leave_floats_as_they_are(rule: ContentsRule) -> None:
     contents = Contents(rule=rule, limit=4)
-    assert fill_spec(buffer_argument("float"), elements=9, seed=3, contents=contents).contents is None
+    assert (
+        fill_spec(buffer_argument("float"), elements=9, seed=3, contents=contents).contents is None
+    )
