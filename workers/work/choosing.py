@@ -35,7 +35,7 @@ from workers.work.opencl_virtual import OpenclVirtualDevice
 
 MOST_TRIED = 16
 """Candidates of a kernel; one takes milliseconds when the copy is built."""
-ENOUGH_SHARE = 0.5
+ENOUGH_SHARE = 0.4
 """Of the work-items: where as many are active, no further candidate is tried."""
 CHOICE_COST = 2**27
 """Blocks, operations and accesses of all candidates: a quarter of what counting may cost."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -13,8 +14,11 @@ from tests.support.reading import kernels_from_source
 from workers.config import PlanConfig
 from workers.device.interface import DeviceRef
 from workers.discovery.find import NoDevice, choose
+from workers.execution import analyse_ahead
 from workers.execution.analyse_ahead import analyse_one
+from workers.execution.analysing import analyse_job
 from workers.plan.launch_plan import plan_configs
+from workers.sandbox.channel import AnalyseJob
 from workers.work.children import count_work
 
 pytestmark = pytest.mark.opencl
@@ -83,7 +87,6 @@ def shares_active(
 ) -> list[float]:
     kernel = kernel_of(source)
     configs = plan_configs(kernel, A_CLASS, config, analysis)
-    assert {one.strategies[0] for one in configs} <= set(config.strategies)
     works = count_work(kernel, configs, ref, timeout_s=300)
     assert all(isinstance(one, Work) for one in works), works
     return [
@@ -151,3 +154,21 @@ def test_a_candidate_that_never_ends_is_not_chosen(cpu_ref: DeviceRef) -> None:
     analysis, inputs = analysed(ENDLESS_WHEN_LOW, cpu_ref)
     assert not analysis.failure
     assert inputs.is_plain
+
+
+def test_a_child_that_dies_while_it_chooses_leaves_its_analysis(
+    cpu_ref: DeviceRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hurried(kernel: Kernel, attempt: int) -> AnalyseJob:
+        return replace(analyse_job(kernel, attempt), choice_cpu_s=-5.0)
+
+    whole, _ = analysed(LATER_ROWS, cpu_ref)
+    monkeypatch.setattr(analyse_ahead, "analyse_job", hurried)
+    analysis, inputs = analysed(LATER_ROWS, cpu_ref)
+    assert replace(analysis, inputs=None) == replace(whole, inputs=None)
+    assert inputs.is_plain
+    assert "SIGXCPU" in inputs.reason
+
+
+def test_the_choice_is_the_same_again(cpu_ref: DeviceRef) -> None:
+    assert analysed(MASKED, cpu_ref) == analysed(MASKED, cpu_ref)
