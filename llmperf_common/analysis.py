@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-ANALYSIS_VERSION = 2
-"""Raised when equal sources give other extents or roles; part of the plan hash where a plan needs analysis."""
+ANALYSIS_VERSION = 3
+"""Raised when equal sources give other extents, roles or inputs; part of the plan hash where a plan needs analysis."""
 
 VALUE_LIMIT = "value_limit"
 """The factor by which a target's bound names the limit of the values that index it."""

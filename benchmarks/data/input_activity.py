@@ -34,7 +34,9 @@ from workers.execution.analyse_ahead import analyse_corpus
 from workers.plan.launch_plan import plan_configs
 from workers.work.children import CountedKernel, count_all
 
-_AT_ONCE = 20
+_AT_ONCE = 10
+_TIMEOUT_S = 600.0
+"""On a busy machine: what is counted must not depend on it."""
 H200 = DeviceClass(
     name="h200",
     compute_units=132,
@@ -75,9 +77,9 @@ def main() -> int:
     missing = [one for one in wanted if one.kernel_id not in known]
     for start in range(0, len(missing), _AT_ONCE):
         some = replace(corpus, kernels=tuple(missing[start : start + _AT_ONCE]))
-        analysed = analyse_corpus(some, ref, num_children=given.children)
+        analysed = analyse_corpus(some, ref, num_children=given.children, timeout_s=_TIMEOUT_S)
         jobs = ((one, _configs(one, given.configs)) for one in analysed.kernels)
-        counted = count_all(jobs, ref, num_children=given.children, timeout_s=120)
+        counted = count_all(jobs, ref, num_children=given.children, timeout_s=_TIMEOUT_S)
         with given.out.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(_row(one, given.configs)) + "\n" for one in counted)
         sys.stderr.write(f"{start + len(some.kernels)} of {len(missing)} kernels\n")

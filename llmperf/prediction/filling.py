@@ -23,7 +23,12 @@ from workers.config import PlanConfig
 from workers.device.device_class import device_class_of
 from workers.plan.strategies.buffers import extent_elements
 from workers.plan.strategies.rules import InputRule, completing_rule
-from workers.plan.strategies.scalars import MOST_LANES, guarded_axis, is_row_length
+from workers.plan.strategies.scalars import (
+    MOST_LANES,
+    chosen_value,
+    guarded_axis,
+    is_row_length,
+)
 
 Sizes = tuple[int, ...]
 _PLAN = PlanConfig()
@@ -49,7 +54,7 @@ class PlannedFiller:
         warnings = [
             f"argument {declared.name!r} not given: "
             + (f"elements {one.elements}" if declared.kind.is_buffer else f"value {one.value}")
-            + f" taken ({self._rule_text(declared, global_size)})"
+            + f" taken ({self._rule_text(declared, one, global_size)})"
             for declared, one in missing
         ]
         if any(declared.kind.is_buffer for declared, _ in missing):
@@ -74,9 +79,9 @@ class PlannedFiller:
             f"known{why}; give their elements with --arg"
         )
 
-    def _rule_text(self, argument: Argument, global_size: Sizes) -> str:
+    def _rule_text(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> str:
         if argument.kind is ArgumentKind.SCALAR:
-            return self._scalar_text(argument, global_size)
+            return self._scalar_text(argument, filled, global_size)
         analysis = self.known.analysis
         if self._is_analysed and analysis is not None:
             extent = analysis.extent(argument.position)
@@ -90,11 +95,18 @@ class PlannedFiller:
             return "one element a work-item of the group"
         return "the global size"
 
-    def _scalar_text(self, argument: Argument, global_size: Sizes) -> str:
+    def _scalar_text(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> str:
         if not is_integer_scalar(argument.scalar_type):
-            return "the default of a floating scalar"
+            if filled.value == 1.0:
+                return "the default of a floating scalar"
+            return "drawn for the global size, as no access follows from it"
         if not self._is_analysed:
             return "the global size"
+        analysis = self.known.analysis
+        inputs = analysis.inputs if analysis is not None else None
+        choice = inputs.of_scalar(argument.position) if inputs is not None else None
+        if choice is not None and filled.value == chosen_value(argument, global_size, choice):
+            return "chosen, as with it more work-items have something to do"
         axis = guarded_axis(argument, global_size)
         if axis is not None:
             return f"the global size of dimension {axis}, with whose index it is compared"
