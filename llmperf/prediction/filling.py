@@ -32,6 +32,7 @@ from workers.plan.strategies.scalars import (
 
 Sizes = tuple[int, ...]
 _PLAN = PlanConfig()
+_DRAWN_TEXT = "drawn for the global size: nothing but the result follows from it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,16 +98,15 @@ class PlannedFiller:
 
     def _scalar_text(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> str:
         if not is_integer_scalar(argument.scalar_type):
-            if filled.value == 1.0:
-                return "the default of a floating scalar"
-            return "drawn for the global size, as no access follows from it"
+            is_usual = filled.value == 1.0
+            return "the default of a floating scalar" if is_usual else _DRAWN_TEXT
+        return self._integer_text(argument, filled, global_size)
+
+    def _integer_text(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> str:
         if not self._is_analysed:
             return "the global size"
-        analysis = self.known.analysis
-        inputs = analysis.inputs if analysis is not None else None
-        choice = inputs.of_scalar(argument.position) if inputs is not None else None
-        if choice is not None and filled.value == chosen_value(argument, global_size, choice):
-            return "chosen, as with it more work-items have something to do"
+        if self._is_chosen(argument, filled, global_size):
+            return "chosen: with it more work-items have something to do"
         axis = guarded_axis(argument, global_size)
         if axis is not None:
             return f"the global size of dimension {axis}, with whose index it is compared"
@@ -115,6 +115,13 @@ class PlannedFiller:
         if argument.size_role is SizeRole.LANES:
             return f"it splits a work-group: {MOST_LANES}"
         return "the global size, as far as a loop may be long"
+
+    def _is_chosen(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> bool:
+        inputs = self.known.analysis.inputs if self.known.analysis is not None else None
+        choice = inputs.of_scalar(argument.position) if inputs is not None else None
+        if choice is None:
+            return False
+        return filled.value == chosen_value(argument, global_size, choice)
 
     def _overrun(
         self, args: tuple[LaunchArgument, ...], global_size: Sizes, local_size: Sizes

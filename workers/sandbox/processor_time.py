@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 def allow_cpu(seconds: float) -> None:
     """Let the system end this process (SIGXCPU) when it has used so many seconds of processor time more, all threads together."""
-    _set_limit(math.ceil(sum(os.times()[:2]) + seconds))
+    _set_limit(max(1, math.ceil(sum(os.times()[:2]) + seconds)))  # below 0 it would be no limit
 
 
 @contextmanager
