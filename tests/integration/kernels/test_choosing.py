@@ -57,6 +57,8 @@ ENDLESS_WHEN_LOW = """__kernel void k(__global float *a, int k) {
     int i = get_global_id(0);
     if (i > k) { volatile int x = 0; while (x < 1) { x = a[i] * 0.0f; } a[i] = x; }
 }"""
+LONG = LATER_ROWS.replace("upper;", "upper;" + "if (i > k + 1) a[i] = sin(a[i]) * cos(a[i]);" * 200)
+"""Takes the compiler more than the second that is the shortest limit."""
 A_CLASS = DeviceClass(
     name="a100", compute_units=108, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64),
     max_allocation_bytes=2**35, global_memory_bytes=2**36, local_memory_bytes=48 * 1024,
@@ -162,9 +164,9 @@ def test_a_child_that_dies_while_it_chooses_leaves_its_analysis(
     def hurried(kernel: Kernel, attempt: int) -> AnalyseJob:
         return replace(analyse_job(kernel, attempt), choice_cpu_s=-5.0)
 
-    whole, _ = analysed(LATER_ROWS, cpu_ref)
+    whole, _ = analysed(LONG, cpu_ref)
     monkeypatch.setattr(analyse_ahead, "analyse_job", hurried)
-    analysis, inputs = analysed(LATER_ROWS, cpu_ref)
+    analysis, inputs = analysed(LONG, cpu_ref)
     assert replace(analysis, inputs=None) == replace(whole, inputs=None)
     assert inputs.is_plain
     assert "SIGXCPU" in inputs.reason
