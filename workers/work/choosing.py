@@ -40,6 +40,7 @@ ENOUGH_SHARE = 0.4
 CHOICE_COST = 2**27
 """Blocks, operations and accesses of all candidates: a quarter of what counting may cost."""
 _MUCH_MORE = 2
+"""Times as many, and more than a few: what is hardly better is not worth other inputs. More than none always is."""
 _MOST_CHECKED = 3
 """Of the best candidates, whether they stay within their buffers."""
 _MOST_ALONE = 6
@@ -96,7 +97,8 @@ def choose_inputs(
     usual = replace(usual, num_tried=len(shares) - 1, plain_share=shares[0])
     if len(shares) == 1:
         return usual
-    better = [index for index, share in enumerate(shares) if share > _MUCH_MORE * shares[0]]
+    least = max(_MUCH_MORE * shares[0], FEW_SHARE) if shares[0] else 0.0
+    better = [index for index, share in enumerate(shares) if share > least]
     better.sort(key=lambda index: (-shares[index], index))
     if not better:
         return replace(usual, reason="with no candidate many more work-items are active")
