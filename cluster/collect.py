@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Protocol
 
 from cluster.config import ClusterCollectConfig
-from cluster.ledger.homes import SQLITE
-from cluster.pool.pool import ActorPool, SeatState
+from cluster.ledger.locations import SQLITE
+from cluster.pool.pool import ActorPool, SlotState
 from cluster.pool.reports import ActorSpec, FailureKind
 from cluster.pool.runtime import Runtime
-from cluster.pool.seats import Seat
+from cluster.pool.slots import ActorSlot
 from llmperf_common.errors import Exit, LlmperfError
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.records import Device
@@ -27,7 +27,7 @@ from llmperf_common.store.manifests.manifest import latest_manifest
 from llmperf_common.store.manifests.run import read_run
 from workers.collect.device_worker import Control
 from workers.collect.joining import join_plan
-from workers.collect.loop_interfaces import StopReason
+from workers.collect.loop_interfaces import EndReason
 from workers.collect.summary import CollectSummary, summarise
 from workers.corpus.read import Corpus
 from workers.execution.doubtful_builds import NothingCompilesError
@@ -43,12 +43,12 @@ class ManyHostsError(LlmperfError, ValueError):
     exit_code = Exit.USAGE
 
 
-class NoSeatsError(DeviceLostError):
+class NoSlotsError(DeviceLostError):
     """No node of the cluster can collect."""
 
 
 class ClusterObserver(Protocol):
-    """Is told how a run over many nodes goes on; decides nothing."""
+    """Observes a run over many nodes; decides nothing."""
 
     def say(self, text: str) -> None:
         """Something that an operator should know."""
@@ -92,7 +92,7 @@ def collect_on_cluster(
 
     Raises:
         ManyHostsError: ``ledger`` is a file, and the nodes are several hosts.
-        NoSeatsError: No node has the labels, or no device can be used.
+        NoSlotsError: No node has the labels, or no device can be used.
         NothingCompilesError: No kernel can be built on any node; nothing was recorded.
         StoreError: The dataset cannot be used.
     """
@@ -103,15 +103,15 @@ def collect_on_cluster(
         update={"limits": limits.model_copy(update={"max_time_s": None, "max_failures": None})}
     )
 
-    def spec_of(seat: Seat) -> ActorSpec:
+    def spec_of(slot: ActorSlot) -> ActorSpec:
         return ActorSpec(
-            seat=seat, location=location, ledger=ledger, state_folder=state_folder, config=theirs
+            slot=slot, location=location, ledger=ledger, state_folder=state_folder, config=theirs
         )
 
     hosts: set[str] = set()
 
-    def refused(seat: Seat) -> str | None:
-        if ledger != SQLITE or not hosts or seat.host in hosts:
+    def refused(slot: ActorSlot) -> str | None:
+        if ledger != SQLITE or not hosts or slot.host in hosts:
             return None
         return "it is another host, and --ledger sqlite serves one: say --ledger redis://HOST:PORT"
 
@@ -126,7 +126,7 @@ def collect_on_cluster(
     )
     try:
         devices = _opened(pool, config, ledger, control, started_s, observer.say)
-        hosts |= {seat.host for seat in pool.places}
+        hosts |= {slot.host for slot in pool.slots}
         plan = join_plan(fs, corpus, config, _wanted(devices, config))
         run = read_run(fs)
         assert run is not None, "it was joined"
@@ -142,11 +142,11 @@ def collect_on_cluster(
         pool.close()
     devices = tuple(pool.devices.values())
     if latest_manifest(fs) is None:
-        if reason is StopReason.INTERRUPTED:
+        if reason is EndReason.INTERRUPTED:
             raise KeyboardInterrupt  # nothing has been finished yet
         raise _unfinished(pool, plan, None)
     summary = summarise(fs, plan, devices, reason, seconds=time.monotonic() - started_s)
-    if reason is StopReason.COMPLETE and summary.num_tasks_done < summary.num_tasks:
+    if reason is EndReason.COMPLETE and summary.num_tasks_done < summary.num_tasks:
         raise _unfinished(pool, plan, summary)
     return summary
 
@@ -177,16 +177,16 @@ def _opened(
         is_late = time.monotonic() > deadline_s
         if pool.is_settled or is_late:
             devices = tuple(pool.devices.values())
-            usable = [place for place in pool.places.values() if place.is_active]
+            usable = [record for record in pool.slots.values() if record.is_active]
             if devices and usable:
                 return devices
             if is_late or (pool.is_settled and not usable):
-                raise NoSeatsError(_why_none(pool))
+                raise NoSlotsError(_why_none(pool))
         time.sleep(_POLL_S)
 
 
 def _refuse_many_hosts(pool: ActorPool, ledger: str) -> None:
-    hosts = sorted({seat.host for seat in pool.places} | {socket.gethostname()})
+    hosts = sorted({slot.host for slot in pool.slots} | {socket.gethostname()})
     if ledger == SQLITE and len(hosts) > 1:
         raise ManyHostsError(
             f"--ledger sqlite is a file and serves one host, but this cluster has {len(hosts)} "
@@ -200,7 +200,7 @@ def _wanted(devices: tuple[Device, ...], config: ClusterCollectConfig) -> tuple[
     found = {one.device_class for one in devices}
     missing = sorted(set(classes or ()) - found)
     if missing:
-        raise NoSeatsError(
+        raise NoSlotsError(
             f"cluster.device_classes asks for {', '.join(missing)}, but the cluster has {', '.join(sorted(found))}: "
             "start a node that has it, or leave it out"
         )
@@ -215,7 +215,7 @@ def _absent_classes(plan: Plan, pool: ActorPool) -> list[str]:
 def _tell_shared(pool: ActorPool, say: Callable[[str], None]) -> None:
     """An actor sits on each Ray GPU, also where a CPU device stands in for it: then several time on one processor."""
     used = Counter(
-        (seat.node_id, device.device_uuid, device.name) for seat, device in pool.devices.items()
+        (slot.node_id, device.device_uuid, device.name) for slot, device in pool.devices.items()
     )
     for (_, _, name), num in used.items():
         if num > 1:
@@ -228,9 +228,9 @@ def _watch(
     control: Control,
     observer: ClusterObserver,
     started_s: float,
-) -> StopReason:
+) -> EndReason:
     """Step the pool until it is over; return why."""
-    reason: StopReason | None = None
+    reason: EndReason | None = None
     dropped = False
     control.is_collecting = True
     limits = config.limits
@@ -239,11 +239,11 @@ def _watch(
         observer.stands(pool)
         wanted = None
         if control.num_interrupts:
-            wanted = StopReason.INTERRUPTED
+            wanted = EndReason.INTERRUPTED
         elif limits.max_time_s is not None and time.monotonic() - started_s > limits.max_time_s:
-            wanted = StopReason.TIME_IS_UP
+            wanted = EndReason.TIME_IS_UP
         elif limits.max_failures is not None and _num_failed(pool) > limits.max_failures:
-            wanted = StopReason.TOO_MANY_FAILURES
+            wanted = EndReason.TOO_MANY_FAILURES
         if wanted is not None and reason is None:
             reason = wanted
             pool.stop(drop=False)
@@ -252,7 +252,7 @@ def _watch(
             pool.stop(drop=True)
         time.sleep(_POLL_S)
     observer.stands(pool)
-    return reason or StopReason.COMPLETE
+    return reason or EndReason.COMPLETE
 
 
 def _num_failed(pool: ActorPool) -> int:
@@ -261,17 +261,17 @@ def _num_failed(pool: ActorPool) -> int:
 
 def _why_none(pool: ActorPool) -> str:
     lines = [
-        f"  {place.seat.name}: {place.why or 'no answer yet'}" for place in pool.places.values()
+        f"  {record.slot.name}: {record.why or 'no answer yet'}" for record in pool.slots.values()
     ]
     lines += [f"  {text}" for text in pool.missing_labels]
     return "\n".join(["no node of the cluster can collect", *(lines or ["  it has no node"])])
 
 
 def _unfinished(pool: ActorPool, plan: Plan, summary: CollectSummary | None) -> Exception:
-    """Say why nobody collects any more although tasks are left."""
+    """Say why no actor collects any more although tasks are left."""
     num_done = summary.num_tasks_done if summary else 0
-    places = [p for p in pool.places.values() if p.state in (SeatState.DRAINED, SeatState.GONE)]
-    lines = [f"  {place.seat.name}: {place.state.value}: {place.why}" for place in places]
+    records = [p for p in pool.slots.values() if p.state in (SlotState.DRAINED, SlotState.GONE)]
+    lines = [f"  {record.slot.name}: {record.state.value}: {record.why}" for record in records]
     lines += [f"  {text}" for text in pool.missing_labels]
     lines += [f"  no node has device class {name}" for name in _absent_classes(plan, pool)]
     if summary is not None:
@@ -286,9 +286,9 @@ def _unfinished(pool: ActorPool, plan: Plan, summary: CollectSummary | None) -> 
             *lines,
         ]
     )
-    kinds = {place.report.kind if place.report else None for place in places}
+    kinds = {record.report.kind if record.report else None for record in records}
     if kinds and kinds <= {FailureKind.STORE, FailureKind.FOREIGN}:
         return StoreError(text)
     if kinds == {FailureKind.NO_BUILD}:
         return NothingCompilesError(text)
-    return NoSeatsError(text)
+    return NoSlotsError(text)

@@ -68,13 +68,13 @@ class ClusterConfig(Node):
         10.0,
         gt=0,
         le=3600,
-        description="Where no other seat of its device class collects, try a seat that is drained for drift again after so long, then after twice as long, up to 60 s.",
+        description="Where no other slot of its device class collects, try a slot that is drained for drift again after so long, then after twice as long, up to 60 s.",
     )
     drift_patience_s: float = Field(
         1800.0,
         ge=0,
         le=604_800,
-        description="Give that seat up when its sentinel has not been within the limit for so long.",
+        description="Give that slot up when its sentinel has not been within the limit for so long.",
     )
     drain_faulty_tasks: int = Field(
         20,

@@ -82,7 +82,7 @@ def collect(
         StoreError: ``out`` cannot be used (``ForeignRunError``: it holds the dataset of another run).
     """
     check_memory_limit()
-    from cluster.ledger.homes import kept_beside, ledger_home  # noqa: PLC0415
+    from cluster.ledger.locations import kept_beside, ledger_locations  # noqa: PLC0415
     from llmperf.cli.console import say  # noqa: PLC0415
     from llmperf.progress import observers  # noqa: PLC0415
     from llmperf_common.store.files.location import open_filesystem  # noqa: PLC0415
@@ -104,7 +104,7 @@ def collect(
             config=settings,
             control=control or Control_(),
             observe=observe,
-            home_of=ledger_home(ledger, str(out), state_folder()),
+            ledger_location_of=ledger_locations(ledger, str(out), state_folder()),
         )
 
 
@@ -160,7 +160,7 @@ def collect_on_cluster(
     check_memory_limit()
     from cluster.collect import collect_on_cluster as collect_  # noqa: PLC0415
     from cluster.config import ClusterCollectConfig  # noqa: PLC0415
-    from cluster.ledger.homes import kept_beside, ledger_home  # noqa: PLC0415
+    from cluster.ledger.locations import kept_beside, ledger_locations  # noqa: PLC0415
     from llmperf.progress import cluster_observer  # noqa: PLC0415
     from llmperf_common.extras import require  # noqa: PLC0415
     from llmperf_common.store.files.location import local_folder, open_filesystem  # noqa: PLC0415
@@ -172,24 +172,26 @@ def collect_on_cluster(
     settings = _settings(ClusterCollectConfig, preset, config, values, overrides)
     selector, settings = _checked_selectors(device, settings)
     from cluster.ray.runtime import RayMeter, connected  # noqa: PLC0415
-    from cluster.telemetry.seat_board import SeatBoard  # noqa: PLC0415
-    from cluster.telemetry.seat_metrics import SeatMetrics  # noqa: PLC0415
+    from cluster.telemetry.slot_heartbeat import SlotHeartbeat  # noqa: PLC0415
+    from cluster.telemetry.slot_metrics import SlotMetrics  # noqa: PLC0415
 
     folder = local_folder(out)
     where = str(out) if folder is None else str(folder.absolute())
-    home_of = ledger_home(ledger, where, state_folder())  # tells at once of a server that is no use
+    ledger_location_of = ledger_locations(
+        ledger, where, state_folder()
+    )  # tells at once of a server that is no use
     kernels = read_sources(_sources(corpus))
     fs = open_filesystem(where)
     with (
         connected() as runtime,
         contextlib.closing(
-            SeatBoard(
+            SlotHeartbeat(
                 cluster_observer(progress),
                 fs,
-                home_of,
+                ledger_location_of,
                 events=kept_beside(where, state_folder()) / "events",
             )
-        ) as board,
+        ) as heartbeat,
     ):
         return collect_(
             corpus=kernels,
@@ -201,7 +203,7 @@ def collect_on_cluster(
             ledger=ledger,
             state_folder=state_folder(),
             control=control or Control_(),
-            observer=SeatMetrics(board, RayMeter()),
+            observer=SlotMetrics(heartbeat, RayMeter()),
         )
 
 
@@ -215,7 +217,7 @@ def device_ref(
     Args:
         device: ``auto``, ``pocl``, ``cpu``, ``cuda[:N]`` or ``replay:FILE``.
         tell: called with a line before each trial of an OpenCL runtime.
-        report: what was found; probed now where None.
+        report: what was found; tried now where None.
 
     Raises:
         CommandError: There is none, or the name is no selector.

@@ -170,7 +170,7 @@ class PoolProgress(SilentClusterObserver):
 
     def stands(self, pool: ActorPool) -> None:
         """How all actors are now."""
-        num_done_here = sum(place.num_tasks_done for place in pool.places.values())
+        num_done_here = sum(place.num_tasks_done for place in pool.slots.values())
         statuses = pool.statuses
         self._show(self._counts.progress(num_done_here, statuses[OK_STATUS], statuses))
 

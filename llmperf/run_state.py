@@ -158,7 +158,7 @@ def _classes(
 
 
 def _told(workers: Sequence[Mapping[str, Any]]) -> Counter[str]:
-    """Return the rows that the workers on the board have told of, the dead among them."""
+    """Return the rows that the workers have told of in heartbeats, the dead among them."""
     statuses: Counter[str] = Counter()
     for one in workers:
         statuses[OK_STATUS] += one.get("ok", 0)

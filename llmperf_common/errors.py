@@ -27,7 +27,7 @@ declared beside the code that raises it and carries its exit code::
     +-- UnknownFeatureError    3  a model asks for a feature that there is not; also a ValueError
     +-- DeviceLostError        4  the device cannot be opened, or is lost
     +-- GpuTakenError          4  another process has the GPU
-    +-- ClusterTooSmall        4  the Ray cluster has no room for the processes asked for
+    +-- ClusterTooSmall        4  the Ray cluster has too few free CPUs or GPUs
     +-- Interrupted          130  a signal ended a fit; its state is saved
     +-- NothingCompilesError   5  no kernel can be built here
 

@@ -1,6 +1,6 @@
 """A Ray cluster of this process alone: on this host's loopback addresses, closed to other users by a token of its own.
 
-Owns what a local ``--cluster`` opens to others: nothing. Ray is given as an argument; its doors are in the rooms that
+Owns what a local ``--cluster`` opens to others: nothing. Ray is given as an argument; its doors are in the packages that
 use it. A cluster that a user has started listens, and asks for a token, as its ``ray start`` said.
 """
 

@@ -1,4 +1,4 @@
-"""The values that travel between the rooms: kernels, launch configs, timings, results.
+"""The values that travel between the packages: kernels, launch configs, timings, results.
 
 Owns their types and nothing else: no parsing, no device, no storage. Sizes are in elements or
 work-items, times in nanoseconds; the unit is in the name.
@@ -292,7 +292,7 @@ class KernelResources:
 class Build:
     """How a kernel was compiled; ``binary_sha256`` is None where the build failed.
 
-    ``resources`` is None where nobody could tell (CPU devices, no pycuda).
+    ``resources`` is None where it is not known (CPU devices, no pycuda).
     """
 
     options: str

@@ -239,7 +239,7 @@ class ClusterConfig(Node):
         default=120.0,
         gt=0,
         le=86_400,
-        description="Wait so long for room for all processes, at each start.",
+        description="Seconds to wait at each start until all processes can be placed.",
     )
     max_restarts: int = Field(
         default=3,

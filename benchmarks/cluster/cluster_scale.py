@@ -32,7 +32,7 @@ import numpy as np
 import redis  # noqa: TID251
 
 from benchmarks.cluster.simulated_actors import NUM_TASKS, PLAN_HASH, Spent, Tasks, run_actors
-from cluster.ledger.redis import RedisHome, _source
+from cluster.ledger.redis import RedisLocation, _source
 from llmperf_common.ledger.attach import attach
 from llmperf_common.store.files.filesystem import PosixFilesystem
 from llmperf_common.store.manifests.manifest import (
@@ -91,8 +91,8 @@ def _measured(
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     fs = PosixFilesystem(folder)
     device = write_shard(fs, encode_device(make_device(device_class="h200"), plan_hash=PLAN_HASH))
-    home = RedisHome(server.client(), dataset=PLAN_HASH)
-    ledger = attach(fs, home, plan_hash=PLAN_HASH, index_of=int, who="benchmark")
+    ledger_location = RedisLocation(server.client(), dataset=PLAN_HASH)
+    ledger = attach(fs, ledger_location, plan_hash=PLAN_HASH, index_of=int, who="benchmark")
     client = server.client()
     client.config_set("slowlog-log-slower-than", _SLOW_US)
     client.config_set("slowlog-max-len", _SLOWLOG_LENGTH)
@@ -222,7 +222,7 @@ def publishing(num_pairs: int) -> tuple[float, float]:
             began_s = time.monotonic()
             last = publish(fs, two, plan_hash=PLAN_HASH, epoch=1)  # kept, as a publisher does
             took_s.append(time.monotonic() - began_s)
-        assert not isinstance(last, StaleEpoch), "nobody else publishes here"
+        assert not isinstance(last, StaleEpoch), "no other process publishes here"
         size = len(fs.read_bytes(manifest_name(last.version)))
     return float(np.median(took_s)), size / 2**20
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cluster.ledger.redis import RedisHome, RedisLedger
+from cluster.ledger.redis import RedisLedger, RedisLocation
 from llmperf_common.ledger.protocol import Holder
 from llmperf_common.store.manifests.manifest import ShardEntry
 from tests.support.servers.redis_server import RedisServer
@@ -45,8 +45,8 @@ def timed(what: str, beside: int, call: Callable[[], object], *, times: int = 30
 
 def ledger_of(server: RedisServer, name: str) -> RedisLedger:
     """Return a new ledger."""
-    home = RedisHome(server.client(), dataset=name)
-    ledger = home.create(epoch=1, plan_hash="p", shards=[], done=[])
+    ledger_location = RedisLocation(server.client(), dataset=name)
+    ledger = ledger_location.create(epoch=1, plan_hash="p", shards=[], done=[])
     assert isinstance(ledger, RedisLedger)
     return ledger
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import redis  # noqa: TID251
 
-from cluster.ledger.redis import RedisHome
+from cluster.ledger.redis import RedisLocation
 from cluster.ledger.timed_ledger import TimedLedger
 from llmperf_common.ledger.attach import attach
 from llmperf_common.ledger.protocol import Holder, Lease, Ledger
@@ -38,9 +38,9 @@ from tests.support.factories.dataset_factory import (
     make_kernel,
     make_result,
 )
-from workers.collect.heartbeat import BoardWriter
+from workers.collect.heartbeat import HeartbeatWriter
 from workers.collect.loop import CollectLoop
-from workers.collect.loop_interfaces import StopReason
+from workers.collect.loop_interfaces import EndReason
 from workers.collect.observers import SilentObserver
 from workers.collect.self_report import SelfReport
 from workers.config import LedgerConfig, StoreConfig
@@ -172,7 +172,7 @@ class ReplayExecutor:
             self._begin(time.monotonic())
 
     def poll(self, timeout_s: float) -> list[FinishedTask]:
-        """Return what has finished by now; whoever steps the loop has waited already."""
+        """Return what has finished by now; the caller has waited already."""
         del timeout_s
         finished = []
         now_s = time.monotonic()
@@ -250,12 +250,12 @@ class _Counter(SilentObserver):
         del manifest
 
 
-def _board_of(number: int) -> BoardWriter:
+def _heartbeat_of(number: int) -> HeartbeatWriter:
     """Return what puts an actor's report on the ledger every two seconds, as each worker does; its counts stay at nought."""
     worker_id = f"simulated/{number}"
     ids = {"seat": f"node:{number:06}/gpu0", "actor_id": "0" * 32, "node_id": "0" * 56, "job_id": "0" * 8, "gpu_ids": "0"}  # fmt: skip
     report = SelfReport(worker_id=worker_id, device=make_device(), context=ids, read=lambda: None)
-    return BoardWriter(report, worker_id=worker_id, clock_s=time.monotonic)
+    return HeartbeatWriter(report, worker_id=worker_id, clock_s=time.monotonic)
 
 
 def run_actors(
@@ -279,10 +279,11 @@ def run_actors(
             executor = ReplayExecutor(tasks, recorded, number)
 
             def attached() -> Ledger:
-                home = RedisHome(redis.Redis.from_url(url), dataset=PLAN_HASH)
+                ledger_location = RedisLocation(redis.Redis.from_url(url), dataset=PLAN_HASH)
                 who = f"sim/{number}"
                 return TimedLedger(
-                    attach(fs, home, plan_hash=PLAN_HASH, index_of=_unknown, who=who), spent.called
+                    attach(fs, ledger_location, plan_hash=PLAN_HASH, index_of=_unknown, who=who),
+                    spent.called,
                 )
 
             loop = CollectLoop(
@@ -300,7 +301,7 @@ def run_actors(
                 observer=_Counter(spent),
                 encode=recorded_bytes,
                 writer=writer,
-                board=_board_of(number),
+                heartbeat=_heartbeat_of(number),
             )
             return loop, executor
 
@@ -325,7 +326,7 @@ def run_actors(
         spent.cpu_s = time.process_time() - began_cpu_s
         measured = {what: list(calls) for what, calls in spent.calls_s.items()}
         for loop, executor in actors:
-            loop.request_stop(StopReason.TIME_IS_UP)
+            loop.request_stop(EndReason.TIME_IS_UP)
             executor.abandon([lease.task for lease in executor.leases()])
         for loop, _ in actors:
             loop.finish()

@@ -25,9 +25,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from cluster.ledger.redis import redis_home
+from cluster.ledger.redis import redis_locations
 from llmperf_common import ids
-from llmperf_common.ledger.attach import LedgerHome
+from llmperf_common.ledger.attach import LedgerLocation
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.ledger.protocol import Committed
 from llmperf_common.records import Kernel
@@ -47,7 +47,7 @@ from tests.support.factories.dataset_factory import (
 )
 from tests.support.servers.redis_server import RedisServer
 from workers.collect.joining import attach_ledger, join_plan
-from workers.collect.loop_interfaces import StopReason
+from workers.collect.loop_interfaces import EndReason
 from workers.collect.summary import summarise
 from workers.config import CollectConfig
 from workers.corpus.read import Corpus, corpus_sha256, read_corpus, write_corpus
@@ -106,11 +106,11 @@ def joined(work: Path, folder: str, num_classes: int) -> tuple[PosixFilesystem, 
     return fs, join_plan(fs, read_corpus(work / "corpus.parquet"), CollectConfig(), devices)
 
 
-def home_of(fs: PosixFilesystem, url: str) -> LedgerHome:
+def ledger_location_of(fs: PosixFilesystem, url: str) -> LedgerLocation:
     """Return where the run's ledgers are."""
     run = read_run(fs)
     assert run is not None, "it was joined"
-    return redis_home(url)(run)
+    return redis_locations(url)(run)
 
 
 def driver(work: Path, classes: int, url: str, rows: list[dict[str, object]]) -> None:
@@ -125,7 +125,7 @@ def worker(work: Path, classes: int, url: str, rows: list[dict[str, object]]) ->
     del classes
     with told("worker: read corpus, join, attach to a fresh ledger", rows):
         fs, plan = joined(work, "fresh", 1)
-        ledger = attach_ledger(fs, home_of(fs, url), plan, who="benchmark")
+        ledger = attach_ledger(fs, ledger_location_of(fs, url), plan, who="benchmark")
     with told("worker: claim 38 tasks, commit 27", rows):
         leases = ledger.claim(
             holder=this_process(), tasks=plan.tasks_of_class("class0000"), limit=_CLAIM_AHEAD, ttl_s=60
@@ -156,17 +156,17 @@ def rebuild(work: Path, classes: int, url: str, rows: list[dict[str, object]]) -
     del classes
     with told("worker: read corpus, join, rebuild the ledger of finished tasks", rows):
         fs, plan = joined(work, "finished", 1)
-        ledger = attach_ledger(fs, home_of(fs, url), plan, who="benchmark")
+        ledger = attach_ledger(fs, ledger_location_of(fs, url), plan, who="benchmark")
     num_done = ledger.counts(range(plan.num_tasks)).done
     assert num_done == open_dataset(fs).num_tasks, "all that is finished"
 
 
 def again(work: Path, classes: int, url: str, rows: list[dict[str, object]]) -> None:
-    """Attach to the rebuilt ledger, and count what an observer of progress is told at the start."""
+    """Attach to the rebuilt ledger, and count the events that an observer of progress receives at the start."""
     del classes
     with told("worker: read corpus, join, attach to that ledger", rows):
         fs, plan = joined(work, "finished", 1)
-        attach_ledger(fs, home_of(fs, url), plan, who="benchmark")
+        attach_ledger(fs, ledger_location_of(fs, url), plan, who="benchmark")
     with told("worker: rows by status at its start", rows):
         open_dataset(fs).status_counts()
 
@@ -176,7 +176,7 @@ def final_count(work: Path, classes: int, url: str, rows: list[dict[str, object]
     del url
     fs, plan = joined(work, "finished", classes)
     with told("driver: final count of finished tasks (summarise)", rows):
-        summarise(fs, plan, [], StopReason.INTERRUPTED, seconds=0.0)
+        summarise(fs, plan, [], EndReason.INTERRUPTED, seconds=0.0)
 
 
 def finish_tasks(work: Path, classes: int, num_done: int) -> None:

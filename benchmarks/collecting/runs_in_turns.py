@@ -69,7 +69,7 @@ def collect(
 
 
 def variables_of(kind: str) -> dict[str, str]:
-    """Return how a kind of the plain loop is told what it is."""
+    """Return the options of one kind of the plain loop."""
     whose = next((one for one in BUFFER_RULES if kind == f"plain-{one}"), BUFFER_RULES[0])
     return {BOUND_VARIABLE: str(int("bound" in kind)), BUFFERS_VARIABLE: whose}
 

@@ -88,7 +88,7 @@ def main() -> int:
     print(
         f"{len(events)} tasks, {num_configs:.0f} launched configs in {whole_s:.1f} s ({num_configs / whole_s:.0f}/s)"
     )
-    print(f"nobody had the device: {100 * idle_share(turns):.1f} % of the time")
+    print(f"device idle: {100 * idle_share(turns):.1f} % of the time")
     print(
         f"in turns, outside configs (clocks, freeing, sentinel): {100 * (in_turns_s - config_s) / whole_s:.1f} %"
     )

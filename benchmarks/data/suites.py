@@ -266,7 +266,7 @@ def _launch(row: Mapping[str, Any], arguments: Sequence[Argument]) -> ProbeLaunc
     )
 
 
-# -- what is told ------------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------
 
 
 def summary(verdicts: Sequence[Verdict]) -> Iterator[str]:

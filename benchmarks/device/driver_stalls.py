@@ -5,7 +5,7 @@
 Drivers take locks that all GPUs of a host share. This process times launches, a copy, allocating and touching 64 MiB,
 freeing it and loading a program, over and over, while visitors come to the other device: they look for their devices, open
 a context, launch, stay, and leave by themselves or by SIGKILL. A row is a phase of a visitor and a call: how often
-it fell into that phase, its mean and its longest. "alone": nobody was there.
+it fell into that phase, its mean and its longest. "alone": no other process was there.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the keys and the scripts (``lua/``): each method is one script, so one round trip, and atomic. Time is the server's. What
 is kept is what was touched: leases in hand, one bit a finished task, a line a shard; never the plan. Redis may forget: a ledger
-is bound to one life of its server, and whoever finds another life, or nothing, builds the next epoch from the shards.
+is bound to one life of its server. A collector that finds another life, or nothing, builds the next epoch from the shards.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _US = 1_000_000
 _BINDING = frozenset({"claim", "commit", "extend"})
 """The scripts that change what becomes of a task."""
 _AT_ONCE = 500
-"""Shards in one call: while a script runs, everybody else waits."""
+"""Shards in one call. The server answers no other client while a script runs."""
 
 
 class RedisLedger:
@@ -148,11 +148,11 @@ class RedisLedger:
         return TaskCounts(done=done, leased=leased, total=len(tasks))
 
     def report(self, worker: str, document: str) -> None:
-        """Put a worker's document on the board."""
+        """Put a worker's heartbeat in the place of its last one."""
         self._run("report", worker, document, _us(SILENT_LIMIT_S))
 
     def workers(self) -> list[WorkerReport]:
-        """Return the board."""
+        """Return the last heartbeats."""
         answer = self._run("workers", _us(SILENT_LIMIT_S))
         return sorted(
             (
@@ -167,7 +167,7 @@ class RedisLedger:
         self._client.close()
 
     def _tokens(self, leases: Sequence[Lease]) -> list[int]:
-        """Return task, token, task, …; of a lease of another epoch a token that nobody has."""
+        """Return task, token, task, …; of a lease of another epoch a token that no holder has."""
         return [
             part
             for lease in leases
@@ -197,7 +197,7 @@ class RedisLedger:
             self._is_torn = False
 
 
-class RedisHome:
+class RedisLocation:
     """A Redis server with ledgers of datasets, one an epoch.
 
     Args:
@@ -227,7 +227,7 @@ class RedisHome:
         return RedisLedger(self._client, prefix=self._of(epoch), epoch=epoch)
 
     def retire(self, *, before: int) -> None:
-        """Remove older epochs: whoever still uses one is told that it is lost."""
+        """Remove older epochs: a collector that still uses one gets `LedgerLostError`."""
         with told_as_ours(self._client):
             for member in self._client.smembers(self.key("epochs")):
                 if int(member) < before:
@@ -263,7 +263,7 @@ class RedisHome:
             )  # it must be there: lua/prelude.lua
             meta: _Fields = {"plan_hash": plan_hash, "run_id": run_id, "last_token": 0}
             self._client.hset(f"{prefix}:meta", mapping={**meta, "epoch": epoch})
-            # Last and again: one wiped meanwhile must not have a ledger that nobody can find and end.
+            # Last and again: one wiped meanwhile must not have a ledger that no command can find and end.
             self._client.sadd(self.key("epochs"), epoch)
             self._client.set(self.key("about"), self._about)
             self._client.sadd(RUNS_KEY, self._dataset)
@@ -282,7 +282,7 @@ class RedisHome:
         return str(self._client.info("server")["run_id"])
 
 
-def redis_home(url: str, location: str) -> Callable[[RunRecord], RedisHome]:
+def redis_locations(url: str, location: str) -> Callable[[RunRecord], RedisLocation]:
     """Return what opens the ledgers of a run on the server at ``url``.
 
     Args:
@@ -296,7 +296,7 @@ def redis_home(url: str, location: str) -> Callable[[RunRecord], RedisHome]:
     client = connect(url)
     with closed_if_refused(client):
         rehearse_rights(client)
-    return lambda run: RedisHome(
+    return lambda run: RedisLocation(
         client, dataset=run.run_id or run.plan_hash, about=_about(run, location)
     )
 

@@ -1,6 +1,6 @@
 """What a Redis server or its client library says went wrong, as an error of the ledger.
 
-Owns which of it passes by itself, and which somebody has to mend and how; no connection: that is ``redis_connection.py``'s. A failure is known by its exception class where the client has one, else by the code word that an error reply
+Owns which of it passes by itself, and which an operator has to mend and how; no connection: that is ``redis_connection.py``'s. A failure is known by its exception class where the client has one, else by the code word that an error reply
 begins with: from the errors that it has classes for, which differ by its version, the client cuts the word off. Redis 6.2 wraps the
 reply to a command in a script into a sentence of its own, Redis 7 does not.
 """
@@ -67,10 +67,10 @@ _CODE_WORD = re.compile(r"^[A-Z]+(?= |$)")
 
 
 class LedgerRefusedError(LedgerAwayError):
-    """The server will not serve us until somebody mends a right, a password, a certificate or a key.
+    """The server will not serve us until an operator mends a right, a password, a certificate or a key.
 
-    Whoever opens a ledger is told at once. Amid a run it is waited for as for a server that is away: it worked before, so somebody
-    is just changing the server, and what the worker holds is kept that long. Each wait says what to do.
+    Opening a ledger raises it at once. Amid a run it is waited for as for a server that cannot be reached: it worked before, so an
+    operator is changing the server, and what the worker holds is kept that long. Each wait says what to do.
 
     Attributes:
         is_amid_script: a script was ended by it, perhaps with half of its work done.

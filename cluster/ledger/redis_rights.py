@@ -13,7 +13,7 @@ _NUM_ARGUMENTS = {
     "zadd": 2, "zrem": 1, "zcount": 2, "zrangebyscore": 2, "zrangebylex": 2,
     "getbit": 1, "setbit": 2, "bitcount": 0, "bitpos": 1,
 }  # fmt: skip
-"""What the scripts and ``RedisHome`` call with a key, and how many arguments each wants besides."""
+"""What the scripts and ``RedisLocation`` call with a key, and how many arguments each wants besides."""
 _KEYLESS = {
     "info": ("INFO", "server"),
     "time": ("TIME",),

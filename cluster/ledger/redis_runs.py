@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from cluster.ledger.redis import RUNS_KEY, RedisHome
+from cluster.ledger.redis import RUNS_KEY, RedisLocation
 from cluster.ledger.redis_connection import RedisClient, connect, told_as_ours
 from llmperf_common.ledger.looking import LedgerView, class_ranges
 from llmperf_common.ledger.protocol import LedgerLostError
@@ -36,7 +36,7 @@ def runs_on(url: str, *, only: str | None = None) -> list[RunOnServer]:
 
     Args:
         url: of the server.
-        only: the name of the one dataset to look at, as ``RedisHome`` is given it.
+        only: the name of the one dataset to look at, as ``RedisLocation`` is given it.
 
     Raises:
         LedgerUrlError: The URL is none, or its server is too old.
@@ -54,8 +54,8 @@ def runs_on(url: str, *, only: str | None = None) -> list[RunOnServer]:
 
 
 def _run(client: RedisClient, dataset: str) -> RunOnServer | None:
-    home = RedisHome(client, dataset=dataset)
-    text = client.get(home.key("about"))
+    ledger_location = RedisLocation(client, dataset=dataset)
+    text = client.get(ledger_location.key("about"))
     if not isinstance(text, bytes):
         return None
     about = json.loads(text)
@@ -68,17 +68,22 @@ def _run(client: RedisClient, dataset: str) -> RunOnServer | None:
         device_classes=classes,
         created_at=about["created_at"],
         view=_view(
-            client, home, about["plan_hash"], class_ranges(about["num_tasks"], len(classes))
+            client,
+            ledger_location,
+            about["plan_hash"],
+            class_ranges(about["num_tasks"], len(classes)),
         ),
     )
 
 
 def _view(
-    client: RedisClient, home: RedisHome, plan_hash: str, ranges: tuple[range, ...]
+    client: RedisClient, ledger_location: RedisLocation, plan_hash: str, ranges: tuple[range, ...]
 ) -> LedgerView | None:
-    epochs = sorted((int(one) for one in client.smembers(home.key("epochs"))), reverse=True)
+    epochs = sorted(
+        (int(one) for one in client.smembers(ledger_location.key("epochs"))), reverse=True
+    )
     for epoch in epochs[:1]:
-        ledger = home.open(epoch, plan_hash)
+        ledger = ledger_location.open(epoch, plan_hash)
         if ledger is None:
             return None
         try:

@@ -1,6 +1,6 @@
 """A ledger that tells how long each of its calls took: for the metrics of an actor.
 
-Owns nothing of the ledger itself. A call that fails is told of, too.
+Owns nothing of the ledger itself. A call that fails is reported, too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from llmperf_common.ledger.attach import LedgerHome
+from llmperf_common.ledger.attach import LedgerLocation
 from llmperf_common.ledger.protocol import (
     CommitOutcome,
     Holder,
@@ -23,21 +23,23 @@ from llmperf_common.store.manifests.manifest import ShardEntry
 _T = TypeVar("_T")
 
 
-class TimedHome:
-    """A ``LedgerHome`` whose ledgers tell how long each call took."""
+class TimedLocation:
+    """A ``LedgerLocation`` whose ledgers tell how long each call took."""
 
-    def __init__(self, home: LedgerHome, called: Callable[[str, float], None]) -> None:
-        self._home = home
+    def __init__(
+        self, ledger_location: LedgerLocation, called: Callable[[str, float], None]
+    ) -> None:
+        self._location = ledger_location
         self._called = called
 
     def open(self, epoch: int, plan_hash: str) -> Ledger | None:
         """Open the ledger of ``epoch``; None if it is gone."""
-        ledger = self._home.open(epoch, plan_hash)
+        ledger = self._location.open(epoch, plan_hash)
         return TimedLedger(ledger, self._called) if ledger is not None else None
 
     def retire(self, *, before: int) -> None:
         """End every ledger of an epoch below ``before``."""
-        self._home.retire(before=before)
+        self._location.retire(before=before)
 
     def create(
         self,
@@ -48,7 +50,7 @@ class TimedHome:
         done: Iterable[tuple[int, str]],
     ) -> Ledger:
         """Create the ledger of ``epoch`` and open it."""
-        made = self._home.create(epoch=epoch, plan_hash=plan_hash, shards=shards, done=done)
+        made = self._location.create(epoch=epoch, plan_hash=plan_hash, shards=shards, done=done)
         return TimedLedger(made, self._called)
 
 
@@ -110,11 +112,11 @@ class TimedLedger:
         return self._timed("counts", lambda: self._ledger.counts(tasks))
 
     def report(self, worker: str, document: str) -> None:
-        """Put a document on the board."""
+        """Put a worker's heartbeat in the place of its last one."""
         self._timed("report", lambda: self._ledger.report(worker, document))
 
     def workers(self) -> list[WorkerReport]:
-        """Return the board."""
+        """Return the last heartbeats."""
         return self._timed("workers", self._ledger.workers)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""How long the last seat that collects for a device class waits when its sentinel has drifted.
+"""How long the last slot that collects for a device class waits when its sentinel has drifted.
 
-Owns the backoff of one seat, and when it is given up; pure. Which seats collect is the pool's to know.
+Owns the backoff of one slot, and when it is given up; pure. Which slots collect is the pool's to know.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ LONGEST_PAUSE_S = 60.0
 
 @dataclass(slots=True, kw_only=True)
 class DriftPause:
-    """The pauses of one seat since its device was last seen at its usual speed."""
+    """The pauses of one slot since its device was last seen at its usual speed."""
 
     baseline_ns: float | None = None
     """The sentinel's time at first, which the next actor is judged by."""

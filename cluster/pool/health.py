@@ -36,7 +36,7 @@ class DrainRule(SilentObserver):
         baseline_ns: the sentinel's time at first, where an earlier actor has it. The first reading is then enough to
             say that the device is still slow.
         drains_for_drift: False on a CPU device, which every other process of its machine slows down: drift is logged.
-        clock_s: seconds that nobody sets.
+        clock_s: monotonic seconds, which no clock setting changes.
     """
 
     def __init__(

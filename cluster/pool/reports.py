@@ -10,9 +10,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from cluster.config import ClusterCollectConfig
-from cluster.pool.seats import Seat
+from cluster.pool.slots import ActorSlot
 from llmperf_common.records import Device
-from workers.collect.loop_interfaces import StopReason
+from workers.collect.loop_interfaces import EndReason
 
 
 class ActorState(StrEnum):
@@ -32,15 +32,15 @@ class FailureKind(StrEnum):
     """Why an actor has failed, as far as its pool does different things about it."""
 
     DEVICE = "device"
-    """The device cannot be used: its seat is drained."""
+    """The device cannot be used: its slot is drained."""
     NO_BUILD = "no_build"
-    """No kernel can be built there: its seat is drained."""
+    """No kernel can be built there: its slot is drained."""
     TAKEN = "taken"
-    """Somebody else has the GPU, perhaps an actor that is just being ended: tried again."""
+    """Another process has the GPU, perhaps an actor that is just ending: tried again."""
     STORE = "store"
     """The dataset cannot be written or read, or the ledger not reached, from this node: tried again for a while."""
     FOREIGN = "foreign"
-    """The dataset folder of this node is another one: its seat is drained."""
+    """The dataset folder of this node is another one: its slot is drained."""
     INTERNAL = "internal"
     """A mistake of ours: tried again like a death."""
 
@@ -51,7 +51,7 @@ class DrainCause(StrEnum):
     FAULTS = "faults"
     THROTTLING = "throttling"
     DRIFT = "drift"
-    """The sentinel takes longer than at first. It may pass: the last seat that collects of a class is tried again."""
+    """The sentinel takes longer than at first. It may pass: the last slot that collects of a class is tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class ActorSpec:
     """What an actor is made with.
 
     Args:
-        seat: where it sits.
+        slot: where it sits.
         location: the dataset folder, as every node names it.
         ledger: ``sqlite`` or a Redis URL; no text of this value has it.
         state_folder: for what must not lie on a network.
@@ -68,7 +68,7 @@ class ActorSpec:
             first reading says whether the device is as fast again. None: this actor's own first readings are the baseline.
     """
 
-    seat: Seat
+    slot: ActorSlot
     location: str
     ledger: str = field(repr=False)  # its URL has a password
     state_folder: Path
@@ -88,7 +88,7 @@ class ActorReport:
     kind: FailureKind | None = None
     worker_id: str = ""
     device: Device | None = None
-    reason: StopReason | None = None
+    reason: EndReason | None = None
     drained: str = ""
     """Why it asked to be drained; it then ends by itself."""
     drain_cause: DrainCause | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cluster.pool.reports import ActorReport, ActorSpec
-from cluster.pool.seats import ClusterNode
+from cluster.pool.slots import ClusterNode
 from llmperf_common.errors import Exit, LlmperfError
 from workers.corpus.read import Corpus
 
@@ -52,5 +52,5 @@ class Runtime(Protocol):
         ...
 
     def start(self, spec: ActorSpec) -> Actor:
-        """Start an actor on its seat."""
+        """Start an actor on its slot."""
         ...

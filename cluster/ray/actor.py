@@ -1,6 +1,6 @@
-"""The actor: one process on one seat, with one device, running the same loop as ``llmperf collect``.
+"""The actor: one process on one slot, with one device, running the same loop as ``llmperf collect``.
 
-Owns the thread that works, and what is told to the pool. Its methods answer at once, so that an answer that does not come means
+Owns the thread that works, and the reports to the pool. Its methods answer at once, so that an answer that does not come means
 a process or node that is gone. Knows nothing of Ray but the GPU ids that it is given: ``ray/runtime.py`` starts it.
 """
 
@@ -15,11 +15,11 @@ import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from cluster.ledger.homes import kept_beside, ledger_home
-from cluster.ledger.timed_ledger import TimedHome
+from cluster.ledger.locations import kept_beside, ledger_locations
+from cluster.ledger.timed_ledger import TimedLocation
 from cluster.pool.health import DrainRule, drains_for_drift
 from cluster.pool.reports import ActorReport, ActorSpec, ActorState, DrainCause, FailureKind
-from cluster.ray.pinning import NoSeatDevice, device_of_seat
+from cluster.ray.pinning import NoSlotDevice, device_of_slot
 from cluster.telemetry.metrics import Meter, MetricsObserver, SilentMeter
 from llmperf_common.extras import MissingExtra
 from llmperf_common.ledger.attach import process_name
@@ -34,7 +34,7 @@ from workers.collect.device_worker import Control, DeviceWorker
 from workers.collect.event_logging import EventLogHandler, logging_taken
 from workers.collect.events import open_event_log
 from workers.collect.joining import join_plan
-from workers.collect.loop_interfaces import StopReason
+from workers.collect.loop_interfaces import EndReason
 from workers.collect.observers import Fanout, SilentObserver, statuses_of
 from workers.corpus.read import Corpus
 from workers.device.interface import DeviceRef
@@ -86,7 +86,7 @@ class CollectActor:
         self._context = dict(context)
         self._meter = meter or SilentMeter()
         self._control = Control()
-        self._board = _Board()
+        self._counts = _Counts()
         self._run: tuple[Corpus, str] | None = None
         self._may_go_on = threading.Event()
         self._report = ActorReport(state=ActorState.STARTING)
@@ -117,9 +117,9 @@ class CollectActor:
             drain_cause=self._drain_cause,
             sentinel_baseline_ns=self._rule.baseline_ns if self._rule else None,
             is_steady=self._rule is not None and self._rule.is_steady,
-            statuses=dict(self._board.statuses),
-            num_tasks_done=self._board.num_tasks_done,
-            num_tasks_in_hand=0 if told.is_final else self._board.num_in_hand,
+            statuses=dict(self._counts.statuses),
+            num_tasks_done=self._counts.num_tasks_done,
+            num_tasks_in_hand=0 if told.is_final else self._counts.num_in_hand,
             collecting_s=now_s - self._began_s if self._began_s else 0.0,
             temperature_c=reading.temperature_c if reading else None,
             busy_share=reading.busy_share if reading else None,
@@ -147,7 +147,7 @@ class CollectActor:
                     _logger.error("the collector ends: %s", error)
                 text = masked(traceback.format_exc() if kind is None else str(error))
                 with contextlib.suppress(OSError):  # what has failed may be this very disk
-                    self._keep(logs)  # first: once it is told, this process may be ended
+                    self._keep(logs)  # first: after the report, this process may be ended
                 self._tell(ActorState.FAILED, text, kind or FailureKind.INTERNAL)
 
     def _keep(self, logs: EventLogHandler) -> None:
@@ -163,17 +163,17 @@ class CollectActor:
 
     def _open_and_collect(self, logs: EventLogHandler) -> None:
         spec = self._spec
-        ref = device_of_seat(spec.seat.device, self._gpu_ids)
-        if isinstance(ref, NoSeatDevice):
+        ref = device_of_slot(spec.slot.device, self._gpu_ids)
+        if isinstance(ref, NoSlotDevice):
             raise DeviceLostError(ref.reason)
         if ref.selector.startswith("cuda"):
-            use_share_of_processors(spec.seat.index, spec.seat.num_on_node)
+            use_share_of_processors(spec.slot.index, spec.slot.num_on_node)
         with DeviceWorker(ref, spec.config, where=spec.location, logs=logs) as worker:
             device = worker.open()
             self._tell(ActorState.OPEN, device=device, worker_id=worker.worker_id)
             worker.warm_up()
             self._may_go_on.wait()
-            reason = StopReason.INTERRUPTED
+            reason = EndReason.INTERRUPTED
             if self._control.num_interrupts == 0 and self._run is not None:
                 gpu = open_gpu_of(device)
                 self._gpu = None if isinstance(gpu, NvmlAbsent) else gpu
@@ -183,13 +183,13 @@ class CollectActor:
 
     def _collect(
         self, worker: DeviceWorker, ref: DeviceRef, found: Device, corpus: Corpus, run_id: str
-    ) -> tuple[StopReason, Device]:
+    ) -> tuple[EndReason, Device]:
         spec = self._spec
         fs = open_filesystem(spec.location)
         run = read_run(fs)
         if run is None or run.run_id != run_id:
             raise ForeignFolderError(
-                f"{fs.describe()} on node {spec.seat.host} is not the folder that the driver sees: "
+                f"{fs.describe()} on node {spec.slot.host} is not the folder that the driver sees: "
                 "give --out a folder that all nodes share"
             )
         plan = join_plan(fs, corpus, spec.config, [found])
@@ -204,20 +204,20 @@ class CollectActor:
         metrics = MetricsObserver(
             self._meter,
             {
-                "seat": spec.seat.name,
+                "seat": spec.slot.name,
                 "node": self._context.get("node_id", ""),
                 "device_class": found.device_class,
             },
         )
-        home = ledger_home(spec.ledger, spec.location, spec.state_folder)(run)
+        ledger_location = ledger_locations(spec.ledger, spec.location, spec.state_folder)(run)
         return worker.collect(
             fs=fs,
             plan=plan,
-            home=TimedHome(home, metrics.ledger_called),
+            ledger_location=TimedLocation(ledger_location, metrics.ledger_called),
             events=kept_beside(spec.location, spec.state_folder) / "events",
             kept=spec.state_folder / "kept",
             control=self._control,
-            observe=lambda _start: Fanout((self._board, rule, metrics)),
+            observe=lambda _start: Fanout((self._counts, rule, metrics)),
             context=self._context,
             heard=metrics.heard,
             counts_rows=False,
@@ -237,7 +237,7 @@ class CollectActor:
         *,
         device: Device | None = None,
         worker_id: str = "",
-        reason: StopReason | None = None,
+        reason: EndReason | None = None,
     ) -> None:
         before = self._report
         self._report = ActorReport(
@@ -250,7 +250,7 @@ class CollectActor:
         )
 
 
-class _Board(SilentObserver):
+class _Counts(SilentObserver):
     """Counts what one actor does."""
 
     def __init__(self) -> None:

@@ -13,19 +13,19 @@ from workers.device.interface import DeviceRef
 from workers.device.nvidia.cache import NVIDIA_PLATFORM
 from workers.device.nvidia.nvml import NvmlAbsent, uuid_of_gpu
 from workers.device.replay import SELECTOR_PREFIX
-from workers.discovery.find import DeviceReport, NoDevice, choose, probe_for
+from workers.discovery.find import DeviceReport, NoDevice, choose, try_runtimes_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoSeatDevice:
+class NoSlotDevice:
     """Why an actor has no device, and what would mend it."""
 
     reason: str
 
 
-def device_of_seat(
+def device_of_slot(
     selector: str, gpu_ids: Sequence[str], report: DeviceReport | None = None
-) -> DeviceRef | NoSeatDevice:
+) -> DeviceRef | NoSlotDevice:
     """Return the device of an actor.
 
     Args:
@@ -36,22 +36,22 @@ def device_of_seat(
     if selector.startswith(SELECTOR_PREFIX) or selector in ("cpu", "pocl"):
         return _chosen(selector, report)
     if selector not in ("auto", "cuda"):
-        return NoSeatDevice(
+        return NoSlotDevice(
             reason=f"--device {selector!r} with --cluster: Ray chooses the GPU; say auto, cuda, cpu, pocl or replay:FILE"
         )
     uuid = uuid_of_gpu(gpu_ids[0]) if gpu_ids else None
     if uuid is None or isinstance(uuid, NvmlAbsent):
         return _without_gpu(selector, gpu_ids, uuid, report)
-    report = probe_for("cuda") if report is None else report
-    for probed in report.devices:
-        if probed.device is not None and bare_uuid(probed.device.device_uuid) == bare_uuid(uuid):
-            if probed.usable:
-                return probed.ref
-            return NoSeatDevice(
-                reason=f"GPU {gpu_ids[0]} ({uuid}) is not usable by OpenCL: {probed.reason}"
+    report = try_runtimes_for("cuda") if report is None else report
+    for tried in report.devices:
+        if tried.device is not None and bare_uuid(tried.device.device_uuid) == bare_uuid(uuid):
+            if tried.usable:
+                return tried.ref
+            return NoSlotDevice(
+                reason=f"GPU {gpu_ids[0]} ({uuid}) is not usable by OpenCL: {tried.reason}"
             )
     there = [p.device.device_uuid for p in report.devices if p.device is not None]
-    return NoSeatDevice(
+    return NoSlotDevice(
         reason=f"Ray gave GPU {gpu_ids[0]} ({uuid}), but OpenCL lists {', '.join(there) or 'no device'}: "
         "see llmperf doctor on that node"
     )
@@ -67,24 +67,24 @@ def _without_gpu(
     gpu_ids: Sequence[str],
     absent: NvmlAbsent | None,
     report: DeviceReport | None,
-) -> DeviceRef | NoSeatDevice:
-    """Return the CPU device of a seat that no real GPU is behind; a GPU that cannot be identified is refused."""
+) -> DeviceRef | NoSlotDevice:
+    """Return the CPU device of a slot that no real GPU is behind; a GPU that cannot be identified is refused."""
     if selector == "cuda":
         why = f"NVML: {absent.reason} ({absent.mend})" if absent else "Ray gave no GPU"
-        return NoSeatDevice(reason=f"--device cuda: {why}")
+        return NoSlotDevice(reason=f"--device cuda: {why}")
     if gpu_ids:
-        report = probe_for("cuda") if report is None else report
+        report = try_runtimes_for("cuda") if report is None else report
         if any(p.ref.platform == NVIDIA_PLATFORM for p in report.devices):
             assert absent is not None, "there was an id to look up"
-            return NoSeatDevice(
+            return NoSlotDevice(
                 reason=f"which card GPU {gpu_ids[0]} is cannot be checked: {absent.reason} ({absent.mend})"
             )
     return _chosen("cpu", report)
 
 
-def _chosen(selector: str, report: DeviceReport | None) -> DeviceRef | NoSeatDevice:
+def _chosen(selector: str, report: DeviceReport | None) -> DeviceRef | NoSlotDevice:
     try:
         ref = choose(selector, report)
     except ValueError as error:
-        return NoSeatDevice(reason=str(error))
-    return NoSeatDevice(reason=ref.message()) if isinstance(ref, NoDevice) else ref
+        return NoSlotDevice(reason=str(error))
+    return NoSlotDevice(reason=ref.message()) if isinstance(ref, NoDevice) else ref

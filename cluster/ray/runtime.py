@@ -1,6 +1,6 @@
-"""The door to Ray: connecting, nodes, and actors on seats.
+"""The door to Ray: connecting, nodes, and actors on slots.
 
-Owns how Ray is used: an actor sits on a node for good (a dead node's seats are gone), is never restarted by Ray (the pool
+Owns how Ray is used: an actor sits on a node for good (a dead node's slots are gone), is never restarted by Ray (the pool
 does it, visibly), and answers short questions only. Everything above it sees ``Runtime``.
 """
 
@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noq
 
 from cluster.pool.reports import ActorReport, ActorSpec
 from cluster.pool.runtime import ActorGone, ClusterAddressError
-from cluster.pool.seats import ClusterNode
+from cluster.pool.slots import ClusterNode
 from cluster.ray.actor import CollectActor
 from cluster.telemetry.metrics import METRICS, TAGS, Metric, MetricKind
 from llmperf_common.masking import masked, public_url
@@ -51,14 +51,14 @@ class RayRuntime:
         )
 
     def start(self, spec: ActorSpec) -> RayActor:
-        """Start an actor on its seat; it may wait there for a GPU that another job of the cluster has."""
-        seat = spec.seat
+        """Start an actor on its slot; it may wait there for a GPU that another job of the cluster has."""
+        slot = spec.slot
         options: dict[str, Any] = {
             "num_cpus": 0,
-            "num_gpus": 1 if seat.on_gpu else 0,
+            "num_gpus": 1 if slot.on_gpu else 0,
             "max_restarts": 0,
             "max_task_retries": 0,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(seat.node_id, soft=False),
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(slot.node_id, soft=False),
             "runtime_env": {"env_vars": {**store_settings(os.environ), **_ENVIRONMENT}},
         }
         return RayActor(_Actor.options(**options).remote(spec), self)
@@ -142,7 +142,7 @@ class RayMeter:
         self._made[metric.name].observe(value, tags=dict(tags))
 
 
-class _SeatedActor(CollectActor):
+class _SlotActor(CollectActor):
     """``CollectActor`` with what Ray knows of it."""
 
     def __init__(self, spec: ActorSpec) -> None:
@@ -155,14 +155,14 @@ class _SeatedActor(CollectActor):
                 "actor_id": context.get_actor_id() or "",
                 "node_id": context.get_node_id(),
                 "job_id": context.get_job_id(),
-                "seat": spec.seat.name,
+                "seat": spec.slot.name,
                 "gpu_ids": ",".join(ids),
             },
             RayMeter(),
         )
 
 
-_Actor: Any = ray.remote(_SeatedActor)
+_Actor: Any = ray.remote(_SlotActor)
 
 
 @contextlib.contextmanager

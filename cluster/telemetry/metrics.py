@@ -102,7 +102,7 @@ STATE = Metric(
 SEAT_STATE = Metric(
     name="llmperf_seat_state",
     kind=MetricKind.GAUGE,
-    meaning="From the driver, which outlives its actors: 1 for the state that a seat is in, 0 for the others: "
+    meaning="From the driver, which outlives its actors: 1 for the state that a slot is in, 0 for the others: "
     "waiting, running, done, drained, gone.",
     tags=("state",),
 )

@@ -1,8 +1,8 @@
-"""What is made of a run over many nodes for people: an observer that keeps silent, and a line of text."""
+"""Showing a run over many nodes: an observer that shows nothing, and a line of text for each slot."""
 
 from __future__ import annotations
 
-from cluster.pool.pool import ActorPool, SeatState
+from cluster.pool.pool import ActorPool, SlotState
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.records import Device
 from workers.plan.plan import Plan
@@ -22,14 +22,14 @@ class SilentClusterObserver:
 
 
 def lines_of(pool: ActorPool) -> list[str]:
-    """Return a line for each seat: state, rows, rate, temperature."""
+    """Return a line for each slot: state, rows, rate, temperature."""
     lines = []
-    for place in pool.places.values():
-        told = place.report
-        parts = [f"{place.seat.name:<24}", place.state.value]
-        if told is not None and place.state is SeatState.RUNNING:
+    for record in pool.slots.values():
+        told = record.report
+        parts = [f"{record.slot.name:<24}", record.state.value]
+        if told is not None and record.state is SlotState.RUNNING:
             parts[1] = told.state.value
-            parts.append(f"{place.statuses[OK_STATUS]:,} ok")
+            parts.append(f"{record.statuses[OK_STATUS]:,} ok")
             if told.collecting_s:
                 parts.append(f"{told.statuses.get(OK_STATUS, 0) / told.collecting_s:.1f} ok/s")
             parts.append(f"{told.num_tasks_in_hand} tasks in hand")
@@ -37,7 +37,7 @@ def lines_of(pool: ActorPool) -> list[str]:
                 parts.append(f"{told.busy_share:.0%} busy")
             if told.temperature_c is not None:
                 parts.append(f"{told.temperature_c:.0f} C")
-        elif place.why:
-            parts.append(place.why.splitlines()[0])
+        elif record.why:
+            parts.append(record.why.splitlines()[0])
         lines.append("  ".join(parts))
     return lines

@@ -1,1 +1,1 @@
-"""The ``llmperf`` command: one module a group of commands, each thin over the rooms below."""
+"""The ``llmperf`` command: one module a group of commands, each thin over the packages below."""

@@ -1,4 +1,4 @@
-"""How far a run over many nodes is, on stderr: twice a minute a line for all, and one for each seat."""
+"""How far a run over many nodes is, on stderr: twice a minute a line for all, and one for each slot."""
 
 from __future__ import annotations
 

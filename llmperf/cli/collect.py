@@ -150,7 +150,7 @@ def _names(given: list[str] | None) -> list[str] | None:
 
 
 def _finish(summary: CollectSummary) -> None:
-    from workers.collect.loop_interfaces import StopReason  # noqa: PLC0415
+    from workers.collect.loop_interfaces import EndReason  # noqa: PLC0415
 
     failures = ", ".join(f"{code} {n:,}" for code, n in sorted(summary.failures_by_code.items()))
     say(
@@ -163,14 +163,14 @@ def _finish(summary: CollectSummary) -> None:
     say(f"{', '.join(dict.fromkeys(d.name for d in summary.devices))}: {summary.seconds:.1f} s")
     if summary.noise.warning:
         say(f"warning: {summary.noise.warning}")
-    if summary.stop_reason is StopReason.INTERRUPTED:
+    if summary.stop_reason is EndReason.INTERRUPTED:
         left = "everything finished is saved, the same command resumes"
         if summary.num_tasks_done == summary.num_tasks:
             left = "the run is complete, nothing is left to do"
         raise CommandError(Exit.INTERRUPTED, f"interrupted; {left}")
-    if summary.stop_reason is StopReason.TIME_IS_UP and summary.num_pending:
+    if summary.stop_reason is EndReason.TIME_IS_UP and summary.num_pending:
         say("--max-time is up; everything finished is saved, the same command goes on")
-    if summary.stop_reason is StopReason.TOO_MANY_FAILURES:
+    if summary.stop_reason is EndReason.TOO_MANY_FAILURES:
         raise CommandError(
             Exit.TOO_MANY_FAILURES,
             f"stopped: {summary.num_failed:,} failed rows are more than --max-failures; "

@@ -106,7 +106,7 @@ def _check_out(out: Path, sources: Sequence[Path]) -> None:
 
 def _analysed(corpus: Corpus, device: str, out: Path) -> Corpus:
     from llmperf.collecting import device_ref  # noqa: PLC0415
-    from workers.discovery.find import DeviceReport, probe_for  # noqa: PLC0415
+    from workers.discovery.find import DeviceReport, try_runtimes_for  # noqa: PLC0415
     from workers.discovery.ownership import held_for_analysis  # noqa: PLC0415
     from workers.execution.analyse_ahead import analyse_corpus  # noqa: PLC0415
 
@@ -119,7 +119,7 @@ def _analysed(corpus: Corpus, device: str, out: Path) -> Corpus:
             say(f"analysed {done:,} of {total:,} kernels")
 
     may_be_gpu = device == "auto" or device.startswith("cuda")
-    report = probe_for(device, tell=say) if may_be_gpu else None
+    report = try_runtimes_for(device, tell=say) if may_be_gpu else None
     ref = device_ref(device, say, report)
     nothing = DeviceReport(devices=(), absent=())  # only GPUs have owners
     with held_for_analysis(ref, report or nothing, str(out)):

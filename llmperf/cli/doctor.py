@@ -38,14 +38,14 @@ def doctor(
 ) -> None:
     """Say what is usable on this machine, what is not, and how to mend it."""
     from workers.device.nvidia.gpu_state import gpu_state  # noqa: PLC0415
-    from workers.discovery.find import DeviceReport, NoDevice, choose, probe_all  # noqa: PLC0415
+    from workers.discovery.find import DeviceReport, NoDevice, choose, try_all_runtimes  # noqa: PLC0415
 
-    report: DeviceReport = probe_all(again=again, tell=say)
-    states = [gpu_state(probed.device) if probed.device else None for probed in report.devices]
+    report: DeviceReport = try_all_runtimes(again=again, tell=say)
+    states = [gpu_state(tried.device) if tried.device else None for tried in report.devices]
     extras = {name: _missing(modules) for name, modules in _EXTRAS.items()}
     found = choose("cpu", report)
     work = None if isinstance(found, NoDevice) else found
-    usable = [probed for probed in report.devices if probed.usable]
+    usable = [tried for tried in report.devices if tried.usable]
     if as_json:
         answer_json(_document(report, states, extras, work))
     else:
@@ -65,16 +65,16 @@ def _document(
         "llmperf": importlib.metadata.version("llmperf"),
         "devices": [
             {
-                "selector": probed.ref.selector,
-                "source": probed.source.value,
-                "platform": probed.ref.platform,
-                "name": probed.ref.name,
-                "usable": probed.usable,
-                "reason": probed.reason or None,
-                "device": dataclasses.asdict(probed.device) if probed.device else None,
+                "selector": tried.ref.selector,
+                "source": tried.source.value,
+                "platform": tried.ref.platform,
+                "name": tried.ref.name,
+                "usable": tried.usable,
+                "reason": tried.reason or None,
+                "device": dataclasses.asdict(tried.device) if tried.device else None,
                 "gpu": _state_document(state) if state else None,
             }
-            for probed, state in zip(report.devices, states, strict=True)
+            for tried, state in zip(report.devices, states, strict=True)
         ],
         "absent": [
             {"source": absent.source.value, "reason": absent.reason, "mend": absent.mend}
@@ -97,20 +97,20 @@ def _tell(
     report: Any, states: list[GpuState | None], extras: dict[str, list[str]], work: DeviceRef | None
 ) -> None:
     answer("devices")
-    for probed, state in zip(report.devices, states, strict=True):
-        mark = "usable    " if probed.usable else "NOT usable"
-        answer(f"  {mark}  --device {probed.ref.selector:<8} {probed.ref.name}")
-        answer(f"              {probed.source.value}: {probed.ref.platform}")
-        if probed.device:
-            device = probed.device
+    for tried, state in zip(report.devices, states, strict=True):
+        mark = "usable    " if tried.usable else "NOT usable"
+        answer(f"  {mark}  --device {tried.ref.selector:<8} {tried.ref.name}")
+        answer(f"              {tried.source.value}: {tried.ref.platform}")
+        if tried.device:
+            device = tried.device
             answer(
                 f"              {device.compute_units} compute units, "
                 f"{device.global_memory_bytes / 2**30:.1f} GiB, class {device.device_class}"
             )
         if state:
             _tell_state(state)
-        if not probed.usable:
-            answer(f"              why: {probed.reason}")
+        if not tried.usable:
+            answer(f"              why: {tried.reason}")
     for absent in report.absent:
         answer(f"  absent      {absent.source.value}: {absent.reason}")
         answer(f"              to mend: {absent.mend}")

@@ -119,7 +119,7 @@ def _read(directory: str, ledger: str | None) -> dict[str, Any]:
 
 def _view_beside(directory: str, run: Any) -> Any:
     """Return what the SQLite ledger of a dataset says, None where it has none."""
-    from cluster.ledger.homes import sqlite_folder  # noqa: PLC0415
+    from cluster.ledger.locations import sqlite_folder  # noqa: PLC0415
     from llmperf.collecting import state_folder  # noqa: PLC0415
     from llmperf_common.ledger.holder import boot_clock_s  # noqa: PLC0415
     from llmperf_common.ledger.looking import class_ranges, look_at_sqlite  # noqa: PLC0415
@@ -232,7 +232,7 @@ def _is_over(states: list[dict[str, Any]]) -> bool:
 def _read_again(
     read: Callable[[], list[dict[str, Any]]], before: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Read once more; whoever watches wants to go on watching while the server is away for a moment."""
+    """Read once more; a server that does not answer for a moment must not end the watching."""
     from llmperf_common.ledger.protocol import LedgerAwayError  # noqa: PLC0415
 
     try:

@@ -21,7 +21,7 @@ _NOTE_LIMIT = 60
 
 
 def lines_of(states: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what to print where nobody redraws: totals of each run and a line a worker."""
+    """Return what to print where the screen is not redrawn: totals of each run and a line a worker."""
     if not states:
         return ["no run in this ledger"]
     lines = []
@@ -82,18 +82,18 @@ def _how(state: Mapping[str, Any]) -> str:
 
 
 def _driver_lines(state: Mapping[str, Any]) -> list[str]:
-    """Return a line about the newest driver, and one for each seat of its that does not collect."""
+    """Return a line about the newest driver, and one for each slot of its that does not collect."""
     if not state["drivers"]:
         return []
     one = min(state["drivers"], key=lambda driver: driver["age_s"])
-    seats = ", ".join(f"{n} {name}" for name, n in sorted(one.get("seats", {}).items()))
+    slots = ", ".join(f"{n} {name}" for name, n in sorted(one.get("seats", {}).items()))
     how = "STALE" if one["stale"] else one.get("state", "-")
     lines = [
-        f"driver {one.get('host')}/{one.get('pid')}  {how}  seats: {seats}  told {_span(one['age_s'])} ago"
+        f"driver {one.get('host')}/{one.get('pid')}  {how}  slots: {slots}  told {_span(one['age_s'])} ago"
     ]
     lines += [
-        f"  {seat['seat']}  {seat['state']}  {seat['why']}"
-        for seat in one.get("not_collecting", [])
+        f"  {slot['seat']}  {slot['state']}  {slot['why']}"
+        for slot in one.get("not_collecting", [])
     ]
     return lines + [f"  {text}" for text in one.get("missing_labels", [])]
 

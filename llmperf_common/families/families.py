@@ -24,7 +24,7 @@ _SHINGLES_AT_ONCE = 4096
 """MinHash takes a kilobyte for each."""
 MAX_SOURCE_CHARS = 2**20
 """A longer source is alike only to its equal: tokens are made in the process that builds the corpus, and no kernel
-that somebody wrote is as long."""
+written by hand is as long."""
 _MINHASH_SEED = 1
 _MAX_ALL_PAIRS = 300
 """Up to so many different sources every pair is compared: faster than loading datasketch."""

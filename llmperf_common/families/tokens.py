@@ -1,4 +1,4 @@
-"""The tokens of an OpenCL C source, and what of them somebody chose.
+"""The tokens of an OpenCL C source, and which of them its author chose.
 
 Owns what counts as a comment, a text, a token, a name and a class of numbers. Used to compare sources
 (``shingles.py``), to count (``workers/source/static_features.py``) and to look at code without its comments; imports nothing,

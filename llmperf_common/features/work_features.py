@@ -26,7 +26,7 @@ _LANES_A_CLOCK = {
     "fp64_ops": 64,
     "special_ops": 16,
 }
-"""Operations a compute unit begins in a clock. A GPU with less double precision is told apart by its measured peak."""
+"""Operations a compute unit begins in a clock. The measured peak tells a GPU with less double precision apart."""
 _FMA = 2
 """Measured peaks count a fused multiply-add as two operations; most code has separate ones."""
 _LATENCY_CLOCKS = {

@@ -1,7 +1,7 @@
 """Paths of this host out of what a compiler or a traceback says, before it becomes a row.
 
 Owns what counts as one: an absolute path that begins with a folder of this host's root. Its last part stays, since it
-says which file was meant. Rows are published; a user's name and where programs lie are nobody's business.
+says which file was meant. Rows are published; a user's name and the folders of programs are private.
 """
 
 from __future__ import annotations

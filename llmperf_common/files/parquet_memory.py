@@ -23,12 +23,12 @@ _MAX_LEAVES = 1_000
 _VALUE_BYTES = 8
 
 
-def check_room(data: pa.Buffer, columns: Collection[str] | None = None) -> None:
+def check_memory(data: pa.Buffer, columns: Collection[str] | None = None) -> None:
     """Raise ValueError if ``columns`` (all, if None) of a Parquet file would take more memory than such a file may.
 
     >>> packed = pa.BufferOutputStream()
     >>> pq.write_table(pa.table({"a": ["x" * 2**20] * 1000}), packed)
-    >>> check_room(packed.getvalue())
+    >>> check_memory(packed.getvalue())
     Traceback (most recent call last):
     ValueError: unfolded it would take 1000 MiB and more
     """

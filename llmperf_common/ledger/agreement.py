@@ -1,7 +1,7 @@
 """Whether a ledger and the manifests tell the same story, and what is to be done where they do not.
 
-Owns the comparison, in both directions. A ledger that somebody has rolled back (a copy, or one whose write-ahead log was
-removed) knows *less* than the manifests: it would give finished tasks out again. Manifests that somebody has removed know
+Owns the comparison, in both directions. A ledger that was rolled back (a copy, or one whose write-ahead log was
+removed) knows *less* than the manifests: it would give finished tasks out again. Manifests that were removed know
 less than the ledger: their shards must be listed again.
 
 What makes a comparison of names enough: a ledger binds each task to one shard. If it knows every shard that a manifest

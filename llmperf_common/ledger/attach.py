@@ -2,7 +2,7 @@
 
 Owns the order of steps that makes a rebuild safe: take the next epoch, retire the ledgers of older ones (from then
 on nothing can be committed to them, and whatever was lies on disk), publish a manifest of the new epoch (from then on
-older epochs cannot publish), only then create the new ledger; and whoever has opened or created one looks whether a
+older epochs cannot publish), only then create the new ledger; and a process that has opened or created one looks whether a
 newer epoch was taken meanwhile. The attach lock only saves work: it is a file that may be wiped with the ledger. Owns
 where the SQLite file lies.
 """
@@ -48,7 +48,7 @@ _NETWORK_FILESYSTEMS = (
 )
 
 
-class LedgerHome(Protocol):
+class LedgerLocation(Protocol):
     """Where ledgers of one dataset are kept, one an epoch."""
 
     def open(self, epoch: int, plan_hash: str) -> Ledger | None:
@@ -73,7 +73,7 @@ class LedgerHome(Protocol):
 
 def attach(
     fs: Filesystem,
-    home: LedgerHome,
+    ledger_location: LedgerLocation,
     *,
     plan_hash: str,
     index_of: Callable[[str], int],
@@ -83,7 +83,7 @@ def attach(
 
     Args:
         fs: the dataset.
-        home: where its ledgers lie.
+        ledger_location: where its ledgers lie.
         plan_hash: the plan whose tasks are counted.
         index_of: from a task id to its index in the plan.
         who: noted in the epoch's record.
@@ -96,7 +96,7 @@ def attach(
         while True:
             fs.check_place()
             epoch = latest_epoch(fs)
-            ledger = home.open(epoch, plan_hash) if epoch else None
+            ledger = ledger_location.open(epoch, plan_hash) if epoch else None
             if ledger is not None and not _can_be_trusted(ledger, fs):
                 ledger.close()
                 if latest_epoch(fs) != epoch:
@@ -104,7 +104,9 @@ def attach(
                 ledger = None
             if ledger is None:
                 epoch = take_next_epoch(fs, who=who)
-                ledger = _rebuilt(fs, home, plan_hash=plan_hash, index_of=index_of, epoch=epoch)
+                ledger = _rebuilt(
+                    fs, ledger_location, plan_hash=plan_hash, index_of=index_of, epoch=epoch
+                )
             if ledger is None:
                 continue
             # Who takes a newer epoch after this look finds our ledger and retires it; who took one before
@@ -137,7 +139,7 @@ def _can_be_trusted(ledger: Ledger, fs: Filesystem) -> bool:
 
 def _rebuilt(
     fs: Filesystem,
-    home: LedgerHome,
+    ledger_location: LedgerLocation,
     *,
     plan_hash: str,
     index_of: Callable[[str], int],
@@ -146,7 +148,7 @@ def _rebuilt(
     """Build the ledger of ``epoch`` from the shards; None if a newer epoch has published already."""
     # A ledger that we cannot read may still serve others: what they commit after our look at the shards
     # would be lost. So it ends first.
-    home.retire(before=epoch)
+    ledger_location.retire(before=epoch)
     bound: dict[str, array[int]] = {}  # numbers, not texts: millions of tasks may be done
 
     def note(name: str, tasks: Sequence[str]) -> None:
@@ -159,10 +161,12 @@ def _rebuilt(
         note(name, tasks)
     refuse_doubled(fs, bound)
     done = ((task, name) for name, indices in bound.items() for task in indices)
-    return home.create(epoch=epoch, plan_hash=plan_hash, shards=manifest.shards, done=done)
+    return ledger_location.create(
+        epoch=epoch, plan_hash=plan_hash, shards=manifest.shards, done=done
+    )
 
 
-class SqliteHome:
+class SqliteLocation:
     """A folder with ``ledger-000003.sqlite``.
 
     Each epoch has a file of its own: replacing a database under one name would let an old process's
@@ -263,7 +267,7 @@ class SqliteHome:
                 logs.extend(found)
             if not logs or found == logs:
                 return True
-            # Whoever opens the file now sees an old state of it, and what we do is seen by nobody. Neither is the truth:
+            # A process that opens the file now sees an old state of it, and no process sees what we do. Neither is the truth:
             # the file goes, and the next epoch's is built from the shards.
             path.unlink(missing_ok=True)
             return False

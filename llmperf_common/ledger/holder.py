@@ -36,16 +36,16 @@ def is_alive(holder: Holder) -> bool:
 
 
 def has_ended(holder: Holder) -> bool:
-    """Return whether ``holder`` was looked for, among our own pids, and is gone; False where nobody here can tell.
+    """Return whether ``holder`` was looked for, among our own pids, and is gone; False where this host cannot tell.
 
     Stricter than ``not is_alive``: who has our host's name and another boot may be another machine, as pods are
-    that share one name. A ledger in a local file knows better, for nobody else has that file.
+    that share one name. A ledger in a local file knows better, for no other host has that file.
     """
     if (holder.host, holder.boot_id) != (socket.gethostname(), _boot_id()):
         return False
     try:
         found = _start_ticks(holder.pid)
-    except PermissionError:  # hidepid=1: somebody is there
+    except PermissionError:  # hidepid=1: the process exists
         return False
     return found != holder.start_ticks and (found is not None or _sees_all())
 

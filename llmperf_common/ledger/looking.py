@@ -1,7 +1,7 @@
-"""Looking at a SQLite ledger from outside: counts and the board, without a trace.
+"""Looking at a SQLite ledger from outside: counts and heartbeats, without a trace.
 
-Owns how the file is opened so that nothing is created, written or kept from its writers. Whoever works with a ledger
-opens it through ``attach.py``.
+Owns how the file is opened so that nothing is created, written or kept from its writers. A collector
+opens its ledger through ``attach.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from llmperf_common.files.plain_files import is_own_file
-from llmperf_common.ledger.board_sql import read_reports
+from llmperf_common.ledger.heartbeat_sql import read_reports
 from llmperf_common.ledger.protocol import TaskCounts, WorkerReport
 
 _TIMEOUT_S = 1.0
@@ -27,7 +27,7 @@ _MAX_VALUE_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerView:
-    """A ledger at one moment: the tasks of each range that was asked about, and the board."""
+    """A ledger at one moment: the tasks of each range that was asked about, and the heartbeats."""
 
     epoch: int
     counts: tuple[TaskCounts, ...]
@@ -50,7 +50,7 @@ def look_at_sqlite(folder: Path, ranges: Sequence[range], *, now_s: float) -> Le
     """Return what the newest ledger of ``folder`` says; None where there is none that can be read.
 
     Args:
-        folder: of ``SqliteHome``.
+        folder: of ``SqliteLocation``.
         ranges: of tasks, one a device class.
         now_s: by the clock of the ledger's writers (``boot_clock_s``).
     """
@@ -77,7 +77,7 @@ def _log_of(path: Path) -> bool | None:
 
 
 def _opened(path: Path, *, has_log: bool) -> sqlite3.Connection:
-    """Open for reading only, and not for long. Without a write-ahead log nobody is at work, and all is in the file itself."""
+    """Open for reading only, and not for long. Without a write-ahead log no process is at work, and all is in the file itself."""
     how = "mode=ro" if has_log else "mode=ro&immutable=1"
     uri = f"file:{quote(str(path.absolute()))}?{how}"
     db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_TIMEOUT_S)
@@ -90,7 +90,9 @@ def _opened(path: Path, *, has_log: bool) -> sqlite3.Connection:
 
 
 def _view(db: sqlite3.Connection, ranges: Sequence[range], now_s: float) -> LedgerView:
-    db.execute("BEGIN")  # one moment for all that follows; readers of a write-ahead log stop nobody
+    db.execute(
+        "BEGIN"
+    )  # one moment for all that follows; readers of a write-ahead log stop no writer
     (epoch,) = db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
     view = LedgerView(
         epoch=int(epoch),

@@ -75,7 +75,7 @@ class TaskCounts:
 
 
 SILENT_LIMIT_S = 86_400.0
-"""A worker that has told nothing for so long may be dropped from the board."""
+"""Seconds: the heartbeat of a worker that was silent for so long may be dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class Ledger(Protocol):
         ...
 
     def renew(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease]:
-        """Extend ``leases``; returns those still held (an expired one that nobody took counts)."""
+        """Extend ``leases``; returns those still held (an expired one that no other holder took counts)."""
         ...
 
     def release(self, leases: Sequence[Lease]) -> None:
@@ -143,14 +143,14 @@ class Ledger(Protocol):
         ...
 
     def report(self, worker: str, document: str) -> None:
-        """Put a worker's own JSON document, at most about 2 KB, on the board in place of its last one.
+        """Put a worker's own JSON document, at most about 2 KB, in place of its last one: a heartbeat.
 
         For people who look: nothing is decided by it, and it need not survive a power cut.
         """
         ...
 
     def workers(self) -> list[WorkerReport]:
-        """Return the board, ordered by worker; who was silent for ``SILENT_LIMIT_S`` may be missing."""
+        """Return the last heartbeats, ordered by worker; a worker that was silent for ``SILENT_LIMIT_S`` may be missing."""
         ...
 
     def close(self) -> None:

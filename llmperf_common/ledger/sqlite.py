@@ -10,7 +10,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from llmperf_common.ledger.board_sql import put_report, read_reports
+from llmperf_common.ledger.heartbeat_sql import put_report, read_reports
 from llmperf_common.ledger.protocol import (
     CommitOutcome,
     Committed,
@@ -208,7 +208,7 @@ class SqliteLedger:
         return TaskCounts(done=done, leased=leased, total=len(tasks))
 
     def report(self, worker: str, document: str) -> None:
-        """Put a worker's document on the board.
+        """Put a worker's heartbeat in the place of its last one.
 
         Without waiting for the disk: ``NORMAL`` syncs at checkpoints only, which keeps commits durable (``OFF`` would not).
         """
@@ -220,7 +220,7 @@ class SqliteLedger:
             self._db.execute("PRAGMA synchronous = FULL")
 
     def workers(self) -> list[WorkerReport]:
-        """Return the board."""
+        """Return the last heartbeats."""
         with self._transaction():
             return read_reports(self._db, now_s=self._clock_s())
 

@@ -1,4 +1,4 @@
-"""Split-conformal intervals: how far off predictions were on rows nobody fitted, turned into a range.
+"""Split-conformal intervals: the errors of predictions on rows that no fit used, turned into a range.
 
 Owns the quantile rule and its record (``conformal.json``). Does not own which rows calibrate: those must be
 untouched by fitting and choosing (``trainer/evaluation/calibration.py`` takes the calibration part).

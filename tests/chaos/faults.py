@@ -18,7 +18,7 @@ from tests.support.collecting import kill
 
 def kill_actor(world: World) -> bool:
     """SIGKILL an actor; its children must go with it."""
-    victim = world.pick("ray::_SeatedActor")
+    victim = world.pick("ray::_SlotActor")
     if victim is None:
         return False
     kill(victim.pid)
@@ -95,7 +95,7 @@ def pause_server(world: World) -> bool:
 
 def suspend_actor(world: World) -> bool:
     """An actor sleeps until its leases went to others, and wakes up with its results."""
-    victim = world.pick("ray::_SeatedActor")
+    victim = world.pick("ray::_SlotActor")
     if victim is None:
         return False
     try:
@@ -109,7 +109,7 @@ def suspend_actor(world: World) -> bool:
 
 def cut_off(world: World) -> bool:
     """One actor does not reach Redis until its leases went to others, while its neighbours do."""
-    victim = world.pick("ray::_SeatedActor")
+    victim = world.pick("ray::_SlotActor")
     if victim is None:
         return False
     world.inflict(victim.pid, "cut", world.server.port, seconds=LEASE_TTL_S * 1.5)
@@ -118,7 +118,7 @@ def cut_off(world: World) -> bool:
 
 def fill_disk(world: World) -> bool:
     """No room left for a while: for one actor, for all, or for what Redis appends."""
-    actors = [one.pid for one in world.processes("ray::_SeatedActor")]
+    actors = [one.pid for one in world.processes("ray::_SlotActor")]
     whom = world.chance.choice([*[[pid] for pid in actors], actors])
     if world.server.has_aof and world.chance.random() < 1 / 4:
         whom = [world.server.pid]
@@ -130,7 +130,7 @@ def fill_disk(world: World) -> bool:
 
 def slow_disk(world: World) -> bool:
     """What is made durable takes its time, for all actors."""
-    actors = world.processes("ray::_SeatedActor")
+    actors = world.processes("ray::_SlotActor")
     for one in actors:
         world.inflict(one.pid, "slow", 0.7, seconds=LEASE_TTL_S)
     return bool(actors)
@@ -138,7 +138,7 @@ def slow_disk(world: World) -> bool:
 
 def set_clock(world: World) -> bool:
     """One actor's clock is a day off from now on, or that of Redis's host for a while, which is the leases'."""
-    victim = world.chance.choice([world.pick("ray::_SeatedActor"), None])
+    victim = world.chance.choice([world.pick("ray::_SlotActor"), None])
     sign = world.chance.choice(["", "-"])
     if victim is None:
         world.inflict(world.server.pid, "skew", f"{sign}60", seconds=2)

@@ -30,7 +30,7 @@ CODES = frozenset({0, 2, 3, 4, 5})
 SECONDS = 60.0
 """Of a command, on a machine that others use as well."""
 MOST_BYTES = 2**30
-_ADDRESS_ROOM_BYTES = 3 * 2**30
+_ADDRESS_SPACE_SPARE_BYTES = 3 * 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,7 +276,7 @@ def _in_child(command: Sequence[str], writer: int) -> None:
     code = 1
     try:
         os.setsid()
-        room = _address_space() + _ADDRESS_ROOM_BYTES
+        room = _address_space() + _ADDRESS_SPACE_SPARE_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (room, room))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         null = os.open(os.devnull, os.O_RDWR)
@@ -367,7 +367,9 @@ def _warm_up() -> None:
 def _limit_this_process() -> None:
     """Let a mutation that takes too much end the campaign, not the machine. Children have a limit of their own."""
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (_address_space() + 2 * _ADDRESS_ROOM_BYTES, most))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (_address_space() + 2 * _ADDRESS_SPACE_SPARE_BYTES, most)
+    )
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.device.freed_memory import Bench
 from llmperf_common.records import Kernel
 from tests.gpu.test_cuda import BOTH, GLOBAL, READ, VADD, WRITE, arg, config_of, kernel
-from workers.device.interface import FRONT_ROOM_BYTES, DeviceRef
+from workers.device.interface import FRONT_PADDING_BYTES, DeviceRef
 from workers.device.opencl.buffers import OpenclLoadedKernel
 from workers.device.opencl.freed_memory import FreedMemory
 from workers.device.opencl.launch import AT_ONCE
@@ -25,7 +25,7 @@ UPDATE = kernel(
     "__kernel void update(__global float *a) { size_t i = get_global_id(0); a[i] = a[i] * 0.5f + 1.0f; }",
     arg(GLOBAL, "float", BOTH),
 )
-ITEMS_BEFORE = FRONT_ROOM_BYTES // 4
+ITEMS_BEFORE = FRONT_PADDING_BYTES // 4
 BEFORE = kernel(
     "before",
     "__kernel void before(__global const int *a, __global int *b) {"
@@ -59,12 +59,12 @@ def test_launches_at_once_take_as_long_as_launches_waited_for(
     loaded.release()
 
 
-def test_what_lies_before_a_buffer_with_room_is_mapped_and_zero(
+def test_what_lies_before_a_padded_buffer_is_mapped_and_zero(
     session: OpenclSession, ref: DeviceRef
 ) -> None:
     loaded = loaded_by(session, ref, BEFORE)
     config = config_of(BEFORE)
-    loaded.reserve([config], with_room=True)
+    loaded.reserve([config], with_padding=True)
     launcher = loaded.prepare(config)
     launcher.poison_output(255)
     assert launcher.launch() > 0
@@ -121,13 +121,13 @@ def test_the_next_task_takes_over_what_the_last_one_had(
     queue, config = session._queue, config_of(BEFORE)
     queue.kept.drop()
     first = loaded_by(session, ref, BEFORE)
-    first.reserve([config], with_room=True)
+    first.reserve([config], with_padding=True)
     assert queue.kept.num_bytes == 0
     first.release()
     num_bytes = queue.kept.num_bytes
-    assert num_bytes > 2 * FRONT_ROOM_BYTES
+    assert num_bytes > 2 * FRONT_PADDING_BYTES
     second = loaded_by(session, ref, BEFORE)
-    second.reserve([config], with_room=True)
+    second.reserve([config], with_padding=True)
     assert queue.kept.num_bytes == 0, "both buffers were taken over"
     launcher = second.prepare(config)
     launcher.poison_output(255)

@@ -30,7 +30,7 @@ from workers.device.nvidia.host_lock import LOCK_FOLDER_VARIABLE
 from workers.device.nvidia.monitor import Reading
 from workers.device.nvidia.nvml import NvmlAbsent, all_compute_pids, open_gpu, open_monitor
 from workers.device.nvidia.nvml_gpu import NvmlGpu
-from workers.discovery.find import ProbedDevice, probe_all
+from workers.discovery.find import TriedDevice, try_all_runtimes
 from workers.discovery.ownership import strangers_among
 
 pytestmark = pytest.mark.gpu
@@ -58,8 +58,8 @@ os._exit(0)
 
 
 @pytest.fixture(scope="session")
-def probed() -> ProbedDevice:
-    report = probe_all()
+def tried() -> TriedDevice:
+    report = try_all_runtimes()
     for one in report.devices:
         if one.usable and one.ref.selector == "cuda:0":
             return one
@@ -70,9 +70,9 @@ def probed() -> ProbedDevice:
 
 
 @pytest.fixture(scope="session")
-def device(probed: ProbedDevice) -> Device:
-    assert probed.device is not None
-    return probed.device
+def device(tried: TriedDevice) -> Device:
+    assert tried.device is not None
+    return tried.device
 
 
 @pytest.fixture
@@ -90,17 +90,17 @@ def lock_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LOCK_FOLDER_VARIABLE, str(tmp_path))
 
 
-def reference(probed: ProbedDevice) -> str:
-    return json.dumps(dataclasses.asdict(probed.ref))
+def reference(tried: TriedDevice) -> str:
+    return json.dumps(dataclasses.asdict(tried.ref))
 
 
 @contextlib.contextmanager
-def load(probed: ProbedDevice) -> Iterator[int]:
+def load(tried: TriedDevice) -> Iterator[int]:
     """Keep the GPU busy from a child in a process group of its own; yields its pid."""
-    command = [sys.executable, "-c", LOAD, reference(probed)]
+    command = [sys.executable, "-c", LOAD, reference(tried)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-        env={**os.environ, **probed.ref.environment},
+        env={**os.environ, **tried.ref.environment},
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "busy\n"
@@ -111,12 +111,12 @@ def load(probed: ProbedDevice) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def stranger(probed: ProbedDevice) -> Iterator[int]:
+def stranger(tried: TriedDevice) -> Iterator[int]:
     """Keep the GPU busy from a process that is not of our tree; yields its pid."""
-    command = [sys.executable, "-c", ORPHAN, LOAD, reference(probed)]
+    command = [sys.executable, "-c", ORPHAN, LOAD, reference(tried)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, **probed.ref.environment},
+        env={**os.environ, **tried.ref.environment},
     ) as process:  # fmt: skip
         assert process.stdout is not None
         pid = int(process.stdout.readline())
@@ -158,12 +158,12 @@ def test_the_record_tells_what_the_card_can_do(device: Device, gpu: NvmlGpu) -> 
     assert full.max_memory_clock_mhz == pytest.approx(limits.max_memory_clock_mhz, rel=0.02)
 
 
-def test_a_poll_under_load_is_plausible(probed: ProbedDevice, device: Device, gpu: NvmlGpu) -> None:
+def test_a_poll_under_load_is_plausible(tried: TriedDevice, device: Device, gpu: NvmlGpu) -> None:
     most_mhz = gpu.limits().max_sm_clock_mhz
     assert most_mhz is not None
     monitor = open_monitor(device, poll_hz=10.0)
     assert monitor is not None
-    with monitor, load(probed):
+    with monitor, load(tried):
         start_s = time.monotonic()
         time.sleep(1.5)
         end_s = time.monotonic()
@@ -203,9 +203,9 @@ def test_a_sound_card_is_healthy(gpu: NvmlGpu) -> None:
     assert health.problems == ()
 
 
-def test_who_computes_on_the_card(probed: ProbedDevice, gpu: NvmlGpu) -> None:
+def test_who_computes_on_the_card(tried: TriedDevice, gpu: NvmlGpu) -> None:
     before = {one.pid for one in gpu.compute_processes() or ()}
-    with stranger(probed) as pid:
+    with stranger(tried) as pid:
         found = gpu.compute_processes()
         assert found is not None
         new = {one.pid for one in found} - before
@@ -216,16 +216,16 @@ def test_who_computes_on_the_card(probed: ProbedDevice, gpu: NvmlGpu) -> None:
             assert pid in {one.pid for one in strangers_among(found, frozenset())}
         else:  # NVML counts pids of another namespace: what was there before us is a stranger
             assert {one.pid for one in strangers_among(found, frozenset(new))} & new
-    with load(probed) as pid:
+    with load(tried) as pid:
         found = tuple(one for one in gpu.compute_processes() or () if one.pid not in before)
         assert strangers_among(found, frozenset()) == (), "a child of ours is no stranger"
 
 
 def test_a_second_process_does_not_get_a_taken_gpu(
-    probed: ProbedDevice, device: Device, tmp_path: Path
+    tried: TriedDevice, device: Device, tmp_path: Path
 ) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k"])
-    wanted = Collect(corpus, tmp_path / "data", probed.ref.selector, FAST)
+    wanted = Collect(corpus, tmp_path / "data", tried.ref.selector, FAST)
     with gpu_lock(device, "/data/elsewhere"):
         refused = wanted.run()
     assert refused.returncode == Exit.NO_DEVICE, refused.stderr
@@ -240,10 +240,10 @@ def test_a_second_process_does_not_get_a_taken_gpu(
     assert row["power_limit_w"] == with_limits(device).power_limit_w
 
 
-def test_a_busy_gpu_is_refused(probed: ProbedDevice, gpu: NvmlGpu, tmp_path: Path) -> None:
+def test_a_busy_gpu_is_refused(tried: TriedDevice, gpu: NvmlGpu, tmp_path: Path) -> None:
     corpus = write_kernels(tmp_path / "kernels", ["k"])
-    wanted = Collect(corpus, tmp_path / "data", probed.ref.selector, FAST)
-    with stranger(probed):
+    wanted = Collect(corpus, tmp_path / "data", tried.ref.selector, FAST)
+    with stranger(tried):
         if not gpu.compute_processes():
             pytest.skip("NVML shows no processes in this container: only the lock protects here")
         refused = wanted.run()
@@ -257,7 +257,7 @@ def test_a_busy_gpu_is_refused(probed: ProbedDevice, gpu: NvmlGpu, tmp_path: Pat
 
 
 def test_constant_buffers_are_planned_within_their_limit(
-    probed: ProbedDevice, tmp_path: Path
+    tried: TriedDevice, tmp_path: Path
 ) -> None:
     """Before the plan knew the limit, 18 of 1,872 configs ended as out_of_memory."""
     corpus = tmp_path / "kernels"
@@ -266,7 +266,7 @@ def test_constant_buffers_are_planned_within_their_limit(
         if "__constant" in path.read_text():
             (corpus / path.name).write_text(path.read_text())
     options = ("--samples-per-kernel", "24", "--strategy", "simple")
-    done = Collect(corpus, tmp_path / "data", probed.ref.selector, options).run(timeout_s=110)
+    done = Collect(corpus, tmp_path / "data", tried.ref.selector, options).run(timeout_s=110)
     assert done.returncode == 0, done.stderr
     statuses = open_dataset(tmp_path / "data").status_counts()
     print(statuses)

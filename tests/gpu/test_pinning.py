@@ -25,10 +25,10 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(200)]
 
 BUSY = """
 import select, sys
-from cluster.ray.pinning import device_of_seat
+from cluster.ray.pinning import device_of_slot
 from workers.discovery.find import open_session
 from workers.device.interface import DeviceRef
-ref = device_of_seat("auto", [sys.argv[1]])
+ref = device_of_slot("auto", [sys.argv[1]])
 assert isinstance(ref, DeviceRef), ref
 with open_session(ref) as session:
     session.spin_up(500)
@@ -50,7 +50,7 @@ def uuids() -> list[str]:
 
 @contextmanager
 def busy_actor(gpu_id: str, *, masked: bool) -> Iterator[str]:
-    """Load the card that a seat with this GPU id chooses, as Ray masks it or without any mask; yields its UUID."""
+    """Load the card that a slot with this GPU id chooses, as Ray masks it or without any mask; yields its UUID."""
     mask = {"CUDA_VISIBLE_DEVICES": gpu_id} if masked else {}
     environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **mask}
     with subprocess.Popen(

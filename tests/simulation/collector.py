@@ -34,7 +34,7 @@ from tests.simulation.work import (
     index_of,
 )
 from workers.collect.loop import CollectLoop
-from workers.collect.loop_interfaces import StopReason
+from workers.collect.loop_interfaces import EndReason
 from workers.collect.observers import SilentObserver
 
 _STEP_S = 2.0
@@ -129,7 +129,7 @@ def collect(
     create_or_join_run(fs, _RUN)
     fs.pin(RUN_FILE)
     with fs.lock(RUN_LOCK, exclusive=False, wait=True):
-        home = planted.home_class(
+        ledger_location = planted.location_class(
             disk=disk,
             scheduler=scheduler,
             oracle=oracle,
@@ -139,9 +139,9 @@ def collect(
 
         def attached() -> Ledger:
             ledger = attach(
-                fs, home, plan_hash=PLAN_HASH, index_of=index_of, who=str(process.number)
+                fs, ledger_location, plan_hash=PLAN_HASH, index_of=index_of, who=str(process.number)
             )
-            home.has_attached = True
+            ledger_location.has_attached = True
             return ledger
 
         loop = planted.loop_class(
@@ -163,7 +163,7 @@ def collect(
             writer=LateWriter(setup.writing_polls),
             sleep=lambda seconds: scheduler.sleep(seconds, "the ledger is away"),
         )
-        process.request_stop = lambda: loop.request_stop(StopReason.INTERRUPTED)
+        process.request_stop = lambda: loop.request_stop(EndReason.INTERRUPTED)
         while not loop.is_over:
             if process.wants_abort:
                 process.wants_abort = False

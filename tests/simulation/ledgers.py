@@ -1,6 +1,6 @@
 """The shipped SqliteLedger on in-memory databases: one an epoch, shared by all processes, killable anywhere.
 
-Owns the simulated ``LedgerHome`` and the connection at whose n-th statement a process dies. A switch never happens
+Owns the simulated ``LedgerLocation`` and the connection at whose n-th statement a process dies. A switch never happens
 inside a transaction, just as SQLite's write lock allows none.
 """
 
@@ -178,11 +178,11 @@ class WatchedLedger:
         return self._asked("count", lambda: self._ledger.counts(tasks))
 
     def report(self, worker: str, document: str) -> None:
-        """Put a document on the board: no point of the schedule, nothing depends on it."""
+        """Put a worker's heartbeat in the place of its last one: no point of the schedule, nothing depends on it."""
         self._ledger.report(worker, document)
 
     def workers(self) -> list[WorkerReport]:
-        """Return the board."""
+        """Return the last heartbeats."""
         return self._ledger.workers()
 
     def close(self) -> None:
@@ -190,8 +190,8 @@ class WatchedLedger:
         self._ledger.close()
 
 
-class SimHome:
-    """A ``LedgerHome`` on a Disk, as one process uses it."""
+class SimLocation:
+    """A ``LedgerLocation`` on a Disk, as one process uses it."""
 
     ledger_class: type[SqliteLedger] = SqliteLedger
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from llmperf_common.ledger import attach as attach_module
 from llmperf_common.ledger.agreement import Comparison
-from llmperf_common.ledger.attach import ATTACH_LOCK, LedgerHome
+from llmperf_common.ledger.attach import ATTACH_LOCK, LedgerLocation
 from llmperf_common.ledger.protocol import CommitOutcome, Committed, Lease, Ledger
 from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
@@ -22,7 +22,7 @@ from llmperf_common.store.upkeep.rebuild import Candidate
 from llmperf_common.store.upkeep.sweep import SweepReport
 from tests.simulation import collector
 from tests.simulation.disk import SimFilesystem
-from tests.simulation.ledgers import SimHome
+from tests.simulation.ledgers import SimLocation
 from tests.simulation.setup import NOTHING_PLANTED, Planted
 from workers.collect import loop as loop_module
 from workers.collect import publishing
@@ -46,7 +46,7 @@ class LedgerWithoutTokenCheck(SqliteLedger):
             return Committed()
 
 
-class HomeWithoutTokenCheck(SimHome):
+class LocationWithoutTokenCheck(SimLocation):
     """Opens ledgers that check no token."""
 
     ledger_class = LedgerWithoutTokenCheck
@@ -97,7 +97,7 @@ def adopt_unbound_orphans(
 
 def attach_trusting_its_lock(
     fs: Filesystem,
-    home: LedgerHome,
+    ledger_location: LedgerLocation,
     *,
     plan_hash: str,
     index_of: Callable[[str], int],
@@ -106,20 +106,22 @@ def attach_trusting_its_lock(
     """Attach without asking, at the end, whether a newer epoch was taken: the lock file may be wiped too."""
     with fs.lock(ATTACH_LOCK, exclusive=True, wait=True):
         newest = latest_epoch(fs)
-        ledger = home.open(newest, plan_hash) if newest else None
+        ledger = ledger_location.open(newest, plan_hash) if newest else None
         if ledger is not None:
             return ledger
         epoch = take_next_epoch(fs, who=who)
-        home.retire(before=epoch)
+        ledger_location.retire(before=epoch)
         manifest = rebuild.rebuild_manifest(fs, plan_hash=plan_hash, epoch=epoch)
         if isinstance(manifest, StaleEpoch):
             raise StoreError("a newer rebuild was faster")
         bound = rebuild.tasks_by_shard(fs, manifest)
         done = [(index_of(task), name) for name, tasks in bound for task in tasks]
-        return home.create(epoch=epoch, plan_hash=plan_hash, shards=manifest.shards, done=done)
+        return ledger_location.create(
+            epoch=epoch, plan_hash=plan_hash, shards=manifest.shards, done=done
+        )
 
 
-class HomeThatRetiresNothing(SimHome):
+class LocationThatRetiresNothing(SimLocation):
     """Rebuilds beside a ledger that others still use."""
 
     def retire(self, *, before: int) -> None:
@@ -163,13 +165,13 @@ def sweep_by_the_manifest(fs: Filesystem, *, recorded: Collection[str]) -> Sweep
 
 PLANTED: dict[str, Planted] = {
     "nothing": NOTHING_PLANTED,
-    "commit_without_token_check": Planted(home_class=HomeWithoutTokenCheck),
+    "commit_without_token_check": Planted(location_class=LocationWithoutTokenCheck),
     "publish_without_create_if_absent": Planted(filesystem_class=OverwritingFilesystem),
     "rebuild_reads_orphans": Planted(replaced=((rebuild, "arbitrate", adopt_orphans),)),
     "rebuild_ignores_tokens": Planted(replaced=((rebuild, "arbitrate", adopt_unbound_orphans),)),
     "sweep_without_run_lock": Planted(sweeps_beside_others=True),
     "shard_not_durable": Planted(filesystem_class=ForgetfulFilesystem),
-    "rebuild_before_retiring": Planted(home_class=HomeThatRetiresNothing),
+    "rebuild_before_retiring": Planted(location_class=LocationThatRetiresNothing),
     "attach_trusts_its_lock": Planted(replaced=((collector, "attach", attach_trusting_its_lock),)),
     "loop_takes_its_own_task": Planted(loop_class=LoopThatForgetsWhatItHolds),
     "outdated_ledger_is_trusted": Planted(

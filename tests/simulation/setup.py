@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.simulation.disk import SimFilesystem
-from tests.simulation.ledgers import SimHome
+from tests.simulation.ledgers import SimLocation
 from workers.collect.loop import CollectLoop
 from workers.config import LedgerConfig, StoreConfig
 
@@ -27,7 +27,7 @@ class Planted:
     """Where a bug can be put in: parts of the world, and replaced functions of the shipped modules."""
 
     filesystem_class: type[SimFilesystem] = SimFilesystem
-    home_class: type[SimHome] = SimHome
+    location_class: type[SimLocation] = SimLocation
     loop_class: type[CollectLoop] = CollectLoop
     sweeps_beside_others: bool = False
     replaced: tuple[tuple[object, str, Callable[..., object]], ...] = ()

@@ -18,8 +18,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from cluster.ledger.redis import RedisHome, RedisLedger
-from llmperf_common.ledger.attach import SqliteHome
+from cluster.ledger.redis import RedisLedger, RedisLocation
+from llmperf_common.ledger.attach import SqliteLocation
 from llmperf_common.ledger.protocol import Committed, LedgerAwayError
 from llmperf_common.ledger.sqlite import SqliteLedger
 from llmperf_common.store.files.filesystem import PosixFilesystem
@@ -53,7 +53,7 @@ class Point:
 
     Attributes:
         when: on which side of the call.
-        call: of the ledger, of its home, of the store, or ``encode_table``.
+        call: of the ledger, of its location, of the store, or ``encode_table``.
         num_commits: the first such call after so many commits of this process.
         name: a part of the file's name, for calls of the store.
     """
@@ -92,8 +92,8 @@ class Planted:
             for ledger in (SqliteLedger, RedisLedger):
                 self._plant(ledger, call)
         for call in _HOME_CALLS:
-            for home in (SqliteHome, RedisHome):
-                self._plant(home, call)
+            for ledger_location in (SqliteLocation, RedisLocation):
+                self._plant(ledger_location, call)
         for call in _STORE_CALLS:
             for store in (PosixFilesystem, S3Filesystem):
                 self._plant(store, call)

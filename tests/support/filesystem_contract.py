@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from llmperf_common.store.files.create_once import check_creates_once
 from llmperf_common.store.files.filesystem import Filesystem, StoreLostError
-from llmperf_common.store.files.probe import probe
 
 NUM_RACERS = 16
 Again = Callable[[], Filesystem]
@@ -195,6 +195,6 @@ class FilesystemContract:
         with ThreadPoolExecutor(3) as pool:
             assert sum(pool.map(ask, stores)) == 1
 
-    def test_the_probe_leaves_nothing(self, fs: Filesystem) -> None:
-        probe(fs)
+    def test_the_check_leaves_nothing(self, fs: Filesystem) -> None:
+        check_creates_once(fs)
         assert (fs.names(), fs.folders()) == ([], [])

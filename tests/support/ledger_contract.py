@@ -299,23 +299,23 @@ class LedgerContract:
         harness.pass_time(TTL_S + 1)
         assert ledger.counts(TASKS) == TaskCounts(done=1, leased=0, total=6)
 
-    def test_the_board_has_what_each_worker_told_last(self, harness: Harness) -> None:
+    def test_a_heartbeat_has_what_each_worker_told_last(self, harness: Harness) -> None:
         ledger, other = harness.open(), harness.open()
         assert ledger.workers() == []
         ledger.report("b/2", '{"state": "collecting"}')
         other.report("a/1", '{"name": "Müller \\n"}\n')
         harness.pass_time(10)
         ledger.report("b/2", '{"state": "ended"}')
-        for board in (ledger.workers(), other.workers()):
-            assert [one.worker for one in board] == ["a/1", "b/2"]
-            assert [one.document for one in board] == [
+        for heartbeats in (ledger.workers(), other.workers()):
+            assert [one.worker for one in heartbeats] == ["a/1", "b/2"]
+            assert [one.document for one in heartbeats] == [
                 '{"name": "Müller \\n"}\n',
                 '{"state": "ended"}',
             ]
-            assert board[0].age_s == pytest.approx(10, abs=5)
-            assert board[1].age_s == pytest.approx(0, abs=5)
+            assert heartbeats[0].age_s == pytest.approx(10, abs=5)
+            assert heartbeats[1].age_s == pytest.approx(0, abs=5)
 
-    def test_the_board_forgets_who_was_silent_for_long(self, harness: Harness) -> None:
+    def test_heartbeats_forget_who_was_silent_for_long(self, harness: Harness) -> None:
         ledger = harness.open()
         ledger.report("a/1", "{}")
         harness.pass_time(SILENT_LIMIT_S - 60)
@@ -326,7 +326,7 @@ class LedgerContract:
         ledger.report("c/3", "{}")
         assert [one.worker for one in ledger.workers()] == ["b/2", "c/3"]
 
-    def test_the_board_decides_nothing(self, harness: Harness) -> None:
+    def test_heartbeats_decide_nothing(self, harness: Harness) -> None:
         ledger = harness.open()
         leases = claim(ledger, harness.holder(1), 2)
         ledger.report("a/1", "{}")

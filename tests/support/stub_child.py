@@ -13,19 +13,19 @@ from pathlib import Path
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from tests.support.stub_device import DEVICE
-from workers.measure.device_lock import device_turn
+from workers.measure.device_lock import device_lock
 from workers.sandbox.channel import (
     Channel,
     ChannelClosedError,
     ChildReady,
     ConfigFinished,
     ConfigStarted,
+    HoldBegan,
     LoadFailed,
+    LockTaken,
     RunDone,
     RunJob,
     RunLoaded,
-    TurnBegan,
-    TurnTaken,
 )
 from workers.sandbox.child_main import serve
 
@@ -58,10 +58,10 @@ def strike(channel: Channel, at: str, where: str) -> None:
 def main(channel: Channel, where: str) -> None:
     """Serve jobs; ``where`` says what goes wrong, or nothing does.
 
-    ``load``, ``first load``, ``release``, ``exit``: it dies there. ``lost load``: it finds its context lost as it loads. ``wait``: it dies as it waits for its turn.
-    ``killed AT``, ``crash AT``: somebody else kills it, or it crashes, as it is at ``start``, ``load``, ``turn``, ``config``, ``result``, ``last`` (result) or
+    ``load``, ``first load``, ``release``, ``exit``: it dies there. ``lost load``: it finds its context lost as it loads. ``wait``: it dies as it waits for the device lock.
+    ``killed AT``, ``crash AT``: somebody else kills it, or it crashes, as it is at ``start``, ``load``, ``held``, ``config``, ``result``, ``last`` (result) or
     ``exit``; ``raises AT``, ``garbled AT``: it raises there, or sends nonsense and lives.
-    ``stand``: it has the device and never begins. ``crowded``: a turn takes a while, half of it without a processor. ``sticky``: its first config ends the context. ``slow``: a turn takes
+    ``stand``: it has the device and never begins. ``crowded``: it holds the lock for a while, half of it without a processor. ``sticky``: its first config ends the context. ``slow``: a hold takes
     a while.
     """
     channel.send(ChildReady(device=DEVICE))
@@ -88,14 +88,14 @@ def main(channel: Channel, where: str) -> None:
         if where == "wait":
             die()
         strike(channel, "wait", where)
-        with device_turn(Path(job.turn_path) if job.turn_path else None) as handover:
-            channel.send(TurnTaken())
+        with device_lock(Path(job.lock_path) if job.lock_path else None) as handover:
+            channel.send(LockTaken())
             if where == "stand":
                 time.sleep(60)
             began_s = time.monotonic()
             found_ns = None if handover.dead_pid is None else 1.0
-            channel.send(TurnBegan(began_s=began_s, sentinel_ns=found_ns))
-            strike(channel, "turn", where)
+            channel.send(HoldBegan(began_s=began_s, sentinel_ns=found_ns))
+            strike(channel, "held", where)
             time.sleep(HELD_FOR_S if where in ("slow", "crowded") else 0)
             for index in job.open_indices:
                 channel.send(ConfigStarted(started_index=index))

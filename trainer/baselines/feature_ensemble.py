@@ -5,7 +5,7 @@ on the chosen inputs) are guessed ten times too long by one of the two and seldo
 where the trees say less the answer moves towards theirs. How far the two are apart says how sure it is.
 
 An ensemble may have another one in it, for launches whose work was counted: the two share nothing, so that a launch
-without work is predicted as if nobody had ever counted any.
+without work is predicted by models that were fitted without any.
 """
 
 from __future__ import annotations

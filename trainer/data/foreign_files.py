@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from llmperf_common.errors import LlmperfError
 from llmperf_common.files.foreign_json import parse_json
-from llmperf_common.files.parquet_memory import check_room
+from llmperf_common.files.parquet_memory import check_memory
 from llmperf_common.files.plain_files import UnfitFileError, read_plain
 from trainer.errors import BadInput
 
@@ -66,7 +66,7 @@ def read_table(path: Path) -> pa.Table:
         data = pa.py_buffer(read_plain(path, max_bytes=MAX_TABLE_BYTES))
     except UnfitFileError as error:
         raise ValueError(str(error)) from None
-    check_room(data)
+    check_memory(data)
     return pq.read_table(pa.BufferReader(data))
 
 

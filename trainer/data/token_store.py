@@ -258,7 +258,7 @@ def _open_array(folder: Path, name: str, file: object, *, check_content: bool) -
     if check_content and _sha256(path) != file.get("sha256"):
         raise _damaged(folder, f"{path.name} has another sha256 than was written")
     try:
-        with np.errstate(over="raise"):  # a shape of 2**60 is told by a warning only
+        with np.errstate(over="raise"):  # numpy only warns of a shape of 2**60
             array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, ArithmeticError, MemoryError, RecursionError) as error:
         raise _damaged(folder, f"{path.name}: {error}") from None

@@ -254,13 +254,13 @@ def _files(number: int, states: Mapping[str, ParameterState]) -> Iterator[tuple[
 def _plan(shapes: Mapping[str, torch.Size]) -> list[list[str]]:
     """Return the names of each shard, at most ``_SHARD_ELEMENTS`` elements unless one name has more."""
     shards: list[list[str]] = []
-    room = 0
+    capacity = 0
     for name, shape in shapes.items():
-        if not shards or prod(shape) > room:
+        if not shards or prod(shape) > capacity:
             shards.append([])
-            room = _SHARD_ELEMENTS
+            capacity = _SHARD_ELEMENTS
         shards[-1].append(name)
-        room -= prod(shape)
+        capacity -= prod(shape)
     return shards
 
 

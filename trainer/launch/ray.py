@@ -26,7 +26,7 @@ from trainer.errors import Interrupted
 from trainer.fit.interruption import interruption
 from trainer.interface import Progress
 from trainer.launch.job import TrainJob
-from trainer.launch.places import Node, check_sight, places_of, threads_of
+from trainer.launch.rank_assignment import Node, assign_ranks, check_sight, threads_of
 from trainer.launch.supervision import Gone, GroupLost, supervised
 from trainer.launch.worker import Report, Worker
 from trainer.life.identity import LANGUAGE_MODEL
@@ -37,13 +37,13 @@ _scheduling: Any = require("ray.util.scheduling_strategies", "cluster")
 _placement: Any = require("ray.util.placement_group", "cluster")
 
 _QUIET_S: Final = 3.0
-"""Seconds of waiting for room after which a line says so."""
+"""Seconds of waiting for free CPUs or GPUs after which a line says so."""
 _ANSWER_S: Final = 120.0
 """For an actor's process to start, import the trainer and answer."""
 
 
 class ClusterTooSmall(LlmperfError):  # noqa: N818  (named for what is wrong)
-    """The cluster has no room for the processes asked for."""
+    """The cluster has too few free CPUs or GPUs for the processes asked for."""
 
     exit_code = Exit.NO_DEVICE
 
@@ -65,7 +65,7 @@ def train_on_ray(job: TrainJob, num_workers: int, progress: Progress) -> RunSumm
     Raises:
         ConfigError: The model is none that several processes fit, or as ``train``.
         RayUnreachable: There is no cluster at ``RAY_ADDRESS``.
-        ClusterTooSmall: The processes found no room in time.
+        ClusterTooSmall: The processes could not be placed in time.
         BadInput: As ``train``, or a node does not see a folder.
         FitFailed: As ``train``, or processes died too often.
         Interrupted: A signal ended it; the state is saved.
@@ -83,8 +83,8 @@ def train_on_ray(job: TrainJob, num_workers: int, progress: Progress) -> RunSumm
 
         @contextlib.contextmanager
         def start() -> Iterator[_RayGroup]:
-            with _room(num_workers, job, config, asked, progress) as room:
-                group = _RayGroup(room, placed)
+            with _reservation(num_workers, job, config, asked, progress) as reservation:
+                group = _RayGroup(reservation, placed)
                 try:
                     yield group
                 finally:
@@ -94,7 +94,7 @@ def train_on_ray(job: TrainJob, num_workers: int, progress: Progress) -> RunSumm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Room:
+class _Reservation:
     """What is held of the cluster for one group.
 
     Attributes:
@@ -109,7 +109,7 @@ class _Room:
 
 
 class _Process(Worker):
-    """A worker with what Ray knows of its place."""
+    """A worker with what Ray knows of its node."""
 
     def node(self) -> Node:
         """Return the node of this process."""
@@ -123,22 +123,22 @@ class _Process(Worker):
 class _RayGroup:
     """The actors of one start."""
 
-    def __init__(self, room: _Room, job: TrainJob) -> None:
-        self._room, self._job = room, job
+    def __init__(self, reservation: _Reservation, job: TrainJob) -> None:
+        self._reservation, self._job = reservation, job
         self._actors = [
             ray.remote(_Process)
             .options(
-                num_cpus=0 if room.on_gpu else 1,
-                num_gpus=1 if room.on_gpu else 0,
+                num_cpus=0 if reservation.on_gpu else 1,
+                num_gpus=1 if reservation.on_gpu else 0,
                 max_restarts=0,
                 max_task_retries=0,
                 scheduling_strategy=_scheduling.PlacementGroupSchedulingStrategy(
-                    room.group, placement_group_bundle_index=index
+                    reservation.group, placement_group_bundle_index=index
                 ),
                 runtime_env={"env_vars": _environment(num_threads)},
             )
             .remote()
-            for index, num_threads in enumerate(room.num_threads)
+            for index, num_threads in enumerate(reservation.num_threads)
         ]
         self._nodes: list[Node] = []
         self._questions: dict[int, Any] = {}
@@ -160,10 +160,10 @@ class _RayGroup:
             self._nodes, self._answers([actor.unseen.remote(paths) for actor in self._actors])
         )
         (port,) = self._answers([self._actors[0].free_port.remote()])
-        places = places_of(self._nodes, port=port, sees_one_gpu=self._room.on_gpu)
+        assignments = assign_ranks(self._nodes, port=port, sees_one_gpu=self._reservation.on_gpu)
         begun = [
-            actor.begin.remote(self._job, place)
-            for actor, place in zip(self._actors, places, strict=True)
+            actor.begin.remote(self._job, assignment)
+            for actor, assignment in zip(self._actors, assignments, strict=True)
         ]
         return int(self._answers(begun)[0])
 
@@ -244,13 +244,13 @@ def _of_our_own(num_workers: int) -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def _room(
+def _reservation(
     num_workers: int,
     job: TrainJob,
     config: ClusterConfig,
     asked: threading.Event,
     progress: Progress,
-) -> Iterator[_Room]:
+) -> Iterator[_Reservation]:
     """Hold a GPU or a CPU for each process: close together for GPUs, far apart for CPUs."""
     on_gpu = job.config.train.device == "cuda" or (
         job.config.train.device == "auto" and ray.cluster_resources().get("GPU", 0) >= 1
@@ -260,14 +260,16 @@ def _room(
         [{kind: 1}] * num_workers, strategy="PACK" if on_gpu else "SPREAD"
     )
     try:
-        _wait_for_room(group, num_workers, kind, config.start_timeout_s, asked, progress)
-        yield _Room(group=group, on_gpu=on_gpu, num_threads=_num_threads(group, num_workers, kind))
+        _await_placement(group, num_workers, kind, config.start_timeout_s, asked, progress)
+        yield _Reservation(
+            group=group, on_gpu=on_gpu, num_threads=_num_threads(group, num_workers, kind)
+        )
     finally:
         with contextlib.suppress(ray.exceptions.RayError):
             _placement.remove_placement_group(group)
 
 
-def _wait_for_room(
+def _await_placement(
     group: Any,
     num_workers: int,
     kind: str,
@@ -285,12 +287,12 @@ def _wait_for_room(
         wanted = f"--workers {num_workers}: {num_workers} processes of 1 {kind} each"
         if waited_s > timeout_s:
             raise ClusterTooSmall(
-                f"{wanted} found no room within {timeout_s:.0f} s; {_free(kind)}: ask for fewer, wait for other "
+                f"{wanted} could not be placed within {timeout_s:.0f} s; {_free(kind)}: ask for fewer, wait for other "
                 "jobs, or add nodes (cluster.start_timeout_s waits longer)"
             )
         if waited_s > _QUIET_S and not is_told:
             is_told = True
-            progress(f"{wanted}: waiting up to {timeout_s:.0f} s for room; {_free(kind)}")
+            progress(f"{wanted}: waiting up to {timeout_s:.0f} s for free ones; {_free(kind)}")
 
 
 def _free(kind: str) -> str:

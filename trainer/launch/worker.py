@@ -25,7 +25,7 @@ from llmperf_common.errors import LlmperfError
 from trainer.fit.checkpoint_folder import steps_in
 from trainer.launch.here import train_here
 from trainer.launch.job import TrainJob
-from trainer.launch.places import Place
+from trainer.launch.rank_assignment import RankAssignment
 from trainer.life.conductor import Stop
 from trainer.life.opening import is_held
 from trainer.life.train import RunSummary
@@ -92,26 +92,26 @@ class Worker:
         """Return those of ``paths`` that are not here."""
         return [path for path in paths if not path.exists()]
 
-    def begin(self, job: TrainJob, place: Place) -> int:
+    def begin(self, job: TrainJob, assignment: RankAssignment) -> int:
         """Begin; return the step of the newest checkpoint, 0 without any."""
         os.environ.update(
-            RANK=str(place.rank),
-            WORLD_SIZE=str(place.world_size),
-            LOCAL_RANK=str(place.local_rank),
-            MASTER_ADDR=place.address,
-            MASTER_PORT=str(place.port),
+            RANK=str(assignment.rank),
+            WORLD_SIZE=str(assignment.world_size),
+            LOCAL_RANK=str(assignment.local_rank),
+            MASTER_ADDR=assignment.address,
+            MASTER_PORT=str(assignment.port),
         )
-        interface = _interface_of(place.own_address)
+        interface = _interface_of(assignment.own_address)
         if interface is not None:
             # Gloo would take the address that the host's name resolves to, often 127.0.1.1.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-            if ipaddress.ip_address(place.own_address).is_loopback:
+            if ipaddress.ip_address(assignment.own_address).is_loopback:
                 # NCCL leaves loopback out where there is another interface, and listens there.
                 os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
-        if place.rank == 0:
+        if assignment.rank == 0:
             logging.getLogger("trainer").addHandler(_Warnings(self._lines))
         thread = threading.Thread(
-            target=self._work, args=(job, place.rank), name="llmperf-training", daemon=True
+            target=self._work, args=(job, assignment.rank), name="llmperf-training", daemon=True
         )
         thread.start()
         return max(steps_in(job.out / CHECKPOINTS_FOLDER), default=0)

@@ -98,14 +98,14 @@ class _Packer:
             length = self._length_for(first)
             pack: list[tuple[int, int, int]] = []
             held: set[int] = set()
-            room = length
+            capacity = length
             group: int | None = first
             while group is not None:
-                count = self._fitting(group, room)
-                room -= self._put(group, count, pack, held, length)
-                group = self._largest(room, held, length)
+                count = self._fitting(group, capacity)
+                capacity -= self._put(group, count, pack, held, length)
+                group = self._largest(capacity, held, length)
                 if group is None:
-                    group = self._to_cut(room, held, length)
+                    group = self._to_cut(capacity, held, length)
             self._num_packs[length] += 1
             yield length, pack
 
@@ -139,15 +139,15 @@ class _Packer:
                 return group
         return self._oldest
 
-    def _largest(self, room: int, held: set[int], length: int) -> int | None:
+    def _largest(self, capacity: int, held: set[int], length: int) -> int | None:
         """Return the largest group that fits, of a kernel that is not near if there is one."""
-        index = bisect_right(self._by_size, (room, len(self._kernel)))
+        index = bisect_right(self._by_size, (capacity, len(self._kernel)))
         return self._choose(reversed(self._by_size[:index]), held, length)
 
-    def _to_cut(self, room: int, held: set[int], length: int) -> int | None:
+    def _to_cut(self, capacity: int, held: set[int], length: int) -> int | None:
         """Return the group with the shortest prefix whose first launch fits."""
-        index = bisect_left(self._by_prefix, (room, 0))
-        fitting = (one for one in self._by_prefix[:index] if self._fitting(one[1], room))
+        index = bisect_left(self._by_prefix, (capacity, 0))
+        fitting = (one for one in self._by_prefix[:index] if self._fitting(one[1], capacity))
         return self._choose(fitting, held, length)
 
     def _choose(
@@ -166,10 +166,10 @@ class _Packer:
                 break
         return second
 
-    def _fitting(self, group: int, room: int) -> int:
-        """Return how many of the group's launches fit into ``room`` with their prefix."""
+    def _fitting(self, group: int, capacity: int) -> int:
+        """Return how many of the group's launches fit into ``capacity`` tokens with their prefix."""
         start = self._start[group]
-        until = self._tokens[start] + room - self._prefix[group]
+        until = self._tokens[start] + capacity - self._prefix[group]
         return bisect_right(self._tokens, until, start, self._stop[group] + 1) - 1 - start
 
     def _put(

@@ -76,7 +76,7 @@ def launches_of(tokens: Tokens, rows: Indices, longest: int) -> Launches:
         worst = int(np.argmax(total))
         raise BadInput(
             f"launch {row[worst]} has {total[worst]:,} tokens, {prefix[kernel[worst]]:,} of them its kernel's; "
-            f"the longest pack has room for {longest:,}: "
+            f"the longest pack can hold {longest:,}: "
             "raise packing.lengths or lower prompt.max_tokens"
         )
     return Launches(row=row, kernel=kernel, suffix=suffix, prefix=prefix)
@@ -123,8 +123,8 @@ def full_groups(launches: Launches, *, longest: int) -> Groups:
     for kernel in np.unique(launches.kernel).tolist():
         begin, end = int(kernel_start[kernel]), int(kernel_start[kernel + 1])
         while begin < end:
-            room = tokens[begin] + longest - launches.prefix[kernel]
-            until = min(end, int(np.searchsorted(tokens, room, side="right")) - 1)
+            capacity = tokens[begin] + longest - launches.prefix[kernel]
+            until = min(end, int(np.searchsorted(tokens, capacity, side="right")) - 1)
             kernels.append(kernel)
             start.append(begin)
             stop.append(until)

@@ -23,7 +23,7 @@ def pack_batch(packs: Packs, tokens: Tokens, *, num_launches: int | None = None)
     Args:
         packs: b packs, at least one, all of one length t.
         tokens: the launches that they are of.
-        num_launches: launches that each pack has room for (m of the batch); None takes what the fullest
+        num_launches: launches that each pack can hold (m of the batch); None takes what the fullest
             pack needs.
 
     Raises:
@@ -32,9 +32,11 @@ def pack_batch(packs: Packs, tokens: Tokens, *, num_launches: int | None = None)
     if len(packs) == 0 or np.any(packs.length != packs.length[0]):
         raise ValueError("a batch has packs of one length, at least one")
     length = int(packs.length[0])
-    room = int(np.max(packs.num_launches)) if num_launches is None else num_launches
-    if np.any(packs.num_launches > room):
-        raise ValueError(f"a pack has {np.max(packs.num_launches)} launches, room is for {room}")
+    capacity = int(np.max(packs.num_launches)) if num_launches is None else num_launches
+    if np.any(packs.num_launches > capacity):
+        raise ValueError(
+            f"a pack has {np.max(packs.num_launches)} launches, its capacity is {capacity}"
+        )
     segments = _Segments(packs, tokens)
     if np.any(segments.place + segments.count > length):
         raise ValueError(f"a pack has more than {length} tokens")
@@ -43,7 +45,7 @@ def pack_batch(packs: Packs, tokens: Tokens, *, num_launches: int | None = None)
     ids, values = segments.texts(tokens)
     within = members(np.zeros_like(segments.count), segments.count)
     pack_of_launch = packs.pack_of_part[packs.part_of_launch]
-    slot = pack_of_launch * room + segments.suffix[segments.is_suffix] - 1
+    slot = pack_of_launch * capacity + segments.suffix[segments.is_suffix] - 1
     last = (segments.place + segments.count - 1)[segments.is_suffix]
     return PackBatch(
         ids=_filled(shape, target, ids, np.int32),
@@ -51,8 +53,8 @@ def pack_batch(packs: Packs, tokens: Tokens, *, num_launches: int | None = None)
         position=_filled(shape, target, within + segments.per_token(segments.position), np.int32),
         kernel=_filled(shape, target, segments.per_token(segments.kernel), np.int32, NO_KERNEL),
         suffix=_filled(shape, target, segments.per_token(segments.suffix), np.int32),
-        query=_filled((len(packs), room), slot, last, np.int32),
-        row=_filled((len(packs), room), slot, packs.launch, np.int64, NO_LAUNCH),
+        query=_filled((len(packs), capacity), slot, last, np.int32),
+        row=_filled((len(packs), capacity), slot, packs.launch, np.int64, NO_LAUNCH),
     )
 
 

@@ -23,7 +23,7 @@ class Packs:
     A pack without parts has no weight: it fills up a forward pass.
 
     Attributes:
-        length: tokens that each pack has room for, shape (p,).
+        length: tokens that each pack can hold, shape (p,).
         part_start: where each pack's parts begin and the last ends, shape (p + 1,).
         kernel: the kernel of each part (``group`` of ``Tokens``), shape (q,).
         launch_start: where each part's launches begin and the last ends, shape (q + 1,).

@@ -27,7 +27,7 @@ from trainer.packing.packs import Indices, Packs, starts_of
 from trainer.regressor_config import PackingConfig
 
 _LAUNCHES_MULTIPLE = 8
-"""The launches that a pack has room for are a multiple of so many: even sizes for the head's matrices."""
+"""The launches that a pack can hold are a multiple of so many: even sizes for the head's matrices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class PackShape:
 
     Attributes:
         packs_per_step: most packs of a step.
-        launches: launches that a pack has room for.
+        launches: launches that a pack can hold.
     """
 
     packs_per_step: int

@@ -102,15 +102,15 @@ def query_packs_for(
     Args:
         tokens: all launches.
         rows: which of them to predict, each once.
-        config: a kernel gets as many launches as ``tokens_per_pass`` has room for.
+        config: a kernel gets as many launches as ``tokens_per_pass`` allows.
 
     Raises:
         BadInput: A prefix with one of its suffixes has more tokens than a pass.
     """
     launches = launches_of(tokens, rows, config.tokens_per_pass)
     longest = int(np.max(launches.suffix, initial=1))
-    room = max(1, (config.tokens_per_pass - int(np.max(launches.prefix, initial=0))) // longest)
-    wide = config.model_copy(update={"configs_per_kernel": room})
+    capacity = max(1, (config.tokens_per_pass - int(np.max(launches.prefix, initial=0))) // longest)
+    wide = config.model_copy(update={"configs_per_kernel": capacity})
     shape = query_shape(launches, wide)
     return query_packs(launches, shape, wide), shape
 
@@ -121,36 +121,36 @@ def query_batch(packs: Packs, tokens: Tokens, shape: QueryShape) -> QueryBatch:
     Args:
         packs: g packs of one kernel or none each, at least one, of one length t.
         tokens: the launches that they are of.
-        shape: room for k launches of s tokens.
+        shape: capacity for k launches of s tokens.
 
     Raises:
         ValueError: The packs differ in length, there is none, or something does not fit.
     """
     if len(packs) == 0 or np.any(packs.length != packs.length[0]):
         raise ValueError("a batch has packs of one length, at least one")
-    length, room, width = int(packs.length[0]), shape.launches, shape.suffix
+    length, capacity, width = int(packs.length[0]), shape.launches, shape.suffix
     prefix_begin = tokens.prefix_start[packs.kernel]
     prefix_count = tokens.prefix_start[packs.kernel + 1] - prefix_begin
     suffix_begin = tokens.suffix_start[packs.launch]
     suffix_count = tokens.suffix_start[packs.launch + 1] - suffix_begin
     if (
         np.any(np.diff(packs.part_start) > 1)
-        or np.any(packs.num_launches > room)
+        or np.any(packs.num_launches > capacity)
         or np.any(prefix_count > length)
         or np.any(suffix_count > width)
     ):
         raise ValueError(
-            f"a pack has more than a kernel of {length} tokens and {room} launches of {width}"
+            f"a pack has more than a kernel of {length} tokens and {capacity} launches of {width}"
         )
     pack, part = packs.pack_of_part, packs.part_of_launch
-    slot = pack[part] * room + np.arange(len(part)) - packs.launch_start[part]
+    slot = pack[part] * capacity + np.arange(len(part)) - packs.launch_start[part]
     prefix_ids = np.zeros(len(packs) * length, dtype=np.int32)
     prefix_length = np.zeros(len(packs), dtype=np.int32)
     prefix_ids[members(pack * length, prefix_count)] = tokens.prefix_ids[
         members(prefix_begin, prefix_count)
     ]
     prefix_length[pack] = prefix_count
-    num_slots = len(packs) * room
+    num_slots = len(packs) * capacity
     suffix_ids = np.zeros(num_slots * width, dtype=np.int32)
     suffix_values = np.zeros(num_slots * width, dtype=np.float64)
     suffix_length = np.zeros(num_slots, dtype=np.int32)
@@ -161,7 +161,7 @@ def query_batch(packs: Packs, tokens: Tokens, shape: QueryShape) -> QueryBatch:
     suffix_values[target] = tokens.suffix_values[source]
     suffix_length[slot] = suffix_count
     row[slot] = packs.launch
-    by_launch = (len(packs), room)
+    by_launch = (len(packs), capacity)
     return QueryBatch(
         prefix_ids=prefix_ids.reshape(len(packs), length),
         prefix_length=prefix_length,

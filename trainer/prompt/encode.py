@@ -127,9 +127,9 @@ class Encoder:
         )
         if self.config.too_long == "drop" and not keeps_all:
             return [(whole.get(number, joined([])), False) for number in range(len(kernels))]
-        room = self.config.max_tokens - self._longest_suffixes(kernels)
+        capacity = self.config.max_tokens - self._longest_suffixes(kernels)
         prefixes = []
-        for number, most in enumerate(room.tolist()):
+        for number, most in enumerate(capacity.tolist()):
             if number in whole and len(whole[number]) <= most:
                 prefixes.append((whole[number], False))
             else:
@@ -141,9 +141,9 @@ class Encoder:
 
     def _beginning(self, text: str, most: int) -> Ids:
         """Return the first tokens of a prefix of which not even the signature fits."""
-        room = max(most, self.config.max_tokens // 2)
-        (ids,) = self.tokenizer.ids([text[: CHARACTERS_PER_TOKEN * room]])
-        return ids[:room]
+        capacity = max(most, self.config.max_tokens // 2)
+        (ids,) = self.tokenizer.ids([text[: CHARACTERS_PER_TOKEN * capacity]])
+        return ids[:capacity]
 
     def _cut(self, kernel: str, part: tuple[str, str, str], most: int) -> Ids:
         before, after = self.tokenizer.ids([part[0], part[2]])

@@ -7,10 +7,10 @@ The rule, in its order:
    directives.
 3. What it reaches stays as long as it fits whole, nearest first: callees before what those call.
 4. If the kernel alone is too long, the middle of its body goes, for ``...`` on a line. Its
-   signature stays whole; of the room left two thirds are the body's beginning, one third is its
+   signature stays whole; of the tokens left two thirds are the body's beginning, one third is its
    end.
 
-A text of more than ``CHARACTERS_PER_TOKEN`` characters for each token of room counts as too long
+A text of more than ``CHARACTERS_PER_TOKEN`` characters for each token left counts as too long
 untokenised.
 
 If not even the signature fits, nothing is returned and the launches of the kernel are dropped. What
@@ -90,8 +90,8 @@ def _signature_and_body(text: str, kernel: str) -> tuple[str, str]:
 def _without_middle(header: str, body: str, max_tokens: int, tokenize: Tokenize) -> Ids | None:
     enough = CHARACTERS_PER_TOKEN * max_tokens
     head, start, end, gap = tokenize([header, body[:enough], body[-enough:], GAP])
-    room = max_tokens - len(head) - len(gap)
-    if room < 0:
+    capacity = max_tokens - len(head) - len(gap)
+    if capacity < 0:
         return None
-    num_last = min(room // 3, len(end))
-    return np.concatenate([head, start[: room - num_last], gap, end[len(end) - num_last :]])
+    num_last = min(capacity // 3, len(end))
+    return np.concatenate([head, start[: capacity - num_last], gap, end[len(end) - num_last :]])

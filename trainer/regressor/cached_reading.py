@@ -32,30 +32,30 @@ def suffix_states(
         suffix: embedded tokens, shape (k, s, width).
         present: which of them are no padding, shape (k, s).
     """
-    room_for, length, width = suffix.shape
+    num_padded, length, width = suffix.shape
     num = int(present.any(dim=1).sum())  # they come first; what fills up a batch costs nothing
     if num == 0:
-        return widen(suffix.new_zeros((room_for, width)))
+        return widen(suffix.new_zeros((num_padded, width)))
     suffix, present = suffix[:num], present[:num]
     place = torch.arange(len(prefix) + length, device=suffix.device)[None]
     cache = PrefixCache()
     backbone(prefix[None], place[:, : len(prefix)], cache, at=place[:, :1])
     cache.close()
     last = (present.sum(dim=1) - 1).clamp_min(0)[:, None]
-    room = max(1, (GPU_CHUNK_TOKENS if suffix.is_cuda else CHUNK_TOKENS) // length)
+    capacity = max(1, (GPU_CHUNK_TOKENS if suffix.is_cuda else CHUNK_TOKENS) // length)
     if suffix.is_cuda:
-        missing = -num % room
+        missing = -num % capacity
         suffix = torch.cat((suffix, suffix.new_zeros((missing, length, width))))
         last = torch.cat((last, last.new_zeros((missing, 1))))
     position = place[:, len(prefix) :]
     states = [
         backbone(
-            suffix[first : first + room],
-            position.expand(len(suffix[first : first + room]), -1),
+            suffix[first : first + capacity],
+            position.expand(len(suffix[first : first + capacity]), -1),
             cache,
-            at=last[first : first + room],
+            at=last[first : first + capacity],
         )[:, 0]
-        for first in range(0, len(suffix), room)
+        for first in range(0, len(suffix), capacity)
     ]
     found = torch.cat(states)[:num]
-    return torch.cat((found, found.new_zeros((room_for - num, width))))
+    return torch.cat((found, found.new_zeros((num_padded - num, width))))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from llmperf_common.records import Argument
 from workers.analysis.points import Design, Point, drawn_point, whole_groups
-from workers.plan.launch_sizes import local_shapes
+from workers.plan.ndranges import local_shapes
 from workers.plan.strategies.scalars import LOOP_LIMITS, drawn_value, role_value
 
 LARGEST_SIDE = 2**17

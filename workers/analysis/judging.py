@@ -133,7 +133,7 @@ class Judge:
             for records in by_mode
             for first, other in zip(chosen.records, records, strict=True)
             if other is not None
-            and first.reaches[index].end_bytes != other.reaches[index].end_bytes
+            and first.access_ranges[index].end_bytes != other.access_ranges[index].end_bytes
         )
 
     def _with_far_indices(
@@ -179,7 +179,7 @@ class Judge:
         self, argument: Argument, index: int, seen: Seen, *, depends_on_contents: bool
     ) -> Extent:
         size = max(1, argument.element_bytes)
-        extents = [-(-max(0, one.reaches[index].end_bytes) // size) for one in seen.records]
+        extents = [-(-max(0, one.access_ranges[index].end_bytes) // size) for one in seen.records]
         if not any(extents):
             return self._untouched(argument)
         # Sizes so small that a guard like `i > 0 && i < n - 1` shuts the kernel altogether say nothing of its reach.
@@ -218,7 +218,7 @@ class Judge:
         doubts = []
         if depends_on_contents:
             doubts.append("the contents of buffers decide what is touched: the furthest seen")
-        lowest = min(one.reaches[index].start_bytes for one in seen.records)
+        lowest = min(one.access_ranges[index].start_bytes for one in seen.records)
         if lowest < 0:
             doubts.append(f"reaches {-lowest} bytes below its start")
         facts = self._facts
@@ -257,7 +257,9 @@ class Judge:
         )
 
     def _furthest_site(self, index: int, seen: Seen) -> Site | None:
-        reach = max((one.reaches[index] for one in seen.records), key=lambda one: one.end_bytes)
+        reach = max(
+            (one.access_ranges[index] for one in seen.records), key=lambda one: one.end_bytes
+        )
         return self._instrumented.sites[reach.site - 1] if reach.site else None
 
     def _named(self, one: Fit) -> Polynomial:

@@ -19,12 +19,12 @@ from llmperf_common.records import Argument, ArgumentKind, Device, Kernel
 from workers.analysis.copy.instrument import HEAD_WORDS, KERNEL_NAME, SLACK_BYTES, row_words
 from workers.analysis.copy.rewriter import CONSTANT_BYTES, GLOBAL_BYTES, LOCAL_BYTES
 from workers.device.interface import (
+    AccessRange,
     DeviceFailure,
     DeviceRef,
     Instrumented,
     ProbeLaunch,
     ProbeRecord,
-    Reach,
 )
 from workers.device.opencl.device import describe, find_cl_device
 from workers.device.opencl.errors import cl_errors
@@ -192,12 +192,12 @@ class _LoadedProbe:
             raise DeviceFailure(
                 Failure(code=FailureCode.UNSUPPORTED, stage=Stage.PROBE, detail=detail)
             )
-        reaches = []
+        access_ranges = []
         for index, position in enumerate(self._positions):
             high, low = int(row[HEAD_WORDS + 2 * index]), int(row[HEAD_WORDS + 1 + 2 * index])
             touched = high != 0
-            reaches.append(
-                Reach(
+            access_ranges.append(
+                AccessRange(
                     position=position,
                     start_bytes=(~low & (2**64 - 1)) - _BIAS if touched else 0,
                     end_bytes=(high >> 16) - _BIAS if touched else 0,
@@ -205,7 +205,7 @@ class _LoadedProbe:
                 )
             )
         return ProbeRecord(
-            reaches=tuple(reaches),
+            access_ranges=tuple(access_ranges),
             turns=int(row[0]),
             trace=int(row[2]),
             exceeded=bool(flags & _EXCEEDED),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from workers.plan.launch_sizes import Shape, local_shapes, small_shapes
+from workers.plan.ndranges import Shape, local_shapes, small_shapes
 
 _LONGEST_SIDE = 1024
 _STEP, _SMALL = 32, (1, 2, 4, 8, 16)

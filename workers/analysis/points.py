@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workers.plan.launch_sizes import small_shapes
+from workers.plan.ndranges import small_shapes
 
 _SHAPES: dict[int, tuple[tuple[int, ...], ...]] = {
     1: ((8,), (32,), (12,), (64,), (160,)),

@@ -58,7 +58,7 @@ _FARTHEST_BYTES = 2**38
 _MOST_ACCESSES = 2**22
 """Work-items times accesses in the text: a large probe of more is left out."""
 _TRIED_SCALARS = (4, 64)
-_CUT_OFF = ProbeRecord(reaches=(), turns=0, trace=0, exceeded=True, overflow=False)
+_CUT_OFF = ProbeRecord(access_ranges=(), turns=0, trace=0, exceeded=True, overflow=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,7 +359,8 @@ class Probing:
 
 def _is_far(record: ProbeRecord) -> bool:
     return any(
-        max(abs(one.start_bytes), abs(one.end_bytes)) > _FARTHEST_BYTES for one in record.reaches
+        max(abs(one.start_bytes), abs(one.end_bytes)) > _FARTHEST_BYTES
+        for one in record.access_ranges
     )
 
 

@@ -70,6 +70,6 @@ def _left_behind(
         for room, record in zip(elements, records, strict=True)
         if record is not None
         and not record.overflow
-        and record.reaches[index].end_bytes
+        and record.access_ranges[index].end_bytes
         > room[argument.position] * max(1, argument.element_bytes)
     )

@@ -57,13 +57,13 @@ def every_nth(seen: Seen, most: int) -> Seen:
 
 def furthest(records: Sequence[ProbeRecord]) -> ProbeRecord:
     """Return the first record with each buffer's furthest reach of all."""
-    reaches = tuple(
+    access_ranges = tuple(
         max(column, key=lambda one: one.end_bytes)
-        for column in zip(*(one.reaches for one in records), strict=True)
+        for column in zip(*(one.access_ranges for one in records), strict=True)
     )
     first = records[0]
     return ProbeRecord(
-        reaches=reaches,
+        access_ranges=access_ranges,
         turns=first.turns,
         trace=first.trace,
         exceeded=first.exceeded,
@@ -93,8 +93,8 @@ def looks_idle(seen: Seen, pointers: Sequence[Argument]) -> bool:
     ]
 
     def reached(record: ProbeRecord, index: int) -> float:
-        reach = record.reaches[index]
-        return (reach.end_bytes - reach.start_bytes) / max(1, pointers[index].element_bytes)
+        accessed = record.access_ranges[index]
+        return (accessed.end_bytes - accessed.start_bytes) / max(1, pointers[index].element_bytes)
 
     num_busy = sum(
         any(reached(record, index) >= _IDLE_SHARE * items for index in written)

@@ -124,7 +124,7 @@ def _reached(
         for first, other in zip(*runs, strict=True)
         if first is not None
         and other is not None
-        and first.reaches[index].end_bytes != other.reaches[index].end_bytes
+        and first.access_ranges[index].end_bytes != other.access_ranges[index].end_bytes
     )
 
 
@@ -163,7 +163,7 @@ def _target(
     kept = [
         (point, limit, record)
         for point, limit, record in zip(points, limits, records, strict=True)
-        if record is not None and not record.exceeded and record.reaches[index].end_bytes > 0
+        if record is not None and not record.exceeded and record.access_ranges[index].end_bytes > 0
     ]
     if not kept:
         return None
@@ -174,7 +174,8 @@ def _target(
         names=names,
         rows=np.hstack([plain, column]),
         extents=np.array(
-            [-(-record.reaches[index].end_bytes // size) for _, _, record in kept], dtype=np.int64
+            [-(-record.access_ranges[index].end_bytes // size) for _, _, record in kept],
+            dtype=np.int64,
         ),
         tiers=np.array(["drawn"] * len(kept)),
         held_out=np.zeros(len(kept), dtype=bool),

@@ -19,10 +19,10 @@ class Backoff:
     [0.5, 1.0, 2.0]
     >>> backoff.is_waiting(now_s=11.9), backoff.is_waiting(now_s=12.0)
     (True, False)
-    >>> backoff.away_s(now_s=12.0)
+    >>> backoff.outage_s(now_s=12.0)
     2.0
     >>> backoff.succeeded()
-    >>> backoff.away_s(now_s=12.0)
+    >>> backoff.outage_s(now_s=12.0)
     0.0
     """
 
@@ -49,6 +49,6 @@ class Backoff:
         """Whether it is too early to try again."""
         return now_s < self._until_s
 
-    def away_s(self, *, now_s: float) -> float:
+    def outage_s(self, *, now_s: float) -> float:
         """For how long it has not been reached, seconds; 0 where it is there."""
         return now_s - self._since_s if self._num_failures else 0.0

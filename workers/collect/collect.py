@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from llmperf_common.ledger.attach import LedgerHome
+from llmperf_common.ledger.attach import LedgerLocation
 from llmperf_common.store.files.filesystem import Filesystem
 from llmperf_common.store.manifests.run import RunRecord, read_run
 from workers.collect.device_worker import Control, DeviceWorker, RunStart
@@ -28,7 +28,7 @@ def collect(
     config: CollectConfig,
     control: Control,
     observe: Callable[[RunStart], LoopObserver],
-    home_of: Callable[[RunRecord], LedgerHome],
+    ledger_location_of: Callable[[RunRecord], LedgerLocation],
 ) -> CollectSummary:
     """Collect ``corpus`` on one device, from wherever an earlier run stopped.
 
@@ -41,12 +41,12 @@ def collect(
         config: the whole tree.
         control: for Ctrl-C.
         observe: makes the observer of progress.
-        home_of: where the ledgers of a run are kept.
+        ledger_location_of: where the ledgers of a run are kept.
 
     Raises:
         StoreError: The folder cannot be used (``ForeignRunError``: it belongs to another run).
         DeviceLostError: The device cannot be opened.
-        GpuTakenError: Somebody else is at work on it.
+        GpuTakenError: Another process is at work on it.
     """
     started_s = time.monotonic()
     with DeviceWorker(ref, config, where=fs.describe()) as worker:
@@ -57,7 +57,7 @@ def collect(
         reason, device = worker.collect(
             fs=fs,
             plan=plan,
-            home=home_of(run),
+            ledger_location=ledger_location_of(run),
             events=events,
             kept=kept,
             control=control,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmperf_common.ledger.attach import LedgerHome, process_name
+from llmperf_common.ledger.attach import LedgerLocation, process_name
 from llmperf_common.ledger.holder import boot_clock_s, this_process
 from llmperf_common.ledger.protocol import Holder
 from llmperf_common.records import Device
@@ -30,11 +30,11 @@ from llmperf_common.store.upkeep.sweep import sweep
 from workers.collect.built_before import a_built_task
 from workers.collect.event_logging import EventLogHandler, logging_taken
 from workers.collect.events import open_event_log
-from workers.collect.heartbeat import BoardWriter
+from workers.collect.heartbeat import HeartbeatWriter
 from workers.collect.joining import attach_ledger, device_of_run, pin_run
 from workers.collect.kept import KeptPairs, keeping
 from workers.collect.loop import CollectLoop
-from workers.collect.loop_interfaces import LoopObserver, StopReason
+from workers.collect.loop_interfaces import EndReason, LoopObserver
 from workers.collect.observers import Fanout, Tally
 from workers.collect.self_report import SelfReport, WorkerState
 from workers.config import CollectConfig
@@ -134,7 +134,7 @@ class DeviceWorker:
 
         Raises:
             DeviceLostError: It cannot be opened.
-            GpuTakenError: Somebody else is at work on it.
+            GpuTakenError: Another process is at work on it.
         """
         found = self._pipeline.open_device(measure_peaks=False)
         _logger.debug("opened %s", found)
@@ -154,7 +154,7 @@ class DeviceWorker:
         *,
         fs: Filesystem,
         plan: Plan,
-        home: LedgerHome,
+        ledger_location: LedgerLocation,
         events: Path,
         kept: Path,
         control: Control,
@@ -163,20 +163,20 @@ class DeviceWorker:
         context: Mapping[str, str] | None = None,
         heard: Callable[[Mapping[str, Any]], None] = lambda _document: None,
         counts_rows: bool = True,
-    ) -> tuple[StopReason, Device]:
+    ) -> tuple[EndReason, Device]:
         """Collect tasks of the device's class until none is left or a reason to stop comes.
 
         Args:
             fs: the dataset, joined (``joining.join_plan``).
             plan: of the run.
-            home: where its ledgers are kept.
+            ledger_location: where its ledgers are kept.
             events: folder of the event log.
             kept: folder of this host for what is in hand when a dataset's folder is lost.
             control: for Ctrl-C.
             observe: makes the observer of progress.
             skipped: files of the corpus without any kernel, and why.
-            context: what every line of the event log, and of the ledger's board, tells besides.
-            heard: is given each report that goes to the board.
+            context: what every line of the event log and every heartbeat tells besides.
+            heard: is given the report of each heartbeat.
             counts_rows: read how many rows there are: for ``RunStart.statuses`` and ``limits.max_failures``.
 
         Returns:
@@ -216,7 +216,7 @@ class DeviceWorker:
                 put_back = pairs.put_back(fs)  # before a ledger is rebuilt, which may adopt them
                 loop = _make_loop(
                     fs=fs,
-                    home=home,
+                    ledger_location=ledger_location,
                     plan=plan,
                     pipeline=self._pipeline,
                     holder=self._holder,
@@ -224,7 +224,7 @@ class DeviceWorker:
                     device_entry=device_entry,
                     config=self._config,
                     observer=Fanout((log, tally, told, observe(start))),
-                    board=BoardWriter(
+                    heartbeat=HeartbeatWriter(
                         told, worker_id=self.worker_id, clock_s=time.monotonic, heard=heard
                     ),
                     writer=stack.enter_context(ThreadPoolExecutor(1, "shard-writer")),
@@ -240,7 +240,7 @@ class DeviceWorker:
                         raise
                     loop.finish()
             _tidy(fs, loop)
-            return loop.stop_reason, device
+            return loop.end_reason, device
 
     def close(self) -> None:
         """End every child and give the device back."""
@@ -256,7 +256,7 @@ class DeviceWorker:
 def _make_loop(
     *,
     fs: Filesystem,
-    home: LedgerHome,
+    ledger_location: LedgerLocation,
     plan: Plan,
     pipeline: DevicePipeline,
     holder: Holder,
@@ -265,12 +265,12 @@ def _make_loop(
     config: CollectConfig,
     observer: LoopObserver,
     writer: Executor,
-    board: BoardWriter,
+    heartbeat: HeartbeatWriter,
 ) -> CollectLoop:
     who = process_name(holder)
     return CollectLoop(
         fs=fs,
-        attach=lambda: attach_ledger(fs, home, plan, who=who),
+        attach=lambda: attach_ledger(fs, ledger_location, plan, who=who),
         plan=plan,
         tasks=plan.tasks_of_class(device.device_class),
         executor=pipeline,
@@ -282,7 +282,7 @@ def _make_loop(
         ledger_config=config.ledger,
         observer=observer,
         writer=writer,
-        board=board,
+        heartbeat=heartbeat,
         builds_again=lambda: _builds_again(fs, plan, pipeline, device.device_class),
     )
 
@@ -303,7 +303,7 @@ def _telling_the_end(told: SelfReport, control: Control, loop: CollectLoop) -> I
     if control.drained:
         told.ends(WorkerState.DRAINED, control.drained)
     else:
-        told.ends(WorkerState.ENDED, loop.stop_reason.value)
+        told.ends(WorkerState.ENDED, loop.end_reason.value)
 
 
 def _drive(
@@ -315,14 +315,14 @@ def _drive(
     control.is_collecting = True
     while not loop.is_over:
         if control.num_interrupts:
-            loop.request_stop(StopReason.INTERRUPTED)
+            loop.request_stop(EndReason.INTERRUPTED)
         if control.num_interrupts > 1 and not aborted:
             loop.abort_tasks()
             aborted = True
         if limits.max_time_s is not None and time.monotonic() - started_s > limits.max_time_s:
-            loop.request_stop(StopReason.TIME_IS_UP)
+            loop.request_stop(EndReason.TIME_IS_UP)
         if limits.max_failures is not None and tally.num_failed > limits.max_failures:
-            loop.request_stop(StopReason.TOO_MANY_FAILURES)
+            loop.request_stop(EndReason.TOO_MANY_FAILURES)
         loop.step(_POLL_S)
 
 

@@ -24,7 +24,7 @@ class EventLogHandler(logging.Handler):
         super().__init__(logging.WARNING)
         self._log: EventLog | None = None
         self._tasks_in_hand: Callable[[], Sequence[str]] = list
-        self._told: Callable[[str], None] = _told_nobody
+        self._told: Callable[[str], None] = _discard_message
         self._waiting: deque[logging.LogRecord] = deque(maxlen=_WAITING_LIMIT)
 
     @property
@@ -55,7 +55,7 @@ class EventLogHandler(logging.Handler):
             yield
         finally:
             with self._locked():
-                self._log, self._tasks_in_hand, self._told = None, list, _told_nobody
+                self._log, self._tasks_in_hand, self._told = None, list, _discard_message
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take a record; the handler's lock is held."""
@@ -106,5 +106,5 @@ def logging_taken() -> Iterator[EventLogHandler]:
         root.removeHandler(handler)
 
 
-def _told_nobody(_message: str) -> None:
+def _discard_message(_message: str) -> None:
     return

@@ -30,7 +30,7 @@ ON_EVERY_LINE = (
     ("worker_id", "`host/pid` of the process, as in the rows."),
     (
         "actor_id, node_id, job_id, seat",
-        "On a cluster: Ray's ids, and the seat as messages and metrics call it.",
+        "On a cluster: Ray's ids, and the slot as messages and metrics call it.",
     ),
 )
 EVENT_KINDS: dict[str, tuple[str, str]] = {
@@ -56,7 +56,7 @@ EVENT_KINDS: dict[str, tuple[str, str]] = {
     ),
     "seat": (
         "seat, state, why",
-        "On a cluster, by the driver: a seat has another state (waiting, running, paused, done, drained, gone), and why.",
+        "On a cluster, by the driver: a slot has another state (waiting, running, paused, done, drained, gone), and why.",
     ),
     "log": (
         "level, logger, message, tasks_in_hand, task_id",
@@ -147,6 +147,6 @@ class EventLog:
         line = {"at_s": round(time.time(), 3), "event": event, **self._who, **told}
         if event != "log":  # that was logged already
             _logger.debug("%s %s", event, told)
-        # A full disk is told by what matters, not by the log; a thread may log after the end.
+        # A full disk is reported where it matters, not by the log; a thread may log after the end.
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")

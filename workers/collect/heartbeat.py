@@ -1,6 +1,6 @@
-"""Putting a worker's report on its ledger's board, every few seconds and once at the end.
+"""A worker's heartbeat: its report goes to the ledger every few seconds and once at the end.
 
-Owns how often, and that a report which fails is none of the loop's business: whoever looks sees it grow old.
+Owns how often, and that a report which fails does not disturb the loop: a viewer sees the last one grow old.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _WAIT_AFTER_FAILURE_S = 30.0
 _logger = logging.getLogger(__name__)
 
 
-class BoardWriter:
+class HeartbeatWriter:
     """Tells a ledger how one worker stands.
 
     Args:
         report: of the worker.
-        worker_id: the name on the board.
+        worker_id: the name in the ledger.
         clock_s: monotonic seconds.
         heard: is given each document, too (an actor makes metrics of it).
     """
@@ -55,4 +55,4 @@ class BoardWriter:
             ledger.report(self._worker_id, json.dumps(document, ensure_ascii=False))
         except Exception as error:  # noqa: BLE001  (whatever it is: nothing that is collected depends on it)
             self._after_s = now_s + _WAIT_AFTER_FAILURE_S
-            _logger.info("no report on the ledger's board: %s", error)
+            _logger.info("no heartbeat in the ledger: %s", error)

@@ -1,6 +1,6 @@
 """How a collector joins a dataset folder: its plan, ``run.json``, the device's record and the ledger.
 
-Owns what is made once by whoever comes first and taken over by all who come later. The order of a whole run:
+Owns what the first collector makes and all later ones take over. The order of a whole run:
 ``collect.py``.
 """
 
@@ -11,12 +11,12 @@ import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from llmperf_common.ledger.attach import LedgerHome, attach
+from llmperf_common.ledger.attach import LedgerLocation, attach
 from llmperf_common.ledger.protocol import Ledger
 from llmperf_common.records import Device
 from llmperf_common.schemas import TABLES
+from llmperf_common.store.files.create_once import check_creates_once
 from llmperf_common.store.files.filesystem import Filesystem, StoreLostError
-from llmperf_common.store.files.probe import probe
 from llmperf_common.store.manifests.epochs import EPOCHS_FOLDER
 from llmperf_common.store.manifests.manifest import ShardEntry
 from llmperf_common.store.manifests.run import (
@@ -51,7 +51,7 @@ def join_plan(
     wanted = {device.device_class: device_class_of(device) for device in reversed(found)}
     if read_run(fs) is None:
         _refuse_foreign_folders(fs)
-    probe(fs)
+    check_creates_once(fs)
     while True:
         recorded = read_run(fs)
         if recorded is None:
@@ -75,7 +75,7 @@ def join_plan(
 
 
 def _refuse_foreign_folders(fs: Filesystem) -> None:
-    """A dataset is not mixed into somebody's tree; its own folders may be there from a colleague's start."""
+    """A dataset is not mixed into another tree of files; its own folders may be there from a colleague's start."""
     own = {*TABLES, EPOCHS_FOLDER, TRASH_FOLDER, "ledger", "events"}
     foreign = [name for name in fs.folders() if name not in own and not name.startswith(".")]
     if foreign:
@@ -136,7 +136,9 @@ def with_limits(device: Device) -> Device:
         return dataclasses.replace(device, power_limit_w=gpu.limits().power_limit_w)
 
 
-def attach_ledger(fs: Filesystem, home: LedgerHome, plan: Plan, *, who: str) -> Ledger:
+def attach_ledger(
+    fs: Filesystem, ledger_location: LedgerLocation, plan: Plan, *, who: str
+) -> Ledger:
     """Return the dataset's ledger, rebuilt from the shards where it must be."""
     index = TaskIndex(plan)  # a large plan's is large: it goes with this call
-    return attach(fs, home, plan_hash=plan.plan_hash, index_of=index.index_of, who=who)
+    return attach(fs, ledger_location, plan_hash=plan.plan_hash, index_of=index.index_of, who=who)

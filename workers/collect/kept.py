@@ -78,7 +78,7 @@ class KeptPairs:
     def commit(
         self, loop: CollectLoop, pairs: Sequence[tuple[ShardFile, ShardFile]], tasks: TaskIndex
     ) -> None:
-        """Commit what was put back, as far as nobody else has its tasks."""
+        """Commit what was put back, as far as no other collector has its tasks."""
         num_tasks = 0
         for pair in pairs:
             _, footer = decode(pair[0].data, pair[0].name)

@@ -27,7 +27,7 @@ from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.manifests.manifest import ShardEntry
 from llmperf_common.store.tables.shard import Encoder, encode_results
 from workers.collect.backoff import Backoff
-from workers.collect.loop_interfaces import Board, LoopObserver, StopReason, TaskSource
+from workers.collect.loop_interfaces import EndReason, Heartbeat, LoopObserver, TaskSource
 from workers.collect.outbox import Outbox
 from workers.collect.publishing import Publisher
 from workers.config import LedgerConfig, StoreConfig
@@ -36,7 +36,7 @@ from workers.execution.executor import FinishedTask, TaskExecutor
 
 _logger = logging.getLogger(__name__)
 
-_AWAY_POLL_S = 0.1
+_BACKOFF_POLL_S = 0.1
 _CLAIM_SHARE = 8
 """New tasks are asked for when an eighth of what an executor can hold has finished: one call for each task was most of
 what the ledger cost an actor, and the others wait in its queue."""
@@ -60,8 +60,8 @@ class CollectLoop:
         observer: told what happens.
         writer: encodes and writes shards beside the loop: the device must not wait for a disk.
         encode: ``encode_results``, or one that remembers.
-        sleep: seconds, while a ledger is away and nothing runs.
-        board: tells the ledger how this worker stands.
+        sleep: seconds, while a ledger cannot be reached and nothing runs.
+        heartbeat: sends heartbeats to the ledger.
         builds_again: for ``DoubtfulBuilds``.
     """
 
@@ -83,7 +83,7 @@ class CollectLoop:
         writer: Executor,
         encode: Encoder = encode_results,
         sleep: Callable[[float], None] = time.sleep,
-        board: Board | None = None,
+        heartbeat: Heartbeat | None = None,
         builds_again: Callable[[], bool] = lambda: False,
     ) -> None:
         self._fs = fs
@@ -97,7 +97,7 @@ class CollectLoop:
         self._lease = ledger_config
         self._observer = observer
         self._sleep = sleep
-        self._board = board
+        self._heartbeat = heartbeat
         self._doubtful = DoubtfulBuilds(builds_again)
         self._ledger = attach()
         self._is_attached = True
@@ -121,23 +121,23 @@ class CollectLoop:
         )
         self._renewed_s = clock_s()
         self._claim_after_s = 0.0
-        self._stop: StopReason | None = None
+        self._stop: EndReason | None = None
         self._is_aborted = False
         self._all_done = False
 
     @property
-    def stop_reason(self) -> StopReason:
+    def end_reason(self) -> EndReason:
         """Why it ended (``COMPLETE`` unless it was asked to stop)."""
-        return self._stop or StopReason.COMPLETE
+        return self._stop or EndReason.COMPLETE
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to do, or to finish after a stop."""
         idle = not self._executor.leases() and self._outbox.is_empty
-        is_decided = not self._doubtful or self._stop is StopReason.INTERRUPTED
+        is_decided = not self._doubtful or self._stop is EndReason.INTERRUPTED
         return idle and is_decided and (self._all_done or self._stop is not None)
 
-    def request_stop(self, reason: StopReason) -> None:
+    def request_stop(self, reason: EndReason) -> None:
         """Finish the task in hand, commit, give the other leases back."""
         self._stop = self._stop or reason
 
@@ -150,19 +150,19 @@ class CollectLoop:
 
     def step(self, timeout_s: float) -> None:
         """Do what is due: renew, claim, run for about ``timeout_s``, commit, publish."""
-        was_away = self._backoff.is_waiting(now_s=self._clock_s())
-        if was_away and not self._is_attached:  # what was in hand went with the lost ledger
-            self._sleep(min(timeout_s, _AWAY_POLL_S))
+        was_waiting = self._backoff.is_waiting(now_s=self._clock_s())
+        if was_waiting and not self._is_attached:  # what was in hand went with the lost ledger
+            self._sleep(min(timeout_s, _BACKOFF_POLL_S))
             return
-        is_there = self._guarded(lambda: self._step(timeout_s)) and not was_away
-        if is_there and self._board is not None:
-            self._board.tell(self._ledger)
+        is_there = self._guarded(lambda: self._step(timeout_s)) and not was_waiting
+        if is_there and self._heartbeat is not None:
+            self._heartbeat.tell(self._ledger)
 
     def finish(self) -> bool:
         """Commit and publish everything this worker and its dead colleagues have left; say whether that was done.
 
         Without that nothing may be swept: what a dead colleague has committed may not be published yet. Not done only after
-        ``abort_tasks``, where the ledger does not answer: whoever wants to go at once does not wait for it.
+        ``abort_tasks``, where the ledger does not answer: a stop at once does not wait for it.
         """
         while not self._outbox.is_empty:
             self._await_ledger()
@@ -177,13 +177,13 @@ class CollectLoop:
         return True
 
     def num_leased(self) -> int:
-        """Return how many tasks of this device class anybody holds now; 1 where the ledger does not answer."""
+        """Return how many tasks of this device class are held now, by any collector; 1 where the ledger does not answer."""
         found: list[int] = []
         self._guarded(lambda: found.append(self._ledger.counts(self._tasks).leased))
         return found[0] if found else 1
 
     def publish_all(self) -> None:
-        """Publish every committed shard, whoever committed it."""
+        """Publish every committed shard, also those of other collectors."""
         self._publisher.publish_all(self._ledger)
 
     @property
@@ -213,26 +213,26 @@ class CollectLoop:
             return  # what was leased from it went with it, and it is closed
         with contextlib.suppress(LedgerLostError, LedgerAwayError, StoreError):
             self._ledger.release(self._held())
-            if self._board is not None:
-                self._board.tell(self._ledger, is_last=True)
+            if self._heartbeat is not None:
+                self._heartbeat.tell(self._ledger, is_last=True)
         self._ledger.close()
 
     def _guarded(self, action: Callable[[], None]) -> bool:
         """Run ``action`` and say whether all of it was done.
 
-        When the ledger is lost, what was leased from it is dropped, and it is attached again. When it is away everything is kept:
-        nobody else can have been given what we hold without its server telling so later.
+        When the ledger is lost, what was leased from it is dropped, and it is attached again. When it cannot be reached everything is kept:
+        no other collector can have been given what we hold without its server telling so later.
         """
         try:
             if not self._is_attached:
                 self._attach_again()
             was_left_alone = self._backoff.is_waiting(now_s=self._clock_s())
             action()
-            if not was_left_alone:  # else it was not asked, and may still be away
+            if not was_left_alone:  # else it was not asked, and may still be out of reach
                 self._backoff.succeeded()
             return True
         except LedgerAwayError as error:
-            self._note_away(error)
+            self._note_outage(error)
             return False
         except LedgerLostError as error:
             self._fs.check_place()  # with its folder a ledger is gone, too: nothing is dropped, nothing begun anew
@@ -245,8 +245,8 @@ class CollectLoop:
             self._is_attached = False
             try:
                 self._attach_again()
-            except LedgerAwayError as away:
-                self._note_away(away)
+            except LedgerAwayError as outage:
+                self._note_outage(outage)
             return False
 
     def _attach_again(self) -> None:
@@ -256,17 +256,17 @@ class CollectLoop:
         self._claim_after_s = 0.0
         self._all_done = False
 
-    def _note_away(self, error: LedgerAwayError) -> None:
+    def _note_outage(self, error: LedgerAwayError) -> None:
         now_s = self._clock_s()
-        away_s = self._backoff.away_s(now_s=now_s)
-        if away_s > self._lease.away_limit_s:
+        outage_s = self._backoff.outage_s(now_s=now_s)
+        if outage_s > self._lease.away_limit_s:
             raise error
         wait_s = self._backoff.failed(now_s=now_s)
         _logger.warning("%s; asking again in %g s", error, wait_s)
 
     def _await_ledger(self) -> None:
         while self._backoff.is_waiting(now_s=self._clock_s()):
-            self._sleep(_AWAY_POLL_S)
+            self._sleep(_BACKOFF_POLL_S)
 
     def _step(self, timeout_s: float) -> None:
         if self._backoff.is_waiting(now_s=self._clock_s()):
@@ -302,7 +302,7 @@ class CollectLoop:
         is_last = not self._executor.leases() and (
             self._stop is not None or self._clock_s() < self._claim_after_s
         )
-        if self._stop is not StopReason.INTERRUPTED and (is_last or self._doubtful.is_full):
+        if self._stop is not EndReason.INTERRUPTED and (is_last or self._doubtful.is_full):
             for item in self._doubtful.settle():
                 self._outbox.add(item)
 
@@ -363,7 +363,7 @@ class CollectLoop:
         batch = self._outbox.written(self._ledger.epoch, wait=wait)
         if batch is None:
             return
-        # At the last moment: shards that another place has swallowed, or somebody removed, must not be committed.
+        # At the last moment: shards that another folder has swallowed, or that were removed, must not be committed.
         if absent_shards(self._fs, batch.shards):
             self._outbox.write_again()
             return

@@ -12,8 +12,8 @@ from llmperf_common.store.manifests.manifest import Manifest
 from workers.plan.plan import Task
 
 
-class StopReason(StrEnum):
-    """Why the loop ended."""
+class EndReason(StrEnum):
+    """Why a collecting loop ended; `records.StopReason` is why a reading was the last of its launch config."""
 
     COMPLETE = "complete"
     INTERRUPTED = "interrupted"
@@ -22,7 +22,7 @@ class StopReason(StrEnum):
 
 
 class LoopObserver(Protocol):
-    """Is told what happens; decides nothing."""
+    """Observes what happens; decides nothing."""
 
     def claimed(self, task: Task, lease: Lease) -> None:
         """A task was leased."""
@@ -49,7 +49,7 @@ class LoopObserver(Protocol):
         ...
 
 
-class Board(Protocol):
+class Heartbeat(Protocol):
     """Tells a ledger now and then how this worker stands; never raises."""
 
     def tell(self, ledger: Ledger, *, is_last: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Publishing: manifests list what the ledger has committed, whoever committed it; one worker at a time does it.
+"""Publishing: manifests list what the ledger has committed, from all collectors; one worker at a time does it.
 
 Owns when it is done. That two publishers at once do no harm is ``llmperf_common/store/manifests/manifest.py``'s.
 """
@@ -35,7 +35,7 @@ class Publisher:
         holder: this process.
         interval_s: between two elections.
         clock_s: monotonic seconds.
-        published: is told each new manifest.
+        published: receives each new manifest.
     """
 
     def __init__(

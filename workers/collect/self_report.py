@@ -1,6 +1,6 @@
 """What a collecting process tells of itself: its state, its rows and rate, how its device is.
 
-Owns the document that stands on the ledger's board (``collect/heartbeat.py`` puts it there), at most about 2 KB. An observer of the loop;
+Owns the document of the ledger's heartbeats (``collect/heartbeat.py`` sends it), at most about 2 KB. An observer of the loop;
 all counts are of this process since it began.
 """
 
@@ -47,8 +47,8 @@ class SelfReport(SilentObserver):
     Args:
         worker_id: ``host/pid``.
         device: what it collects with.
-        context: ids of actor, node and seat, where there are any.
-        read: the device's condition now; None where nobody can tell.
+        context: ids of actor, node and slot, where there are any.
+        read: the device's condition now; None where it is not known.
         clock_s: monotonic seconds.
     """
 

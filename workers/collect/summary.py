@@ -31,7 +31,7 @@ from llmperf_common.store.tables.reader import (
 )
 from llmperf_common.store.tables.sample_keys import id_keys, join_keys
 from llmperf_common.store.tables.shard import read_footer
-from workers.collect.loop_interfaces import StopReason
+from workers.collect.loop_interfaces import EndReason
 from workers.plan.plan import Plan
 from workers.plan.task_index import first_pending
 
@@ -58,7 +58,7 @@ class CollectSummary:
         seconds: wall time of this start.
     """
 
-    stop_reason: StopReason
+    stop_reason: EndReason
     num_planned: int
     num_ok: int
     num_failed: int
@@ -93,7 +93,7 @@ class CollectSummary:
 
 
 def summarise(
-    fs: Filesystem, plan: Plan, devices: Sequence[Device], reason: StopReason, *, seconds: float
+    fs: Filesystem, plan: Plan, devices: Sequence[Device], reason: EndReason, *, seconds: float
 ) -> CollectSummary:
     """Count what the dataset holds against what the plan wants.
 

@@ -41,8 +41,8 @@ class ArchiveFiles:
         self.files: dict[str, SourceFile] = {}
         self.skipped: list[tuple[str, str]] = []
         self._headers: dict[str, str] = {}
-        self._room = MemoryBudget(MAX_TEXT_BYTES)
-        self._header_room = MemoryBudget(MAX_HEADER_TEXT_BYTES)
+        self._budget = MemoryBudget(MAX_TEXT_BYTES)
+        self._header_budget = MemoryBudget(MAX_HEADER_TEXT_BYTES)
 
     def wants(self, name: str, obstacle: str) -> bool:
         """Whether to read a member; one that should be but cannot is noted.
@@ -73,7 +73,7 @@ class ArchiveFiles:
             self._add_header(path, read(MAX_INCLUDED_BYTES + 1))
             return
         file = read_source(read, path=path, suite=self.suite)
-        if not self._room.take(held_bytes(file.text)):
+        if not self._budget.take(held_bytes(file.text)):
             raise StreamLimitError(f"it has more than {MAX_TEXT_BYTES} bytes of sources")
         self.files[file.path] = file
 
@@ -92,7 +92,7 @@ class ArchiveFiles:
         text = header_text(raw)
         if text is None:
             return
-        if self._header_room.take(held_bytes(text)):
+        if self._header_budget.take(held_bytes(text)):
             self._headers[recorded_path(path)] = text
         else:
             self.skip(path, f"the archive has more than {MAX_HEADER_TEXT_BYTES} bytes of headers")

@@ -20,7 +20,7 @@ ARCHIVE_SUFFIXES = (
     ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tbz", ".zip",
 )  # fmt: skip
 MAX_SOURCE_BYTES = 8 * 2**20
-"""A larger file is no kernel anybody wrote; parsing it would take minutes."""
+"""Bytes. No hand-written kernel is larger, and parsing a larger file would take minutes."""
 MAX_HASHED_BYTES = 256 * 2**20
 """Of a file that is too large; a longer one's hash is of its first bytes. A sparse file of 1 TiB takes no room on disk, and
 an hour to read."""
@@ -71,7 +71,7 @@ class MemoryBudget:
         self._left = num_bytes
 
     def take(self, num_bytes: int) -> bool:
-        """Count some more; False where there is no room left."""
+        """Count some more bytes; False where the budget is spent."""
         self._left -= num_bytes
         return self._left >= 0
 

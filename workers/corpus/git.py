@@ -105,11 +105,11 @@ def _headers_of(blobs: Blobs, known: dict[str, Entry]) -> Callable[[str], str | 
 def _contents(
     source: Path, blobs: Blobs, wanted: Iterable[Entry], suite: str
 ) -> Iterator[SourceFile]:
-    room = MemoryBudget(MAX_TEXT_BYTES)
+    budget = MemoryBudget(MAX_TEXT_BYTES)
     for entry in wanted:
         with blobs.open(entry) as read:
             file = read_source(read, path=entry.path, suite=suite)
-        if not room.take(held_bytes(file.text)):
+        if not budget.take(held_bytes(file.text)):
             raise CorpusError(f"{source} has more than {MAX_TEXT_BYTES} bytes of sources")
         yield file
 

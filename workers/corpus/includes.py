@@ -56,24 +56,24 @@ def with_includes(files: Iterable[SourceFile], lookup: Lookup) -> tuple[SourceFi
     """Return the files with every ``#include "..."`` that ``lookup`` knows replaced by the header.
 
     A name is looked for beside the file that includes it, then in each folder above: host programs are started
-    there, or pass it with ``-I``. A file for whose headers there is no room left has a problem instead of a text.
+    there, or pass it with ``-I``. A file for whose headers the memory budget is spent has a problem instead of a text.
 
     >>> file = SourceFile(path="a/k.cl", suite="s", sha256="", text='#include "t.h"', problem="")
     >>> with_includes([file], {"a/t.h": "typedef float T;"}.get)[0].text
     'typedef float T;'
     """
-    room = MemoryBudget(MAX_EXPANDED_BYTES)
-    return tuple(_expanded(one, lookup, room) for one in files)
+    budget = MemoryBudget(MAX_EXPANDED_BYTES)
+    return tuple(_expanded(one, lookup, budget) for one in files)
 
 
 def remembered(lookup: Lookup) -> Lookup:
-    """Return ``lookup`` with the headers that it found in memory, as many as there is room for."""
-    room = MemoryBudget(MAX_HEADER_TEXT_BYTES)
+    """Return ``lookup`` with the headers that it found in memory, as many as the memory budget allows."""
+    budget = MemoryBudget(MAX_HEADER_TEXT_BYTES)
     known: dict[str, str] = {}
 
     def find(name: str) -> str | None:
         found = known.get(name) or lookup(name)
-        if found and name not in known and room.take(held_bytes(found)):
+        if found and name not in known and budget.take(held_bytes(found)):
             known[name] = found
         return found
 
@@ -84,21 +84,21 @@ class _TooLongError(Exception):
     """Headers include each other without end, or are too large together."""
 
 
-class _NoRoomError(Exception):
+class _BudgetSpentError(Exception):
     """The headers of all files of the source are too large together."""
 
 
-def _expanded(file: SourceFile, lookup: Lookup, room: MemoryBudget) -> SourceFile:
+def _expanded(file: SourceFile, lookup: Lookup, budget: MemoryBudget) -> SourceFile:
     if file.text is None or "include" not in file.text:
         return file
     try:
-        text = _Expansion(lookup, room).of(file.path, file.text)
-        if text == file.text or room.take(held_bytes(text)):
+        text = _Expansion(lookup, budget).of(file.path, file.text)
+        if text == file.text or budget.take(held_bytes(text)):
             return replace(file, text=text)
     except _TooLongError:
-        room.take(MAX_TEXT_CHARS)  # it is not held, but to make it took time
+        budget.take(MAX_TEXT_CHARS)  # it is not held, but to make it took time
         return file
-    except _NoRoomError:
+    except _BudgetSpentError:
         pass
     problem = (
         f"its headers do not fit: with their headers, the files of this source take more than "
@@ -114,9 +114,9 @@ class _Expansion:
     such a header is left out where an earlier one is certain to be compiled before it; else each copy gets a guard.
     """
 
-    def __init__(self, lookup: Lookup, room: MemoryBudget) -> None:
+    def __init__(self, lookup: Lookup, budget: MemoryBudget) -> None:
         self._lookup = lookup
-        self._room = room
+        self._budget = budget
         self._pieces: list[str] = []
         self._num_chars = self._num_includes = 0
         self._guards: dict[str, list[int]] = {}
@@ -178,8 +178,8 @@ class _Expansion:
             self._put("\n#endif")
 
     def _put_header(self, place: str, text: str, depth: int) -> None:
-        if not self._room.take(0):
-            raise _NoRoomError
+        if not self._budget.take(0):
+            raise _BudgetSpentError
         self._expand(place, text + "\n" if text.endswith("\\") else text, depth)
 
     def _find(self, path: str, name: str) -> tuple[str, str] | None:

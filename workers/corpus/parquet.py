@@ -22,7 +22,7 @@ import pydantic
 from llmperf_common.analysis import Analysis
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.files.outputs import file_to_write
-from llmperf_common.files.parquet_memory import check_room
+from llmperf_common.files.parquet_memory import check_memory
 from llmperf_common.files.plain_files import UnfitFileError, read_plain
 from llmperf_common.ids import canonical_json, sha256_hex
 from llmperf_common.records import Argument, Kernel
@@ -142,7 +142,7 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
     where = Path(path)
     try:
         data = pa.py_buffer(read_plain(where, max_bytes=_MAX_FILE_BYTES))
-        check_room(data)
+        check_memory(data)
         with pq.ParquetFile(pa.BufferReader(data)) as file:
             metadata = file.schema_arrow.metadata or {}
             _check_header(where, file.schema_arrow, metadata)

@@ -28,11 +28,11 @@ class DeviceFailure(Exception):  # noqa: N818  (it carries a Failure, it is not 
         self.sticky = sticky
 
 
-ROOM_BYTES = 2**28
+PADDING_BYTES = 2**28
 """Zeros behind a buffer of a kernel whose reach is not known (``LoadedKernel.reserve``): a GPU's context does not survive a
 touch of what is not mapped."""
 
-FRONT_ROOM_BYTES = 2**21
+FRONT_PADDING_BYTES = 2**21
 """Zeros before it: a stencil's first row reads the one above. A page of the driver's."""
 
 
@@ -113,15 +113,15 @@ class LoadedKernel(Protocol):
         self,
         configs: Sequence[LaunchConfig],
         *,
-        with_room: bool,
+        with_padding: bool,
         ahead: bool = False,
     ) -> None:
         """Allocate each buffer as large as the largest of these configs needs it, where that fits all together; launch nothing.
 
         Args:
             configs: those to come.
-            with_room: how far the kernel reaches is not known. A GPU, on which reaching too far costs the context, then
-                puts zeroed room around each global buffer.
+            with_padding: the access ranges of the kernel are not known. A GPU, on which reaching too far costs the context, then
+                puts zeroed padding around each global buffer.
             ahead: another process has the device: what needs much of its memory is left for a second call.
 
         Raises:
@@ -211,8 +211,8 @@ class ProbeLaunch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
-    """How far one launch reached into one buffer, in bytes from its start; 0 and 0 if it was not touched.
+class AccessRange:
+    """Which bytes of one buffer one launch accessed, counted from its start; 0 and 0 if it was not touched.
 
     ``start_bytes`` is negative for an index below 0. ``site`` is the access (``Instrumented.sites``) that
     reached furthest.
@@ -233,7 +233,7 @@ class ProbeRecord:
     size was indexed beyond its end.
     """
 
-    reaches: tuple[Reach, ...]
+    access_ranges: tuple[AccessRange, ...]
     turns: int
     trace: int
     exceeded: bool

@@ -186,7 +186,7 @@ class ReplayLoadedKernel:
         self._num_prepared = 0
 
     def reserve(
-        self, configs: Sequence[LaunchConfig], *, with_room: bool, ahead: bool = False
+        self, configs: Sequence[LaunchConfig], *, with_padding: bool, ahead: bool = False
     ) -> None:
         """Nothing is allocated."""
 

@@ -1,8 +1,8 @@
 """What is usable on this machine, which device a selector means, and the doors to it.
 
 Owns which runtimes are tried for a selector, the choice among their devices, and ``open_session`` and
-``open_compiler``, which load a door only when it is asked for. A trial: ``runtime_probe.py``; what is
-remembered of it: ``probe_verdicts.py``.
+``open_compiler``, which load a door only when it is asked for. A trial: ``runtime_trial.py``; what is
+remembered of it: ``trial_verdicts.py``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from workers.device.interface import Compiler, DeviceRef, Session
 from workers.device.opencl.cache import use_private_cache
 from workers.device.replay import SELECTOR_PREFIX, ReplayCompiler, ReplaySession, replay_ref
 from workers.discovery.candidates import AbsentSource, Candidate, Candidates, Source, candidates
-from workers.discovery.probe_verdicts import VerdictFile, default_folder
-from workers.discovery.runtime_probe import (
+from workers.discovery.runtime_trial import (
     PROBE_TIMEOUT_S,
-    ProbedDevice,
     RuntimeVerdict,
     Tell,
-    probe_runtime,
+    TriedDevice,
+    try_runtime,
 )
+from workers.discovery.trial_verdicts import VerdictFile, default_folder
 
 SELECTORS = "auto, pocl, cpu, cuda[:N] or replay:FILE"
 _CPU_SELECTORS = ("pocl", "cpu")
@@ -38,7 +38,7 @@ def _silent(_line: str) -> None:
 class DeviceReport:
     """Everything that was found: devices, usable or not, and the sources that gave none."""
 
-    devices: tuple[ProbedDevice, ...]
+    devices: tuple[TriedDevice, ...]
     absent: tuple[AbsentSource, ...]
 
 
@@ -58,7 +58,7 @@ class NoDevice:
         return "\n".join(lines)
 
 
-def probe_all(
+def try_all_runtimes(
     found: Candidates | None = None, *, again: bool = False, tell: Tell = _silent
 ) -> DeviceReport:
     """Try every runtime, side by side, each in a child of its own.
@@ -76,7 +76,7 @@ def probe_all(
     return _report(verdicts, absent)
 
 
-def probe_for(selector: str, *, tell: Tell = _silent) -> DeviceReport:
+def try_runtimes_for(selector: str, *, tell: Tell = _silent) -> DeviceReport:
     """Try the runtimes that ``selector`` may mean, one after the other, up to the first usable device.
 
     Args:
@@ -106,7 +106,7 @@ def choose(
     Args:
         selector: ``auto`` (first usable NVIDIA GPU, else a CPU: system ICD, pip PoCL, Intel's runtime),
             ``pocl``, ``cpu``, ``cuda`` or ``cuda:N``, ``replay:FILE``.
-        report: what was found; probed now where None. Not needed for replay.
+        report: what was found; tried now where None. Not needed for replay.
         tell: called with a line before each trial of a runtime.
 
     Raises:
@@ -118,10 +118,10 @@ def choose(
     if match is None:
         raise ValueError(f"--device {selector!r}: must be {SELECTORS}")
     if report is None:
-        report = probe_for("cuda:0" if selector == "cuda" else selector, tell=tell)
-    for probed in _in_order(selector, report.devices):
-        if probed.usable:
-            return probed.ref
+        report = try_runtimes_for("cuda:0" if selector == "cuda" else selector, tell=tell)
+    for tried in _in_order(selector, report.devices):
+        if tried.usable:
+            return tried.ref
     return _no_device(selector, report)
 
 
@@ -151,28 +151,28 @@ def enter_environment(ref: DeviceRef) -> None:
     use_private_cache()
 
 
-def _in_order(selector: str, devices: Sequence[ProbedDevice]) -> list[ProbedDevice]:
+def _in_order(selector: str, devices: Sequence[TriedDevice]) -> list[TriedDevice]:
     """Return the devices that the selector may mean, the preferred ones first."""
     order = list(Source)
-    by_source = sorted(devices, key=lambda probed: order.index(probed.source))
+    by_source = sorted(devices, key=lambda tried: order.index(tried.source))
     gpus = [p for p in by_source if p.ref.selector.startswith("cuda")]
-    gpus.sort(key=lambda probed: int(probed.ref.selector.partition(":")[2]))
+    gpus.sort(key=lambda tried: int(tried.ref.selector.partition(":")[2]))
     cpus = [p for p in by_source if p.ref.selector in _CPU_SELECTORS]
     if selector == "auto":
         return gpus + cpus
     if selector == "cpu":
         return cpus
     if selector == "pocl":
-        return [probed for probed in cpus if probed.ref.selector == "pocl"]
+        return [tried for tried in cpus if tried.ref.selector == "pocl"]
     wanted = selector if ":" in selector else f"{selector}:0"
-    return [probed for probed in gpus if probed.ref.selector == wanted]
+    return [tried for tried in gpus if tried.ref.selector == wanted]
 
 
 def _no_device(selector: str, report: DeviceReport) -> NoDevice:
     reasons = [
-        f"{probed.source}: {probed.ref.platform}: {probed.ref.name}: "
-        + ("usable, but not what was asked for" if probed.usable else probed.reason)
-        for probed in report.devices
+        f"{tried.source}: {tried.ref.platform}: {tried.ref.name}: "
+        + ("usable, but not what was asked for" if tried.usable else tried.reason)
+        for tried in report.devices
     ]
     reasons += [f"{absent.source}: {absent.reason}" for absent in report.absent]
     if selector.startswith("cuda"):
@@ -197,7 +197,7 @@ def _verdict(candidate: Candidate, selector: str, again: bool, tell: Tell) -> Ru
         if known is not None:
             return known
         tell(f"trying {what}, at most {PROBE_TIMEOUT_S:g} s a device")
-        verdict = probe_runtime(candidate, wanted=selector)
+        verdict = try_runtime(candidate, wanted=selector)
         if not selector.startswith("cuda"):  # other devices of the runtime were left out
             remembered.write(verdict)
     return verdict

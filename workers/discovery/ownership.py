@@ -1,4 +1,4 @@
-"""One owner for each GPU of a host: its lock, and nobody else computing on it.
+"""One owner for each GPU of a host: its lock, and no other process computing on it.
 
 Owns who may time on an NVIDIA GPU. Times beside another job are wrong, and nothing in them shows it. CPU and replay
 devices have no owner. The lock itself: ``gpu_lock.py``.
@@ -97,7 +97,7 @@ class GpuClaim:
 
 @contextlib.contextmanager
 def held_for_analysis(ref: DeviceRef, report: DeviceReport, out: str) -> Iterator[None]:
-    """Hold the lock of the device behind ``ref``, if it has owners: probes would disturb the times of a collector.
+    """Hold the lock of the device behind ``ref``, if it has owners: trials would disturb the times of a collector.
 
     Others who compute there do not matter: nothing is timed.
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from workers.device.interface import DeviceRef
 from workers.discovery.candidates import INTEL_PACKAGES, POCL_VARIABLE, Source, candidates
-from workers.discovery.find import NoDevice, choose, probe_all
+from workers.discovery.find import NoDevice, choose, try_all_runtimes
 
 EXIT_OK = 0
 EXIT_NO_DEVICE = 4
@@ -55,7 +55,7 @@ def _intel_device(*, again: bool = False) -> DeviceRef | NoDevice:
     present, absent = candidates()
     intel = tuple(one for one in present if one.source is Source.INTEL_RUNTIME)
     missing = tuple(one for one in absent if one.source is Source.INTEL_RUNTIME)
-    return choose("cpu", probe_all((intel, missing), again=again, tell=_say))
+    return choose("cpu", try_all_runtimes((intel, missing), again=again, tell=_say))
 
 
 def _install() -> bool:

@@ -101,7 +101,7 @@ def analyse_corpus(
         ref: where instrumented kernels are launched; any OpenCL device gives the same answers.
         num_children: processes at once; by default one a core.
         timeout_s: for each kernel; one that takes longer has an analysis that knows nothing and says so.
-        progress: is told how many of how many are done.
+        progress: receives how many of how many are done.
 
     Raises:
         StoreError: The scratch folder is full.

@@ -12,7 +12,14 @@ from llmperf_common.store.tables.analysis_rows import storable
 from workers.analysis.unknown import unknown_analysis
 from workers.device.interface import DeviceFailure, DeviceRef, Prober, ProbeRecord
 from workers.device.replay import SELECTOR_PREFIX, ReplayAnalyser
-from workers.sandbox.channel import Analysed, AnalyseJob, Channel, CompilerReady, Reached, ReachJob
+from workers.sandbox.channel import (
+    AccessCheckJob,
+    AccessRanges,
+    Analysed,
+    AnalyseJob,
+    Channel,
+    CompilerReady,
+)
 from workers.sandbox.child_main import serve
 from workers.sandbox.processor_time import allowed_cpu
 
@@ -24,19 +31,19 @@ _KERNELS_PER_CHILD = 100
 
 
 def main(channel: Channel, argument: str) -> None:
-    """Serve ``AnalyseJob``s and ``ReachJob``s on ``channel`` until it closes or enough were served; ``argument`` is the DeviceRef as JSON."""
+    """Serve ``AnalyseJob``s and ``AccessCheckJob``s on ``channel`` until it closes or enough were served; ``argument`` is the DeviceRef as JSON."""
     try:
-        analyse, reach = _open(DeviceRef(**json.loads(argument)))
+        analyse, access_ranges = _open(DeviceRef(**json.loads(argument)))
     except LookupError as error:
         _tell_no_device(channel, error)
         return
     channel.send(CompilerReady())
     for _ in range(_KERNELS_PER_CHILD):
         job = channel.receive()
-        assert isinstance(job, AnalyseJob | ReachJob), job
+        assert isinstance(job, AnalyseJob | AccessCheckJob), job
         is_lost = False
-        if isinstance(job, ReachJob):
-            is_lost = _tell_reaches(channel, reach(job))
+        if isinstance(job, AccessCheckJob):
+            is_lost = _send_access_ranges(channel, access_ranges(job))
         else:
             is_lost = _tell_analysis(channel, job, analyse)
         if is_lost:
@@ -72,33 +79,33 @@ def _tell_no_device(channel: Channel, error: LookupError) -> None:
     channel.send(Analysed(analysis=storable(analysis), no_device=True))
 
 
-def _tell_reaches(channel: Channel, found: Iterator[ProbeRecord | None]) -> bool:
+def _send_access_ranges(channel: Channel, found: Iterator[ProbeRecord | None]) -> bool:
     """Send each record as soon as it is known: the next config may never end. Return whether the context was lost."""
     records: list[ProbeRecord | None] = []
     is_lost = False
     try:
         for record in found:
             records.append(record)
-            channel.send(Reached(records=tuple(records), is_last=False))
+            channel.send(AccessRanges(records=tuple(records), is_last=False))
     except DeviceFailure as error:
         is_lost = error.sticky
-    channel.send(Reached(records=tuple(records)))
+    channel.send(AccessRanges(records=tuple(records)))
     return is_lost
 
 
 _Tell = Callable[[Analysis], None]
 _Analyse = Callable[[AnalyseJob, _Tell], Analysis]
-_LookHowFar = Callable[[ReachJob], Iterator[ProbeRecord | None]]
+_FindAccessRanges = Callable[[AccessCheckJob], Iterator[ProbeRecord | None]]
 
 
-def _open(ref: DeviceRef) -> tuple[_Analyse, _LookHowFar]:
+def _open(ref: DeviceRef) -> tuple[_Analyse, _FindAccessRanges]:
     if ref.selector.startswith(SELECTOR_PREFIX):
         replay = ReplayAnalyser(ref)
         return lambda job, _tell: replay.analyse(job.kernel), lambda _job: iter(())
     from workers.analysis.analyse import judge_kernel  # noqa: PLC0415
     from workers.analysis.opening import open_prober  # noqa: PLC0415
+    from workers.analysis.planned_access import planned_access_ranges  # noqa: PLC0415
     from workers.analysis.probing import probe_limits  # noqa: PLC0415
-    from workers.analysis.reach import planned_reaches  # noqa: PLC0415
 
     prober = open_prober(ref)
     limits = probe_limits(prober.device)
@@ -110,12 +117,12 @@ def _open(ref: DeviceRef) -> tuple[_Analyse, _LookHowFar]:
             return judged.analysis
         return chooser.with_inputs(job, judged.analysis, tell)
 
-    def reach(job: ReachJob) -> Iterator[ProbeRecord | None]:
-        return planned_reaches(
+    def access_ranges(job: AccessCheckJob) -> Iterator[ProbeRecord | None]:
+        return planned_access_ranges(
             job.kernel, job.configs, prober, without_barriers=job.without_barriers
         )
 
-    return analyse, reach
+    return analyse, access_ranges
 
 
 class _Chooser:

@@ -1,7 +1,7 @@
 """Compiling as the work of killable children: sources in, binaries out, whatever the compiler does.
 
 Owns what a build costs its task. A compiler that crashes is tried once more in a fresh child, one that does not
-finish is killed; either way the task gets its coded row. The first time that somebody else kills one does not count. A child that dies when the build is done, looking for what the
+finish is killed; either way the task gets its coded row. The first kill by another process does not count. A child that dies when the build is done, looking for what the
 machine code needs, costs its task nothing but a second build. The children: ``child_pool.py``.
 """
 

@@ -1,4 +1,4 @@
-"""What the loop asks of whoever runs tasks: take some, tell what finished, stop at once or gracefully.
+"""What the loop asks of the part that runs tasks: take some, tell what finished, stop at once or gracefully.
 
 Owns the protocol only. ``pipeline.py`` runs tasks in children on a device; the simulator's executor runs on an
 injected clock.

@@ -1,7 +1,7 @@
 """One device's assembly line: tasks are analysed and compiled in some children and timed in another.
 
 Owns the order of work. Two modes: on a GPU compiling, and counting what launches execute, run beside the timing and several
-run children load kernels and take turns; on a CPU device (``quiet``) nothing else runs while a task is timed, and each task gets a child of
+run children load kernels and hold the device's lock one after another; on a CPU device (``quiet``) nothing else runs while a task is timed, and each task gets a child of
 its own, because a kernel there can damage its process unseen.
 """
 
@@ -19,12 +19,12 @@ from llmperf_common.records import Device
 from workers.config import CollectConfig
 from workers.device.interface import DeviceRef
 from workers.device.nvidia.monitor import Monitor
+from workers.execution.access_check import AccessCheck, tried_indices
 from workers.execution.analysing import AnalysisWork
 from workers.execution.compiling import CompileWork
 from workers.execution.executor import FinishedTask
+from workers.execution.helper_devices import HelperDevices
 from workers.execution.limits import limits_on
-from workers.execution.places_ahead import PlacesAhead
-from workers.execution.reaching import ReachWork, tried_indices
 from workers.execution.running import RunSlot
 from workers.execution.task_counting import TaskCounting
 from workers.execution.task_state import TaskState
@@ -37,7 +37,7 @@ from workers.sandbox.scratch import check_space
 
 _WARM_COMPILERS = 2
 """Are started before anything is known of the tasks; the others as they are needed."""
-_WARM_REACHERS = 8
+_WARM_ACCESS_CHECKERS = 8
 _NO_CONFIG = Failure(
     code=FailureCode.UNSUPPORTED,
     stage=Stage.LAUNCH,
@@ -75,7 +75,7 @@ class DevicePipeline:
         self._quiet = quiet
         self._compiled: deque[TaskState] = deque()
         self._built: list[TaskState] = []
-        """Of which it is still being found out how far they reach."""
+        """Tasks whose access ranges are still being found."""
         self._timed: list[TaskState] = []
         """Of which it may still be counted what they execute."""
         self._finished: list[TaskState] = []
@@ -84,7 +84,7 @@ class DevicePipeline:
         self._device_id = ""
         self._monitor: Monitor | None = None
         self._note: Callable[..., None] = lambda *_, **__: None
-        self._places = PlacesAhead(ref, config.limits)
+        self._helper_devices = HelperDevices(ref, config.limits)
         self._analysers: ChildPool[TaskState] = ChildPool(
             start_child=self._analysis_child,
             name="analyse",
@@ -99,11 +99,13 @@ class DevicePipeline:
             reads_resources=config.limits.kernel_resources == "auto"
             and ref.selector.startswith("cuda"),
         )
-        self._checks_reach = config.limits.check_reach == "auto" and ref.selector.startswith("cuda")
-        self._reachers: ChildPool[TaskState] = ChildPool(
+        self._checks_access = config.limits.check_reach == "auto" and ref.selector.startswith(
+            "cuda"
+        )
+        self._access_checkers: ChildPool[TaskState] = ChildPool(
             start_child=self._analysis_child,
             name="reach",
-            work=ReachWork(is_awaited=self._only_looks_ahead),
+            work=AccessCheck(is_awaited=self._only_looks_ahead),
             num_children=self._limits.num_analysis_children,
         )
         self._compilers: ChildPool[TaskState] = ChildPool(
@@ -114,12 +116,12 @@ class DevicePipeline:
             work=self._compile_work,
             num_children=self._limits.num_compile_children,
         )
-        self._pools = (self._analysers, self._reachers, self._compilers)
+        self._pools = (self._analysers, self._access_checkers, self._compilers)
         self._counting = TaskCounting(
             start_child=lambda name, where: self._starter.start(
                 "workers.work.child", name, where, beside_timing=not quiet
             ),
-            places=self._places,
+            helper_devices=self._helper_devices,
             timeout_s=self._limits.work_timeout_s,
             num_children=self._limits.num_analysis_children,
         )
@@ -128,14 +130,14 @@ class DevicePipeline:
             limits=self._limits,
             timing=config.timing,
             child_per_task=quiet,
-            turn_path=scratch / "turn",
+            lock_path=scratch / "device.lock",
             launches=launches,
         )
 
     def open_device(self, *, measure_peaks: bool) -> Device:
         """Open the device in a run child; raises DeviceLostError."""
         if measure_peaks and not self._quiet:
-            self._places.await_known()  # trying devices launches kernels on them
+            self._helper_devices.await_known()  # trying devices launches kernels on them
             self._compilers.await_started()  # contexts are opened
         return self._slot.open_device(measure_peaks=measure_peaks)
 
@@ -143,18 +145,18 @@ class DevicePipeline:
         """Begin what the first tasks will need beside the device, which is ours: each child takes a second or more."""
         if not self._quiet:
             self._compilers.warm_up(_WARM_COMPILERS)
-            self._places.look()
+            self._helper_devices.look()
 
     def warm_up(self) -> None:
-        """Go on with that while nobody has a task for us yet; waits until it is known where analysis runs.
+        """Go on with that while there is no task yet; waits until it is known where analysis runs.
 
         With several GPUs a host starts a hundred children at once, and devices would idle for the first seconds.
         """
         if self._quiet:
             return
         self._compilers.warm_up(self._limits.num_compile_children)
-        if self._checks_reach and self._places.analysis() != self._ref:
-            self._reachers.warm_up(_WARM_REACHERS)
+        if self._checks_access and self._helper_devices.analysis() != self._ref:
+            self._access_checkers.warm_up(_WARM_ACCESS_CHECKERS)
 
     def use(
         self,
@@ -169,7 +171,7 @@ class DevicePipeline:
         Args:
             plan: where they come from.
             device: the record that their rows name.
-            note: is told where each task's time went: the name of an event and its fields.
+            note: receives where each task's time went: the name of an event and its fields.
             monitor: knows what the device was like at any moment.
         """
         self._plan, self._device_id, self._note = plan, device.device_id, note
@@ -305,10 +307,10 @@ class DevicePipeline:
             most = self._limits.num_analysis_children
             self._counting.start_waiting(most_busy=most - self._analysers.num_busy)
             self._analysers.start_waiting(most_busy=most - self._counting.num_busy)
-            for pool in (self._reachers, self._compilers):
+            for pool in (self._access_checkers, self._compilers):
                 pool.start_waiting()
         is_calm = self._counting.is_idle and all(pool.is_idle for pool in self._pools)
-        while self._slot.has_room and self._compiled and (is_calm or not self._quiet):
+        while self._slot.has_capacity and self._compiled and (is_calm or not self._quiet):
             state = self._compiled.popleft()
             self._slot.run(state, self._compile_work.binary_path(state))
 
@@ -316,7 +318,7 @@ class DevicePipeline:
         """Send a planned task on its way; one that cannot be launched at all is finished at once."""
         if state.configs[0].global_size:
             if self._is_to_be_tried(state):
-                self._reachers.submit(state)
+                self._access_checkers.submit(state)
             self._compilers.submit(state)
             self._counting.submit(state)
         else:
@@ -326,12 +328,12 @@ class DevicePipeline:
     def _take_over(self) -> None:
         for state in self._analysers.take_finished():
             self._begin(state)
-        self._reachers.take_finished()
+        self._access_checkers.take_finished()
         self._built += self._compilers.take_finished()
         # What all of whose configs would leave their buffers need not be built, what cannot be built reaches nowhere.
         self._built += self._compilers.take_waiting(lambda state: state.is_complete)
-        self._reachers.take_waiting(lambda state: state.is_complete)
-        still_looking = {id(state) for state in self._reachers.items()}
+        self._access_checkers.take_waiting(lambda state: state.is_complete)
+        still_looking = {id(state) for state in self._access_checkers.items()}
         ready = [state for state in self._built if id(state) not in still_looking]
         self._built = [state for state in self._built if id(state) in still_looking]
         for state in ready:
@@ -352,7 +354,7 @@ class DevicePipeline:
             check_space(self._scratch)
         finished, self._finished = self._finished, []
         for state in finished:
-            if state.trace.turns:
+            if state.trace.holds:
                 self._note("timed", task_id=state.task.task_id, **state.trace.as_event())
         return [
             FinishedTask(lease=state.lease, result=state.result(self._monitor))
@@ -377,17 +379,17 @@ class DevicePipeline:
 
     def _is_to_be_tried(self, state: TaskState) -> bool:
         """Whether its configs might leave their buffers, and another device than this can show which."""
-        if not self._checks_reach or state.extents_are_proven or not tried_indices(state.configs):
+        if not self._checks_access or state.extents_are_proven or not tried_indices(state.configs):
             return False
-        return self._places.analysis() != self._ref
+        return self._helper_devices.analysis() != self._ref
 
     def _only_looks_ahead(self) -> bool:
         """Whether the device and all children but those that look ahead are without work."""
         nearer = (*self._analysers.items(), *self._compilers.items(), *self._compiled)
-        return not (nearer or self._slot.states or self._reachers.has_finished)
+        return not (nearer or self._slot.states or self._access_checkers.has_finished)
 
     def _analysis_child(self, name: str) -> Child:
-        where = self._places.analysis()
+        where = self._helper_devices.analysis()
         if where == self._ref:  # each has a context on the card that is timed
             self._analysers.allow(self._limits.num_compile_children)
         return self._starter.start(

@@ -1,8 +1,8 @@
 """One run child with the task it has in hand: what it says becomes outcomes, and its death has an owner.
 
 Owns the task's way through its configs and who is to blame for a death: the config announced last or, after its
-result, the config reported last; nobody, the first time there, where somebody else has killed the child. The child
-itself: ``run_children.py``; whose turn it is on the device: ``measure/device_lock.py``.
+result, the config reported last. Where another process has killed the child, the first time is charged to none. The child
+itself: ``run_children.py``; the device's lock: ``measure/device_lock.py``.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from workers.sandbox.channel import (
     ConfigFinished,
     ConfigStarted,
     FromChild,
+    HoldBegan,
     LoadFailed,
+    LockTaken,
     RunDone,
     RunJob,
     RunLoaded,
-    TurnBegan,
-    TurnTaken,
 )
 from workers.sandbox.child import Child
 from workers.sandbox.run_children import MOST_KILLS, DeviceLostError, RunChild
 
 _logger = logging.getLogger(__name__)
 
-_MAX_FAILED_TURNS = 3
-"""Turns in a row that end before they begin: a device that does not answer."""
+_MAX_FAILED_HOLDS = 3
+"""Holds of the device lock in a row that end before they begin: a device that does not answer."""
 
 
 class RunLane:
@@ -53,7 +53,7 @@ class RunLane:
         limits: what a kernel may cost.
         timing: how configs are timed.
         child_per_task: end the child after each task and count a bad exit as a failure.
-        turn_path: the device's lock file; None where this is its only lane.
+        lock_path: the device's lock file; None where this is its only lane.
         launches: the processor that they are issued from, the same for all lanes.
     """
 
@@ -65,7 +65,7 @@ class RunLane:
         limits: Limits,
         timing: TimingConfig,
         child_per_task: bool,
-        turn_path: Path | None,
+        lock_path: Path | None,
         launches: LaunchProcessor,
     ) -> None:
         self.child = RunChild(start_child, name=name)
@@ -76,11 +76,11 @@ class RunLane:
         self._limits = limits
         self._timing = timing
         self._child_per_task = child_per_task
-        self._turn_path = turn_path
+        self._lock_path = lock_path
         self._launches = launches
         self._phase = Phase.STARTING
         self._index: int | None = None
-        self._failed_turns = 0
+        self._failed_holds = 0
         self._report = ""
         self._binary_path = Path()
         self._sentinel = False
@@ -108,7 +108,7 @@ class RunLane:
     def hear(self) -> None:
         """Take in what the child has sent."""
         child = self.child.current
-        assert child is not None, "nobody to hear"
+        assert child is not None, "no child to hear"
         messages, hung_up = child.receive()
         for message in messages:
             if self.child.current is not child:
@@ -125,8 +125,8 @@ class RunLane:
             return
         if now_s - child.last_heard_s > patience.limit_s:
             self._died(patience)
-        elif state is not None and state.trace.turn_began_s is not None:
-            spent_s = state.trace.device_s + now_s - state.trace.turn_began_s
+        elif state is not None and state.trace.hold_began_s is not None:
+            spent_s = state.trace.device_s + now_s - state.trace.hold_began_s
             if spent_s > limit_s:
                 detail = f"not reached within limits.task_timeout_s ({limit_s:g} s)"
                 state.record_rest(_out_of_time(detail))
@@ -167,10 +167,10 @@ class RunLane:
         elif isinstance(message, RunLoaded):
             assert state is not None, "loaded without a task"
             self._phase, state.trace.loaded_s = Phase.WAITING, message.loaded_s
-        elif isinstance(message, TurnTaken):
+        elif isinstance(message, LockTaken):
             self._phase = Phase.PREPARING
-        elif isinstance(message, TurnBegan):
-            self._turn_began(message)
+        elif isinstance(message, HoldBegan):
+            self._hold_began(message)
         elif isinstance(message, ConfigStarted):
             self._phase, self._index = Phase.IN_CONFIG, message.started_index
         elif isinstance(message, ConfigFinished):
@@ -181,10 +181,10 @@ class RunLane:
             assert isinstance(message, RunDone), message
             self._run_done(message)
 
-    def _turn_began(self, message: TurnBegan) -> None:
-        assert self.state is not None, "a turn without a task"
-        self._phase, self._failed_turns = Phase.TURN, 0
-        self.state.trace.begin_turn(message.began_s)
+    def _hold_began(self, message: HoldBegan) -> None:
+        assert self.state is not None, "a device lock without a task"
+        self._phase, self._failed_holds = Phase.HOLDING, 0
+        self.state.trace.begin_hold(message.began_s)
         if message.sentinel_ns is not None:
             self.state.note_sentinel(message.sentinel_ns)
 
@@ -213,10 +213,10 @@ class RunLane:
         assert state is not None, "done without a task"
         if message.sentinel_ns is not None:
             state.note_sentinel(message.sentinel_ns)
-        began_s = state.trace.turn_began_s
+        began_s = state.trace.hold_began_s
         if began_s is not None:
-            self._launches.note_turn(message.ended_s - began_s, message.kept_waiting_s)
-        state.trace.end_turn(message.ended_s)
+            self._launches.note_hold(message.ended_s - began_s, message.kept_waiting_s)
+        state.trace.end_hold(message.ended_s)
         state.trace.buffers_s += message.buffers_s
         self._phase = Phase.IDLE
         if self._child_per_task:
@@ -236,7 +236,7 @@ class RunLane:
     def _died(self, used_up: Patience | None = None) -> None:
         """Give the death to its owner and go on with the rest of the task."""
         child, phase, state = self.child.current, self._phase, self.state
-        assert child is not None, "nobody to die"
+        assert child is not None, "no child that died"
         if phase is Phase.STARTING:
             self.child.drop_failed_start(self._report)
         elif phase in ON_DEVICE:
@@ -248,7 +248,7 @@ class RunLane:
         if phase in (Phase.STARTING, Phase.IDLE):
             self._go_on()
         elif phase in (Phase.WAITING, Phase.PREPARING):
-            self._turn_failed(
+            self._hold_failed(
                 self._death_detail(child, used_up), by_another=child.was_killed_by_another
             )
         elif self._is_excused(child, phase):
@@ -256,14 +256,14 @@ class RunLane:
         elif phase is Phase.LOADING:
             code = FailureCode.BUILD_TIMEOUT if used_up else FailureCode.COMPILER_CRASH
             self._died_unstarted(code, Stage.BUILD, self._death_detail(child, used_up))
-        elif phase is Phase.TURN:
+        elif phase is Phase.HOLDING:
             code = FailureCode.HANG if used_up else FailureCode.DEVICE_FAULT
             self._died_unstarted(code, Stage.LAUNCH, self._death_detail(child, used_up))
         else:
             self._died_in_config(child, phase, used_up)
 
     def _is_excused(self, child: Child, phase: Phase) -> bool:
-        """Whether the death was somebody else's SIGKILL and costs the kernel nothing; after a config's result it never does."""
+        """Whether another process's SIGKILL was the death, so that it costs the kernel nothing; after a config's result it never does."""
         assert self.state is not None, "a death without a task"
         if not child.was_killed_by_another or self._report:
             return False
@@ -282,13 +282,13 @@ class RunLane:
         _logger.warning(
             "%s: killed by another process; retrying once: %s", state.task.kernel.name, how
         )
-        state.trace.end_turn(time.monotonic())
+        state.trace.end_hold(time.monotonic())
         self._go_on_or_finish()
 
-    def _turn_failed(self, why: str, *, by_another: bool) -> None:
+    def _hold_failed(self, why: str, *, by_another: bool) -> None:
         """No kernel is to blame: once more in a fresh child, as long as the device answers now and then."""
-        self._failed_turns += 1
-        if self._failed_turns >= (MOST_KILLS if by_another else _MAX_FAILED_TURNS):
+        self._failed_holds += 1
+        if self._failed_holds >= (MOST_KILLS if by_another else _MAX_FAILED_HOLDS):
             what = (
                 "another process kills its children" if by_another else "the device does not answer"
             )
@@ -298,7 +298,7 @@ class RunLane:
     def _died_unstarted(self, code: FailureCode, stage: Stage, detail: str) -> None:
         """No config is to blame: once more in a fresh child, or the kernel's own failure."""
         assert self.state is not None, "a death without a task"
-        self.state.trace.end_turn(time.monotonic())
+        self.state.trace.end_hold(time.monotonic())
         if self.state.is_complete:
             self._finish()
             return
@@ -336,7 +336,7 @@ class RunLane:
         state, index = self.state, self._index
         assert state is not None, "a death without a task"
         assert index is not None, "some config's fault"
-        state.trace.end_turn(time.monotonic())
+        state.trace.end_hold(time.monotonic())
         state.num_deaths += 1
         if state.num_deaths >= self._limits.deaths_to_quarantine:
             state.record_rest(quarantined(state.num_deaths))
@@ -370,12 +370,12 @@ class RunLane:
 
     def _finish(self) -> None:
         assert self.state is not None, "nothing to finish"
-        self.state.trace.end_turn(time.monotonic())
+        self.state.trace.end_hold(time.monotonic())
         self._finished.append(self.state)
         self.state = None
 
     def _go_on_or_finish(self) -> None:
-        """Time the rest in another turn, if there is a rest and the task has time left."""
+        """Time the rest with the lock held again, if there is a rest and the task has time left."""
         assert self.state is not None, "nothing to go on with"
         if self._budget_left_s(self.state) == 0.0:
             self.state.record_rest(_out_of_time(OUT_OF_BUDGET))
@@ -394,7 +394,7 @@ class RunLane:
     def _send_job(self) -> None:
         state, child = self.state, self.child.current
         assert state is not None, "nothing to run"
-        assert child is not None, "nobody to run it"
+        assert child is not None, "no child to run it"
         assert self.device is not None, "use_device() comes first"
         job = RunJob(
             kernel=state.task.kernel,
@@ -407,9 +407,9 @@ class RunLane:
             check_indices=state.check_indices if self._timing.payload_checks else (),
             timing=self._timing,
             sentinel=self._sentinel,
-            turn_path=str(self._turn_path) if self._turn_path else None,
+            lock_path=str(self._lock_path) if self._lock_path else None,
             budget_s=self._budget_left_s(state),
-            has_room=not state.extents_are_proven,
+            has_padding=not state.extents_are_proven,
             processor=self._launches.number,
         )
         self._phase, self._report, self._index = Phase.LOADING, "", None

@@ -24,13 +24,13 @@ class Phase(Enum):
     """Loaded; another lane has the device, for as long as that takes."""
     PREPARING = auto()
     """It has the device and makes sure that it is sound and awake; what goes wrong is no kernel's fault."""
-    TURN = auto()
+    HOLDING = auto()
     """It has announced no config yet."""
     IN_CONFIG = auto()
     BETWEEN = auto()
 
 
-ON_DEVICE = frozenset({Phase.PREPARING, Phase.TURN, Phase.IN_CONFIG, Phase.BETWEEN})
+ON_DEVICE = frozenset({Phase.PREPARING, Phase.HOLDING, Phase.IN_CONFIG, Phase.BETWEEN})
 """A child that ends in one of these may have left the card in a bad state."""
 
 

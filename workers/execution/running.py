@@ -1,6 +1,6 @@
 """The run slot: tasks on their way through one device, each in a lane with a child that may die at any moment.
 
-Owns which lane takes the next task. On a GPU several lanes load side by side and take turns on the device, so that it
+Owns which lane takes the next task. On a GPU several lanes load side by side and hold the device's lock in turn, so that it
 never waits for a program to be loaded, and a fault costs no context creation; on a CPU device there is one lane.
 """
 
@@ -31,7 +31,7 @@ class RunSlot:
         limits: what a kernel may cost, and how many lanes there are.
         timing: how configs are timed.
         child_per_task: end the child after each task and count a bad exit as a failure.
-        turn_path: a file for the lanes' lock.
+        lock_path: a file for the lanes' lock.
         launches: the processor that they are issued from.
     """
 
@@ -42,7 +42,7 @@ class RunSlot:
         limits: Limits,
         timing: TimingConfig,
         child_per_task: bool,
-        turn_path: Path,
+        lock_path: Path,
         launches: LaunchProcessor,
     ) -> None:
         self._lanes = [
@@ -52,7 +52,7 @@ class RunSlot:
                 limits=limits,
                 timing=timing,
                 child_per_task=child_per_task,
-                turn_path=turn_path if limits.num_run_children > 1 else None,
+                lock_path=lock_path if limits.num_run_children > 1 else None,
                 launches=launches,
             )
             for number in range(limits.num_run_children)
@@ -67,7 +67,7 @@ class RunSlot:
         return [lane.state for lane in self._lanes if lane.state is not None]
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether a lane is free for a task."""
         return any(lane.state is None for lane in self._lanes)
 
@@ -91,7 +91,7 @@ class RunSlot:
             lane.warm_up()
 
     def run(self, state: TaskState, binary_path: Path) -> None:
-        """Begin with a compiled task; there must be room."""
+        """Begin with a compiled task; there must be capacity."""
         free = [lane for lane in self._lanes if lane.state is None]
         # The longest idle of the ready ones would do as well; an unready one would make the task wait.
         lane = next((lane for lane in free if lane.child.is_ready), free[0])
@@ -124,7 +124,7 @@ class RunSlot:
         return returned
 
     def waiting(self) -> list[TaskState]:
-        """The tasks in hand that have not begun: they load or wait for their turn."""
+        """The tasks in hand that have not begun: they load or wait for the device lock."""
         return [lane.state for lane in self._lanes if lane.state is not None and not lane.has_begun]
 
     def _drive(self, lane: RunLane, action: Callable[[], None]) -> None:

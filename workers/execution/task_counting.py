@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from workers.device.interface import DeviceRef
-from workers.execution.places_ahead import PlacesAhead
+from workers.execution.helper_devices import HelperDevices
 from workers.execution.task_state import TaskState
 from workers.sandbox.child import Child
 from workers.sandbox.child_pool import ChildPool
@@ -26,7 +26,7 @@ class TaskCounting:
 
     Args:
         start_child: starts a counting child on a device; its scratch folder has the given name.
-        places: knows the device, or why there is none.
+        helper_devices: knows the device, or why there is none.
         timeout_s: for all configs of a task.
         num_children: at once.
     """
@@ -35,12 +35,12 @@ class TaskCounting:
         self,
         *,
         start_child: Callable[[str, DeviceRef], Child],
-        places: PlacesAhead,
+        helper_devices: HelperDevices,
         timeout_s: float,
         num_children: int,
     ) -> None:
         self._start_child = start_child
-        self._places = places
+        self._helper_devices = helper_devices
         self._num_children = num_children
         self._open: dict[int, tuple[TaskState, CountedKernel]] = {}
         """By the number of a task in the plan."""
@@ -64,7 +64,7 @@ class TaskCounting:
 
     def submit(self, state: TaskState) -> None:
         """Count a planned task, where tasks are counted at all."""
-        if self._places.counts_work:
+        if self._helper_devices.counts_work:
             item = CountedKernel(kernel=state.task.kernel, configs=state.configs)
             self._open[state.lease.task] = (state, item)
             self._pool.submit(item)
@@ -76,7 +76,7 @@ class TaskCounting:
 
     def start_waiting(self, *, most_busy: int) -> None:
         """Hand waiting tasks to children once it is known where they are counted; at most so many have one."""
-        where = self._places.counting() if self._places.counts_work else None
+        where = self._helper_devices.counting() if self._helper_devices.counts_work else None
         if isinstance(where, str):
             self._why_off = where
         if self._why_off:
@@ -109,7 +109,7 @@ class TaskCounting:
         self._pool.close()
 
     def _start(self, name: str) -> Child:
-        where = self._places.counting()
+        where = self._helper_devices.counting()
         assert isinstance(where, DeviceRef), "children are started where the device is known"
         return self._start_child(name, where)
 

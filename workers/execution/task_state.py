@@ -34,7 +34,7 @@ from workers.measure.task_trace import TaskTrace
 from workers.plan.plan import Plan, Task
 
 _MOST_EXCUSED = 8
-"""Kills by somebody else that a task may meet."""
+"""Number of kills by other processes that a task may meet."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -60,12 +60,12 @@ class TaskState:
     num_analysis_attempts: int = 0
     analysed: Analysis | None = None
     """What the analysis has told while inputs are being chosen."""
-    num_reach_attempts: int = 0
-    reaches: tuple[ProbeRecord | None, ...] = ()
+    num_access_attempts: int = 0
+    access_records: tuple[ProbeRecord | None, ...] = ()
     """What the first of the configs that are tried ahead touched, as far as it is known by now."""
     num_compile_attempts: int = 0
     works: tuple[Work | Failure, ...] = ()
-    """What each config executes, or why that is not known; empty where nobody counts."""
+    """What each config executes, or why that is not known; empty where work is not counted."""
     sentinel: tuple[SentinelReading, ...] = ()
     task_budget_s: float | None = None
     one_processor: bool | None = None
@@ -174,7 +174,7 @@ class TaskState:
             self.record(index, failure)
 
     def excuse_kill(self, at: int | str) -> bool:
-        """Whether somebody else's SIGKILL at a config (or in other work: its name) is not the kernel's doing: the first is not.
+        """Whether another process's SIGKILL at a config (or in other work: its name) is excused: the first is.
 
         The second there is, and any after ``_MOST_EXCUSED``: the system ends a child when memory runs out by what a kernel or
         its compiler asks for.

@@ -1,7 +1,7 @@
-"""Whose turn it is on the device: run children load side by side, one at a time launches.
+"""The lock of a device: run children load side by side, one at a time launches.
 
 Owns a lock file that the run children of one collector share, and what the next holder must know of the last. The
-lock is an ``flock``: the operating system frees a dead holder's, and no parent stands between two turns.
+lock is an ``flock``: the operating system frees a dead holder's, and no parent stands between two holders.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Handover:
 
 
 @contextmanager
-def device_turn(path: Path | None) -> Iterator[Handover]:
-    """Wait for the turn and hold it; with None there is nobody to share with.
+def device_lock(path: Path | None) -> Iterator[Handover]:
+    """Wait for the lock and hold it; with None there is no other process to share the device with.
 
     Args:
         path: the lock file, made where it is missing. An exception, or the end of the process, leaves the record of a death. Open the device first: a dying process closes its files in

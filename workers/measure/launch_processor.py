@@ -1,4 +1,4 @@
-"""The processor of the host from which a collector issues its launches, whichever of its children has the turn.
+"""The processor of the host from which a collector issues its launches, whichever of its children holds the device lock.
 
 Between the start stamp of an event and the launch itself lies work of the driver's on the host, so a launch that finds the
 device idle is the longer the slower its processor is: on an H200 by 0.3 ns a ns of the call
@@ -19,9 +19,9 @@ from workers.sandbox.processors import core_of, for_launches
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _JUDGED_AFTER_S = 3.0
-"""Of turns: one bad second, as at a run's start, says little."""
+"""Seconds of holding the device lock: one bad second, as at a run's start, says little."""
 _MOST_KEPT_WAITING = 0.1
-"""Of the time of turns."""
+"""Of the time for which the device lock was held."""
 
 _logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class LaunchProcessor:
     def __init__(self) -> None:
         self.number: int | None = None
         self._lock: int | None = None
-        self._turns_s = 0.0
+        self._held_s = 0.0
         self._kept_waiting_s = 0.0
 
     def take(self, processors: Collection[int] | None = None) -> None:
@@ -63,16 +63,16 @@ class LaunchProcessor:
                 why,
             )
 
-    def note_turn(self, length_s: float, kept_waiting_s: float) -> None:
-        """Learn how long a turn was, and for how much of it its child was ready to run and did not."""
+    def note_hold(self, length_s: float, kept_waiting_s: float) -> None:
+        """Learn for how long the lock was held, and for how much of it its child was ready to run and did not."""
         if self.number is None:
             return
-        self._turns_s += length_s
+        self._held_s += length_s
         self._kept_waiting_s += kept_waiting_s
-        if self._turns_s < _JUDGED_AFTER_S:
+        if self._held_s < _JUDGED_AFTER_S:
             return
-        share = self._kept_waiting_s / self._turns_s
-        self._turns_s = self._kept_waiting_s = 0.0
+        share = self._kept_waiting_s / self._held_s
+        self._held_s = self._kept_waiting_s = 0.0
         if share > _MOST_KEPT_WAITING:
             _logger.warning(
                 "launches come from any processor from now on: another process uses processor %d (%.0f %% of the time)",

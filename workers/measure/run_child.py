@@ -1,7 +1,7 @@
 """The run child: owns the device context and times launch configs; its parent kills it when one hangs.
 
 Every config is announced before it starts, so that a death has an owner. Several run children load kernels side by
-side; only the one whose turn it is launches.
+side; only the one that holds the device lock launches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llmperf_common.failures import CensorReason, Failure, FailureCode, Stage
 from llmperf_common.records import LaunchConfig
 from workers.device.interface import DeviceFailure, DeviceRef, LoadedKernel, Program, Session
 from workers.discovery.find import open_session
-from workers.measure.device_lock import await_end, device_turn
+from workers.measure.device_lock import await_end, device_lock
 from workers.measure.launch_processor import kept_waiting_s, launching_from
 from workers.measure.run_order import OUT_OF_BUDGET, RunOrder
 from workers.measure.task_trace import TaskTrace
@@ -28,13 +28,13 @@ from workers.sandbox.channel import (
     ConfigFinished,
     ConfigStarted,
     FromChild,
+    HoldBegan,
     LoadFailed,
+    LockTaken,
     PeaksJob,
     RunDone,
     RunJob,
     RunLoaded,
-    TurnBegan,
-    TurnTaken,
 )
 from workers.sandbox.child_main import serve
 
@@ -67,13 +67,13 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
         channel.send(LoadFailed(load_failure=error.failure, sticky=error.sticky))
         return
     open_configs = [job.configs[index] for index in job.open_indices]
-    if job.turn_path:
-        with contextlib.suppress(DeviceFailure):  # what is wrong now is wrong in its turn, too
-            loaded.reserve(open_configs, with_room=job.has_room, ahead=True)
+    if job.lock_path:
+        with contextlib.suppress(DeviceFailure):  # what fails now fails under the lock, too
+            loaded.reserve(open_configs, with_padding=job.has_padding, ahead=True)
     channel.send(RunLoaded(loaded_s=time.monotonic()))
-    turn_path = Path(job.turn_path) if job.turn_path else None
-    with device_turn(turn_path) as handover, launching_from(job.processor):
-        channel.send(TurnTaken())
+    lock_path = Path(job.lock_path) if job.lock_path else None
+    with device_lock(lock_path) as handover, launching_from(job.processor):
+        channel.send(LockTaken())
         began_s, had_waited_s = time.monotonic(), kept_waiting_s()
         if handover.dead_pid is not None:
             await_end(handover.dead_pid)
@@ -81,8 +81,8 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
         if handover.idle_s is None or handover.idle_s > _COOLS_AFTER_S:
             session.spin_up(job.timing.spin_up_ms)
         health_ns = None if handover.dead_pid is None else session.sentinel_ns()
-        channel.send(TurnBegan(began_s=began_s, sentinel_ns=health_ns))
-        last_message = _run_turn(channel, session, loaded, job, open_configs)
+        channel.send(HoldBegan(began_s=began_s, sentinel_ns=health_ns))
+        last_message = _time_configs(channel, session, loaded, job, open_configs)
         if isinstance(last_message, RunDone):
             waited_s = kept_waiting_s() - had_waited_s
             last_message = dataclasses.replace(last_message, kept_waiting_s=waited_s)
@@ -93,7 +93,7 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
 
 
 def _await_kill(channel: Channel) -> None:
-    """Keep the turn until this process is no more: whoever has it next must not meet the lost context's end.
+    """Keep the device lock until this process is no more: its next holder must not meet the lost context's end.
 
     Raises:
         ChannelClosedError: The parent is gone, too.
@@ -102,7 +102,7 @@ def _await_kill(channel: Channel) -> None:
         channel.receive()
 
 
-def _run_turn(
+def _time_configs(
     channel: Channel,
     session: Session,
     loaded: LoadedKernel,
@@ -112,7 +112,7 @@ def _run_turn(
     """Time the job's configs and free its buffers; return the message that ends the job."""
     began_s = time.monotonic()
     try:
-        loaded.reserve(open_configs, with_room=job.has_room)
+        loaded.reserve(open_configs, with_padding=job.has_padding)
     except DeviceFailure as error:
         return ConfigFinished(
             finished_index=job.open_indices[0], outcome=error.failure, sticky=True

@@ -1,4 +1,4 @@
-"""Where the time of a task went: waiting, loading, its turn on the device, and of that how much was launches.
+"""Where the time of a task went: waiting, loading, holding the device, and of that how much was launches.
 
 Owns what is summed up and the form in which the event stream tells it; ``benchmarks/collecting/where_time_goes.py`` reads that.
 """
@@ -54,16 +54,16 @@ class _Share:
 class TaskTrace:
     """Filled while a task runs; times are seconds of the monotonic clock, None until they are known.
 
-    A task whose child dies begins again: ``turns`` has all its turns, (began, ended), and configs are summed over them;
+    A task whose child dies begins again: ``holds`` has all its holds of the device lock, (began, ended), and configs are summed over them;
     of loading the last time stands.
     """
 
     num_warmups: int
     sent_s: float | None = None
     loaded_s: float | None = None
-    turns: list[tuple[float, float]] = field(default_factory=list)
+    holds: list[tuple[float, float]] = field(default_factory=list)
     buffers_s: float = 0.0
-    """Of the turns that ended well: having buffers and giving them back."""
+    """Seconds, of the holds that ended well: having buffers and giving them back."""
     charged_s: float = 0.0
     """What its configs count against ``limits.task_budget_s``."""
     processor: int | None = None
@@ -73,22 +73,22 @@ class TaskTrace:
 
     @property
     def device_s(self) -> float:
-        """How long the task has had the device, the turn under way not counted."""
-        return sum(ended_s - began_s for began_s, ended_s in self.turns)
+        """How long the task has had the device, the hold under way not counted."""
+        return sum(ended_s - began_s for began_s, ended_s in self.holds)
 
     @property
-    def turn_began_s(self) -> float | None:
+    def hold_began_s(self) -> float | None:
         """Since when it has the device; None where it has not."""
         return self._began_s
 
-    def begin_turn(self, began_s: float) -> None:
+    def begin_hold(self, began_s: float) -> None:
         """The task has the device."""
         self._began_s = began_s
 
-    def end_turn(self, ended_s: float) -> None:
+    def end_hold(self, ended_s: float) -> None:
         """It has it no more; nothing happens where it had not."""
         if self._began_s is not None:
-            self.turns.append((self._began_s, ended_s))
+            self.holds.append((self._began_s, ended_s))
             self._began_s = None
 
     def note_config(
@@ -114,7 +114,7 @@ class TaskTrace:
         return {
             "sent_s": self.sent_s,
             "loaded_s": self.loaded_s,
-            "turns": self.turns,
+            "turns": self.holds,
             "buffers_s": round(self.buffers_s, 6),
             "processor": self.processor,
             "decades": {

@@ -1,7 +1,7 @@
 """Which launch configs of a kernel are timed: a pure function of kernel, device class, config and analysis.
 
 Owns how strategies share the configs of a kernel and what a config's id, regime and seed are. Arguments are the
-strategies' (``strategies/rules.py``), NDRanges are drawn by ``launch_sizes.py``. Never plans what cannot be
+strategies' (``strategies/rules.py``), NDRanges are drawn by ``ndranges.py``. Never plans what cannot be
 allocated, and never looks at a time.
 """
 
@@ -23,12 +23,12 @@ from llmperf_common.records import (
     launch_argument_json,
 )
 from workers.config import PlanConfig
-from workers.plan.launch_sizes import Shape, SizeRequest, draw_sizes
-from workers.plan.strategies.room import (
+from workers.plan.ndranges import Shape, SizeRequest, draw_sizes
+from workers.plan.strategies.memory_limits import (
     fits,
     local_bytes,
     max_simple_side,
-    shapes_with_room,
+    shapes_within_local_memory,
 )
 from workers.plan.strategies.rules import InputRule, rules_for
 
@@ -163,7 +163,7 @@ def _sizes(
     def needed_bytes(shape: Shape) -> int:
         return local_bytes(signature, rule.arguments(shape, shape))
 
-    def has_room(global_size: Shape, local_size: Shape) -> bool:
+    def fits_memory(global_size: Shape, local_size: Shape) -> bool:
         return fits(signature, rule.arguments(global_size, local_size), device_class, config)
 
     few = config.local_sizes == "few"
@@ -174,7 +174,7 @@ def _sizes(
             key=content_id("launch_plan", key),
             dims=signature.dims,
             sibling_share=config.sibling_share,
-            shapes=shapes_with_room(
+            shapes=shapes_within_local_memory(
                 signature,
                 device_class,
                 needed_bytes,
@@ -191,6 +191,6 @@ def _sizes(
             idle_share=config.idle_share,
             under_share=config.under_share,
             stratified=config.sampler == "stratified",
-            fits=None if is_simple else has_room,
+            fits=None if is_simple else fits_memory,
         )
     )

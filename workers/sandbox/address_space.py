@@ -21,7 +21,7 @@ def lower_limit(kind: int, most: int) -> None:
 def bound_growth(num_bytes: int) -> None:
     """Let allocations fail beyond ``num_bytes`` more than this process has now; not for GPU drivers, which reserve more.
 
-    From what it has: libraries reserve room for each of a host's processors before we come to speak (numpy's threads on 64
+    From what it has: libraries reserve address space for each of a host's processors before we come to speak (numpy's threads on 64
     of them more than 2 GiB). A lower ``ulimit -v`` of the user stays.
     """
     now = int(_PAGES.read_text(encoding="ascii").split()[0]) * resource.getpagesize()

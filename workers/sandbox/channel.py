@@ -65,8 +65,8 @@ class Analysed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReachJob:
-    """To an analysis child: see how far ``configs`` of ``kernel`` reach, the small ones first.
+class AccessCheckJob:
+    """To an analysis child: find the access ranges of ``configs`` of ``kernel``, the small ones first.
 
     ``without_barriers``: by a copy that has none.
     """
@@ -77,7 +77,7 @@ class ReachJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
+class AccessRanges:
     """From an analysis child: what the first of the job's configs touched, None where that could not be told.
 
     One after each config, since the next may never end; the one that ``is_last`` says no more will come.
@@ -158,8 +158,8 @@ class RunJob:
 
     ``configs`` are all of the task, ``open_indices`` those to time; ``launch_ns`` says of the others how long they
     took, where that is known (``run_order.HUNG_NS``: they hung). ``check_indices`` get payload checks; ``device`` carries the measured peaks.
-    ``turn_path`` is the lock file of the device, None where nobody else waits for it. No config begins once the
-    others have been charged ``budget_s`` (``task_trace.share_charged_s``; None: no limit). ``has_room``: buffers may be touched behind their ends (``LoadedKernel.reserve``).
+    ``lock_path`` is the lock file of the device, None where no other lane waits for it. No config begins once the
+    others have been charged ``budget_s`` (``task_trace.share_charged_s``; None: no limit). ``has_padding``: buffers may be touched behind their ends (``LoadedKernel.reserve``).
     ``processor``: the host's, from which launches are issued; None: any.
     """
 
@@ -173,9 +173,9 @@ class RunJob:
     check_indices: tuple[int, ...]
     timing: TimingConfig
     sentinel: bool
-    turn_path: str | None
+    lock_path: str | None
     budget_s: float | None
-    has_room: bool
+    has_padding: bool
     processor: int | None = None
 
 
@@ -188,21 +188,21 @@ class ChildReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLoaded:
-    """From a run child: the kernel is loaded; from here to ``TurnTaken`` it waits for the device."""
+    """From a run child: the kernel is loaded; from here to ``LockTaken`` it waits for the device."""
 
     loaded_s: float = 0.0
     """Monotonic, as all times of messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnTaken:
+class LockTaken:
     """From a run child: it has the device to itself, and makes sure that it is sound and awake."""
 
-    turn_taken: bool = True
+    lock_taken: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnBegan:
+class HoldBegan:
     """From a run child: from here on, the device's time is the task's.
 
     ``sentinel_ns``: the sentinel kernel's time, taken where the process that had the device before has died.
@@ -214,7 +214,7 @@ class TurnBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigStarted:
-    """From a run child: from here on, a death is this config's, unless somebody else has killed it."""
+    """From a run child: from here on, a death is this config's, unless another process has killed it."""
 
     started_index: int
 
@@ -250,9 +250,9 @@ class RunDone:
     sentinel_ns: float | None
     ended_s: float = 0.0
     buffers_s: float = 0.0
-    """Of the turn, spent on having buffers before the first config and giving them back after the last."""
+    """Seconds of holding the device lock, spent on having buffers before the first config and giving them back after the last."""
     kept_waiting_s: float = 0.0
-    """Of the turn, ready to run without a processor."""
+    """Seconds of holding the device lock, ready to run without a processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,18 +264,18 @@ class ChildCrashed:
     """The exception in one line."""
 
 
-ToChild = CompileJob | AnalyseJob | ReachJob | CountJob | PeaksJob | RunJob
+ToChild = CompileJob | AnalyseJob | AccessCheckJob | CountJob | PeaksJob | RunJob
 FromChild = (
     CompilerReady
     | Analysed
-    | Reached
+    | AccessRanges
     | Counted
     | Compiled
     | CompileFailed
     | ChildReady
     | RunLoaded
-    | TurnTaken
-    | TurnBegan
+    | LockTaken
+    | HoldBegan
     | ConfigStarted
     | ConfigFinished
     | LoadFailed
@@ -289,8 +289,8 @@ _MESSAGES: dict[str, type] = {
         CompileJob,
         AnalyseJob,
         Analysed,
-        ReachJob,
-        Reached,
+        AccessCheckJob,
+        AccessRanges,
         CountJob,
         Counted,
         PeaksJob,
@@ -300,8 +300,8 @@ _MESSAGES: dict[str, type] = {
         CompileFailed,
         ChildReady,
         RunLoaded,
-        TurnTaken,
-        TurnBegan,
+        LockTaken,
+        HoldBegan,
         ConfigStarted,
         ConfigFinished,
         LoadFailed,

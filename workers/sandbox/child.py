@@ -80,7 +80,7 @@ class Child:
 
     @property
     def was_killed_by_another(self) -> bool:
-        """Whether a SIGKILL ended it that was not ours: somebody's hand, or the system's when memory ran out.
+        """Whether a SIGKILL ended it that was not ours: a user's, or the system's when memory ran out.
 
         Crashes have other signals. A child that hung up and lived, its memory damaged or an exception on its way, has died
         of ours. Ask after ``kill`` or ``close``.
@@ -162,11 +162,11 @@ class Child:
 
 
 def _is_ending(pid: int) -> bool:
-    """Whether a child that nobody has reaped is dead, or past the point where another signal would change how it ends."""
+    """Whether a child that was not reaped is dead, or past the point where another signal would change how it ends."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return False  # nobody can tell: then the signal is taken for ours
+        return False  # not known: then the signal is taken for ours
     fields = text.rpartition(")")[2].split()
     return fields[0] in ("Z", "X") or bool(int(fields[6]) & _PF_EXITING)
 

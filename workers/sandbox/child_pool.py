@@ -1,7 +1,7 @@
 """A few killable children that work through a queue, whatever the work does to them.
 
 Owns the children, the queue and the deadlines. What a job is, what an answer means and what a death costs is its
-``PoolWork``'s: ``compiling.py``, ``analysing.py``, ``reaching.py``.
+``PoolWork``'s: ``compiling.py``, ``analysing.py``, ``access_check.py``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PoolWork(Protocol[ItemT_contra]):
         ...
 
     def excuses_kill(self, item: ItemT_contra) -> bool:
-        """Whether somebody else's SIGKILL of the child costs the item nothing; then its last attempt does not count."""
+        """Whether another process's SIGKILL of the child costs the item nothing; then its last attempt does not count."""
         ...
 
     def take(self, item: ItemT_contra, answer: FromChild) -> bool:
@@ -57,7 +57,7 @@ class PoolWork(Protocol[ItemT_contra]):
         ...
 
     def forget(self, item: ItemT_contra) -> None:
-        """Remove what a finished item has left; nobody will ask for it."""
+        """Remove what a finished item has left; it will not be asked for."""
         ...
 
 

@@ -51,7 +51,7 @@ class ChildStarter:
             ref: the device.
             beside_timing: it works while another child times: it must stay out of that one's way.
         """
-        # What an ended child has left is of no more use once the next one starts: its end is told by then.
+        # What an ended child has left is of no more use once the next one starts: its end is reported by then.
         for ended in [child for child in self._started if child.has_ended]:
             shutil.rmtree(ended.scratch, ignore_errors=True)
             self._started.remove(ended)

@@ -57,7 +57,7 @@ def for_launches(
 
 
 def core_of(processor: int) -> int:
-    """Return what the processor's core is called: its lowest thread, whoever may use that."""
+    """Return the name of the processor's core: its lowest thread, also where we may not use that."""
     return min(_siblings(processor))
 
 

@@ -21,7 +21,7 @@ _EXIT_TIMEOUT_S = 5.0
 """The loop waits for an exiting child: longer would hold up commits."""
 _MAX_FAILED_STARTS = 3
 MOST_KILLS = 30
-"""In a row, by somebody else, of children that have no kernel in hand: then there is no use in starting more."""
+"""Number of kills in a row, by other processes, of children that have no kernel in hand: then starting more is of no use."""
 
 
 class DeviceLostError(LlmperfError):
@@ -84,7 +84,7 @@ class RunChild:
             raise ChildStartError(_lost(report or child.describe_end()))
 
     def end_current(self) -> str | None:
-        """Let the current child exit; None if it went well or somebody else has killed it, else how it ended."""
+        """Let the current child exit; None if it went well or another process has killed it, else how it ended."""
         child = self.current
         assert child is not None, "no child to end"
         clean = child.close(_EXIT_TIMEOUT_S)

@@ -14,7 +14,7 @@ from llmperf_common.ledger.protocol import Holder
 from llmperf_common.store.files.filesystem import StoreError
 
 FEWEST_FREE_BYTES = 8 * 2**20
-"""Room for the binaries and compiler caches of a few kernels."""
+"""Free space for the binaries and compiler caches of a few kernels."""
 _PREFIX = "llmperf-scratch-"
 
 
@@ -37,7 +37,7 @@ def check_space(folder: Path) -> None:
     """Tell a full disk from a bad kernel: compilers crash on both, and a committed row is final.
 
     Raises:
-        StoreError: The scratch folder has no room to compile in.
+        StoreError: The scratch folder has no free space to compile in.
     """
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < FEWEST_FREE_BYTES:

@@ -131,7 +131,7 @@ class _Reading:
     ) -> dict[str, ReadKernel]:
         """Read kernels of these names with the definitions that open their branch."""
         if {_name(one) for one in openers} & _defined(self._given):
-            return {}  # somebody chose another branch
+            return {}  # the options choose another branch
         if not self._budget.allows(self._source):
             return {}
         return self._read(self._views(_merged(definitions)), names)
@@ -164,7 +164,7 @@ class _Reading:
         parsed = view.parsed
         one = signature_of(parsed, self._source, function)
         missing = _missing(parsed)
-        # What a type is that the missing file would declare, nobody knows; the parser says int.
+        # A type that the missing file would declare is unknown; the parser says int.
         is_known = missing is None or not function.num_header_errors
         whole = self._whole(
             view,

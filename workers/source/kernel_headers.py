@@ -1,7 +1,7 @@
 """Which kernels a text defines, whatever a parser makes of it.
 
 Owns the search by words: ``__kernel void name(...) {``. So a kernel that an erroneous parse drops, or that ``#if`` holds
-shut, is known by name and cannot be skipped in silence. What is made of it: ``front_end.py``.
+shut, is known by name and cannot be skipped in silence. Its use: ``front_end.py``.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ _CONSTANTS = {
 
 
 class Role(Enum):
-    """How a source uses a name that nobody declares."""
+    """How a source uses a name that has no declaration."""
 
     TYPE = "type"
     VALUE = "value"
@@ -74,7 +74,7 @@ def role_of(name: str, code: str, *, is_type_by_parser: bool) -> Role:
     """Say how a name is used; the parser may know that it stands for a type.
 
     Args:
-        name: what nobody declares.
+        name: the undeclared name.
         code: without comments, directives apart.
         is_type_by_parser: the parser's complaint says so.
     """

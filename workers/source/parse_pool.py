@@ -250,7 +250,7 @@ class _Pool:
                 elif child.is_fresh:
                     yield child, _failure(FailureCode.COMPILER_CRASH, _death(status))
                     continue
-                # Somebody else's doing, or an earlier source may have ruined the child: this one gets one of its own.
+                # Another process may have killed it, or an earlier source may have ruined it: this source gets a child of its own.
                 fresh = self._start()
                 fresh.give(child.job, child.line, time.monotonic() + self._timeout_s)
                 continue

@@ -23,10 +23,10 @@ from llmperf_common.analysis import (
 from llmperf_common.failures import Failure
 from llmperf_common.features.activity import FEW_SHARE
 from llmperf_common.records import Kernel, LaunchConfig, Signature
-from workers.analysis.reach import planned_reaches
+from workers.analysis.planned_access import planned_access_ranges
 from workers.device.interface import Prober
 from workers.plan.launch_plan import seed_of
-from workers.plan.launch_sizes import Shape
+from workers.plan.ndranges import Shape
 from workers.plan.strategies.rules import trial_rule
 from workers.plan.strategies.scalars import integer_scalars
 from workers.plan.strategies.varied import SIGNED
@@ -180,18 +180,18 @@ class _Trials:
         if any(_has_row_offsets(one) for one in configs):
             return False  # probes do not sort them
         records = list(
-            planned_reaches(self._kernel, configs, prober, without_barriers=without_barriers)
+            planned_access_ranges(self._kernel, configs, prober, without_barriers=without_barriers)
         )
         if len(records) < len(configs):
             return False
         for config, record in zip(configs, records, strict=True):
             if record is None or record.exceeded or record.overflow:
                 return False
-            for reach in record.reaches:
-                room = (config.args[reach.position].elements or 0) * max(
-                    1, self._signature.arguments[reach.position].element_bytes
+            for accessed in record.access_ranges:
+                room = (config.args[accessed.position].elements or 0) * max(
+                    1, self._signature.arguments[accessed.position].element_bytes
                 )
-                if reach.start_bytes < 0 or reach.end_bytes > room:
+                if accessed.start_bytes < 0 or accessed.end_bytes > room:
                     return False
         return True
 

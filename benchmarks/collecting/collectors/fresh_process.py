@@ -4,7 +4,7 @@
 
 Build, allocate and upload inputs that numpy made, 2 warm-ups, 5 launches with all inputs uploaded before each, and the
 mean of their event times, as one JSON line on stdout. ``input_s`` is what numpy took to make the inputs and is taken
-off the process's time by the parent, as nobody else's time has it.
+off the process's time by the parent, as no other tool's time includes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-import pyopencl as cl  # noqa: TID251  (what we are compared with uses it as anybody does)
+import pyopencl as cl  # noqa: TID251  (what we are compared with uses it as users do)
 
 from benchmarks.collecting.collectors.host_inputs import host_bytes
 from benchmarks.collecting.collectors.jobs import Job, work_from_json

@@ -2,7 +2,7 @@
 
 Owns a faster way to what ``workers.plan.inputs.reference_bytes`` says (a test holds the two together): in parts that fit a
 cache, on all cores. 64M floats take the reference many seconds, and on a lent GPU each of them counts. Making inputs is
-in nobody's time all the same.
+in no part's time all the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MIX = (np.uint32(0x85EB_CA6B), np.uint32(0xC2B2_AE35))
 
 
 def host_bytes(argument: Argument, given: LaunchArgument, *, seed: int) -> npt.NDArray[np.uint8]:
-    """Return a buffer's bytes, with the zeroed room behind it that ours leaves.
+    """Return a buffer's bytes, with the zeroed padding behind it that ours leaves.
 
     Args:
         argument: a global or constant buffer.

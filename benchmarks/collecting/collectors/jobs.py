@@ -25,7 +25,7 @@ from llmperf_common.records import (
 )
 
 GUARD_BYTES = 4096
-"""Room behind every buffer, as ours leaves (``workers/device/opencl/limits.py``): kernels reach a little too far."""
+"""Bytes of padding behind every buffer, as ours leaves (``workers/device/opencl/limits.py``): kernels reach a little too far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

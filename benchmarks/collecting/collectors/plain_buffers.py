@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pyopencl as cl  # noqa: TID251  (what we are compared with uses it as anybody does)
+import pyopencl as cl  # noqa: TID251  (what we are compared with uses it as users do)
 
 from benchmarks.collecting.collectors.jobs import Job, allocated_bytes
 from llmperf_common.records import Argument, ArgumentKind, LaunchArgument, LaunchConfig

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyopencl as cl  # noqa: TID251  (what we are compared with uses it as anybody does)
+import pyopencl as cl  # noqa: TID251  (what we are compared with uses it as users do)
 
 from benchmarks.collecting.collectors.jobs import GUARD_BYTES, Job, allocated_bytes, read_work
 from benchmarks.collecting.collectors.log import PartLog, begun_items, read_log

@@ -9,7 +9,7 @@ the row before it. The first row of a kernel also takes what comes between two k
 up, a sentinel), and for ours the waiting for a compiler, its turn and the ledger, if there is any: that interval is
 shared equally by all rows of the kernel. The first kernel's interval also holds what a process does once (ours starts its
 children): all rows of the process share it. So nothing is left over: the shares add up to the work time. The rate of a class
-is the number of its configs that are ok in both parts, over the sum of their shares; the class is told by our median.
+is the number of its configs that are ok in both parts, over the sum of their shares; our median decides the class.
 """
 
 from __future__ import annotations

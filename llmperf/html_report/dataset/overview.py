@@ -98,7 +98,7 @@ def _tiles(facts: DatasetFacts) -> Html:
     kernels = facts.kernels.by_id
     num_kernels = len(kernels) or len(samples.kernel.counts())
     families = len({words.family_id for words in kernels.values()})
-    # Without a plan nobody knows what is pending; a 0 would claim that the run is complete.
+    # Without a plan it is not known what is pending; a 0 would claim that the run is complete.
     planned, pending = facts.view.num_planned, facts.view.num_pending
     tiles = [
         ("kernels", count(num_kernels), counted(families, "family", "families")),

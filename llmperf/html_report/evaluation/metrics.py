@@ -125,7 +125,7 @@ def _tiles(facts: EvaluationFacts) -> Html:
 
 
 def _stamp(facts: EvaluationFacts) -> Html:
-    """Return the evaluation's own warning (rows trained on), where nobody can miss it."""
+    """Return the evaluation's own warning (rows trained on), at the top of the page."""
     words = facts.view.run.get("stamp")
     return tag("p", str(words), class_="warning") if words else Html("")
 

@@ -104,7 +104,7 @@ class Filesystem(Protocol):
         ...
 
     def is_locked(self, name: str) -> bool:
-        """Whether anybody holds the lock ``name`` now. Nothing is created: for readers."""
+        """Whether a process holds the lock ``name`` now. Nothing is created: for readers."""
         ...
 
 
@@ -154,7 +154,7 @@ class PosixFilesystem:
                     f"cannot create {self.describe(name)} only if it is absent: the file system has no hard links "
                     f"({error.strerror}): choose a folder on a local disk or NFS, or an s3:// location"
                 ) from error
-            # Also for a loser: whoever goes on from the winner's file must find it after a power cut.
+            # Also for a loser: a process that goes on from the winner's file must find it after a power cut.
             _fsync_folder(target.parent)
         return is_new
 
@@ -236,7 +236,7 @@ class PosixFilesystem:
             os.close(descriptor)
 
     def is_locked(self, name: str) -> bool:
-        """Whether anybody holds the lock ``name``; False where that cannot be asked. Nothing is created."""
+        """Whether a process holds the lock ``name``; False where that cannot be asked. Nothing is created."""
         try:
             descriptor = open_lock_file(self._path(name), create=False)
         except (OSError, UnfitFileError):

@@ -1,6 +1,6 @@
 """The run lock of a dataset: collectors hold it shared; who sweeps, compacts, repairs or merges holds it alone.
 
-Owns how it is waited for and what a user is told meanwhile. What it guards: ``run.py``, ``sweep.py``.
+Owns how it is waited for and the message meanwhile. What it guards: ``run.py``, ``sweep.py``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def alone(fs: Filesystem, what: str) -> Iterator[None]:
         what: is done to it, as ``compact``.
 
     Raises:
-        CollectingError: Somebody else is at work on it; the message says who.
+        CollectingError: Another process is at work on it; the message names it.
     """
     holders = ""
     for _ in range(_ATTEMPTS):  # `verify` and `status` hold the lock for a moment, too
@@ -49,7 +49,7 @@ def alone(fs: Filesystem, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def beside_others(fs: Filesystem) -> Iterator[None]:
-    """Hold the run lock as a collector does, waiting for whoever holds it alone; says whom it waits for."""
+    """Hold the run lock as a collector does, waiting for a process that holds it alone, and naming that one."""
     with contextlib.ExitStack() as stack:
         for _ in range(_ATTEMPTS):
             with contextlib.ExitStack() as attempt:

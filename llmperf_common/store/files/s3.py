@@ -1,7 +1,7 @@
 """Datasets in an S3 bucket, or in any store that speaks S3 and honours conditional PUT.
 
-Owns requests, retries and what a user is told of their failures; the only door for boto3. Locks made of objects:
-``s3_lock.py``; which stores are refused: ``probe.py``.
+Owns requests, retries and the messages of their failures; the only door for boto3. Locks made of objects:
+``s3_lock.py``; which stores are refused: ``create_once.py``.
 
 Whether a name was new is decided by the server: one PUT with ``If-None-Match: *``. A request whose answer is lost may
 have been carried out, and boto3 then repeats it: its own object answers 412. So each write carries a random mark
@@ -98,7 +98,7 @@ class S3Filesystem:
         """Create ``name`` with ``data``; False, and nothing changed, if it exists.
 
         Raises:
-            StoreError: It was not created, or (no answer came) nobody can say: who asks again under the same name
+            StoreError: It was not created, or (no answer came) that is not known: a process that asks again under the same name
                 gets False if it was.
         """
         mark = secrets.token_hex(16)
@@ -188,7 +188,7 @@ class S3Filesystem:
         return self._claims.hold(name, exclusive=exclusive, wait=wait)
 
     def is_locked(self, name: str) -> bool:
-        """Whether anybody holds the lock ``name``; nothing is created."""
+        """Whether a process holds the lock ``name``; nothing is created."""
         return self._claims.is_held(name)
 
     def delete(self, name: str) -> None:

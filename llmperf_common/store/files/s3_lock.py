@@ -98,7 +98,7 @@ class LockClaims:
     def hold(self, name: str, *, exclusive: bool, wait: bool) -> Iterator[bool]:
         """Hold the lock ``name`` for the length of a ``with``; its value is whether it was obtained.
 
-        Who may read but not write gets, without waiting, whether the lock is free: such a reader disturbs nobody.
+        A user who may read but not write learns, without waiting, whether the lock is free, and disturbs no holder.
         """
         claim = _Claim(self._store, name, exclusive=exclusive, timing=self._timing)
         try:
@@ -111,7 +111,7 @@ class LockClaims:
             claim.withdraw()
 
     def is_held(self, name: str) -> bool:
-        """Whether anybody holds the lock ``name`` now; no claim is made."""
+        """Whether a process holds the lock ``name`` now; no claim is made."""
         return _Claim(self._store, name, exclusive=True, timing=self._timing).has_rivals()
 
     def check(self) -> None:

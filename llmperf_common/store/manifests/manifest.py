@@ -301,7 +301,9 @@ def read_manifest(fs: Filesystem, version: int) -> Manifest:
 def latest_manifest(fs: Filesystem) -> Manifest | None:
     """Return the current version, None before the first."""
     while versions := manifest_versions(fs):
-        with contextlib.suppress(FileNotFoundError):  # somebody has just removed it: look again
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # another process has just removed it: look again
             return _newest_from(fs, versions[-1])
     return None
 
@@ -379,7 +381,7 @@ def publish(
     admit: Callable[[Manifest], Sequence[ShardEntry]] = lambda _base: (),
     now_s: float | None = None,
 ) -> Manifest | StaleEpoch:
-    """Make ``entries`` part of the current version, whoever else publishes meanwhile.
+    """Make ``entries`` part of the current version, also while other processes publish.
 
     Create-if-absent decides between publishers; the loser re-reads and merges. Because each version is made
     from the one before it and never lowers the epoch, a publisher whose ledger was rebuilt elsewhere is

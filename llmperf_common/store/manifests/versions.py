@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 NUM_RECENT = 20
-"""Versions: half a minute of a run at work. Whoever has just read the newest one's name finds it."""
+"""Versions: half a minute of a run at work. A process that has just read the name of the newest one finds it."""
 KEPT_FOR_S = 86_400
 _SPACING_S = 900
 

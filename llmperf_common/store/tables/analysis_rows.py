@@ -1,6 +1,6 @@
 """A kernel's memory analysis as columns of its row in ``kernels``, and back.
 
-Owns that translation, so that whoever reads a dataset (the summary of a run, ``verify``, the trainer) evaluates
+Owns that translation, so that every reader of a dataset (the summary of a run, ``verify``, the trainer) evaluates
 extents by ``llmperf_common/analysis.py`` and by nothing else.
 """
 

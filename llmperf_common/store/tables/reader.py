@@ -1,4 +1,4 @@
-"""Reading a dataset: one manifest version, whole and unchanging, whoever else writes meanwhile.
+"""Reading a dataset: one manifest version, whole and unchanging, also while other processes write.
 
 Owns the way from a folder to tables in today's schema. Goes through the manifest only, never a glob: what a
 manifest does not list does not exist. Does not judge what the rows say (``verify.py``).
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from llmperf_common.failures import OK_STATUS
-from llmperf_common.files.parquet_memory import check_room
+from llmperf_common.files.parquet_memory import check_memory
 from llmperf_common.ids import sha256_hex
 from llmperf_common.notebook import html_facts
 from llmperf_common.records import SentinelReading
@@ -242,7 +242,7 @@ def _samples_of_kernel(dataset: Dataset, name: str, columns: Sequence[str]) -> p
 def read_columns(data: bytes, name: str, columns: Sequence[str]) -> pa.Table:
     """Read those of ``columns`` that a shard has. Raises ShardError naming it."""
     try:
-        check_room(pa.py_buffer(data), columns)
+        check_memory(pa.py_buffer(data), columns)
         with pq.ParquetFile(pa.BufferReader(data)) as file:
             found = file.schema_arrow
             table = file.read([column for column in columns if column in found.names])

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llmperf_common.files.foreign_json import parse_json
-from llmperf_common.files.parquet_memory import check_room
+from llmperf_common.files.parquet_memory import check_memory
 from llmperf_common.records import Device, SentinelReading, TaskResult
 from llmperf_common.schemas import (
     SCHEMA_VERSION,
@@ -143,7 +143,7 @@ def device_from_table(table: pa.Table, row: int = 0) -> Device:
 def decode(data: bytes, name: str) -> tuple[pa.Table, Footer]:
     """Read a shard from bytes, every page of it. Raises ShardError naming ``name``."""
     try:
-        check_room(pa.py_buffer(data))
+        check_memory(pa.py_buffer(data))
         table = pq.read_table(pa.BufferReader(data))
         footer = _parse_footer((table.schema.metadata or {})[_FOOTER_KEY])
         # A damaged name of a column is decoded when it is looked at, not when the table is read.

@@ -4,8 +4,8 @@ Owns which pairs are joined, the order of steps, and when replaced shards may go
 so a long one leaves thousands of pairs; readers open each.
 
 Under the exclusive run lock: write the new pairs, then publish one manifest that lists them and says what they
-replace (``replaces``), then the card, then remove what was replaced long ago. Only the manifest counts: whoever dies
-before it leaves orphans, whoever dies after it has compacted. Pairs of different epochs are not joined, for a footer
+replace (``replaces``), then the card, then remove what was replaced long ago. Only the manifest counts: a process that
+dies before it leaves orphans, one that dies after it has compacted. Pairs of different epochs are not joined, for a footer
 names one epoch, and a rebuild ranks tasks by (epoch, token). The ledger is not asked and not told: it knows
 which tasks are done, which stays true, and its names of their shards are only used until they are published.
 """
@@ -254,7 +254,7 @@ def _due(fs: Filesystem, manifest: Manifest, moment: datetime) -> list[str]:
 def _age(fs: Filesystem, manifest: Manifest, due: Sequence[str]) -> Manifest:
     """Publish versions without a change until the last three list none of ``due``, and return the current one.
 
-    The last three versions keep all their shards, and in a finished dataset nobody else publishes any more.
+    The last three versions keep all their shards, and in a finished dataset no other process publishes any more.
     """
     for _ in range(MANIFESTS_KEPT_WHOLE):
         if not due or recently_listed(fs).isdisjoint(due):

@@ -50,14 +50,14 @@ def doubled(fs: Filesystem, pairs: Sequence[BoundPair]) -> list[tuple[BoundPair,
         return (listed_in.get(pair.names[0], 0), -pair.epoch, -token, pair.sha256)
 
     going: list[tuple[BoundPair, str]] = []
-    home: dict[str, str] = {}
+    kept_in: dict[str, str] = {}
     for pair in sorted(clashing, key=rank):
         tasks = [task for task, _ in pair.tokens]
-        taken = [home[task] for task in tasks if task in home]
+        taken = [kept_in[task] for task in tasks if task in kept_in]
         if taken or len(set(tasks)) < len(tasks):
             going.append((pair, taken[0] if taken else pair.stem))
         else:
-            home.update(dict.fromkeys(tasks, pair.stem))
+            kept_in.update(dict.fromkeys(tasks, pair.stem))
     return going
 
 

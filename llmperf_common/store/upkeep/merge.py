@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from llmperf_common.failures import OK_STATUS
 from llmperf_common.ids import content_id
 from llmperf_common.schemas import KERNELS, SAMPLES, SCHEMA_VERSION
+from llmperf_common.store.files.create_once import check_creates_once
 from llmperf_common.store.files.filesystem import Filesystem, StoreError
 from llmperf_common.store.files.location import Location, open_filesystem
-from llmperf_common.store.files.probe import probe
 from llmperf_common.store.files.run_lock import alone
 from llmperf_common.store.manifests.manifest import Manifest, ShardEntry, manifest_versions, publish
 from llmperf_common.store.manifests.run import (
@@ -75,12 +75,12 @@ class _Pair:
 
 @dataclass(slots=True, kw_only=True)
 class _Choice:
-    """What is kept: ``rows`` of each pair's samples, and which pairs hold each task, its home first."""
+    """What is kept: ``rows`` of each pair's samples, and which pairs hold each task: its kernels row comes from the first."""
 
     rows: list[Bools] = field(default_factory=list)
     pairs_of_task: dict[str, list[int]] = field(default_factory=dict)
 
-    def homes(self) -> dict[int, list[str]]:
+    def tasks_by_first_pair(self) -> dict[int, list[str]]:
         """Return the tasks whose kernels row is taken from each pair."""
         found: dict[int, list[str]] = {}
         for task, pairs in self.pairs_of_task.items():
@@ -100,7 +100,7 @@ def merge(
 
     Raises:
         ForeignRunError: ``out`` is not empty, and does not hold this very merge, killed.
-        CollectingError: Somebody else is at work on ``out``.
+        CollectingError: Another process is at work on ``out``.
         StoreError: A source cannot be read, or was timed with another meaning of times.
     """
     datasets = [open_dataset(path) for path in sources]
@@ -108,7 +108,7 @@ def merge(
     fs = open_filesystem(out)
     with alone(fs, "merge into"):
         begun = _begun(fs, out)
-        probe(fs)
+        check_creates_once(fs)
         pairs = [pair for dataset in datasets for pair in _pairs(dataset)]
         choice = _choose(pairs)
         run = _merged_run(datasets, num_tasks=len(choice.pairs_of_task))
@@ -129,7 +129,7 @@ def merge(
                 f"run `llmperf dataset verify` on each, and remove {fs.describe()}"
             ) from None
         manifest = publish(fs, entries, plan_hash=run.plan_hash, epoch=_EPOCH)
-    assert isinstance(manifest, Manifest), "nobody else publishes in a folder that we created"
+    assert isinstance(manifest, Manifest), "no other process publishes in a folder that we created"
     num_samples = sum(int(rows.sum()) for rows in choice.rows)
     return MergeReport(
         plan_hash=run.plan_hash,
@@ -294,21 +294,23 @@ def _merged_shards(
 ) -> Iterator[ShardFile]:
     """Yield every shard of the merged dataset, one pair in memory at a time."""
     yield from _device_shards(devices, run)
-    for number, (home, tasks) in enumerate(sorted(choice.homes().items())):
-        yield from _merged_pair(f"merged-{number:06d}", home, tasks, pairs, choice, families, run)
+    for number, (first_pair, tasks) in enumerate(sorted(choice.tasks_by_first_pair().items())):
+        yield from _merged_pair(
+            f"merged-{number:06d}", first_pair, tasks, pairs, choice, families, run
+        )
 
 
 def _merged_pair(
     stem: str,
-    home: int,
+    first_pair: int,
     tasks: Sequence[str],
     pairs: Sequence[_Pair],
     choice: _Choice,
     families: Mapping[str, str],
     run: RunRecord,
 ) -> tuple[ShardFile, ShardFile]:
-    """Return the shards of the tasks whose home is one pair, with what other pairs hold of them."""
-    pair = pairs[home]
+    """Return the shards of the tasks whose first pair is ``first_pair``, with what other pairs hold of them."""
+    pair = pairs[first_pair]
     wanted = pa.array(tasks, pa.string())
     kernels = _read(pair, pair.kernels, KERNELS.names)
     kernels = kernels.filter(pc.is_in(kernels.column("task_id"), wanted))

@@ -96,7 +96,7 @@ def rebuild_manifest(
 ) -> Manifest | StaleEpoch:
     """Publish a manifest of ``epoch`` that lists the current version and every adopted shard.
 
-    ``note`` is told name and tasks of every kernels shard that was listed before: all are read here, and need not be again. From the moment it is published, no publisher of an older epoch can publish again. ``StaleEpoch``: this
+    ``note`` receives name and tasks of every kernels shard that was listed before: all are read here, and need not be again. From the moment it is published, no publisher of an older epoch can publish again. ``StaleEpoch``: this
     very rebuild was overtaken by one of a newer epoch (or the folder ``epochs`` has lost entries).
     """
     while True:
@@ -107,7 +107,7 @@ def rebuild_manifest(
             raise StoreError(f"{fs.describe()} belongs to another plan ({base.plan_hash})")
         candidates = list(find_candidates(fs, base, plan_hash))
         claimed = {task for candidate in candidates for task, _ in candidate.tokens}
-        # Every listed shard is looked at, also where nothing is claimed: a damaged one is told before we publish.
+        # Every listed shard is looked at, also where nothing is claimed: a damaged one is reported before we publish.
         bound = {task for _, tasks in tasks_by_shard(fs, base) for task in tasks if task in claimed}
         adopted = arbitrate(candidates, bound)
         entries = [entry for candidate in adopted for entry in candidate.entries]

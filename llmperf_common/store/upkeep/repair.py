@@ -6,7 +6,7 @@ nothing is deleted.
 
 Under the exclusive run lock: take the next epoch, so that no older ledger can be used or publish again, and the next
 collector builds a new one from the shards; move the files; publish one manifest that lists what is left and names what
-was dropped. Whoever dies before the manifest leaves a dataset that misses these files: the next repair finds that.
+was dropped. A repair that dies before the manifest leaves a dataset that misses these files: the next repair finds that.
 """
 
 from __future__ import annotations

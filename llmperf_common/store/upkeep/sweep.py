@@ -42,7 +42,7 @@ class SweepReport:
     """What a sweep did; names are relative to the dataset.
 
     Attributes:
-        removed: temporary files, manifests and segments that nobody needs, shards that were moved to the trash (by
+        removed: temporary files, manifests and segments that no reader needs, shards that were moved to the trash (by
             their old names) and, where that was asked for, shards that were replaced.
         replaced: compacted shards that were left for their readers.
         foreign: Parquet files that are not this run's, damaged, or listed by an earlier manifest of this epoch
@@ -151,7 +151,7 @@ def _join(folder: str, name: str) -> str:
 
 
 def recently_listed(fs: Filesystem) -> frozenset[str]:
-    """Return the shards of the last few versions: somebody may just be reading one of those."""
+    """Return the shards of the last few versions: a reader may have one of them open."""
     recent = manifest_versions(fs)[-MANIFESTS_KEPT_WHOLE:]
     return frozenset(name for one in _manifests(fs, recent) for name in one.shard_names)
 
@@ -168,7 +168,7 @@ def _listed_in_epoch(fs: Filesystem, current: Manifest) -> frozenset[str]:
 
 def _manifests(fs: Filesystem, versions: Iterable[int]) -> Iterator[Manifest]:
     for version in versions:
-        with contextlib.suppress(FileNotFoundError):  # somebody has just removed it
+        with contextlib.suppress(FileNotFoundError):  # another process has just removed it
             yield read_manifest(fs, version)
 
 
@@ -199,5 +199,5 @@ def _is_of_plan(fs: Filesystem, name: str, plan_hash: str) -> bool:
     """
     try:
         return read_footer(fs.read_bytes(name), name).plan_hash == plan_hash
-    except (ShardError, FileNotFoundError):  # (somebody has just removed it)
+    except (ShardError, FileNotFoundError):  # (another process has just removed it)
         return False

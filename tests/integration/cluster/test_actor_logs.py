@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cluster.config import ClusterCollectConfig
 from cluster.pool.reports import ActorSpec, ActorState, FailureKind
-from cluster.pool.seats import Seat
+from cluster.pool.slots import ActorSlot
 from cluster.ray.actor import CollectActor
 from tests.support.collecting import replay_file, wait_until
 from workers.corpus.read import Corpus
@@ -15,17 +15,17 @@ from workers.corpus.read import Corpus
 
 def test_a_folder_that_is_not_the_drivers_is_told_in_the_event_log(tmp_path: Path) -> None:
     (tmp_path / "data" / "events").mkdir(parents=True)
-    seat = Seat(
+    slot = ActorSlot(
         node_id="n1", host="h", index=0, num_on_node=1, on_gpu=False, device=replay_file(tmp_path / "r.json")
     )  # fmt: skip
     spec = ActorSpec(
-        seat=seat,
+        slot=slot,
         location=str(tmp_path / "data"),
         ledger="sqlite",
         state_folder=tmp_path / "state",
         config=ClusterCollectConfig(),
     )
-    actor = CollectActor(spec, [], {"actor_id": "a1", "node_id": "n1", "seat": seat.name})
+    actor = CollectActor(spec, [], {"actor_id": "a1", "node_id": "n1", "seat": slot.name})
     wait_until(lambda: actor.report().state is ActorState.OPEN)
     actor.begin(Corpus(kernels=(), sha256="0" * 64, skipped=()), "another run")
     wait_until(lambda: actor.report().is_final)
@@ -34,7 +34,7 @@ def test_a_folder_that_is_not_the_drivers_is_told_in_the_event_log(tmp_path: Pat
     (path,) = (tmp_path / "data" / "events").glob("*.jsonl")
     (line,) = [json.loads(text) for text in path.read_text().splitlines()]
     assert (line["event"], line["level"], line["actor_id"], line["seat"]) == (
-        "log", "error", "a1", seat.name,
+        "log", "error", "a1", slot.name,
     )  # fmt: skip
     assert "is not the folder that the driver sees" in line["message"]
     assert line["worker_id"] == report.worker_id

@@ -184,8 +184,8 @@ def test_device_classes_by_label(tmp_path: Path, address: str, server: RedisServ
     assert Counter(classes) == dict.fromkeys(("fast-gpu", "small-gpu"), NUM_KERNELS * SAMPLES)
 
 
-def states_of_seats(data: Path) -> list[object]:
-    """Return every state that the driver's event log has of a seat, in their order."""
+def states_of_slots(data: Path) -> list[object]:
+    """Return every state that the driver's event log has of a slot, in their order."""
     return [line["state"] for line in events(data) if line["event"] == "seat"]
 
 
@@ -201,7 +201,7 @@ def test_the_only_actor_pauses_while_its_device_is_slow(
         *OPTIONS,
         "--ledger", server.url,
         "--set", "timing.sentinel_every_tasks=1",
-        # The driver reports its seats every 2 s: on a loaded machine, too, one report is seen in time.
+        # The driver reports its slots every 2 s: on a loaded machine, too, one report is seen in time.
         "--set", "cluster.drift_pause_s=10",
     )  # fmt: skip
     with nodes_started({"num_gpus": 1}) as cluster:
@@ -213,17 +213,17 @@ def test_the_only_actor_pauses_while_its_device_is_slow(
             done = llmperf("status", data, "--ledger", server.url, "--json")
             if done.code == 0:
                 drivers = json.loads(done.out)["drivers"]
-                shown[:] = [seat for one in drivers for seat in one.get("not_collecting", [])]
-            return any(seat["state"] == "paused" for seat in shown)
+                shown[:] = [slot for one in drivers for slot in one.get("not_collecting", [])]
+            return any(slot["state"] == "paused" for slot in shown)
 
-        wait_until(lambda: "paused" in states_of_seats(data), timeout_s=90)
+        wait_until(lambda: "paused" in states_of_slots(data), timeout_s=90)
         wait_until(is_shown_as_paused, timeout_s=30)
         _, told = running.communicate(timeout=120)
     assert running.returncode == 0, told
-    assert ": paused: its sentinel kernel takes 100% longer than at first; no other seat" in told
+    assert ": paused: its sentinel kernel takes 100% longer than at first; no other slot" in told
     assert "longer than at first" in shown[0]["why"]
     lines = events(data)
-    states = states_of_seats(data)
+    states = states_of_slots(data)
     assert states[-1] == "done"
     assert all(line["why"] for line in lines if line.get("state") == "paused")
     logged = [str(line["message"]) for line in lines if line["event"] == "log"]

@@ -1,4 +1,4 @@
-"""Prometheus metrics, board and event log of actors on a real local Ray, while a run goes on."""
+"""Prometheus metrics, heartbeats and event log of actors on a real local Ray, while a run goes on."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ def test_a_run_can_be_watched_by_prometheus(ray: Any, tmp_path: Path) -> None:
     assert told[-1].eta_s == 0
     view = look_at_sqlite(tmp_path / "data" / "ledger", [range(NUM_KERNELS)], now_s=boot_clock_s())
     assert view is not None
-    boards = [json.loads(one.document) for one in view.workers]
-    (driver,) = (one for one in boards if one.get("role") == "driver")
+    heartbeats = [json.loads(one.document) for one in view.workers]
+    (driver,) = (one for one in heartbeats if one.get("role") == "driver")
     assert (driver["state"], driver["seats"], driver["not_collecting"]) == (
         "ended",
         {"done": 1},
         [],
     )
-    (report,) = (one for one in boards if one.get("role") != "driver")
+    (report,) = (one for one in heartbeats if one.get("role") != "driver")
     assert (report["state"], report["ok"]) == ("ended", NUM_KERNELS * 6)
     assert report["seat"].endswith("/cpu0")
     assert report["actor_id"]

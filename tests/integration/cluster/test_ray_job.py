@@ -129,8 +129,8 @@ def test_stopped_resubmitted_and_finished(
     after = committed(data)
     assert after.items() >= before.items(), "committed before the stop, unchanged after it"
     assert len(after) == len(rows)
-    seats = {line["worker_id"]: line["seat"] for line in events(data)}
-    assert len({seats[row["worker_id"]] for row in rows}) == 4, "rows from every seat"
+    slots = {line["worker_id"]: line["seat"] for line in events(data)}
+    assert len({slots[row["worker_id"]] for row in rows}) == 4, "rows from every slot"
     assert {name for row in rows for name in row["input_strategies"]} == set(STRATEGIES.split(","))
 
     alone = Collect(folder / "kernels", tmp_path / "alone", "cpu", OPTIONS).run(timeout_s=400)

@@ -11,7 +11,7 @@ import pytest
 import ray  # noqa: TID251
 
 from cluster.config import ClusterCollectConfig
-from cluster.pool.pool import ActorPool, SeatState
+from cluster.pool.pool import ActorPool, SlotState
 from cluster.pool.reports import ActorSpec
 from cluster.ray.runtime import RayRuntime
 from llmperf_common.store.files.s3 import ENDPOINT_VARIABLE
@@ -94,8 +94,8 @@ def test_a_stop_takes_a_pending_creation_back(tmp_path: Path, other_job: Any) ->
     pool = ActorPool(
         RayRuntime(),
         ClusterCollectConfig().cluster,
-        spec_of=lambda seat: ActorSpec(
-            seat=seat,
+        spec_of=lambda slot: ActorSpec(
+            slot=slot,
             location=str(tmp_path / "data"),
             ledger="sqlite",
             state_folder=tmp_path / "state",
@@ -107,7 +107,7 @@ def test_a_stop_takes_a_pending_creation_back(tmp_path: Path, other_job: Any) ->
     for _ in range(10):
         pool.step(time.monotonic())
         time.sleep(0.2)
-    assert [place.state for place in pool.places.values()] == [SeatState.WAITING]
+    assert [record.state for record in pool.slots.values()] == [SlotState.WAITING]
     pool.stop(drop=False)
     assert pool.is_over
     ray.kill(other_job)

@@ -23,7 +23,7 @@ from tests.support.collecting import (
 )
 from tests.support.factories.earlier_dataset import NUM_ROWS, OPTIONS, unpack
 from workers.discovery.find import NoDevice, choose
-from workers.execution.places_ahead import NO_CPU_DEVICE
+from workers.execution.helper_devices import NO_CPU_DEVICE
 
 SMALL = (
     "--samples-per-kernel", "4", "--set", "timing.spin_up_ms=0", "--set", "plan.strategies=['simple']",

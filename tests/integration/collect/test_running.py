@@ -78,7 +78,7 @@ def run_slot(
         limits=replace(limits_on(config, gpu=False, shared=not child_per_task), **limits),
         timing=config.timing,
         child_per_task=child_per_task,
-        turn_path=folder / "turn",
+        lock_path=folder / "device.lock",
         launches=launches or LaunchProcessor(),
     )
 
@@ -169,7 +169,7 @@ def test_a_death_on_exit_counts_where_each_task_has_its_child(tmp_path: Path, pl
         assert run(made, plan, 1, tmp_path) == {"launch_error": 2, "device_fault": 1}
 
 
-@pytest.mark.parametrize("at", ["load", "turn", "config", "result", "last", "exit"])
+@pytest.mark.parametrize("at", ["load", "held", "config", "result", "last", "exit"])
 def test_who_is_killed_by_somebody_else_costs_no_kernel_anything(
     tmp_path: Path, plan: Plan, at: str
 ) -> None:
@@ -217,7 +217,7 @@ def test_children_that_die_in_the_queue_again_and_again_end_the_device(
     assert len(list(tmp_path.glob("run-0-*"))) == most
 
 
-@pytest.mark.parametrize(("at", "code"), [("load", "compiler_crash"), ("turn", "device_fault")])
+@pytest.mark.parametrize(("at", "code"), [("load", "compiler_crash"), ("held", "device_fault")])
 def test_a_kernel_whose_children_are_always_killed_is_one_row(
     tmp_path: Path, plan: Plan, at: str, code: str
 ) -> None:
@@ -278,16 +278,16 @@ def test_a_processor_that_others_use_is_given_up(
         for number in range(6):
             run(made, plan, number % 2, tmp_path)
             if number < 2:
-                assert launches.number is not None, "two turns tell little"
+                assert launches.number is not None, "two holds tell little"
     assert launches.number is None
     assert "another process uses processor" in caplog.text
 
 
-def test_lanes_take_turns(tmp_path: Path, plan: Plan) -> None:
+def test_lanes_hold_the_device_one_after_another(tmp_path: Path, plan: Plan) -> None:
     with slot(tmp_path, "slow") as made:
         states = [begin(made, plan, index, tmp_path) for index in (0, 1)]
         drive(made, 2)
-        (first,), (second,) = (state.trace.turns for state in states)
+        (first,), (second,) = (state.trace.holds for state in states)
         assert first[1] <= second[0] or second[1] <= first[0]
         assert [codes(state) for state in states] == [{"launch_error": 3}] * 2
 
@@ -313,8 +313,8 @@ def test_a_device_that_never_answers_is_lost(tmp_path: Path, plan: Plan) -> None
     ("where", "limits", "skip_s"),
     [
         ("stand", {}, PREPARE_TIMEOUT_S - 1.0),
-        ("crash turn", {}, 0.0),
-        ("killed turn", {}, 0.0),
+        ("crash held", {}, 0.0),
+        ("killed held", {}, 0.0),
         ("crash config", {}, 0.0),
         ("crash last", {}, 0.0),
         ("sticky", {}, 0.0),
@@ -353,14 +353,14 @@ def test_a_death_in_the_queue_is_nobodys_fault(tmp_path: Path, plan: Plan) -> No
         assert state.num_deaths == 0
 
 
-def test_a_lost_context_keeps_its_turn_until_it_is_gone(tmp_path: Path, plan: Plan) -> None:
+def test_a_lost_context_keeps_the_device_lock_until_it_is_gone(tmp_path: Path, plan: Plan) -> None:
     with slot(tmp_path, {"run-0-0": "sticky"}, faults_to_end_strategy=1) as made:
         faulty = begin(made, plan, 0, tmp_path)
         other = begin(made, plan, 1, tmp_path)
         drive(made, 2)
         faulty, other = sorted((faulty, other), key=lambda one: "device_fault" not in codes(one))
         assert codes(faulty) == {"device_fault": 1, "quarantined": 2}
-        assert len(faulty.trace.turns) == 1
+        assert len(faulty.trace.holds) == 1
         third = begin(made, plan, 0, tmp_path)
         drive(made, 1)
         assert other.sentinel or third.sentinel, "the next on the device times the sentinel first"
@@ -390,7 +390,7 @@ def drive_once(made: RunSlot) -> list[TaskState]:
     return made.take_finished()
 
 
-def test_a_task_is_charged_for_its_own_turns_only(tmp_path: Path, plan: Plan) -> None:
+def test_a_task_is_charged_for_its_own_holds_only(tmp_path: Path, plan: Plan) -> None:
     with slot(tmp_path, {"run-0": "slow", "run-1": "slow"}, task_timeout_s=0.8) as made:
         states = [begin(made, plan, index, tmp_path) for index in (0, 1)]
         drive(made, 2)
@@ -404,7 +404,7 @@ def test_a_task_that_takes_too_long_ends(tmp_path: Path, plan: Plan) -> None:
         assert codes(state) == {"over_time_budget": 3}
 
 
-def test_what_waits_for_its_turn_has_not_begun(tmp_path: Path, plan: Plan) -> None:
+def test_what_waits_for_the_device_lock_has_not_begun(tmp_path: Path, plan: Plan) -> None:
     with slot(tmp_path, {"run-0": "stand", "run-1": "stand"}) as made:
         states = [begin(made, plan, index, tmp_path) for index in (0, 1)]
         assert len(made.waiting()) == 2

@@ -17,9 +17,9 @@ from tests.chaos.unkind import find_compiler
 from tests.stub_icd import build_stub
 from tests.support.collecting import KERNELS, llmperf_command
 from workers.discovery.candidates import POCL_VARIABLE, Candidate, Source, candidates
-from workers.discovery.find import NoDevice, choose, probe_for
-from workers.discovery.probe_verdicts import VerdictFile
-from workers.discovery.runtime_probe import RuntimeVerdict, probe_runtime
+from workers.discovery.find import NoDevice, choose, try_runtimes_for
+from workers.discovery.runtime_trial import RuntimeVerdict, try_runtime
+from workers.discovery.trial_verdicts import VerdictFile
 
 pytestmark = [
     pytest.mark.opencl,
@@ -66,12 +66,12 @@ def processes_that_name(text: str) -> list[str]:
 
 def test_one_that_hangs_is_ended_with_its_compiler(stubs: dict[str, Path], clean: Path) -> None:
     started_s = time.monotonic()
-    verdict = probe_runtime(
+    verdict = try_runtime(
         pocl(stubs["hanging"]), wanted="pocl", timeout_s=LIMIT_S, listing_timeout_s=60
     )
     assert time.monotonic() - started_s < 30
     assert [device.reason for device in verdict.devices] == [
-        "its probe died: no answer within 1.5 s"
+        "its trial died: no answer within 1.5 s"
     ]
     assert not verdict.ended_itself
     assert list(clean.iterdir()) == []
@@ -81,7 +81,7 @@ def test_one_that_hangs_is_ended_with_its_compiler(stubs: dict[str, Path], clean
 
 
 def test_one_that_aborts_says_what_it_said(stubs: dict[str, Path], clean: Path) -> None:
-    verdict = probe_runtime(pocl(stubs["aborting"]), wanted="pocl")
+    verdict = try_runtime(pocl(stubs["aborting"]), wanted="pocl")
     (device,) = verdict.devices
     assert not device.usable
     assert "SIGABRT: Do not know how to scalarize" in device.reason
@@ -91,19 +91,19 @@ def test_one_that_aborts_says_what_it_said(stubs: dict[str, Path], clean: Path) 
     )  # killed, and gone a moment later
 
 
-def test_a_hung_probe_ends_with_its_parent(stubs: dict[str, Path], clean: Path) -> None:
+def test_a_hung_trial_ends_with_its_parent(stubs: dict[str, Path], clean: Path) -> None:
     code = (
         "import os; from tests.integration.devices.test_broken_runtimes import pocl; from pathlib import Path;"
-        "from workers.discovery.runtime_probe import probe_runtime;"
-        f"probe_runtime(pocl(Path({str(stubs['hanging'])!r})), wanted='pocl', timeout_s=90)"
+        "from workers.discovery.runtime_trial import try_runtime;"
+        f"try_runtime(pocl(Path({str(stubs['hanging'])!r})), wanted='pocl', timeout_s=90)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[3])
     try:
-        wait_for(lambda: any("discovery.probe" in one for one in hung(stubs)))
+        wait_for(lambda: any("discovery.trial_child" in one for one in hung(stubs)))
     finally:
         parent.kill()
         parent.wait()
-    wait_for(lambda: not any("discovery.probe" in one for one in hung(stubs)))
+    wait_for(lambda: not any("discovery.trial_child" in one for one in hung(stubs)))
 
 
 def hung(stubs: dict[str, Path]) -> list[str]:
@@ -148,7 +148,7 @@ def test_a_verdict_is_another_one_for_another_driver_and_does_not_last_for_ever(
     icd = tmp_path / "pocl.icd"
     icd.write_text("libpocl-1.so\n", encoding="utf-8")
     died = RuntimeVerdict(
-        devices=(), absent=probe_runtime(pocl(icd), wanted="pocl").absent, ended_itself=False
+        devices=(), absent=try_runtime(pocl(icd), wanted="pocl").absent, ended_itself=False
     )
     folder = tmp_path / "verdicts"
     folder.mkdir()
@@ -158,7 +158,7 @@ def test_a_verdict_is_another_one_for_another_driver_and_does_not_last_for_ever(
     assert kept.absent is not None
     assert "(tried on " in kept.absent.reason
     now_s = time.time()
-    monkeypatch.setattr("workers.discovery.probe_verdicts.time.time", lambda: now_s + 90_000)
+    monkeypatch.setattr("workers.discovery.trial_verdicts.time.time", lambda: now_s + 90_000)
     assert VerdictFile(pocl(icd), folder).read() is None, "a crash is remembered for a day"
     monkeypatch.undo()
     icd.write_text("libpocl-2.so\n", encoding="utf-8")
@@ -169,7 +169,7 @@ def test_a_broken_file_of_a_verdict_is_no_verdict(
     stubs: dict[str, Path], clean: Path, tmp_path: Path
 ) -> None:
     candidate = pocl(stubs["aborting"])
-    VerdictFile(candidate, tmp_path).write(probe_runtime(candidate, wanted="pocl"))
+    VerdictFile(candidate, tmp_path).write(try_runtime(candidate, wanted="pocl"))
     (path,) = tmp_path.glob("*.json")
     for content in ("", "{", "[]", '{"schema": 1}', '{"schema": 7, "until_s": 9e99}'):
         path.write_text(content, encoding="utf-8")
@@ -188,7 +188,7 @@ def test_each_selector_tries_its_own_runtimes_only(
     assert isinstance(none, NoDevice)
     assert told == []
     assert "pip PoCL: not tried" in none.message()
-    probe_for("pocl", tell=told.append)
+    try_runtimes_for("pocl", tell=told.append)
     assert [line.partition(" (")[0] for line in told] == ["trying pip PoCL"]
     (tmp_path / "none" / "nvidia.icd").write_text("libnvidia-opencl-is-not-here.so.1\n")
     told.clear()
@@ -200,10 +200,10 @@ def test_each_selector_tries_its_own_runtimes_only(
 def test_one_of_four_gpus_is_tried_alone_in_its_own_time(tmp_path: Path, clean: Path) -> None:
     icd = build_stub("hanging", tmp_path, devices="GPUS", name="nvidia-opencl")
     driver = Candidate(source=Source.SYSTEM_ICD, environment={"OCL_ICD_VENDORS": str(icd)})
-    verdict = probe_runtime(driver, wanted="cuda:1", timeout_s=LIMIT_S, listing_timeout_s=60)
+    verdict = try_runtime(driver, wanted="cuda:1", timeout_s=LIMIT_S, listing_timeout_s=60)
     assert [device.ref.selector for device in verdict.devices] == [f"cuda:{n}" for n in range(4)]
     reasons = [device.reason for device in verdict.devices]
-    assert reasons[1] == "its probe died: no answer within 1.5 s"
+    assert reasons[1] == "its trial died: no answer within 1.5 s"
     assert {reasons[0], reasons[2], reasons[3]} == {"not tried: cuda:1 was asked for"}
 
 
@@ -218,7 +218,7 @@ def test_gpus_are_tried_each_time_also_those_that_were_hidden(
     monkeypatch.setenv(POCL_VARIABLE, "")
     told: list[str] = []
     for _ in range(2):
-        probe_for("cuda", tell=told.append)
+        try_runtimes_for("cuda", tell=told.append)
     assert [line.partition(" (")[0] for line in told] == ["trying system ICD"] * 2
 
 
@@ -231,7 +231,7 @@ def test_a_question_for_a_gpu_leaves_no_verdict_about_a_cpu_device(
     monkeypatch.setenv("OCL_ICD_VENDORS", str(vendors))
     monkeypatch.setenv(POCL_VARIABLE, "")
     choose("cuda:0")
-    (device,) = probe_for("pocl").devices
+    (device,) = try_runtimes_for("pocl").devices
     assert "SIGABRT" in device.reason
 
 
@@ -267,7 +267,7 @@ def test_a_verdict_need_not_be_kept(
         monkeypatch.delenv("HOME")
         monkeypatch.setattr("pwd.getpwuid", lambda _uid: {}["no such user"])
     monkeypatch.setenv(POCL_VARIABLE, str(stubs["aborting"]))
-    (device,) = [one for one in probe_for("pocl").devices if one.source is Source.PIP_POCL]
+    (device,) = [one for one in try_runtimes_for("pocl").devices if one.source is Source.PIP_POCL]
     assert "SIGABRT" in device.reason
 
 
@@ -278,7 +278,7 @@ def test_a_broken_icd_file_is_no_ones_end(
     vendors.mkdir()
     (vendors / "broken.icd").write_bytes(b"lib\0x.so\n")
     monkeypatch.setenv("OCL_ICD_VENDORS", str(vendors))
-    report = probe_for("cpu")
+    report = try_runtimes_for("cpu")
     assert "broken.icd" in " ".join(one.reason for one in report.absent)
 
 

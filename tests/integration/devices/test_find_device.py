@@ -14,15 +14,15 @@ from llmperf_common.records import Device
 from workers.device.interface import DeviceRef
 from workers.device.replay_file import ReplayDevice
 from workers.discovery.candidates import AbsentSource, Candidate, Source, candidates
-from workers.discovery.find import DeviceReport, NoDevice, choose, open_session, probe_all
-from workers.discovery.runtime_probe import ProbedDevice, probe_runtime
+from workers.discovery.find import DeviceReport, NoDevice, choose, open_session, try_all_runtimes
+from workers.discovery.runtime_trial import TriedDevice, try_runtime
 
 pytestmark = pytest.mark.opencl
 
 
 @pytest.fixture(scope="module")
 def report() -> DeviceReport:
-    return probe_all()
+    return try_all_runtimes()
 
 
 def absent_sources(found: tuple[tuple[Candidate, ...], tuple[AbsentSource, ...]]) -> set[Source]:
@@ -32,10 +32,10 @@ def absent_sources(found: tuple[tuple[Candidate, ...], tuple[AbsentSource, ...]]
 def test_this_machine_has_a_usable_cpu_device(report: DeviceReport) -> None:
     chosen = choose("cpu", report)
     assert isinstance(chosen, DeviceRef), report
-    probed = next(probed for probed in report.devices if probed.ref == chosen)
-    assert probed.device is not None
-    assert probed.device.name == chosen.name
-    assert probed.reason == ""
+    tried = next(tried for tried in report.devices if tried.ref == chosen)
+    assert tried.device is not None
+    assert tried.device.name == chosen.name
+    assert tried.reason == ""
     assert choose("auto", report) == chosen or choose("auto", report).selector.startswith("cuda")  # type: ignore[union-attr]
 
 
@@ -68,7 +68,7 @@ def test_a_runtime_that_does_not_load_gives_its_reason(tmp_path: Path) -> None:
     broken = tmp_path / "broken.icd"
     broken.write_text("libthere-is-no-such-library.so\n")
     candidate = Candidate(source=Source.SYSTEM_ICD, environment={"OCL_ICD_VENDORS": str(broken)})
-    found = probe_all(((candidate,), ()))
+    found = try_all_runtimes(((candidate,), ()))
     assert found.devices == ()
     assert [absent.source for absent in found.absent] == [Source.SYSTEM_ICD]
     assert "broken.icd" in found.absent[0].reason
@@ -77,9 +77,9 @@ def test_a_runtime_that_does_not_load_gives_its_reason(tmp_path: Path) -> None:
     assert "broken.icd" in none.message()
 
 
-def test_a_probe_that_does_not_answer_is_ended() -> None:
+def test_a_trial_that_does_not_answer_is_ended() -> None:
     present, _ = candidates()
-    found = probe_runtime(present[0], wanted="", timeout_s=0.01)
+    found = try_runtime(present[0], wanted="", timeout_s=0.01)
     assert found.absent is not None
     assert not found.ended_itself
     assert "no answer within 0.01 s" in found.absent.reason
@@ -108,12 +108,12 @@ def test_without_pyopencl_the_reason_names_the_extra(tmp_path: Path) -> None:
     assert "pyopencl is not installed" in done.stdout
 
 
-def probed(selector: str, source: Source, *, usable: bool = True) -> ProbedDevice:
+def tried(selector: str, source: Source, *, usable: bool = True) -> TriedDevice:
     device: Device = dataclasses.replace(ReplayDevice().record(), name=selector)
     ref = DeviceRef(selector=selector, platform="p", name=f"{selector} of {source}")
-    return ProbedDevice(
+    return TriedDevice(
         ref=ref, device=device if usable else None, usable=usable,
-        reason="" if usable else "its probe died", source=source,
+        reason="" if usable else "its trial died", source=source,
     )  # fmt: skip
 
 
@@ -130,16 +130,16 @@ def probed(selector: str, source: Source, *, usable: bool = True) -> ProbedDevic
 )
 def test_the_order_of_choice(selector: str, expected: str | None) -> None:
     devices = (
-        probed("cpu", Source.INTEL_RUNTIME),
-        probed("pocl", Source.PIP_POCL),
-        probed("pocl", Source.SYSTEM_ICD, usable=False),
-        probed("cuda:1", Source.SYSTEM_ICD),
-        probed("cuda:0", Source.SYSTEM_ICD, usable=False),
+        tried("cpu", Source.INTEL_RUNTIME),
+        tried("pocl", Source.PIP_POCL),
+        tried("pocl", Source.SYSTEM_ICD, usable=False),
+        tried("cuda:1", Source.SYSTEM_ICD),
+        tried("cuda:0", Source.SYSTEM_ICD, usable=False),
     )
     chosen = choose(selector, DeviceReport(devices=devices, absent=()))
     if expected is None:
         assert isinstance(chosen, NoDevice)
-        assert "its probe died" in chosen.message()
+        assert "its trial died" in chosen.message()
     else:
         assert isinstance(chosen, DeviceRef)
         assert chosen.name == expected

@@ -158,7 +158,7 @@ def test_children_have_no_secret_in_their_environment(tmp_path: Path) -> None:
                     b"compile_child",
                     b"run_child",
                     b"analysis_child",
-                    b"discovery.probe",
+                    b"discovery.trial_child",
                 ):
                     if kind in command and environ:
                         seen.setdefault(kind.decode(), environ)

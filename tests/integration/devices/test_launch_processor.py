@@ -74,7 +74,9 @@ class Watch:
         self._note("load")
         return self
 
-    def reserve(self, _: Sequence[LaunchConfig], *, with_room: bool, ahead: bool = False) -> None:
+    def reserve(
+        self, _: Sequence[LaunchConfig], *, with_padding: bool, ahead: bool = False
+    ) -> None:
         self._note("reserve ahead" if ahead else "reserve")
 
     def spin_up(self, _: float) -> None:
@@ -102,7 +104,7 @@ def channel() -> Iterator[tuple[Channel, Channel]]:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor is all")
 @pytest.mark.parametrize("is_bound", [True, False])
-def test_every_launch_of_a_turn_and_nothing_else_is_bound(
+def test_every_launch_under_the_lock_and_nothing_else_is_bound(
     tmp_path: Path,
     channel: tuple[Channel, Channel],
     monkeypatch: pytest.MonkeyPatch,
@@ -125,24 +127,24 @@ def test_every_launch_of_a_turn_and_nothing_else_is_bound(
         check_indices=(),
         timing=TimingConfig(),
         sentinel=True,
-        turn_path=str(tmp_path / "turn"),
+        lock_path=str(tmp_path / "device.lock"),
         budget_s=None,
-        has_room=False,
+        has_padding=False,
         processor=number if is_bound else None,
     )
     told = iter([1.0, 3.5])
     monkeypatch.setattr(run_child, "kept_waiting_s", lambda: next(told))
     watch = Watch()
     run_child._run(channel[0], watch, job)  # type: ignore[arg-type]
-    turn = {number} if is_bound else everywhere
+    held = {number} if is_bound else everywhere
     assert watch.seen == [
         ("load", everywhere),
         ("reserve ahead", everywhere),
-        ("spin up", turn),
-        ("reserve", turn),
-        *[("config", turn)] * len(configs),
-        ("release", turn),
-        ("sentinel", turn),
+        ("spin up", held),
+        ("reserve", held),
+        *[("config", held)] * len(configs),
+        ("release", held),
+        ("sentinel", held),
     ]
     assert os.sched_getaffinity(0) == everywhere
     while not isinstance(message := channel[1].receive(), RunDone):

@@ -33,7 +33,7 @@ from llmperf_common.records import (
 )
 from tests.support.reading import read_signatures
 from workers.config import TimingConfig
-from workers.device.interface import ROOM_BYTES, DeviceFailure, DeviceRef, Program, Session
+from workers.device.interface import PADDING_BYTES, DeviceFailure, DeviceRef, Program, Session
 from workers.device.opencl.buffers import OpenclLoadedKernel
 from workers.device.opencl.errors import out_of_memory
 from workers.device.opencl.freed_memory import FreedMemory
@@ -320,25 +320,25 @@ def test_launches_that_are_not_waited_for_do_the_work_of_one(
     loaded.release()
 
 
-def test_a_gpu_gets_room_around_buffers_whose_reach_is_not_known(
+def test_a_gpu_gets_padding_around_buffers_whose_access_range_is_not_known(
     session: Session, compiled: Program
 ) -> None:
     kernel = vadd()
     loaded = session.load(kernel, compiled)
     assert isinstance(loaded, OpenclLoadedKernel)
     config = make_config(kernel, 4096)
-    loaded.reserve([config], with_room=True)
-    assert all(buffer.size < ROOM_BYTES for buffer in loaded._buffers.values())
+    loaded.reserve([config], with_padding=True)
+    assert all(buffer.size < PADDING_BYTES for buffer in loaded._buffers.values())
     loaded.release()
     loaded.queue.is_gpu = True
     try:
-        loaded.reserve([config], with_room=True)
+        loaded.reserve([config], with_padding=True)
         num_bytes = 4 * 4096 + 4096
         sizes = [buffer.size for buffer in loaded._buffers.values()]
-        assert sizes == [num_bytes + ROOM_BYTES] * 3
+        assert sizes == [num_bytes + PADDING_BYTES] * 3
         assert loaded.prepare(config).launch() > 0
-        found = loaded.read_buffer(2, num_bytes + ROOM_BYTES)
-        assert found.count(0, 4 * 4096) == 4096 + ROOM_BYTES
+        found = loaded.read_buffer(2, num_bytes + PADDING_BYTES)
+        assert found.count(0, 4 * 4096) == 4096 + PADDING_BYTES
     finally:
         loaded.queue.is_gpu = False
         loaded.release()
@@ -365,7 +365,7 @@ def test_exactly_the_bytes_asked_for_are_set(
     buffer.release()
 
 
-def test_what_is_read_before_a_buffer_with_room_is_zero(session: Session) -> None:
+def test_what_is_read_before_a_padded_buffer_is_zero(session: Session) -> None:
     source = "__kernel void f(__global int *a, __global int *b) { int i = get_global_id(0); b[i] = a[i - 64]; }"
     arguments = [arg(0, GLOBAL, "int", Access.READ), arg(1, GLOBAL, "int", Access.WRITE)]
     kernel = make_kernel("f", source, *arguments)
@@ -374,7 +374,7 @@ def test_what_is_read_before_a_buffer_with_room_is_zero(session: Session) -> Non
     config = make_config(kernel, 256, arg0=256, arg1=256)
     loaded.queue.is_gpu = True
     try:
-        loaded.reserve([config], with_room=True)
+        loaded.reserve([config], with_padding=True)
         assert loaded.prepare(config).launch() > 0
         assert not any(loaded.read_buffer(1, 4 * 64))
         assert loaded.read_buffer(1, 4 * 256)[4 * 64 :] == loaded.read_buffer(0, 4 * 192)
@@ -398,16 +398,16 @@ def test_what_cannot_be_had_ahead_is_had_in_the_turn(
             raise out_of_memory("another process has it")
 
     monkeypatch.setattr(queue, "make_resident", make_resident)
-    loaded.reserve([config], with_room=False, ahead=True)
+    loaded.reserve([config], with_padding=False, ahead=True)
     assert loaded._buffers == {}
-    loaded.reserve([config], with_room=False)
-    loaded.reserve([config], with_room=False)
+    loaded.reserve([config], with_padding=False)
+    loaded.reserve([config], with_padding=False)
     assert asked == [3, 3], "a third call finds them reserved"
     assert loaded.prepare(config).launch() > 0
     loaded.release()
     share = queue.device.global_memory_bytes // 3
     if share <= queue.device.max_allocation_bytes:
-        loaded.reserve([make_config(kernel, 64, arg0=share // 4)], with_room=False, ahead=True)
+        loaded.reserve([make_config(kernel, 64, arg0=share // 4)], with_padding=False, ahead=True)
         assert loaded._buffers == {}, "too much to hold while another process has the device"
 
 
@@ -417,7 +417,7 @@ def test_reserved_buffers_serve_every_config(session: Session, compiled: Program
     assert isinstance(loaded, OpenclLoadedKernel)
     configs = [make_config(kernel, items) for items in (64, 16384, 4096)]
     impossible = make_config(kernel, 64, arg0=2**40)
-    loaded.reserve([*configs, impossible], with_room=False)
+    loaded.reserve([*configs, impossible], with_padding=False)
     reserved = dict(loaded._buffers)
     assert set(reserved) == {0, 1, 2}
     assert kernel.signature is not None
@@ -442,7 +442,7 @@ def test_what_does_not_fit_all_together_is_not_reserved(
     assert isinstance(loaded, OpenclLoadedKernel)
     most = device.max_allocation_bytes // 4 - 4096
     each = min(most, int(device.global_memory_bytes * 0.6) // 4 // 3)
-    loaded.reserve([make_config(kernel, 64, arg0=each, arg1=each, arg2=each)], with_room=True)
+    loaded.reserve([make_config(kernel, 64, arg0=each, arg1=each, arg2=each)], with_padding=True)
     expected = 12 * each <= device.global_memory_bytes * 0.5
     assert bool(loaded._buffers) is expected
     assert loaded.prepare(make_config(kernel, 64)).launch() > 0
@@ -676,7 +676,7 @@ def test_what_a_larger_config_left_behind_a_buffer_is_cleared(
     assert isinstance(loaded, OpenclLoadedKernel)
     large, small = make_config(kernel, 2**18), make_config(kernel, 64)
     for configs in ((large, small), (small, make_config(kernel, 2**14), small)):
-        loaded.reserve([large], with_room=False)
+        loaded.reserve([large], with_padding=False)
         for config in configs:
             assert loaded.prepare(config).launch() > 0
         for position in (0, 1, 2):

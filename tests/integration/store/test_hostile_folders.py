@@ -16,7 +16,7 @@ import pytest
 
 from llmperf_common.files.plain_files import UnfitFileError
 from llmperf_common.ids import sha256_hex
-from llmperf_common.ledger.attach import SqliteHome
+from llmperf_common.ledger.attach import SqliteLocation
 from llmperf_common.store.files.filesystem import PosixFilesystem, StoreError
 from llmperf_common.store.manifests.manifest import (
     ShardEntry,
@@ -419,15 +419,15 @@ def test_an_event_log_is_no_link(data: Path, tmp_path: Path, what: str) -> None:
 
 @pytest.mark.parametrize("what", ["link", "pipe", "log"])
 def test_a_ledger_that_is_a_link_is_built_anew(data: Path, tmp_path: Path, what: str) -> None:
-    home, target = SqliteHome(data / "ledger"), tmp_path / "precious.sqlite"
-    home.create(epoch=1, plan_hash="p", shards=(), done=()).close()
+    ledger_location, target = SqliteLocation(data / "ledger"), tmp_path / "precious.sqlite"
+    ledger_location.create(epoch=1, plan_hash="p", shards=(), done=()).close()
     shutil.copy(data / "ledger" / "ledger-000001.sqlite", target)
     before = snapshot(target)
     path = data / "ledger" / ("ledger-000001.sqlite" + ("-wal" if what == "log" else ""))
     path.unlink(missing_ok=True)
     os.mkfifo(path) if what == "pipe" else path.symlink_to(target)
-    assert home.open(1, "p") is None
-    home.retire(before=2)
+    assert ledger_location.open(1, "p") is None
+    ledger_location.retire(before=2)
     assert not list((data / "ledger").glob("ledger-*"))
     assert snapshot(target) == before
 

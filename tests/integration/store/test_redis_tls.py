@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.ledger.redis import redis_home
+from cluster.ledger.redis import redis_locations
 from cluster.ledger.redis_connection import LedgerUrlError, connect
 from cluster.ledger.redis_errors import LedgerRefusedError
 from cluster.ledger.redis_runs import runs_on
@@ -90,8 +90,8 @@ def test_a_ledger_behind_tls(server: TlsServer) -> None:
     run = RunRecord(
         plan_hash="p", corpus_sha256="", config_hash="", config={}, device_classes=(), num_tasks=6, created_at="",
     )  # fmt: skip
-    home = redis_home(server.url(f"?ssl_ca_certs={server.ca}"), "/data")(run)
-    ledger = home.create(epoch=1, plan_hash="p", shards=[], done=[])
+    ledger_location = redis_locations(server.url(f"?ssl_ca_certs={server.ca}"), "/data")(run)
+    ledger = ledger_location.create(epoch=1, plan_hash="p", shards=[], done=[])
     assert ledger.commit(shards=shard_pair("1"), leases=claim(ledger, HOLDER)) == Committed()
     ledger.close()
     with server.plain.client() as client:

@@ -15,9 +15,9 @@ import pytest
 
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.store.files import s3_lock
+from llmperf_common.store.files.create_once import check_creates_once
 from llmperf_common.store.files.filesystem import AccessDeniedError, StoreError
 from llmperf_common.store.files.location import open_filesystem
-from llmperf_common.store.files.probe import probe
 from llmperf_common.store.files.run_lock import CollectingError, alone
 from llmperf_common.store.files.s3 import ENDPOINT_VARIABLE, S3Filesystem
 from llmperf_common.store.manifests import segments
@@ -145,17 +145,17 @@ def test_an_endpoint_that_makes_no_sense(location, monkeypatch):
         open_filesystem(location)
 
 
-def test_the_probe_refuses_a_store_that_ignores_conditions(server, fs, location, tmp_path):
-    probe(fs)
+def test_the_check_refuses_a_store_that_ignores_conditions(server, fs, location, tmp_path):
+    check_creates_once(fs)
     server.faults.ignores_conditions = True
     with pytest.raises(StoreError, match=r"ignores If-None-Match.*take a store with"):
-        probe(fs)
+        check_creates_once(fs)
     assert fs.names() == []
 
 
-def test_the_probe_survives_a_sweep_between_its_writes(fs):
+def test_the_check_survives_a_sweep_between_its_writes(fs):
     class Swept:
-        """A store whose probe object is taken away once."""
+        """A store whose check object is taken away once."""
 
         num_removed = 0
 
@@ -169,7 +169,7 @@ def test_the_probe_survives_a_sweep_between_its_writes(fs):
                 fs.remove(name)
             return outcome
 
-    probe(Swept())
+    check_creates_once(Swept())
 
 
 @pytest.mark.slow

@@ -210,11 +210,11 @@ def test_ctrl_c_saves_the_state(ray_nodes: Ray, data: Path, tmp_path: Path) -> N
     assert newest(run) == moments(run)[-1]["step"]
 
 
-def test_more_workers_than_room(ray_nodes: Ray, data: Path, tmp_path: Path) -> None:
+def test_more_workers_than_processors(ray_nodes: Ray, data: Path, tmp_path: Path) -> None:
     words = arguments(data, tmp_path / "run", *SETTINGS, "cluster.start_timeout_s=5")
     done = started([*words, "--cluster", "--workers", "7"], ray_nodes).run(60)
     assert done.returncode == 4, done.stderr
-    assert "--workers 7: 7 processes of 1 CPU each found no room within 5 s" in done.stderr
+    assert "--workers 7: 7 processes of 1 CPU each could not be placed within 5 s" in done.stderr
     assert re.search(r"the cluster has 3 CPUs on 3 nodes, \d of them free", done.stderr)
     assert "Traceback" not in done.stderr
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cluster.ledger.timed_ledger import TimedLedger
-from cluster.pool.pool import Place, SeatState
-from cluster.pool.seats import Seat
+from cluster.pool.pool import SlotRecord, SlotState
+from cluster.pool.slots import ActorSlot
 from cluster.telemetry.metrics import (
     BUSY_SHARE,
     COMMIT_SECONDS,
@@ -29,8 +29,8 @@ from cluster.telemetry.metrics import (
     MetricsObserver,
 )
 from cluster.telemetry.observing import SilentClusterObserver
-from cluster.telemetry.seat_board import seats_document
-from cluster.telemetry.seat_metrics import SeatMetrics
+from cluster.telemetry.slot_heartbeat import slots_document
+from cluster.telemetry.slot_metrics import SlotMetrics
 from llmperf_common.ledger.protocol import LedgerAwayError, TaskCounts
 from tests.support.factories.dataset_factory import (
     make_failure,
@@ -158,28 +158,30 @@ def test_every_call_of_a_ledger_is_timed_also_when_it_fails() -> None:
     assert all(0 <= seconds < 5 for seconds, _ in meter.of(LEDGER_SECONDS))
 
 
-def test_the_driver_tells_of_drained_seats_every_two_seconds() -> None:
-    seat = Seat(node_id="abcdef1", host="h", index=0, num_on_node=1, on_gpu=True, device="auto")
+def test_the_driver_tells_of_drained_slots_every_two_seconds() -> None:
+    slot = ActorSlot(
+        node_id="abcdef1", host="h", index=0, num_on_node=1, on_gpu=True, device="auto"
+    )
 
     pool: Any = SimpleNamespace(
-        places={seat: Place(seat=seat, state=SeatState.DRAINED)}, is_over=False
+        slots={slot: SlotRecord(slot=slot, state=SlotState.DRAINED)}, is_over=False
     )
     meter, times_s = Recorder(), iter((0.0, 0.0, 0.5, 1.9, 1.95))
-    observer = SeatMetrics(SilentClusterObserver(), meter, clock_s=lambda: next(times_s))
+    observer = SlotMetrics(SilentClusterObserver(), meter, clock_s=lambda: next(times_s))
     for _ in range(3):
         observer.stands(pool)
-    assert len(meter.told) == len(SeatState)
+    assert len(meter.told) == len(SlotState)
     assert {tags["state"] for value, tags in meter.of(SEAT_STATE) if value} == {"drained"}
     assert meter.told[0][3]["seat"] == "h:abcdef/gpu0"
     pool.is_over = True
     observer.stands(pool)
-    assert len(meter.told) == 2 * len(SeatState)
+    assert len(meter.told) == 2 * len(SlotState)
 
 
-def test_the_driver_names_the_seats_that_do_not_collect() -> None:
-    places = {}
+def test_the_driver_names_the_slots_that_do_not_collect() -> None:
+    slots = {}
     for number in range(80):
-        seat = Seat(
+        slot = ActorSlot(
             node_id=f"n{number:05d}",
             host="h" * 30,
             index=0,
@@ -187,10 +189,12 @@ def test_the_driver_names_the_seats_that_do_not_collect() -> None:
             on_gpu=True,
             device="auto",
         )
-        state = SeatState.DRAINED if number < 40 else SeatState.RUNNING
-        places[seat] = Place(seat=seat, state=state, why="throttled in 80%" + " x" * 500 + "\nmore")
-    pool: Any = SimpleNamespace(places=places, missing_labels=("no node has the labels pool=x",))
-    document = seats_document(pool)
+        state = SlotState.DRAINED if number < 40 else SlotState.RUNNING
+        slots[slot] = SlotRecord(
+            slot=slot, state=state, why="throttled in 80%" + " x" * 500 + "\nmore"
+        )
+    pool: Any = SimpleNamespace(slots=slots, missing_labels=("no node has the labels pool=x",))
+    document = slots_document(pool)
     assert document["seats"] == {"drained": 40, "running": 40}
     assert len(document["not_collecting"]) == 10
     assert document["not_collecting"][0]["why"].startswith("throttled in 80%")

@@ -94,7 +94,7 @@ def test_the_words_name_what_an_operator_looks_for() -> None:
         assert word in screen.getvalue()
 
 
-def test_the_driver_tells_of_seats_that_never_reached_the_ledger() -> None:
+def test_the_driver_tells_of_slots_that_never_reached_the_ledger() -> None:
     driver = {
         "role": "driver", "host": "head", "pid": 7, "state": "collecting", "seats": {"running": 7, "drained": 1},
         "not_collecting": [{"seat": "n4:ab/gpu0", "state": "drained", "why": "no OpenCL device"}],
@@ -105,7 +105,7 @@ def test_the_driver_tells_of_seats_that_never_reached_the_ledger() -> None:
     )
     assert [one["worker"] for one in state["workers"]] == ["n1/1"]
     lines = lines_of([state])
-    assert "driver head/7  collecting  seats: 1 drained, 7 running" in lines[1]
+    assert "driver head/7  collecting  slots: 1 drained, 7 running" in lines[1]
     assert "n4:ab/gpu0  drained  no OpenCL device" in lines[2]
     assert "no node has the labels pool=x" in lines[3]
 

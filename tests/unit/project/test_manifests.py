@@ -13,7 +13,7 @@ import typer.main
 import yaml
 
 from cluster.config import ClusterCollectConfig
-from cluster.pool.seats import matches
+from cluster.pool.slots import matches
 from llmperf.cli.ledger_option import LEDGER_VARIABLE
 from llmperf.cli.main import app
 from llmperf_common.config import load_config

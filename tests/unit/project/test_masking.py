@@ -216,7 +216,7 @@ def test_the_ways_out_of_the_command(capsys: pytest.CaptureFixture[str]) -> None
     ],
 )
 def test_a_location_with_credentials_is_refused(location: str) -> None:
-    """It would be in the names of folders, in `status`, and in the board of a Redis server."""
+    """It would be in the names of folders, in `status`, and in the heartbeats of a Redis server."""
     with pytest.raises(Exception, match=r"write s3://bucket/prefix") as raised:
         open_filesystem(location)
     assert "secret" not in str(raised.value).replace("AWS_SECRET", "")

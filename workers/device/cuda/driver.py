@@ -116,7 +116,7 @@ class CudaContext:
             self._context.synchronize()
 
     def free_bytes(self) -> int:
-        """Return how much of the GPU's memory nobody holds. Raises CudaError."""
+        """Return the bytes of the GPU's free memory. Raises CudaError."""
         with self._errors():
             free, _ = self._driver.mem_get_info()
         return int(free)

@@ -1,7 +1,7 @@
 """What NVIDIA's PTX compiler says about a kernel when it is asked to talk: spills and stack.
 
 Owns the reading of that log, the same from ``ptxas -v``, from the driver's compiler (``CU_JIT_LOG_VERBOSE``) and from
-OpenCL's (``-cl-nv-verbose``). Spills are told nowhere else.
+OpenCL's (``-cl-nv-verbose``). No other source reports spills.
 """
 
 from __future__ import annotations

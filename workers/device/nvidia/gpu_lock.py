@@ -1,4 +1,4 @@
-"""The lock of one GPU: who holds it, for everybody on the host to see.
+"""The lock of one GPU: which process of the host holds it, readable by all.
 
 Owns the holder's note in the lock file. The file and its safety: ``host_lock.py``; who needs it: ``ownership.py``.
 """
@@ -60,7 +60,7 @@ def lock_path(device: Device, folder: Path | None = None) -> Path:
 
 
 def owner_of(device: Device, folder: Path | None = None) -> Owner | None:
-    """Return who holds a GPU now, None if nobody does (or its lock cannot be looked at)."""
+    """Return who holds a GPU now, None if it is free (or its lock cannot be looked at)."""
     try:
         descriptor = os.open(
             lock_path(device, folder), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

@@ -21,7 +21,7 @@ _SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108  (all users mu
 def lock_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of the lock files: one for all users and jobs of the host.
 
-    ``LLMPERF_LOCK_DIR``, else the first of ``/run/lock`` and ``/tmp`` that everybody may write to. Not ``TMPDIR``,
+    ``LLMPERF_LOCK_DIR``, else the first of ``/run/lock`` and ``/tmp`` that all users may write to. Not ``TMPDIR``,
     which batch systems set for each job, unless there is nothing else.
     """
     chosen = environ.get(LOCK_FOLDER_VARIABLE)
@@ -38,7 +38,7 @@ def open_lock(path: Path) -> int:
     """Open a lock file, making it if need be; children do not inherit it.
 
     An existing file is opened without O_CREAT: in folders like /tmp the kernel refuses that for another user's file
-    (``fs.protected_regular``). It must be a plain file of one name: nobody makes us write elsewhere.
+    (``fs.protected_regular``). It must be a plain file of one name, so that a link cannot make us write elsewhere.
     """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     while True:
@@ -63,7 +63,7 @@ def open_lock(path: Path) -> int:
 
 
 def lock_now(descriptor: int) -> bool:
-    """Lock an open file without waiting; False where somebody else holds it. Raises OSError."""
+    """Lock an open file without waiting; False where another process holds it. Raises OSError."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -72,7 +72,7 @@ def lock_now(descriptor: int) -> bool:
 
 
 def try_lock(path: Path) -> int | None:
-    """Return a descriptor that holds the lock file until it is closed, None where somebody else holds it.
+    """Return a descriptor that holds the lock file until it is closed, None where another process holds it.
 
     Raises:
         OSError: It cannot be opened or locked, or is no plain file.

@@ -56,7 +56,7 @@ THROTTLING = (
     | ClockReason.HARDWARE_THERMAL
     | ClockReason.POWER_BRAKE
 )
-"""The card is slower than it would like to be. Not among them: idle, clocks that somebody chose (application,
+"""The card is slower than it would like to be. Not among them: idle, clocks that a user chose (application,
 display, sync boost), and the limits of voltage and board (``RELIABILITY``, ``BOARD_LIMIT``), under which a card at
 its highest clock lives all the time."""
 
@@ -85,7 +85,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What a device was like in a window of time; None where nobody looked, or could tell."""
+    """The state of a device in a window of time; None where it was not read, or cannot be."""
 
     sm_clock_mhz: float | None = None
     temperature_c: float | None = None
@@ -149,7 +149,7 @@ class Monitor:
         source: what to ask; the monitor closes it.
         poll_hz: polls a second, above 0.
         max_sm_clock_mhz: the device's highest clock, for nvbench's rule; None: only reasons count.
-        clock: monotonic seconds; that of whoever asks ``between``.
+        clock: monotonic seconds; the same clock as of the caller of ``between``.
     """
 
     def __init__(

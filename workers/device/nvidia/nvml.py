@@ -80,7 +80,7 @@ def open_gpu_of(device: Device) -> NvmlGpu | NvmlAbsent | None:
 def open_monitor(device: Device, *, poll_hz: float) -> Monitor | None:
     """Return a running monitor of ``device``; None for others than NVIDIA's, without NVML, and at 0 polls a second.
 
-    What is missing is told once, as a warning: then the columns are null.
+    What is missing is reported once, as a warning; its columns are null.
     """
     if poll_hz <= 0:
         return None
@@ -99,7 +99,7 @@ def open_monitor(device: Device, *, poll_hz: float) -> Monitor | None:
 def problems_of(device: Device) -> tuple[str, ...]:
     """Return what speaks against using the card behind ``device``, to be asked after a child was killed.
 
-    Empty where it is sound, or nobody can tell. A driver that does not answer is what speaks against it: the question is
+    Empty where it is sound, or where that is not known. A driver that does not answer is what speaks against it: the question is
     asked in a thread, since a lost GPU can block its driver for ever.
     """
     if device.platform != NVIDIA_PLATFORM:

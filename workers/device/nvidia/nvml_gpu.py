@@ -39,7 +39,7 @@ class GpuLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What a normal user is told of a card's state. ``problems``: why it should not be used; empty if sound.
+    """What NVML tells a normal user of a card's state. ``problems``: why it should not be used; empty if sound.
 
     ``uncorrected_ecc_errors``: since the driver was loaded; None where not counted. They need not be ours.
     """
@@ -184,7 +184,7 @@ class NvmlGpu:
     def _ask(self, name: str, *arguments: Any) -> Any:
         """Return what one NVML function answers for this card, or None.
 
-        A function that library, driver or card lack is asked once; any other error may pass. Each is told once.
+        A function that library, driver or card lack is asked once; any other error may pass. Each is reported once.
         """
         key, nvml = f"{name}{arguments}", self._nvml
         if key in self._lacking:

@@ -13,7 +13,7 @@ import pyopencl as cl  # noqa: TID251
 
 from llmperf_common.failures import FailureCode, Stage
 from llmperf_common.records import Argument, ArgumentKind, Kernel, LaunchArgument, LaunchConfig
-from workers.device.interface import FRONT_ROOM_BYTES, ROOM_BYTES, DeviceFailure
+from workers.device.interface import FRONT_PADDING_BYTES, PADDING_BYTES, DeviceFailure
 from workers.device.opencl.errors import cl_errors, launch_error
 from workers.device.opencl.launch import OpenclLauncher, PlacedBuffer
 from workers.device.opencl.limits import GUARD_BYTES, LaunchLimits, padded
@@ -22,7 +22,7 @@ from workers.plan.inputs import pack_scalar
 
 _logger = logging.getLogger(__name__)
 
-_BOTH_ROOMS_BYTES = FRONT_ROOM_BYTES + ROOM_BYTES
+_BOTH_PADDINGS_BYTES = FRONT_PADDING_BYTES + PADDING_BYTES
 
 _RESERVED_SHARE = 0.5
 """Most of the device's memory that is allocated before it is needed."""
@@ -41,12 +41,12 @@ class OpenclLoadedKernel:
         self.cl_kernel = cl_kernel
         self._current: OpenclLauncher | None = None
         self._buffers: dict[int, cl.Buffer] = {}
-        """By position; a buffer with room around it is a part of ``_wholes``'s."""
+        """By position; a padded buffer is a part of ``_wholes``'s."""
         self._wholes: dict[int, cl.Buffer] = {}
         self._ends_of_contents: dict[int, int] = {}
         """By position, bytes of a buffer behind which there are zeros; not known of one that was just taken."""
-        self._rooms_to_clear: list[tuple[cl.Buffer, int]] = []
-        """Buffers with room, and how many bytes lie between their rooms."""
+        self._paddings_to_clear: list[tuple[cl.Buffer, int]] = []
+        """Padded buffers, and how many bytes lie between their paddings."""
         self._is_reserved = False
         self._limits = LaunchLimits(
             name=kernel.name,
@@ -60,7 +60,7 @@ class OpenclLoadedKernel:
         self,
         configs: Sequence[LaunchConfig],
         *,
-        with_room: bool,
+        with_padding: bool,
         ahead: bool = False,
     ) -> None:
         """Allocate each buffer as large as the largest of these configs needs it, where that fits all together.
@@ -70,7 +70,7 @@ class OpenclLoadedKernel:
 
         Args:
             configs: those to come.
-            with_room: on a GPU there are also ``FRONT_ROOM_BYTES`` before and ``ROOM_BYTES`` behind each, zeros once a
+            with_padding: on a GPU there are also ``FRONT_PADDING_BYTES`` before and ``PADDING_BYTES`` behind each, zeros once a
                 config is prepared.
             ahead: another process has the device: what needs more than ``_AHEAD_SHARE`` is left for a second call.
 
@@ -83,20 +83,23 @@ class OpenclLoadedKernel:
         largest = self._largest_bytes(configs)
         available = device.global_memory_bytes * (_AHEAD_SHARE if ahead else _RESERVED_SHARE)
         needed = sum(largest.values())
-        with_room = with_room and self.queue.is_gpu
-        if with_room:
-            needed_with_room = needed + len(largest) * _BOTH_ROOMS_BYTES
-            if needed_with_room <= available or ahead:
-                needed = needed_with_room
+        with_padding = with_padding and self.queue.is_gpu
+        if with_padding:
+            needed_padded = needed + len(largest) * _BOTH_PADDINGS_BYTES
+            if needed_padded <= available or ahead:
+                needed = needed_padded
             else:
-                with_room = False
+                with_padding = False
         if needed > available:
             return
         try:
             for position, num_bytes in largest.items():
                 if position not in self._buffers:
-                    if with_room and num_bytes + _BOTH_ROOMS_BYTES <= device.max_allocation_bytes:
-                        self._take_with_room(position, num_bytes)
+                    if (
+                        with_padding
+                        and num_bytes + _BOTH_PADDINGS_BYTES <= device.max_allocation_bytes
+                    ):
+                        self._take_padded(position, num_bytes)
                     else:
                         self._buffers[position] = self.queue.kept.take(num_bytes)
             self.queue.make_resident(
@@ -108,7 +111,7 @@ class OpenclLoadedKernel:
                 raise
             self.release(
                 keep=False
-            )  # somebody else has the memory: smaller configs may find enough
+            )  # another process has the memory: smaller configs may find enough
 
     def _largest_bytes(self, configs: Sequence[LaunchConfig]) -> dict[int, int]:
         """Return the most that these configs need of each global buffer, by position."""
@@ -122,22 +125,22 @@ class OpenclLoadedKernel:
                         largest[argument.position] = max(known, num_bytes)
         return largest
 
-    def _take_with_room(self, position: int, num_bytes: int) -> None:
-        """Have a buffer with room on both sides: what lies before it belongs to the allocation that it is a part of."""
-        whole = self.queue.kept.take(num_bytes + _BOTH_ROOMS_BYTES)
+    def _take_padded(self, position: int, num_bytes: int) -> None:
+        """Have a buffer with padding on both sides: what lies before it belongs to the allocation that it is a part of."""
+        whole = self.queue.kept.take(num_bytes + _BOTH_PADDINGS_BYTES)
         self._wholes[position] = whole
         with cl_errors(Stage.LAUNCH):
-            part = whole.get_sub_region(FRONT_ROOM_BYTES, num_bytes + ROOM_BYTES)
+            part = whole.get_sub_region(FRONT_PADDING_BYTES, num_bytes + PADDING_BYTES)
         self._buffers[position] = part
-        self._rooms_to_clear.append((whole, num_bytes))
+        self._paddings_to_clear.append((whole, num_bytes))
 
-    def _clear_rooms(self) -> None:
+    def _clear_paddings(self) -> None:
         with cl_errors(Stage.LAUNCH):
-            for whole, num_bytes in self._rooms_to_clear:
-                end = FRONT_ROOM_BYTES + num_bytes
-                self.queue.fill_bytes(whole, 0, num_bytes=FRONT_ROOM_BYTES)
-                self.queue.fill_bytes(whole, 0, start=end, num_bytes=ROOM_BYTES)
-        self._rooms_to_clear.clear()
+            for whole, num_bytes in self._paddings_to_clear:
+                end = FRONT_PADDING_BYTES + num_bytes
+                self.queue.fill_bytes(whole, 0, num_bytes=FRONT_PADDING_BYTES)
+                self.queue.fill_bytes(whole, 0, start=end, num_bytes=PADDING_BYTES)
+        self._paddings_to_clear.clear()
 
     def prepare(self, config: LaunchConfig) -> OpenclLauncher:
         """Put the arguments of ``config`` in place, every buffer filled with the inputs of its seed.
@@ -160,7 +163,7 @@ class OpenclLoadedKernel:
 
     def _put_in_place(self, config: LaunchConfig) -> OpenclLauncher:
         self._retire_current()
-        self._clear_rooms()
+        self._clear_paddings()
         placed: list[PlacedBuffer] = []
         for argument, given in zip(self.signature.arguments, config.args, strict=True):
             if given.position != argument.position or given.kind is not argument.kind:
@@ -187,7 +190,7 @@ class OpenclLoadedKernel:
             return self.queue.read(self._buffers[position], num_bytes)
 
     def release(self, *, keep: bool = True) -> None:
-        """Give the kernel's buffers back, and wait for what was freed to be cleared: it would disturb whoever is timed next.
+        """Give the kernel's buffers back, and wait for what was freed to be cleared: it would disturb the next timed launch.
 
         Where the context is lost they are gone already.
 
@@ -206,7 +209,7 @@ class OpenclLoadedKernel:
         self._buffers.clear()
         self._wholes.clear()
         self._ends_of_contents.clear()
-        self._rooms_to_clear.clear()
+        self._paddings_to_clear.clear()
         self._is_reserved = False
 
     def _give_back(self, position: int) -> None:
@@ -268,10 +271,10 @@ class OpenclLoadedKernel:
         A kernel that reaches further than was planned would else do other work after one config than after another.
         """
         held = self._buffers[position]
-        room_bytes = (
-            ROOM_BYTES if position in self._wholes else 0
-        )  # ``_clear_rooms`` has been there
-        dirty_bytes = self._ends_of_contents.get(position, held.size - room_bytes)
+        padding_bytes = (
+            PADDING_BYTES if position in self._wholes else 0
+        )  # ``_clear_paddings`` has cleared it
+        dirty_bytes = self._ends_of_contents.get(position, held.size - padding_bytes)
         if dirty_bytes > end_bytes:
             self.queue.fill_bytes(held, 0, start=end_bytes, num_bytes=dirty_bytes - end_bytes)
         self._ends_of_contents[position] = end_bytes

@@ -2,7 +2,7 @@
 
 PoCL keeps compiled kernels in one folder a user; processes killed in the middle of a build leave broken
 files there, and a shared one makes the second run of a benchmark differ from the first. So each process
-gets its own, and whoever comes next removes the folders of the dead. Must run before OpenCL is loaded:
+gets its own, and the next process removes the folders of the dead. Must run before OpenCL is loaded:
 PoCL reads the variable once.
 """
 
@@ -40,7 +40,7 @@ def remove_private_cache() -> None:
 
 
 def remove_dead_caches(root: Path) -> None:
-    """Remove the folders of processes that no longer live (they were killed: nobody else could)."""
+    """Remove the folders of processes that no longer live (they were killed and could not)."""
     for folder in root.glob(f"{_PREFIX}{_pid_namespace()}-*"):
         pid = folder.name.removeprefix(f"{_PREFIX}{_pid_namespace()}-").split("-")[0]
         if pid.isdecimal() and not Path(f"/proc/{pid}").exists():

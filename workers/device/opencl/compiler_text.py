@@ -1,7 +1,7 @@
 """The text that a device's compiler is handed: a kernel's source without a way to another file.
 
 Owns the last door before a compiler. A directive that would read a file is an error in the branch in which it stands,
-inline assembly is one wherever it is used, and nobody can ask whether a file is there. A source in which nothing of
+inline assembly is one wherever it is used, and a source cannot ask whether a file is there. A source in which nothing of
 that kind is named stays as it is. The parser needs none of this: it sees no file (``clang/parse.py``).
 """
 

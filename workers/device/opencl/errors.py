@@ -1,7 +1,7 @@
 """OpenCL's error numbers as failure codes.
 
 Owns the table and the one context manager through which every pyopencl error of a kernel passes. An
-error is told by its number, never by its text (texts differ between vendors and releases).
+error is known by its number, never by its text (texts differ between vendors and releases).
 """
 
 from __future__ import annotations

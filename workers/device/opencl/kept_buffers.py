@@ -22,7 +22,7 @@ PAGE_BYTES = 2**21
 class KeptBuffers:
     """Gives out buffers and keeps those that come back, the last ones first to stay.
 
-    What a kept buffer contains is what its last kernel has left: whoever takes one fills it.
+    A kept buffer contains what its last kernel has left: its next user fills it.
 
     Args:
         allocate: makes a buffer of so many bytes; raises DeviceFailure.
@@ -52,7 +52,7 @@ class KeptBuffers:
         """Return a buffer of at least ``num_bytes``: the smallest kept one that is not twice as large, else a new one.
 
         Raises:
-            DeviceFailure: Even without the kept ones there is no room for it.
+            DeviceFailure: Even without the kept ones there is too little free memory for it.
         """
         if not self._max_bytes:
             return self._allocate(num_bytes)
@@ -73,7 +73,7 @@ class KeptBuffers:
             return self._allocate(num_bytes)
 
     def give_back(self, buffer: cl.Buffer) -> None:
-        """Keep a buffer that nobody uses any more, in place of the longest kept ones where all would be too much.
+        """Keep a buffer that no kernel uses any more, in place of the longest kept ones where all would be too much.
 
         Raises:
             pyopencl.Error: The context is lost, and a buffer was to be freed.

@@ -16,7 +16,7 @@ from workers.device.opencl.errors import cl_errors, launch_error, out_of_memory
 from workers.plan.inputs import is_fillable
 
 GUARD_BYTES = 4096
-"""Zeroed room behind every buffer: a kernel that reaches a little too far reads zeros, not its neighbour."""
+"""Bytes of zeroed padding behind every buffer: a kernel that reaches a little too far reads zeros, not its neighbour."""
 
 
 class LaunchLimits:

@@ -103,7 +103,7 @@ class DeviceQueue:
         self.freed.note(num_bytes)
 
     def deepen_private_memory(self) -> None:
-        """Have a GPU's context find room for kernels with much private memory now, not in the turn of the first of them."""
+        """Have a GPU's context allocate for kernels with much private memory now, not while the first of them holds the device lock."""
         if self.is_gpu:
             out = self.allocate(4 * self.own_local_size)
             kernel = self.own_kernel("deep")
@@ -151,7 +151,7 @@ class DeviceQueue:
         self.freed.await_cleared()
 
     def note_settled(self) -> None:
-        """Somebody has waited for what was enqueued last: nothing of ours is left on the queue."""
+        """The last enqueued command has been waited for: nothing of ours is left on the queue."""
         self._has_own_work = False
 
     def fill(self, buffer: cl.Buffer, kind: FillKind, num_scalars: int, key: int) -> None:

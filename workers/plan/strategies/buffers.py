@@ -24,7 +24,7 @@ from llmperf_common.analysis import (
 from llmperf_common.features.launch_columns import is_integer_scalar
 from llmperf_common.records import Argument, ArgumentKind, LaunchArgument, Signature
 from workers.plan.inputs import INTEGER_LIMIT, MAX_CONTENTS_LIMIT
-from workers.plan.launch_sizes import Shape
+from workers.plan.ndranges import Shape
 from workers.plan.strategies.scalars import (
     FLOATS,
     Number,
@@ -163,8 +163,8 @@ class AnalysedBuffers:
 
     def _row_elements(self, argument: Argument, rows: int) -> int:
         """Return the elements behind ``rows`` row offsets: fewer a row where memory is short."""
-        room = self.max_launch_bytes // _ROW_SHARE // max(1, argument.element_bytes)
-        return max(rows, min(ELEMENTS_PER_ROW * rows, room))
+        most_elements = self.max_launch_bytes // _ROW_SHARE // max(1, argument.element_bytes)
+        return max(rows, min(ELEMENTS_PER_ROW * rows, most_elements))
 
     def _limits(self, sizes: Mapping[str, int], elements: Mapping[int, int]) -> dict[int, Contents]:
         """Return what the buffers hold whose values steer the kernel."""
@@ -219,7 +219,7 @@ def _largest_limit(
 
     def fits(limit: int) -> bool:
         reaches = [(_reach(one, sizes, limit), elements[one.position]) for one in targets]
-        return all(reach is None or reach <= room for reach, room in reaches)
+        return all(reach is None or reach <= most_elements for reach, most_elements in reaches)
 
     return largest_that(fits, most)
 

@@ -20,9 +20,9 @@ from llmperf_common.records import (
     Strategy,
 )
 from workers.config import PlanConfig
-from workers.plan.launch_sizes import Draws, Shape
+from workers.plan.ndranges import Draws, Shape
 from workers.plan.strategies.buffers import AnalysedBuffers, simple_argument
-from workers.plan.strategies.room import buffer_bytes, fits
+from workers.plan.strategies.memory_limits import buffer_bytes, fits
 from workers.plan.strategies.scalars import (
     DRAWN_LOOP_LIMITS,
     LOOP_LIMITS,
@@ -87,12 +87,12 @@ class SimpleRule:
 class MemoryAnalysisRule:
     """Scalars by their role or as they were chosen, every buffer as large as its extent says.
 
-    ``varied``: what differs from the usual values. ``has_room``: whether the buffers of a launch can be had.
+    ``varied``: what differs from the usual values. ``fits_memory``: whether the buffers of a launch can be had.
     """
 
     buffers: AnalysedBuffers
     varied: Varied
-    has_room: Callable[[Arguments], bool]
+    fits_memory: Callable[[Arguments], bool]
     strategy: Strategy = Strategy.MEMORY_ANALYSIS
 
     @property
@@ -112,7 +112,7 @@ class MemoryAnalysisRule:
             }
             return self.buffers.arguments(global_size, local_size, values, variation.contents)
 
-        return _first_with_room(with_limit, LOOP_LIMITS, self.has_room)
+        return _first_that_fits(with_limit, LOOP_LIMITS, self.fits_memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,13 +122,13 @@ class DecoupledRule:
     Floating-point ones only where the analysis has validated every extent: then they decide none.
 
     ``key``: of the draws, with the global size. Two launches of one global size have the same draws, so that
-    siblings differ in nothing but the local size. ``varied`` and ``has_room``: as of ``MemoryAnalysisRule``; what was
+    siblings differ in nothing but the local size. ``varied`` and ``fits_memory``: as of ``MemoryAnalysisRule``; what was
     chosen is not drawn.
     """
 
     buffers: AnalysedBuffers
     varied: Varied
-    has_room: Callable[[Arguments], bool]
+    fits_memory: Callable[[Arguments], bool]
     key: str
     strategy: Strategy = Strategy.DECOUPLED
 
@@ -154,19 +154,19 @@ class DecoupledRule:
             values |= variation.scalars
             return self.buffers.arguments(global_size, local_size, values, variation.contents)
 
-        return _first_with_room(with_limit, DRAWN_LOOP_LIMITS, self.has_room)
+        return _first_that_fits(with_limit, DRAWN_LOOP_LIMITS, self.fits_memory)
 
 
-def _first_with_room(
+def _first_that_fits(
     with_limit: Callable[[int], Arguments],
     limits: Sequence[int],
-    has_room: Callable[[Arguments], bool],
+    fits_memory: Callable[[Arguments], bool],
 ) -> Arguments:
     """Return the arguments of the first limit whose buffers can be had, else those of the last."""
     arguments: Arguments = ()
     for limit in limits:
         previous, arguments = arguments, with_limit(limit)
-        if arguments == previous or has_room(arguments):
+        if arguments == previous or fits_memory(arguments):
             break  # equal: no scalar follows the limit, so no other will help
     return arguments
 
@@ -223,7 +223,7 @@ def trial_rule(signature: Signature, analysis: Analysis, choice: InputChoice) ->
             signature=signature, analysis=analysis, max_launch_bytes=_TRIAL_BYTES
         ),
         varied=ChosenInputs(signature=signature, choice=choice),
-        has_room=lambda arguments: sum(buffer_bytes(signature, arguments)) <= _TRIAL_BYTES,
+        fits_memory=lambda arguments: sum(buffer_bytes(signature, arguments)) <= _TRIAL_BYTES,
     )
 
 
@@ -292,7 +292,7 @@ def _rule(
         given=given or {},
     )
 
-    def has_room(arguments: Arguments) -> bool:
+    def fits_memory(arguments: Arguments) -> bool:
         return fits(signature, arguments, device_class, config)
 
     varied = VariedInputs(
@@ -302,6 +302,6 @@ def _rule(
         plain_share=config.plain_share,
     )
     if strategy is Strategy.MEMORY_ANALYSIS:
-        return MemoryAnalysisRule(buffers=buffers, varied=varied, has_room=has_room)
+        return MemoryAnalysisRule(buffers=buffers, varied=varied, fits_memory=fits_memory)
     key = content_id("launch_values", [kernel.kernel_id, device_class.name, config.seed])
-    return DecoupledRule(buffers=buffers, varied=varied, has_room=has_room, key=key)
+    return DecoupledRule(buffers=buffers, varied=varied, fits_memory=fits_memory, key=key)

@@ -11,7 +11,7 @@ import math
 from llmperf_common.analysis import HIGH_FACTOR, ScalarChoice
 from llmperf_common.features.launch_columns import is_integer_scalar
 from llmperf_common.records import Argument, ArgumentKind, Signature, SizeRole
-from workers.plan.launch_sizes import Shape, log_uniform
+from workers.plan.ndranges import Shape, log_uniform
 
 LOOP_LIMITS = (1024, 128, 16, 1)
 """What a scalar gets that bounds a loop or whose role is unknown, at most: work-items of a full device that all

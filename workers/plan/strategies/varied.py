@@ -14,7 +14,7 @@ from typing import Protocol
 from llmperf_common.analysis import Analysis, Contents, ContentsRule, InputChoice
 from llmperf_common.ids import content_id
 from llmperf_common.records import Signature
-from workers.plan.launch_sizes import Draws, Shape
+from workers.plan.ndranges import Draws, Shape
 from workers.plan.strategies.scalars import (
     Number,
     chosen_value,

@@ -241,7 +241,7 @@ class _FunctionAnalysis:
 
     def _visit_address(self, place: Node) -> None:
         if place.kind is NodeKind.REFERENCE and place.type.shape is TypeClass.POINTER:
-            # &p: somebody may now change p, so whatever it pointed to is out of sight.
+            # &p: other code may now change p, so what it pointed to is unknown.
             self._mark(self._variables.get(place.key, _NONE), _BOTH)
         self._visit_place(place, 0)
 

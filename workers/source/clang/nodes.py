@@ -167,7 +167,7 @@ class ParsedSource:
     """One parsed file.
 
     ``functions`` by declaration key, in source order; ``globals`` are file-scope variables by key;
-    ``errors`` are the parser's messages, ``line: text``; ``missing_files``: what it includes and nobody has.
+    ``errors`` are the parser's messages, ``line: text``; ``missing_files``: what it includes and was not found.
     """
 
     functions: dict[str, Function]

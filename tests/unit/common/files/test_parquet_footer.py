@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from llmperf_common.files.parquet_footer import MAX_FOOTER_BYTES, ColumnChunk, column_chunks
-from llmperf_common.files.parquet_memory import check_room
+from llmperf_common.files.parquet_memory import check_memory
 
 TABLE = pa.table(
     {
@@ -56,7 +56,7 @@ def test_a_flipped_byte_of_a_footer_ends_no_process() -> None:
         changed = bytearray(data)
         changed[place] ^= 1 << place % 8
         try:
-            check_room(pa.py_buffer(bytes(changed)))
+            check_memory(pa.py_buffer(bytes(changed)))
         except (ValueError, OSError, pa.ArrowException):
             refused += 1
     assert refused > 10

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmperf_common.ledger.agreement import compare, refuse_doubled, unknown_shards
-from llmperf_common.ledger.attach import SqliteHome, attach
+from llmperf_common.ledger.attach import SqliteLocation, attach
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.ledger.protocol import Ledger, LedgerLostError
 from llmperf_common.store.files.filesystem import PosixFilesystem, StoreError
@@ -32,17 +32,17 @@ def fs(tmp_path: Path) -> PosixFilesystem:
 
 
 @pytest.fixture
-def home(fs: PosixFilesystem) -> SqliteHome:
-    return SqliteHome(fs.root / "ledger", is_in_dataset=True)
+def ledger_location(fs: PosixFilesystem) -> SqliteLocation:
+    return SqliteLocation(fs.root / "ledger", is_in_dataset=True)
 
 
-def attached(fs: PosixFilesystem, home: SqliteHome) -> Ledger:
-    return attach(fs, home, plan_hash=PLAN, index_of=int, who="test")
+def attached(fs: PosixFilesystem, ledger_location: SqliteLocation) -> Ledger:
+    return attach(fs, ledger_location, plan_hash=PLAN, index_of=int, who="test")
 
 
 @pytest.fixture
-def ledger(fs: PosixFilesystem, home: SqliteHome) -> Iterator[Ledger]:
-    one = attached(fs, home)
+def ledger(fs: PosixFilesystem, ledger_location: SqliteLocation) -> Iterator[Ledger]:
+    one = attached(fs, ledger_location)
     yield one
     one.close()
 
@@ -90,7 +90,7 @@ def test_a_manifest_that_was_removed_is_missed(
 
 
 def test_a_ledger_that_knows_less_is_built_anew(
-    fs: PosixFilesystem, home: SqliteHome, ledger: Ledger
+    fs: PosixFilesystem, ledger_location: SqliteLocation, ledger: Ledger
 ) -> None:
     listed(fs, ledger, commit(fs, ledger, "a"))
     foreign = ShardEntry.of("kernels/b.parquet", b"x", rows=1, tasks=1)
@@ -98,20 +98,20 @@ def test_a_ledger_that_knows_less_is_built_anew(
     found = compare(ledger, fs)
     assert (found.unknown, found.unlisted) == (("kernels/b.parquet",), ())
     with pytest.raises(StoreError, match="damaged"):  # these are no Parquet: it was to be rebuilt
-        attached(fs, home)
+        attached(fs, ledger_location)
     with pytest.raises(LedgerLostError):
         ledger.unpublished()
 
 
 def test_a_ledger_whose_shards_are_gone_is_built_anew(
-    fs: PosixFilesystem, home: SqliteHome, ledger: Ledger
+    fs: PosixFilesystem, ledger_location: SqliteLocation, ledger: Ledger
 ) -> None:
     kernels, _ = commit(fs, ledger, "a")
-    again = attached(fs, home)
+    again = attached(fs, ledger_location)
     assert again.epoch == 1
     again.close()
     fs.remove(kernels.name)
-    again = attached(fs, home)
+    again = attached(fs, ledger_location)
     assert again.epoch == 2
     assert again.counts(TASKS).done == 0, "its task is free again"
     again.close()
@@ -157,14 +157,14 @@ def test_a_dataset_that_is_doubled_has_a_way_back(fs: PosixFilesystem) -> None:
 
 @pytest.mark.parametrize("ends", [("-wal",), ("-shm",), ("-wal", "-shm")])
 def test_a_ledger_ends_with_its_write_ahead_log(
-    fs: PosixFilesystem, home: SqliteHome, ledger: Ledger, ends: tuple[str, ...]
+    fs: PosixFilesystem, ledger_location: SqliteLocation, ledger: Ledger, ends: tuple[str, ...]
 ) -> None:
     """A collector that has it open, and one that opens it now, would each see a ledger of its own."""
     ledger.claim(holder=this_process(), tasks=TASKS, limit=1, ttl_s=60)
-    path = home.folder / "ledger-000001.sqlite"
+    path = ledger_location.folder / "ledger-000001.sqlite"
     for end in ends:
         path.with_name(path.name + end).unlink()
-    other = home.open(1, PLAN)  # None: within one process SQLite may refuse it
+    other = ledger_location.open(1, PLAN)  # None: within one process SQLite may refuse it
     with pytest.raises(LedgerLostError):
         ledger.claim(holder=this_process(), tasks=TASKS, limit=1, ttl_s=60)
     if other is not None:
@@ -172,7 +172,7 @@ def test_a_ledger_ends_with_its_write_ahead_log(
             other.claim(holder=this_process(), tasks=TASKS, limit=1, ttl_s=60)
         other.close()
     assert not path.exists()
-    again = attached(fs, home)
+    again = attached(fs, ledger_location)
     assert again.epoch == 2
     again.close()
     manifest = latest_manifest(fs)

@@ -17,14 +17,14 @@ from workers.device.nvidia.gpu_state import GpuState, gpu_state
 from workers.device.nvidia.host_lock import LOCK_FOLDER_VARIABLE
 from workers.device.nvidia.nvml import INSTALL, NvmlAbsent
 from workers.discovery.candidates import Source
-from workers.discovery.find import DeviceReport, ProbedDevice
+from workers.discovery.find import DeviceReport, TriedDevice
 
 GPU = replace(
     make_device(), name="NVIDIA H200", platform="NVIDIA CUDA", device_uuid=UUID.removeprefix("GPU-")
 )
 REPORT = DeviceReport(
     devices=(
-        ProbedDevice(
+        TriedDevice(
             ref=DeviceRef(selector="cuda:0", platform="NVIDIA CUDA", name="NVIDIA H200"),
             device=GPU,
             usable=True,

@@ -164,7 +164,7 @@ def test_packs_are_full_and_steps_mix_kernels(lengths: tuple[int, ...]) -> None:
     kernels = [len(set(plan.step(index).kernel.tolist())) for index in range(len(plan))]
     assert min(kernels) >= MIN_KERNELS
     if lengths[-1] >= 2048:  # every group fits whole
-        # Few prefixes are repeated to fill up: what is no repetition is still 95 % of the room.
+        # Few prefixes are repeated to fill up: what is no repetition is still 95 % of the capacity.
         num_groups = np.ceil(np.bincount(tokens.group) / config.configs_per_kernel)
         needed = num_groups @ tokens.prefix_lengths + tokens.suffix_lengths.sum()
         assert needed >= 0.95 * plan.packs.length.sum()

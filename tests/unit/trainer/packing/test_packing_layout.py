@@ -51,13 +51,13 @@ def suffix_of(tokens: Tokens, row: int) -> list[tuple[int, float]]:
     )
 
 
-def slow_batch(packs: Packs, tokens: Tokens, room: int) -> PackBatch:
+def slow_batch(packs: Packs, tokens: Tokens, capacity: int) -> PackBatch:
     """One token after the other."""
     shape = (len(packs), int(packs.length[0]))
     ids, position, suffix = (np.zeros(shape, np.int32) for _ in range(3))
     values, kernel = np.zeros(shape), np.full(shape, -1, np.int32)
-    query = np.zeros((len(packs), room), np.int32)
-    row = np.full((len(packs), room), -1, np.int64)
+    query = np.zeros((len(packs), capacity), np.int32)
+    row = np.full((len(packs), capacity), -1, np.int64)
     for pack, parts in enumerate(launches_by_pack(packs)):
         at = 0
         number = 0
@@ -100,11 +100,11 @@ def test_a_batch_is_as_the_reference_lays_it_out(tokens: Tokens) -> None:
     packs = plan_epoch(launches, SMALL, seed=0, epoch=0).packs
     shapes = pack_shapes(launches, SMALL)
     for length in np.unique(packs.length).tolist():
-        room = shapes[length].launches
+        capacity = shapes[length].launches
         some = packs.take(np.flatnonzero(packs.length == length))
         padded = joined([empty_packs(length, 1), some, empty_packs(length, 2)])
-        batch = pack_batch(padded, tokens, num_launches=room)
-        assert_equal(batch, slow_batch(padded, tokens, room))
+        batch = pack_batch(padded, tokens, num_launches=capacity)
+        assert_equal(batch, slow_batch(padded, tokens, capacity))
         assert np.all(batch.row[[0, -1, -2]] == -1)
         assert np.all(batch.kernel[[0, -1, -2]] == -1)
 
@@ -150,7 +150,7 @@ def test_what_does_not_fit_a_batch_is_refused() -> None:
     with pytest.raises(ValueError, match="one length"):
         pack_batch(packs.take(np.zeros(0, dtype=np.int64)), tokens)
     one = packs.take(np.flatnonzero(packs.num_launches >= 2)[:1])
-    with pytest.raises(ValueError, match="room is for 1"):
+    with pytest.raises(ValueError, match="its capacity is 1"):
         pack_batch(one, tokens, num_launches=1)
     with pytest.raises(ValueError, match="more than 64 tokens"):
         pack_batch(one, make_tokens([60, 60], [5] * 4, [0, 0, 0, 1]))
@@ -174,15 +174,15 @@ def test_a_run_has_one_shape_for_each_pack_length() -> None:
         assert len(shapes) == len(config.lengths)
 
 
-def slow_queries(packs: Packs, tokens: Tokens, room: int, width: int) -> QueryBatch:
+def slow_queries(packs: Packs, tokens: Tokens, capacity: int, width: int) -> QueryBatch:
     g, t = len(packs), int(packs.length[0])
     batch = QueryBatch(
         prefix_ids=np.zeros((g, t), np.int32),
         prefix_length=np.zeros(g, np.int32),
-        suffix_ids=np.zeros((g, room, width), np.int32),
-        suffix_values=np.zeros((g, room, width)),
-        suffix_length=np.zeros((g, room), np.int32),
-        row=np.full((g, room), -1, np.int64),
+        suffix_ids=np.zeros((g, capacity, width), np.int32),
+        suffix_values=np.zeros((g, capacity, width)),
+        suffix_length=np.zeros((g, capacity), np.int32),
+        row=np.full((g, capacity), -1, np.int64),
     )
     for pack, parts in enumerate(launches_by_pack(packs)):
         for kernel, launches in parts:

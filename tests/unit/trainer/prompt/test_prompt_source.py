@@ -81,8 +81,8 @@ def test_any_text_is_split_without_loss_and_cut_to_size(source):
 
 def test_what_the_kernel_does_not_reach_goes_first():
     text = plain_source(SOURCE)
-    for room in (len(text) - 1, len(text) - 40):
-        left = text_of(cut_source(SOURCE, "f", room, by_character))
+    for capacity in (len(text) - 1, len(text) - 40):
+        left = text_of(cut_source(SOURCE, "f", capacity, by_character))
         assert "#define N 4" in left
         assert "far(float x) {" in left
         for gone in ("UNUSED", "pragma", "other", "twin"):
@@ -91,8 +91,8 @@ def test_what_the_kernel_does_not_reach_goes_first():
 
 def test_then_the_farthest_callees_go_and_the_order_stays():
     pieces = split_source(plain_source(SOURCE))
-    room = sum(len(pieces[index].text) for index in (10, 6, 5, 3, 0))
-    left = text_of(cut_source(SOURCE, "f", room, by_character))
+    capacity = sum(len(pieces[index].text) for index in (10, 6, 5, 3, 0))
+    left = text_of(cut_source(SOURCE, "f", capacity, by_character))
     assert "inline float near" in left
     assert "far(float x) {" not in left
     assert left == "".join(pieces[index].text for index in (0, 3, 5, 6, 10))
@@ -112,7 +112,7 @@ def test_then_the_middle_of_the_body_and_the_signature_stays():
     assert left.endswith("a[999] = 999;\n}\n")
     before, after = left.split(GAP)
     signature = "kernel void long_one(global float *a, int n) {"
-    assert len(before) - len(signature) == len(after) * 2 + 2  # 149 characters of room
+    assert len(before) - len(signature) == len(after) * 2 + 2  # 149 characters of capacity
 
 
 def test_a_body_beyond_any_hope_is_cut_alike():

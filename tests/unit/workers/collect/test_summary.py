@@ -21,7 +21,7 @@ from tests.support.factories.dataset_factory import (
     publish_entries,
     write_pair,
 )
-from workers.collect.loop_interfaces import StopReason
+from workers.collect.loop_interfaces import EndReason
 from workers.collect.summary import CollectSummary, summarise
 from workers.config import PlanConfig, TimingConfig
 from workers.plan.plan import Plan
@@ -66,7 +66,7 @@ def collected(folder: Path, plan: Plan, tasks: list[int], short: int | None = No
 
 def counted(folder: Path, plan: Plan) -> CollectSummary:
     fs = PosixFilesystem(folder)
-    return summarise(fs, plan, [], StopReason.INTERRUPTED, seconds=1.0)
+    return summarise(fs, plan, [], EndReason.INTERRUPTED, seconds=1.0)
 
 
 @pytest.mark.parametrize("tasks", [[], [0], [1, 4, 5], list(range(12))])

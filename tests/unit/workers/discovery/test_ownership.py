@@ -28,7 +28,7 @@ from workers.device.nvidia.nvml import INSTALL
 from workers.device.nvidia.nvml_gpu import ComputeProcess
 from workers.discovery import ownership
 from workers.discovery.candidates import Source
-from workers.discovery.find import DeviceReport, ProbedDevice
+from workers.discovery.find import DeviceReport, TriedDevice
 from workers.discovery.ownership import (
     GpuClaim,
     held_for_analysis,
@@ -202,8 +202,8 @@ def test_which_devices_have_owners():
 
 
 def test_who_analyses_on_a_gpu_holds_it(holder):
-    probed = ProbedDevice(ref=REF, device=GPU, usable=True, reason="", source=Source.SYSTEM_ICD)
-    report = DeviceReport(devices=(probed,), absent=())
+    tried = TriedDevice(ref=REF, device=GPU, usable=True, reason="", source=Source.SYSTEM_ICD)
+    report = DeviceReport(devices=(tried,), absent=())
     with (
         pytest.raises(GpuTakenError, match="is taken by"),
         held_for_analysis(REF, report, "k.parquet"),
@@ -219,7 +219,7 @@ def test_who_analyses_on_a_gpu_holds_it(holder):
 
 def test_a_cpu_device_is_held_by_nobody(lock_dir):
     ref = DeviceRef(selector="cpu", platform="replay", name="d")
-    cpu = ProbedDevice(
+    cpu = TriedDevice(
         ref=ref, device=make_device(), usable=True, reason="", source=Source.SYSTEM_ICD
     )
     with held_for_analysis(ref, DeviceReport(devices=(cpu,), absent=()), "k.parquet"):

@@ -18,7 +18,7 @@ from workers.config import CollectConfig, PlanConfig
 from workers.corpus.read import read_sources
 from workers.device.device_class import device_class_of
 from workers.device.interface import DeviceRef
-from workers.execution.places_ahead import NO_CPU_DEVICE, PlacesAhead
+from workers.execution.helper_devices import NO_CPU_DEVICE, HelperDevices
 from workers.execution.task_counting import TaskCounting
 from workers.execution.task_state import TaskState
 from workers.plan.plan import Plan
@@ -29,7 +29,7 @@ CPU = DeviceRef(selector="cpu", platform="p", name="n")
 BROKEN = Failure(code=FailureCode.BUILD_ERROR, stage=Stage.BUILD, detail="no")
 
 
-class Places:
+class StubHelpers:
     """Knows where work is counted, once the test says so."""
 
     counts_work = True
@@ -59,7 +59,7 @@ class Started(FakeChild):
 class Kept:
     """A ``TaskCounting`` with the children that it has started."""
 
-    def __init__(self, places: Places, *, is_gone: bool = False) -> None:
+    def __init__(self, helper_devices: StubHelpers, *, is_gone: bool = False) -> None:
         self.children: list[Started] = []
 
         def start(_name: str, where: DeviceRef) -> Child:
@@ -68,7 +68,10 @@ class Kept:
             return cast("Child", self.children[-1])
 
         self.counting = TaskCounting(
-            start_child=start, places=cast("PlacesAhead", places), timeout_s=5.0, num_children=4
+            start_child=start,
+            helper_devices=cast("HelperDevices", helper_devices),
+            timeout_s=5.0,
+            num_children=4,
         )
 
     def hear(self, number: int, *said: object) -> None:
@@ -98,7 +101,7 @@ def states(tmp_path: Path) -> list[TaskState]:
 
 
 def test_a_count_is_awaited_and_then_in_the_rows(states: list[TaskState]) -> None:
-    kept = Kept(Places())
+    kept = Kept(StubHelpers())
     first = states[0]
     kept.counting.submit(first)
     kept.counting.start_waiting(most_busy=4)
@@ -114,7 +117,7 @@ def test_a_count_is_awaited_and_then_in_the_rows(states: list[TaskState]) -> Non
 
 
 def test_no_more_children_work_than_are_free(states: list[TaskState]) -> None:
-    kept = Kept(Places())
+    kept = Kept(StubHelpers())
     for state in states:
         kept.counting.submit(state)
     kept.counting.start_waiting(most_busy=0)
@@ -125,13 +128,13 @@ def test_no_more_children_work_than_are_free(states: list[TaskState]) -> None:
 
 
 def test_nothing_is_begun_before_it_is_known_where(states: list[TaskState]) -> None:
-    places = Places(None)
-    kept = Kept(places)
+    helper_devices = StubHelpers(None)
+    kept = Kept(helper_devices)
     kept.counting.submit(states[0])
     kept.counting.start_waiting(most_busy=4)
     assert kept.children == []
     assert kept.counting.awaits(states[0])
-    places.where = NO_CPU_DEVICE
+    helper_devices.where = NO_CPU_DEVICE
     kept.counting.start_waiting(most_busy=4)
     assert not kept.counting.awaits(states[0])
     assert kept.counting.is_idle
@@ -139,7 +142,7 @@ def test_nothing_is_begun_before_it_is_known_where(states: list[TaskState]) -> N
 
 
 def test_a_task_that_fails_as_a_whole_is_not_kept_waiting(states: list[TaskState]) -> None:
-    kept = Kept(Places())
+    kept = Kept(StubHelpers())
     first, second = states[:2]
     for state in (first, second):
         kept.counting.submit(state)
@@ -158,7 +161,7 @@ def test_a_task_that_fails_as_a_whole_is_not_kept_waiting(states: list[TaskState
 def test_children_that_cannot_start_end_the_counting_and_not_the_run(
     states: list[TaskState], caplog: pytest.LogCaptureFixture
 ) -> None:
-    kept = Kept(Places(), is_gone=True)
+    kept = Kept(StubHelpers(), is_gone=True)
     kept.counting.submit(states[0])
     kept.counting.submit(states[1])
     for number in range(3):

@@ -116,7 +116,7 @@ def test_a_small_host_has_none_to_give() -> None:
     mine = LaunchProcessor()
     mine.take(range(4))
     assert mine.number is None
-    mine.note_turn(100.0, 100.0)
+    mine.note_hold(100.0, 100.0)
     mine.give_up()
 
 
@@ -146,10 +146,10 @@ def test_a_core_is_one_for_all_whoever_may_use_which_thread(
 def test_a_shared_processor_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     mine = taken()
     for _ in range(5):
-        mine.note_turn(0.5, 0.25)
+        mine.note_hold(0.5, 0.25)
         assert mine.number == 3, "two seconds and a half tell little"
     with caplog.at_level(logging.WARNING):
-        mine.note_turn(0.5, 0.15)
+        mine.note_hold(0.5, 0.15)
     assert mine.number is None
     assert "another process uses processor 3 (47 % of the time)" in caplog.text
     assert taken().number == 3, "others may find it free"
@@ -157,27 +157,27 @@ def test_a_shared_processor_is_given_up(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_one_bad_second_at_the_start_is_forgiven() -> None:
     mine = taken()
-    mine.note_turn(1.0, 0.17)
+    mine.note_hold(1.0, 0.17)
     for _ in range(50):
-        mine.note_turn(1.0, 0.02)
+        mine.note_hold(1.0, 0.02)
     assert mine.number == 3
 
 
 def test_one_that_others_use_for_two_seconds_of_three_is_given_up() -> None:
     mine = taken()
     for share in (0.2, 0.0, 0.2):
-        mine.note_turn(1.0, share)
+        mine.note_hold(1.0, share)
     assert mine.number is None
 
 
 def test_one_that_is_ours_alone_is_kept() -> None:
     mine = taken()
     for _ in range(50):
-        mine.note_turn(0.3, 0.02)
+        mine.note_hold(0.3, 0.02)
     assert mine.number == 3
 
 
-def test_a_thread_stays_for_its_turn_only() -> None:
+def test_a_thread_stays_while_it_holds_the_lock_only() -> None:
     before = os.sched_getaffinity(0)
     for number in before:
         with launching_from(number):

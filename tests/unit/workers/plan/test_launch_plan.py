@@ -23,8 +23,8 @@ from llmperf_common.records import (
 )
 from workers.config import PlanConfig
 from workers.plan.launch_plan import num_configs, plan_configs
-from workers.plan.launch_sizes import MAX_ASPECT, Draws
-from workers.plan.strategies.room import launch_bytes
+from workers.plan.ndranges import MAX_ASPECT, Draws
+from workers.plan.strategies.memory_limits import launch_bytes
 
 H200 = DeviceClass(
     name="h200", compute_units=132, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64),

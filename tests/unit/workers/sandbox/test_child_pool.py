@@ -11,12 +11,12 @@ import pytest
 
 from llmperf_common.failures import Failure, FailureCode, Stage
 from workers.device.interface import DeviceFailure, ProbeRecord
-from workers.execution.analysis_child import _tell_reaches
-from workers.sandbox.channel import Channel, CompilerReady, FromChild, Reached
+from workers.execution.analysis_child import _send_access_ranges
+from workers.sandbox.channel import AccessRanges, Channel, CompilerReady, FromChild
 from workers.sandbox.child_pool import ChildPool
 from workers.sandbox.run_children import ChildStartError
 
-RECORD = ProbeRecord(reaches=(), turns=1, trace=0, exceeded=False, overflow=False)
+RECORD = ProbeRecord(access_ranges=(), turns=1, trace=0, exceeded=False, overflow=False)
 LIMIT_S = 5.0
 
 
@@ -57,7 +57,7 @@ class Work:
     def take(self, item: str, answer: FromChild) -> bool:
         del item
         self.taken.append(answer)
-        assert isinstance(answer, Reached)
+        assert isinstance(answer, AccessRanges)
         return answer.is_last
 
     def timed_out(self, item: str, after_s: float) -> None:
@@ -94,13 +94,13 @@ def test_an_item_is_finished_by_its_last_answer(clock: list[float]) -> None:
     pool.submit("a")
     pool.start_waiting()
     first, second = (
-        Reached(records=(RECORD,), is_last=False),
-        Reached(records=(RECORD, RECORD), is_last=False),
+        AccessRanges(records=(RECORD,), is_last=False),
+        AccessRanges(records=(RECORD, RECORD), is_last=False),
     )
     hear(pool, child, CompilerReady(), first, second)
     assert pool.take_finished() == []
     assert pool.items() == ["a"]
-    hear(pool, child, Reached(records=(RECORD, RECORD)))
+    hear(pool, child, AccessRanges(records=(RECORD, RECORD)))
     assert pool.take_finished() == ["a"]
     assert pool.is_idle
     assert len(work.taken) == 3
@@ -113,7 +113,7 @@ def test_a_part_of_an_answer_does_not_renew_the_limit(clock: list[float]) -> Non
     clock[0] += 30.0  # it is starting
     hear(pool, child, CompilerReady())
     clock[0] += LIMIT_S - 1
-    hear(pool, child, Reached(records=(RECORD,), is_last=False))
+    hear(pool, child, AccessRanges(records=(RECORD,), is_last=False))
     pool.check_deadlines(clock[0])
     assert not child.is_killed
     clock[0] += 1.5
@@ -129,7 +129,7 @@ def test_the_next_item_has_its_own_time(clock: list[float]) -> None:
     pool.start_waiting()
     hear(pool, child, CompilerReady())
     clock[0] += LIMIT_S - 1
-    hear(pool, child, Reached(records=()))
+    hear(pool, child, AccessRanges(records=()))
     clock[0] += 60.0
     pool.submit("b")
     # An idle child is asked first whether it is still there; this one is no socket.
@@ -153,13 +153,13 @@ def test_an_analysis_child_tells_records_as_they_come(is_sticky: bool) -> None:
 
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert _tell_reaches(Channel(theirs), found()) is is_sticky
+        assert _send_access_ranges(Channel(theirs), found()) is is_sticky
         channel = Channel(ours)
         told = [channel.receive() for _ in range(3)]
     assert told == [
-        Reached(records=(RECORD,), is_last=False),
-        Reached(records=(RECORD, None), is_last=False),
-        Reached(records=(RECORD, None), is_last=True),
+        AccessRanges(records=(RECORD,), is_last=False),
+        AccessRanges(records=(RECORD, None), is_last=False),
+        AccessRanges(records=(RECORD, None), is_last=True),
     ]
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from llmperf_common.store.files.create_once import check_creates_once
 from llmperf_common.store.files.filesystem import (
     TEMPORARY_PREFIX,
     PosixFilesystem,
     StoreError,
     StoreLostError,
 )
-from llmperf_common.store.files.probe import probe
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_a_file_system_without_hard_links_is_a_message(fs, monkeypatch):
 
     monkeypatch.setattr(os, "link", no_link)
     with pytest.raises(StoreError, match=r"no hard links .*choose a folder on a local disk"):
-        probe(fs)
+        check_creates_once(fs)
     assert everything_in(fs.root) == []
 
 

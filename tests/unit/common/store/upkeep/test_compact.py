@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmperf_common.ledger.attach import SqliteHome, attach
+from llmperf_common.ledger.attach import SqliteLocation, attach
 from llmperf_common.store.files.filesystem import PosixFilesystem, StoreError
 from llmperf_common.store.manifests.manifest import latest_manifest, manifest_name
 from llmperf_common.store.manifests.run import RUN_LOCK
@@ -230,9 +230,13 @@ def test_a_rebuild_binds_every_task(data, tmp_path, wait):
     tasks = sorted(tokens_of(fs))
     removed_after(data, timedelta(), wait)
     index = {task: number for number, task in enumerate(tasks)}
-    for home in (tmp_path / "ledger", tmp_path / "another"):
+    for ledger_location in (tmp_path / "ledger", tmp_path / "another"):
         ledger = attach(
-            fs, SqliteHome(home), plan_hash=PLAN_HASH, index_of=index.__getitem__, who="t"
+            fs,
+            SqliteLocation(ledger_location),
+            plan_hash=PLAN_HASH,
+            index_of=index.__getitem__,
+            who="t",
         )
         assert ledger.counts(range(len(tasks))).done == len(tasks)
         assert ledger.unpublished() == []

@@ -1,4 +1,4 @@
-"""The metrics of the driver: in which state each seat is.
+"""The metrics of the driver: in which state each slot is.
 
 Owns an observer around the one that shows the run. An actor that has ended tells nothing any more; that it was drained is
 known here.
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from cluster.collect import ClusterObserver
-from cluster.pool.pool import ActorPool, SeatState
+from cluster.pool.pool import ActorPool, SlotState
 from cluster.telemetry.metrics import SEAT_STATE, Meter
 from llmperf_common.records import Device
 from workers.plan.plan import Plan
@@ -18,8 +18,8 @@ from workers.plan.plan import Plan
 _INTERVAL_S = 2.0
 
 
-class SeatMetrics:
-    """Passes everything on to an observer and tells a meter how the seats are."""
+class SlotMetrics:
+    """Passes everything on to an observer and tells a meter how the slots are."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class SeatMetrics:
         if now_s < self._after_s and not pool.is_over:
             return
         self._after_s = now_s + _INTERVAL_S
-        for seat, place in pool.places.items():
-            device = place.device
+        for slot, record in pool.slots.items():
+            device = record.device
             tags = {
-                "seat": seat.name,
-                "node": seat.node_id,
+                "seat": slot.name,
+                "node": slot.node_id,
                 "device_class": device.device_class if device else "",
             }
-            for state in SeatState:
-                is_it = float(place.state is state)
+            for state in SlotState:
+                is_it = float(record.state is state)
                 self._meter.set(SEAT_STATE, is_it, {**tags, "state": state.value})

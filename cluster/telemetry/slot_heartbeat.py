@@ -1,7 +1,7 @@
-"""The driver's own report on the ledger's board: the seats, and why some of them do not collect.
+"""The driver's own heartbeat in the ledger: the slots, and why some of them do not collect.
 
 Owns an observer around the one that shows the run, and the thread that reports: a ledger that does not answer must not hold the pool
-up. A seat whose device cannot be opened never reaches the ledger itself; it is seen here.
+up. A slot whose device cannot be opened never reaches the ledger itself; it is seen here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster.collect import ClusterObserver
-from cluster.pool.pool import ActorPool, SeatState
-from cluster.pool.seats import Seat
-from llmperf_common.ledger.attach import LedgerHome, process_name
+from cluster.pool.pool import ActorPool, SlotState
+from cluster.pool.slots import ActorSlot
+from llmperf_common.ledger.attach import LedgerLocation, process_name
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.ledger.protocol import Ledger
 from llmperf_common.records import Device
@@ -30,34 +30,34 @@ from workers.plan.plan import Plan
 
 DRIVER_PREFIX = "driver/"
 INTERVAL_S = 2.0
-_SEATS_TOLD = 10
+_SLOTS_TOLD = 10
 _WHY_LIMIT = 120
-_TOLD_STATES = (SeatState.DRAINED, SeatState.GONE, SeatState.PAUSED, SeatState.WAITING)
+_TOLD_STATES = (SlotState.DRAINED, SlotState.GONE, SlotState.PAUSED, SlotState.WAITING)
 
 _logger = logging.getLogger(__name__)
 
 
-class SeatBoard:
-    """Passes everything on to an observer, and keeps a report of the seats on the ledger's board.
+class SlotHeartbeat:
+    """Passes everything on to an observer, and keeps a heartbeat with the slots in the ledger.
 
     Args:
-        observer: is told everything.
+        observer: receives every call.
         fs: the dataset.
-        home_of: where the ledgers of a run are kept.
-        events: folder of the event logs; every change of a seat's state is written there.
+        ledger_location_of: where the ledgers of a run are kept.
+        events: folder of the event logs; every change of a slot's state is written there.
     """
 
     def __init__(
         self,
         observer: ClusterObserver,
         fs: Filesystem,
-        home_of: Callable[[RunRecord], LedgerHome],
+        ledger_location_of: Callable[[RunRecord], LedgerLocation],
         *,
         events: Path,
     ) -> None:
         self._observer = observer
         self._fs = fs
-        self._home_of = home_of
+        self._ledger_location_of = ledger_location_of
         holder = this_process()
         self._worker_id = DRIVER_PREFIX + process_name(holder)
         self._facts = {
@@ -70,7 +70,7 @@ class SeatBoard:
         self._document: dict[str, Any] = {}
         self._events = events
         self._log: EventLog | None = None
-        self._states: dict[Seat, SeatState] = {}
+        self._states: dict[ActorSlot, SlotState] = {}
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -82,14 +82,14 @@ class SeatBoard:
         """The plan is made and actors begin."""
         self._observer.began(plan, devices, num_tasks_done)
         self._log = open_event_log(self._events, self._worker_id)
-        self._thread = threading.Thread(target=self._report, name="seat-board", daemon=True)
+        self._thread = threading.Thread(target=self._report, name="slot-heartbeat", daemon=True)
         self._thread.start()
 
     def stands(self, pool: ActorPool) -> None:
         """How all actors are now."""
         self._observer.stands(pool)
         self._note_changes(pool)
-        self._document = self._facts | seats_document(pool)
+        self._document = self._facts | slots_document(pool)
 
     def close(self) -> None:
         """Report a last time; a ledger that does not answer is not waited for."""
@@ -102,10 +102,10 @@ class SeatBoard:
             self._log.close()
 
     def _note_changes(self, pool: ActorPool) -> None:
-        for seat, place in pool.places.items():
-            if self._log is not None and self._states.get(seat) is not place.state:
-                self._states[seat] = place.state
-                self._log.note("seat", seat=seat.name, state=place.state.value, why=place.why)
+        for slot, record in pool.slots.items():
+            if self._log is not None and self._states.get(slot) is not record.state:
+                self._states[slot] = record.state
+                self._log.note("seat", seat=slot.name, state=record.state.value, why=record.why)
 
     def _report(self) -> None:
         ledger: Ledger | None = None
@@ -117,7 +117,7 @@ class SeatBoard:
                 if ledger is not None and self._document:
                     ledger.report(self._worker_id, json.dumps(self._document, ensure_ascii=False))
             except Exception as error:  # noqa: BLE001  (as in workers/collect/heartbeat.py: nothing depends on it)
-                _logger.info("no report on the ledger's board: %s", error)
+                _logger.info("no heartbeat in the ledger: %s", error)
                 ledger = None
         if ledger is not None:
             ledger.close()
@@ -125,21 +125,21 @@ class SeatBoard:
     def _open(self) -> Ledger | None:
         """Open the ledger that the actors have made; making one is theirs."""
         run, epoch = read_run(self._fs), latest_epoch(self._fs)
-        return self._home_of(run).open(epoch, run.plan_hash) if run and epoch else None
+        return self._ledger_location_of(run).open(epoch, run.plan_hash) if run and epoch else None
 
 
-def seats_document(pool: ActorPool) -> dict[str, Any]:
-    """Return how many seats are in each state, and of those that do not collect a few with the reason."""
-    places = list(pool.places.values())
+def slots_document(pool: ActorPool) -> dict[str, Any]:
+    """Return how many slots are in each state, and of those that do not collect a few with the reason."""
+    records = list(pool.slots.values())
     told = [
-        {"seat": place.seat.name, "state": place.state.value, "why": _first_line(place.why)}
-        for place in places
-        if place.state in _TOLD_STATES
+        {"seat": record.slot.name, "state": record.state.value, "why": _first_line(record.why)}
+        for record in records
+        if record.state in _TOLD_STATES
     ]
     return {
         "state": "collecting",
-        "seats": dict(Counter(place.state.value for place in places)),
-        "not_collecting": told[:_SEATS_TOLD],
+        "seats": dict(Counter(record.state.value for record in records)),
+        "not_collecting": told[:_SLOTS_TOLD],
         "missing_labels": [_first_line(text) for text in pool.missing_labels[:3]],
     }
 

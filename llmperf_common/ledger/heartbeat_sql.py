@@ -1,7 +1,7 @@
-"""The board of a SQLite ledger: what each worker last told of itself.
+"""The heartbeats of a SQLite ledger: what each worker last told of itself.
 
-Owns its table, which is made by the first report: ledgers of before there was a board have none. Who writes does so
-in a transaction of ``sqlite.py``, who only looks through ``looking.py``.
+Owns its table, which is made by the first report: ledgers of before there were heartbeats have none. Collectors write in a
+transaction of ``sqlite.py``; viewers read through ``looking.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def put_report(db: sqlite3.Connection, worker: str, document: str, *, now_s: flo
 
 
 def read_reports(db: sqlite3.Connection, *, now_s: float) -> list[WorkerReport]:
-    """Return what is on the board; nothing where there is none yet."""
+    """Return the last heartbeat of each worker; nothing where there is none yet."""
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'workers'").fetchone():
         return []
     rows = db.execute(

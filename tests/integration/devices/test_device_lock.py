@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from workers.measure.device_lock import await_end, device_turn
+from workers.measure.device_lock import await_end, device_lock
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from workers.measure.device_lock import device_turn
-with device_turn(Path(sys.argv[1])) as handover:
+from workers.measure.device_lock import device_lock
+with device_lock(Path(sys.argv[1])) as handover:
     print(handover.idle_s, handover.dead_pid, flush=True)
     time.sleep(float(sys.argv[2]))
 """
@@ -31,14 +31,14 @@ def holder(path: Path, seconds: float) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_without_a_file_nobody_waits() -> None:
-    with device_turn(None) as handover:
+    with device_lock(None) as handover:
         assert (handover.idle_s, handover.dead_pid) == (None, None)
 
 
 def test_the_next_waits_for_the_end_and_knows_how_long_ago_it_was(tmp_path: Path) -> None:
-    with holder(tmp_path / "turn", 2.0) as process:
+    with holder(tmp_path / "device.lock", 2.0) as process:
         start_s = time.monotonic()
-        with device_turn(tmp_path / "turn") as handover:
+        with device_lock(tmp_path / "device.lock") as handover:
             waited_s = time.monotonic() - start_s
             assert waited_s > 0.5
             assert handover.idle_s is not None
@@ -46,19 +46,19 @@ def test_the_next_waits_for_the_end_and_knows_how_long_ago_it_was(tmp_path: Path
             assert handover.dead_pid is None
         assert process.wait(10) == 0
     time.sleep(0.2)
-    with device_turn(tmp_path / "turn") as handover:
+    with device_lock(tmp_path / "device.lock") as handover:
         assert handover.idle_s is not None
         assert handover.idle_s >= 0.2
 
 
-def test_a_dead_holders_turn_is_free_and_known(tmp_path: Path) -> None:
-    with holder(tmp_path / "turn", 60.0) as process:
+def test_a_dead_holders_lock_is_free_and_known(tmp_path: Path) -> None:
+    with holder(tmp_path / "device.lock", 60.0) as process:
         process.kill()
         start_s = time.monotonic()
-        with device_turn(tmp_path / "turn") as handover:  # not reaped yet: it is a zombie
+        with device_lock(tmp_path / "device.lock") as handover:  # not reaped yet: it is a zombie
             assert handover.dead_pid == process.pid
             assert handover.idle_s is None
             await_end(handover.dead_pid)
         assert time.monotonic() - start_s < 5
-    with device_turn(tmp_path / "turn") as handover:
+    with device_lock(tmp_path / "device.lock") as handover:
         assert handover.dead_pid is None

@@ -1,6 +1,6 @@
 """Which launch configs a GPU must not see: those that a CPU device has shown to leave their buffers.
 
-Owns which configs are tried before, what a GPU bears, and how a reach is carried on to larger configs. The work of
+Owns which configs are tried before, what a GPU bears, and how access ranges are extrapolated to larger configs. The work of
 killable children, as analysis is; where one hangs or dies what it had found by then is all that is known.
 """
 
@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from llmperf_common.analysis import ContentsRule
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Argument, ArgumentKind, LaunchConfig, Signature
-from workers.device.interface import FRONT_ROOM_BYTES, ROOM_BYTES, ProbeRecord, Reach
+from workers.device.interface import FRONT_PADDING_BYTES, PADDING_BYTES, AccessRange, ProbeRecord
 from workers.execution.analysing import MAX_ATTEMPTS, max_attempts
 from workers.execution.task_state import TaskState
-from workers.sandbox.channel import FromChild, Reached, ReachJob
+from workers.sandbox.channel import AccessCheckJob, AccessRanges, FromChild
 
 _logger = logging.getLogger(__name__)
 
@@ -28,11 +28,11 @@ _TRIED_ITEMS = (2**12, 2**16)
 """Beside the smallest config, the largest of no more work-items are tried."""
 _MOST_TRIED_ITEMS = 2**18
 _MOST_GROWTH = 3.0
-"""A reach grows at most with this power of the number of work-items."""
+"""Exponent: the end of an access range grows at most with this power of the number of work-items."""
 
 
-class ReachWork:
-    """The ``PoolWork`` of children that look how far planned configs reach.
+class AccessCheck:
+    """The ``PoolWork`` of children that find the access ranges of planned configs.
 
     Args:
         is_awaited: tells whether the device has nothing else to do.
@@ -46,20 +46,20 @@ class ReachWork:
         """A child that is not through with its configs after this long is killed."""
         return _AWAITED_TIMEOUT_S if self._is_awaited() else _TIMEOUT_S
 
-    def job(self, state: TaskState) -> ReachJob:
+    def job(self, state: TaskState) -> AccessCheckJob:
         """Return the job, and count the attempt."""
-        state.num_reach_attempts += 1
+        state.num_access_attempts += 1
         kernel = state.task.kernel
-        return ReachJob(
+        return AccessCheckJob(
             kernel=kernel,
             configs=tuple(state.configs[index] for index in tried_indices(state.configs)),
-            without_barriers=state.num_reach_attempts > MAX_ATTEMPTS,
+            without_barriers=state.num_access_attempts > MAX_ATTEMPTS,
         )
 
     def excuses_kill(self, state: TaskState) -> bool:
         """Take the attempt back, once."""
-        is_excused = state.excuse_kill("reach")
-        state.num_reach_attempts -= is_excused
+        is_excused = state.excuse_kill("access")
+        state.num_access_attempts -= is_excused
         return is_excused
 
     def take(self, state: TaskState, answer: FromChild) -> bool:
@@ -67,26 +67,29 @@ class ReachWork:
 
         A second child does not take back what a first one had told before it ended.
         """
-        assert isinstance(answer, Reached), answer
-        if len(answer.records) >= len(state.reaches):
-            state.reaches = answer.records
+        assert isinstance(answer, AccessRanges), answer
+        if len(answer.records) >= len(state.access_records):
+            state.access_records = answer.records
         if answer.is_last:
             _spare_unbearable(state)
         return answer.is_last
 
     def timed_out(self, state: TaskState, after_s: float) -> None:
         """Judge by the configs that came before the one that took too long."""
-        name, num_known = state.task.kernel.name, len(state.reaches)
+        name, num_known = state.task.kernel.name, len(state.access_records)
         _logger.info(
-            "%s: reach known of %d configs, not of the next after %g s", name, num_known, after_s
+            "%s: access ranges known of %d configs, not of the next after %g s",
+            name,
+            num_known,
+            after_s,
         )
         _spare_unbearable(state)
 
     def died(self, state: TaskState, how: str, report: str, seconds: float) -> bool:
         """Try again as an analysis is: a child may end for what it did before, or for a barrier."""
         if report:
-            _logger.warning("looking how far a kernel reaches failed: %s", report)
-        elif state.num_reach_attempts < max_attempts(state.task.kernel):
+            _logger.warning("finding the access ranges of a kernel failed: %s", report)
+        elif state.num_access_attempts < max_attempts(state.task.kernel):
             return True
         _spare_unbearable(state)
         return False
@@ -101,7 +104,7 @@ def _spare_unbearable(state: TaskState) -> None:
         return
     signature = state.task.kernel.signature
     assert signature is not None, "a planned kernel has a signature"
-    tried = list(zip(tried_indices(state.configs), state.reaches, strict=False))
+    tried = list(zip(tried_indices(state.configs), state.access_records, strict=False))
     for index, why in unbearable(signature, state.configs, tried):
         detail = f"not launched: {why}"
         failure = Failure(code=FailureCode.QUARANTINED, stage=Stage.PROBE, detail=detail)
@@ -133,8 +136,8 @@ def unbearable(
 ) -> Iterator[tuple[int, str]]:
     """Yield the configs that a GPU would not bear, and why.
 
-    A config that was tried and leaves its buffers and their room takes with it all that have as many work-items. Beyond
-    the largest that was tried a reach is carried on by the power of the work-items with which it grew last.
+    A config that was tried and leaves its buffers and their padding takes with it all that have as many work-items. Beyond
+    the largest that was tried an access range is extrapolated by the power of the work-items with which it grew last.
 
     Args:
         signature: of the kernel.
@@ -165,12 +168,12 @@ def _why(
     smaller = [(_items(one), record) for one, record in seen if _items(one) <= items]
     for argument in buffers if smaller else ():
         position = argument.position
-        ends = [(size, _end_bytes(record.reaches, position)) for size, record in smaller]
-        starts = [(size, _below_bytes(record.reaches, position)) for size, record in smaller]
+        ends = [(size, _end_bytes(record.access_ranges, position)) for size, record in smaller]
+        starts = [(size, _below_bytes(record.access_ranges, position)) for size, record in smaller]
         largest = max(_elements(one, position) for one in kept.values())
-        if _expected(ends, items) > largest * argument.element_bytes + ROOM_BYTES:
+        if _expected(ends, items) > largest * argument.element_bytes + PADDING_BYTES:
             return f"it reaches beyond the end of argument {argument.name!r}, as on a CPU device"
-        if _expected(starts, items) > FRONT_ROOM_BYTES:
+        if _expected(starts, items) > FRONT_PADDING_BYTES:
             return f"it reaches before the start of argument {argument.name!r}, as on a CPU device"
     return ""
 
@@ -180,7 +183,7 @@ def _has_row_offsets(config: LaunchConfig) -> bool:
 
 
 def _expected(points: Sequence[tuple[int, int]], items: int) -> float:
-    """Return the largest reach to be expected of so many work-items."""
+    """Return the largest access range to be expected of so many work-items."""
     most = max(reach for _, reach in points)
     (small, before), (large, last) = points[0], points[-1]
     if len(points) < 2 or large <= small or last <= before or before <= 0:
@@ -198,9 +201,9 @@ def _elements(config: LaunchConfig, position: int) -> int:
     return next((one.elements or 0 for one in config.args if one.position == position), 0)
 
 
-def _end_bytes(reaches: Sequence[Reach], position: int) -> int:
-    return max((one.end_bytes for one in reaches if one.position == position), default=0)
+def _end_bytes(access_ranges: Sequence[AccessRange], position: int) -> int:
+    return max((one.end_bytes for one in access_ranges if one.position == position), default=0)
 
 
-def _below_bytes(reaches: Sequence[Reach], position: int) -> int:
-    return max((-one.start_bytes for one in reaches if one.position == position), default=0)
+def _below_bytes(access_ranges: Sequence[AccessRange], position: int) -> int:
+    return max((-one.start_bytes for one in access_ranges if one.position == position), default=0)

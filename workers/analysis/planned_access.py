@@ -1,7 +1,7 @@
-"""How far planned launch configs reach: an instrumented copy of the kernel runs them on a CPU device.
+"""Access ranges of planned launch configs: an instrumented copy of the kernel runs them on a CPU device.
 
 Owns the launches. Where a GPU is to run a kernel whose extents are not known, this shows beforehand which configs would
-leave their buffers, and with them cost a context; what follows from it is ``workers/execution/reaching.py``'s.
+leave their buffers, and with them cost a context; what follows from it is ``workers/execution/access_check.py``'s.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_TURNS = 2**21
 """Of all loops of a launch: they are cut off there, and the launch shows less than the kernel does."""
 
 
-def planned_reaches(
+def planned_access_ranges(
     kernel: Kernel, configs: Sequence[LaunchConfig], prober: Prober, *, without_barriers: bool
 ) -> Iterator[ProbeRecord | None]:
     """Yield what each config touches, in order and as soon as it is known, up to the first of which that cannot be told.

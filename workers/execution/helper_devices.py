@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 NO_CPU_DEVICE = "no CPU OpenCL device is usable on the collecting host"
 
 
-class PlacesAhead:
+class HelperDevices:
     """Where kernels that ``ref`` times are analysed and counted.
 
     Args:

@@ -1,7 +1,7 @@
 """Tries one OpenCL runtime in child processes, because a broken runtime does not fail: it crashes or hangs.
 
 Owns the trial of one candidate and how it may end: answered, died, or no answer in time. Each trial leaves
-no process and no scratch folder. What a child does: ``probe.py``; what is remembered: ``probe_verdicts.py``.
+no process and no scratch folder. What a child does: ``trial_child.py``; what is remembered: ``trial_verdicts.py``.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _READ_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedDevice:
-    """One OpenCL device and whether a probe build and launch passed on it.
+class TriedDevice:
+    """One OpenCL device and whether a trial build and launch passed on it.
 
     ``device`` is None and ``reason`` says why where it is not usable.
     """
@@ -66,12 +66,12 @@ class RuntimeVerdict:
         ended_itself: False where a child died or had to be killed, so that another try may end otherwise.
     """
 
-    devices: tuple[ProbedDevice, ...]
+    devices: tuple[TriedDevice, ...]
     absent: AbsentSource | None
     ended_itself: bool
 
 
-def probe_runtime(
+def try_runtime(
     candidate: Candidate,
     *,
     wanted: str,
@@ -89,11 +89,11 @@ def probe_runtime(
     if listing_timeout_s is None:
         is_gpu = candidate.may_have("cuda")
         listing_timeout_s = max(timeout_s, GPU_LISTING_TIMEOUT_S) if is_gpu else timeout_s
-    probed: list[ProbedDevice] = []
+    tried: list[TriedDevice] = []
     refs: list[DeviceRef] = []
     ended_itself = True
     while True:
-        child = _Child(candidate, len(probed), wanted)
+        child = _Child(candidate, len(tried), wanted)
         answers, death = child.run(timeout_s, listing_timeout_s)
         ended_itself = ended_itself and not death
         listed = answers[0].get("listed") if answers else None
@@ -107,25 +107,25 @@ def probe_runtime(
             environment = dict(candidate.environment)
             refs = [DeviceRef(**{**one, "environment": environment}) for one in listed or ()]
         for answer in answers[1:]:
-            probed.append(verdict_of(candidate, refs[len(probed)], answer))
+            tried.append(verdict_of(candidate, refs[len(tried)], answer))
         # The device that it was at; all that are left where it does not even list them any more.
         num_failed = 1 if listed else len(refs)
-        for ref in refs[len(probed) : len(probed) + num_failed]:
-            answer = {"reason": f"its probe died: {death or 'no answer'}", "device": None}
-            probed.append(verdict_of(candidate, ref, answer))
-        if len(probed) >= len(refs):
-            return RuntimeVerdict(devices=tuple(probed), absent=None, ended_itself=ended_itself)
+        for ref in refs[len(tried) : len(tried) + num_failed]:
+            answer = {"reason": f"its trial died: {death or 'no answer'}", "device": None}
+            tried.append(verdict_of(candidate, ref, answer))
+        if len(tried) >= len(refs):
+            return RuntimeVerdict(devices=tuple(tried), absent=None, ended_itself=ended_itself)
 
 
-def verdict_of(candidate: Candidate, ref: DeviceRef, answer: dict[str, Any]) -> ProbedDevice:
-    """Return a device with its verdict, from the JSON values ``device`` and ``reason`` of a probe."""
+def verdict_of(candidate: Candidate, ref: DeviceRef, answer: dict[str, Any]) -> TriedDevice:
+    """Return a device with its verdict, from the JSON values ``device`` and ``reason`` of a trial."""
     values = answer["device"]
     device = None
     if values is not None:
         sizes = tuple(values["max_work_item_sizes"])
         device = Device(**{**values, "max_work_item_sizes": sizes})
     reason = answer["reason"]
-    return ProbedDevice(
+    return TriedDevice(
         ref=ref,
         device=device,
         usable=reason is None,
@@ -139,7 +139,7 @@ class _Child:
 
     def __init__(self, candidate: Candidate, start: int, wanted: str) -> None:
         arguments = [str(os.getpid()), str(start), wanted]
-        self._command = [sys.executable, "-m", "workers.discovery.probe", *arguments]
+        self._command = [sys.executable, "-m", "workers.discovery.trial_child", *arguments]
         if candidate.known_cpu_only:
             self._command.append("--known-cpu-only")
         self._environment = child_environment(candidate.environment)

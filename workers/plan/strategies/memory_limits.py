@@ -16,7 +16,7 @@ from llmperf_common.records import (
     Signature,
 )
 from workers.config import PlanConfig
-from workers.plan.launch_sizes import Shape, local_shapes, small_shapes
+from workers.plan.ndranges import Shape, local_shapes, small_shapes
 
 GLOBAL_KINDS = frozenset({ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER})
 _GUARD_BYTES = 2 * 4096
@@ -112,7 +112,7 @@ def shapes_within(
     return (shape,) if is_possible else ()
 
 
-def shapes_with_room(
+def shapes_within_local_memory(
     signature: Signature,
     device_class: DeviceClass,
     needed_bytes: Callable[[Shape], int],
@@ -127,18 +127,20 @@ def shapes_with_room(
     Where even the smallest of the usual shapes is too large: the longest one-sided one that fits.
     """
     shapes = shapes_within(signature, device_class, few=few, allows=allows)
-    room = device_class.local_memory_bytes
-    fitting = tuple(shape for shape in shapes if needed_bytes(shape) <= room)
+    limit_bytes = device_class.local_memory_bytes
+    fitting = tuple(shape for shape in shapes if needed_bytes(shape) <= limit_bytes)
     if fitting or signature.required_local_size is not None or not shapes:
         return fitting
     rest = (1,) * (signature.dims - 1)
     most = min(_side_limits(signature, device_class)[0], device_class.max_planned_work_group_size)
-    if needed_bytes((1, *rest)) > room:
+    if needed_bytes((1, *rest)) > limit_bytes:
         return ()
     low, high = 1, most + 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if needed_bytes((middle, *rest)) <= room else (low, middle)
+        low, high = (
+            (middle, high) if needed_bytes((middle, *rest)) <= limit_bytes else (low, middle)
+        )
     return ((low, *rest),)
 
 

@@ -1,4 +1,4 @@
-"""Where actors sit: one seat a Ray GPU, or one a node that has none.
+"""Where actors sit: one slot a Ray GPU, or one a node that has none.
 
 Owns the matching of nodes to pools by their labels. Pure: what Ray knows comes in as values.
 """
@@ -25,8 +25,8 @@ class ClusterNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """A place for one actor. ``index`` counts the seats of its node, ``num_on_node`` of them."""
+class ActorSlot:
+    """Where one actor runs. ``index`` counts the slots of its node, ``num_on_node`` of them."""
 
     node_id: str
     host: str
@@ -42,10 +42,10 @@ class Seat:
         return f"{self.host}:{self.node_id[:6]}/{kind}{self.index}"
 
 
-def seats_of(
+def slots_of(
     nodes: Sequence[ClusterNode], pools: Sequence[NodePool], *, device: str
-) -> tuple[Seat, ...]:
-    """Return the seats of all nodes that belong to a pool: one a GPU; in a pool without GPUs, one a node.
+) -> tuple[ActorSlot, ...]:
+    """Return the slots of all nodes that belong to a pool: one a GPU; in a pool without GPUs, one a node.
 
     Args:
         nodes: of the cluster.
@@ -53,10 +53,10 @@ def seats_of(
         device: the selector of pools that name none.
 
     >>> node = ClusterNode(node_id="a1", host="h", labels={"pool": "A"}, num_gpus=2)
-    >>> [seat.name for seat in seats_of([node], [NodePool(labels={"pool": "in(A,B)"})], device="auto")]
+    >>> [slot.name for slot in slots_of([node], [NodePool(labels={"pool": "in(A,B)"})], device="auto")]
     ['h:a1/gpu0', 'h:a1/gpu1']
     """
-    found: list[Seat] = []
+    found: list[ActorSlot] = []
     placed = [
         (node, pool)
         for node in sorted(nodes, key=lambda one: (one.host, one.node_id))
@@ -66,7 +66,7 @@ def seats_of(
         on_gpus = any(other.num_gpus for other, its_pool in placed if its_pool is pool)
         num = node.num_gpus if on_gpus else 1
         found += [
-            Seat(
+            ActorSlot(
                 node_id=node.node_id,
                 host=node.host,
                 index=index,

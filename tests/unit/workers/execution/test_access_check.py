@@ -16,13 +16,13 @@ from llmperf_common.records import (
     Strategy,
 )
 from tests.unit.workers.plan.test_launch_plan import H200, kernel
-from workers.analysis.reach import planned_reaches
+from workers.analysis.planned_access import planned_access_ranges
 from workers.config import CollectConfig, PlanConfig
-from workers.device.interface import FRONT_ROOM_BYTES, ROOM_BYTES, ProbeRecord, Reach
-from workers.execution.reaching import ReachWork, tried_indices, unbearable
+from workers.device.interface import FRONT_PADDING_BYTES, PADDING_BYTES, AccessRange, ProbeRecord
+from workers.execution.access_check import AccessCheck, tried_indices, unbearable
 from workers.execution.task_state import TaskState
 from workers.plan.plan import Plan
-from workers.sandbox.channel import Reached
+from workers.sandbox.channel import AccessRanges
 
 SIGNATURE = Signature(
     arguments=(
@@ -49,8 +49,10 @@ CONFIGS = tuple(map(config, SIZES))
 
 
 def record(end_bytes: int, start_bytes: int = 0) -> ProbeRecord:
-    reach = Reach(position=0, start_bytes=start_bytes, end_bytes=end_bytes, site=0)
-    return ProbeRecord(reaches=(reach,), turns=1, trace=0, exceeded=False, overflow=False)
+    access_range = AccessRange(position=0, start_bytes=start_bytes, end_bytes=end_bytes, site=0)
+    return ProbeRecord(
+        access_ranges=(access_range,), turns=1, trace=0, exceeded=False, overflow=False
+    )
 
 
 def planned_state() -> TaskState:
@@ -92,19 +94,19 @@ def test_what_stays_within_is_launched() -> None:
     assert spared() == set()
 
 
-def test_what_is_beyond_the_room_spares_it_and_all_larger_ones() -> None:
-    beyond = ROOM_BYTES + 4 * max(SIZES) + 1
+def test_what_is_beyond_the_padding_spares_it_and_all_larger_ones() -> None:
+    beyond = PADDING_BYTES + 4 * max(SIZES) + 1
     assert spared((1, record(beyond))) == set(SIZES)
     assert spared((1, record(4)), (3, None), (2, record(beyond))) == {2**14, 2**20, 2**24}
 
 
-def test_a_reach_below_the_start_counts_from_the_end_of_its_room_on() -> None:
+def test_a_range_below_the_start_counts_from_the_end_of_its_padding_on() -> None:
     assert spared((1, record(4, start_bytes=-4)), (3, record(4, start_bytes=-1024))) == {2**24}
-    assert spared((1, record(4, start_bytes=-FRONT_ROOM_BYTES))) == set()
-    assert spared((1, record(4, start_bytes=-FRONT_ROOM_BYTES - 1))) == set(SIZES)
+    assert spared((1, record(4, start_bytes=-FRONT_PADDING_BYTES))) == set()
+    assert spared((1, record(4, start_bytes=-FRONT_PADDING_BYTES - 1))) == set(SIZES)
 
 
-def test_a_reach_that_grows_is_carried_on() -> None:
+def test_a_range_that_grows_is_extrapolated() -> None:
     square = [(index, record(4 * SIZES[index] ** 2)) for index in (1, 3)]
     assert spared(*square) == {2**14, 2**20, 2**24}
     constant = [(index, record(10**6)) for index in (1, 3, 2)]
@@ -116,7 +118,7 @@ def test_what_is_spared_makes_the_buffers_of_the_others_smaller() -> None:
     configs = [config(items) for items in sizes]
     seen = [(index, record(320 * sizes[index])) for index in range(3)]
     gone = {sizes[index] for index, _ in unbearable(SIGNATURE, configs, seen)}
-    assert gone == {2**20, 2**28}, "2^20 had room behind the buffer of 2^28 only"
+    assert gone == {2**20, 2**28}, "2^20 had padding behind the buffer of 2^28 only"
 
 
 def test_row_offsets_are_not_tried() -> None:
@@ -127,13 +129,13 @@ def test_row_offsets_are_not_tried() -> None:
 
 def test_nothing_is_judged_before_the_last_answer() -> None:
     state = planned_state()
-    work = ReachWork()
+    work = AccessCheck()
     work.job(state)
-    beyond = record(ROOM_BYTES + 4 * max(SIZES) + 1)
-    assert not work.take(state, Reached(records=(record(4),), is_last=False))
-    assert not work.take(state, Reached(records=(record(4), beyond), is_last=False))
+    beyond = record(PADDING_BYTES + 4 * max(SIZES) + 1)
+    assert not work.take(state, AccessRanges(records=(record(4),), is_last=False))
+    assert not work.take(state, AccessRanges(records=(record(4), beyond), is_last=False))
     assert not any(state.outcomes)
-    assert work.take(state, Reached(records=(record(4), beyond)))
+    assert work.take(state, AccessRanges(records=(record(4), beyond)))
     assert given_up(state) == {size for size in SIZES if size >= 2**12}
 
 
@@ -141,27 +143,27 @@ BEYOND = (record(4), record(2**40))
 LARGE = {size for size in SIZES if size >= 2**12}
 
 
-def tell(state: TaskState, work: ReachWork, *records: ProbeRecord) -> None:
+def tell(state: TaskState, work: AccessCheck, *records: ProbeRecord) -> None:
     work.job(state)
-    assert not work.take(state, Reached(records=records, is_last=False))
+    assert not work.take(state, AccessRanges(records=records, is_last=False))
 
 
 def test_what_was_known_before_it_hung_counts() -> None:
-    state, work = planned_state(), ReachWork()
+    state, work = planned_state(), AccessCheck()
     tell(state, work, *BEYOND)
     work.timed_out(state, 5.0)
     assert given_up(state) == LARGE
 
 
 def test_what_was_known_before_an_error_of_ours_counts() -> None:
-    state, work = planned_state(), ReachWork()
+    state, work = planned_state(), AccessCheck()
     tell(state, work, *BEYOND)
     assert not work.died(state, "exit code 1", "KeyError", 1.0)
     assert given_up(state) == LARGE
 
 
 def test_a_second_child_adds_to_what_the_first_told() -> None:
-    state, work = planned_state(), ReachWork()
+    state, work = planned_state(), AccessCheck()
     tell(state, work, *BEYOND)
     assert work.died(state, "SIGSEGV", "", 1.0)
     assert given_up(state) == set(), "it is tried again"
@@ -171,11 +173,11 @@ def test_a_second_child_adds_to_what_the_first_told() -> None:
 
 
 def test_an_empty_answer_takes_nothing_back() -> None:
-    state, work = planned_state(), ReachWork()
+    state, work = planned_state(), AccessCheck()
     tell(state, work, *BEYOND)
     assert work.died(state, "SIGSEGV", "", 1.0)
     work.job(state)
-    assert work.take(state, Reached(records=()))
+    assert work.take(state, AccessRanges(records=()))
     assert given_up(state) == LARGE
 
 
@@ -191,9 +193,9 @@ class ScriptedProber:
         return (next(self._records),)
 
 
-def reaches_of(prober: ScriptedProber, source: str) -> list[ProbeRecord | None]:
+def access_ranges_of(prober: ScriptedProber, source: str) -> list[ProbeRecord | None]:
     one = replace(kernel(*SIGNATURE.arguments), source=source)
-    found = planned_reaches(one, CONFIGS[:3], prober, without_barriers=False)  # type: ignore[arg-type]
+    found = planned_access_ranges(one, CONFIGS[:3], prober, without_barriers=False)  # type: ignore[arg-type]
     return list(found)
 
 
@@ -205,16 +207,16 @@ def test_nothing_is_launched_after_a_launch_that_was_cut_off() -> None:
         ((None, whole), 1),
     ):
         prober = ScriptedProber(*records)
-        assert reaches_of(prober, SOURCE) == list(records[:num_launched])
+        assert access_ranges_of(prober, SOURCE) == list(records[:num_launched])
         assert prober.num_launched == num_launched
 
 
 def test_of_what_cannot_be_instrumented_nothing_is_told() -> None:
-    assert reaches_of(ScriptedProber(), SOURCE.replace("k(", "another(")) == []
+    assert access_ranges_of(ScriptedProber(), SOURCE.replace("k(", "another(")) == []
 
 
 def test_a_device_without_other_work_does_not_wait_long() -> None:
     awaited = iter((False, True, False))
-    work = ReachWork(is_awaited=lambda: next(awaited))
+    work = AccessCheck(is_awaited=lambda: next(awaited))
     patient_s, awaited_s, patient_again_s = (work.timeout_s for _ in range(3))
     assert awaited_s < patient_s == patient_again_s

@@ -22,13 +22,13 @@ from workers.corpus.read import read_sources
 from workers.device.device_class import device_class_of
 from workers.device.interface import DeviceRef
 from workers.discovery.find import choose
+from workers.execution.access_check import AccessCheck
 from workers.execution.executor import FinishedTask
 from workers.execution.pipeline import DevicePipeline
-from workers.execution.reaching import ReachWork
 from workers.execution.task_state import TaskState
 from workers.measure.launch_processor import LaunchProcessor
 from workers.plan.plan import Plan
-from workers.sandbox.channel import Reached
+from workers.sandbox.channel import AccessRanges
 
 pytestmark = pytest.mark.opencl
 
@@ -85,7 +85,7 @@ def pipeline(plan: Plan, scratch: Path) -> Iterator[DevicePipeline]:
         quiet=True,
         launches=LaunchProcessor(),
     )
-    made._checks_reach = True
+    made._checks_access = True
     elsewhere: Future[DeviceRef] = Future()
     elsewhere.set_result(replace(ref, environment={**ref.environment, "ANOTHER": "1"}))
     made._places._analysis = elsewhere
@@ -137,14 +137,14 @@ def test_what_was_seen_before_it_hung_counts(
     endless = replace(plan, kernels=corpus.kernels, corpus_sha256=corpus.sha256)
     sizes = sorted(math.prod(one.global_size) for one in endless.configs(endless.task(0)))
     assert sizes[0] <= LARGEST_THAT_ENDS < sizes[1]
-    caplog.set_level(logging.INFO, logger="workers.execution.reaching")
-    monkeypatch.setattr("workers.execution.reaching._AWAITED_TIMEOUT_S", 10.0)
+    caplog.set_level(logging.INFO, logger="workers.execution.access_check")
+    monkeypatch.setattr("workers.execution.access_check._AWAITED_TIMEOUT_S", 10.0)
     with pipeline(endless, tmp_path / "scratch") as made:
         made.submit(endless.task(0), Lease(task=0, epoch=1, token=1, attempt=1))
         finished: list[FinishedTask] = []
         while not finished:
             finished = made.poll(0.5)
-    assert "reach known of 1 configs" in caplog.text
+    assert "access ranges known of 1 configs" in caplog.text
     assert statuses(finished[0]) == {"quarantined": 6}
 
 
@@ -190,11 +190,11 @@ def test_a_late_answer_about_what_was_not_built_changes_nothing(plan: Plan) -> N
         plan=plan, task=plan.task(0), lease=Lease(task=0, epoch=1, token=1, attempt=1),
         device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
     )  # fmt: skip
-    work = ReachWork()
+    work = AccessCheck()
     num_tried = len(work.job(state).configs)
     failure = Failure(code=FailureCode.BUILD_ERROR, stage=Stage.BUILD, detail="no")
     state.fail_whole(failure)
-    work.take(state, Reached(records=(None,) * num_tried))
+    work.take(state, AccessRanges(records=(None,) * num_tried))
     assert [outcome and outcome[0] for outcome in state.outcomes] == [failure]
 
 
@@ -208,7 +208,7 @@ def test_a_kernel_whose_child_dies_is_tried_again_and_then_without_barriers(
         plan=plan, task=task, lease=Lease(task=0, epoch=1, token=1, attempt=1),
         device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
     )  # fmt: skip
-    work = ReachWork()
+    work = AccessCheck()
     for _ in range(2):
         assert not work.job(state).without_barriers
         assert work.died(state, "SIGSEGV", "", 1.0)
@@ -224,7 +224,7 @@ def test_an_error_of_ours_is_told(
         plan=plan, task=plan.task(0), lease=Lease(task=0, epoch=1, token=1, attempt=1),
         device_id=DEVICE.device_id, worker_id="t/1", now_us=lambda: 1,
     )  # fmt: skip
-    work = ReachWork()
+    work = AccessCheck()
     work.job(state)
     assert not work.died(state, "exit code 1", "Traceback: KeyError", 1.0)
     assert "KeyError" in caplog.text

@@ -1,7 +1,7 @@
-"""Tries every OpenCL device of the environment it is started in: ``python -m workers.discovery.probe``.
+"""Tries every OpenCL device of the environment it is started in: ``python -m workers.discovery.trial_child``.
 
 Owns the trial: build and launch wide vector maths and compare with numpy. Runs as a child of
-``runtime_probe``, because a broken runtime does not fail, it crashes. Writes one JSON object a line: first
+``runtime_trial``, because a broken runtime does not fail, it crashes. Writes one JSON object a line: first
 the devices listed, then a verdict for each, so that the parent knows during which one the process died.
 """
 
@@ -82,15 +82,15 @@ def _trial(device: cl.Device) -> str | None:
 
     from workers.device.opencl.session import build_program  # noqa: PLC0415
 
-    source = resources.files("workers.discovery").joinpath("probe.cl").read_text()
+    source = resources.files("workers.discovery").joinpath("trial.cl").read_text()
     try:
         context = cl.Context([device])
         program, _ = build_program(context, device, source, "")
         return _wrong_results(context, program)
     except DeviceFailure as error:
-        return f"the probe does not build: {_last_lines(error.failure.detail)}"
+        return f"the trial kernel does not build: {_last_lines(error.failure.detail)}"
     except cl.Error as error:
-        return f"the probe does not run: {error}"
+        return f"the trial kernel does not run: {error}"
 
 
 def _wrong_results(context: cl.Context, program: cl.Program) -> str | None:
@@ -104,8 +104,8 @@ def _wrong_results(context: cl.Context, program: cl.Program) -> str | None:
     wide = np.exp(values) + np.sin(values) + values**1.5 + values * values + 2.0
     half = np.exp(values) * np.cos(values) + values**2.5
     for name, num_values, expected in (
-        ("probe_wide", _NUM_ITEMS * _LANES_WIDE, wide),
-        ("probe_half_wide", _NUM_ITEMS * _LANES_HALF, half),
+        ("trial_wide", _NUM_ITEMS * _LANES_WIDE, wide),
+        ("trial_half_wide", _NUM_ITEMS * _LANES_HALF, half),
     ):
         kernel = cl.Kernel(program, name)
         kernel.set_args(source, result)

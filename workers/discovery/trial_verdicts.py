@@ -1,8 +1,8 @@
-"""What a probe found, remembered, so that a machine tries each CPU runtime once.
+"""What a trial found, remembered, so that a machine tries each CPU runtime once.
 
 Owns the file of one verdict, what makes it another one (runtime, driver file, CPU, environment) and how long it
 holds. GPUs are never remembered: one may be busy, hidden or gone the next time. Only saves time: where the cache
-folder cannot be written, each process probes for itself.
+folder cannot be written, each process tries for itself.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Any
 from workers.device.interface import DeviceRef
 from workers.discovery.candidates import AbsentSource, Candidate, Source
 from workers.discovery.cpu_model import read_cpu_model
-from workers.discovery.runtime_probe import ProbedDevice, RuntimeVerdict, verdict_of
+from workers.discovery.runtime_trial import RuntimeVerdict, TriedDevice, verdict_of
 
 _SCHEMA = 1
 _AFTER_ANSWER_S = 30 * 86_400.0
-"""Seconds that a probe which ended by itself is remembered: a month."""
+"""Seconds that a trial which ended by itself is remembered: a month."""
 
 _AFTER_DEATH_S = 86_400.0
 """Seconds that a crash or a hang is remembered: a day, because a busy machine can cause either."""
@@ -62,7 +62,7 @@ def fingerprint(candidate: Candidate) -> str:
         "schema": _SCHEMA,
         "probe": [
             resources.files("workers.discovery").joinpath(name).read_text()
-            for name in ("probe.cl", "probe.py")
+            for name in ("trial.cl", "trial_child.py")
         ],
         "source": candidate.source.value,
         "environment": dict(sorted(candidate.environment.items())),
@@ -87,7 +87,7 @@ class VerdictFile:
 
     @contextlib.contextmanager
     def alone(self, wait: Callable[[], None]) -> Iterator[None]:
-        """Let one process of this machine probe; ``wait`` is called where another one does, and has to end first."""
+        """Let one process of this machine try; ``wait`` is called where another one does, and has to end first."""
         with contextlib.ExitStack() as stack:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ class VerdictFile:
                     wait()
                     fcntl.flock(lock, fcntl.LOCK_EX)
             except OSError as error:
-                _logger.info("probe verdicts are not shared: %s", error)
+                _logger.info("trial verdicts are not shared: %s", error)
             yield
 
     def read(self) -> RuntimeVerdict | None:
@@ -113,7 +113,7 @@ class VerdictFile:
 
     def write(self, verdict: RuntimeVerdict) -> None:
         """Remember ``verdict``, unless it is about a GPU, or about a runtime whose GPU may be hidden just now."""
-        refs = [probed.ref for probed in verdict.devices]
+        refs = [tried.ref for tried in verdict.devices]
         is_hidden = not refs and self._candidate.may_have("cuda")
         if is_hidden or any(ref.selector not in _CPU_SELECTORS for ref in refs):
             return
@@ -139,7 +139,7 @@ class VerdictFile:
             temporary.replace(self._path)
             self._remove_old(now_s)
         except OSError as error:
-            _logger.info("a probe verdict is not remembered: %s", error)
+            _logger.info("a trial verdict is not remembered: %s", error)
 
     def _remove_old(self, now_s: float) -> None:
         for path in self._path.parent.iterdir():
@@ -159,7 +159,7 @@ class VerdictFile:
             )
         return RuntimeVerdict(devices=devices, absent=absent, ended_itself=content["ended_itself"])
 
-    def _device(self, entry: dict[str, Any], note: str) -> ProbedDevice:
+    def _device(self, entry: dict[str, Any], note: str) -> TriedDevice:
         selector, platform, name = entry["ref"]
         environment = dict(self._candidate.environment)
         ref = DeviceRef(selector=selector, platform=platform, name=name, environment=environment)

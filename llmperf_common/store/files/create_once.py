@@ -13,7 +13,7 @@ from llmperf_common.store.files.filesystem import TEMPORARY_PREFIX, Filesystem, 
 _ATTEMPTS = 3
 
 
-def probe(fs: Filesystem) -> None:
+def check_creates_once(fs: Filesystem) -> None:
     """Create a hidden file twice and remove it.
 
     Raises:

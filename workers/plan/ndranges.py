@@ -154,8 +154,10 @@ def draw_sizes(request: SizeRequest) -> tuple[tuple[Shape, Shape], ...]:
         # What a regime of few NDRanges could not give is asked of the next.
         total += share
         wanted = total - len(found)
-        roomy = {shape: most for shape, most in most_groups.items() if most >= low} or most_groups
-        choices = list(roomy.items())
+        most_groups_of = {
+            shape: most for shape, most in most_groups.items() if most >= low
+        } or most_groups
+        choices = list(most_groups_of.items())
         # Siblings take their part of the range's share: fewer slots, still spread over all of it.
         num_slots = max(1, math.ceil(wanted / (1 + request.sibling_share)))
         for attempt in range(wanted * _REDRAWS):
@@ -167,14 +169,14 @@ def draw_sizes(request: SizeRequest) -> tuple[tuple[Shape, Shape], ...]:
             target = draws.log_uniform(*bounds, at=(slot + draws.unit()) / num_slots)
             groups = _arranged(request, draws, shape, target, bounds)
             sides = _sides(groups, shape)
-            if not _has_room(request, sides, shape):
+            if not _fits_memory(request, sides, shape):
                 sides = _sides(_near_square(shape, target), shape)
-                if not _has_room(request, sides, shape):
+                if not _fits_memory(request, sides, shape):
                     continue
             found.setdefault((sides, shape), None)
             if len(found) < total and draws.unit() < request.sibling_share:
-                sibling = _sibling(draws, sides, shape, roomy, (low, high))
-                if sibling and _has_room(request, sides, sibling):
+                sibling = _sibling(draws, sides, shape, most_groups_of, (low, high))
+                if sibling and _fits_memory(request, sides, sibling):
                     found.setdefault((sides, sibling), None)
     pairs = list(found)
     for last in range(len(pairs) - 1, 0, -1):
@@ -184,7 +186,11 @@ def draw_sizes(request: SizeRequest) -> tuple[tuple[Shape, Shape], ...]:
 
 
 def _sibling(
-    draws: Draws, sides: Shape, shape: Shape, roomy: dict[Shape, int], bounds: tuple[int, int]
+    draws: Draws,
+    sides: Shape,
+    shape: Shape,
+    most_groups_of: dict[Shape, int],
+    bounds: tuple[int, int],
 ) -> Shape | None:
     """Return another local size for a global size, within the same range of work-groups; None if none fits.
 
@@ -192,7 +198,7 @@ def _sibling(
     """
     fitting = [
         other
-        for other in roomy
+        for other in most_groups_of
         if other != shape
         and all(side % part == 0 for side, part in zip(sides, other, strict=True))
         and bounds[0] <= math.prod(sides) // math.prod(other) <= bounds[1]
@@ -226,43 +232,43 @@ def _most_groups_by_shape(request: SizeRequest) -> dict[Shape, int]:
         most = min(by_side, request.max_work_items // math.prod(shape))
         if request.fits is not None and most >= 1:
             # Shapes differ little in the work-items they allow: the last one's are a good first guess.
-            most = _most_with_room(request, shape, most, guess=items // math.prod(shape))
+            most = _most_that_fit(request, shape, most, guess=items // math.prod(shape))
             items = most * math.prod(shape)
         if most >= 1:
             found[shape] = most
     return found
 
 
-def _most_with_room(request: SizeRequest, shape: Shape, most: int, *, guess: int) -> int:
+def _most_that_fit(request: SizeRequest, shape: Shape, most: int, *, guess: int) -> int:
     """Return the largest number of work-groups, arranged about square, that fits; 0 if none does."""
 
-    def has_room(groups: int) -> bool:
-        return _has_room(request, _sides(_near_square(shape, groups), shape), shape)
+    def fits_memory(groups: int) -> bool:
+        return _fits_memory(request, _sides(_near_square(shape, groups), shape), shape)
 
-    if has_room(most):
+    if fits_memory(most):
         return most
     low, high = 0, most
     if 0 < guess < most:
         step = max(1, guess // 8)
-        if has_room(guess):
+        if fits_memory(guess):
             low = guess
-            while low + step < high and has_room(low + step):
+            while low + step < high and fits_memory(low + step):
                 low += step
                 step *= 2
             high = min(high, low + step)
         else:
             high = guess
-            while high - step > low and not has_room(high - step):
+            while high - step > low and not fits_memory(high - step):
                 high -= step
                 step *= 2
             low = max(low, high - step)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if has_room(middle) else (low, middle)
+        low, high = (middle, high) if fits_memory(middle) else (low, middle)
     return low
 
 
-def _has_room(request: SizeRequest, sides: Shape, shape: Shape) -> bool:
+def _fits_memory(request: SizeRequest, sides: Shape, shape: Shape) -> bool:
     return request.fits is None or request.fits(sides, shape)
 
 

@@ -29,8 +29,8 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A process's place in its group.
+class RankAssignment:
+    """The rank and addresses of one process in its group.
 
     Attributes:
         rank: its number, from 0.
@@ -49,8 +49,8 @@ class Place:
     own_address: str
 
 
-def places_of(nodes: Sequence[Node], *, port: int, sees_one_gpu: bool) -> list[Place]:
-    """Return the place of each process, by rank.
+def assign_ranks(nodes: Sequence[Node], *, port: int, sees_one_gpu: bool) -> list[RankAssignment]:
+    """Return the rank assignment of each process, by rank.
 
     Args:
         nodes: the node of each process, by rank.
@@ -58,10 +58,10 @@ def places_of(nodes: Sequence[Node], *, port: int, sees_one_gpu: bool) -> list[P
         sees_one_gpu: whether each process sees its own GPU alone, as Ray arranges it.
     """
     before: Counter[str] = Counter()
-    places = []
+    assignments = []
     for rank, node in enumerate(nodes):
-        places.append(
-            Place(
+        assignments.append(
+            RankAssignment(
                 rank=rank,
                 world_size=len(nodes),
                 local_rank=0 if sees_one_gpu else before[node.node_id],
@@ -71,7 +71,7 @@ def places_of(nodes: Sequence[Node], *, port: int, sees_one_gpu: bool) -> list[P
             )
         )
         before[node.node_id] += 1
-    return places
+    return assignments
 
 
 def threads_of(

@@ -1,4 +1,4 @@
-"""What collecting processes tell of themselves on their ledger's board, and looking at it from outside."""
+"""The heartbeats of collecting processes in their ledger, and looking at it from outside."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llmperf_common.ledger.attach import SqliteHome
+from llmperf_common.ledger.attach import SqliteLocation
 from llmperf_common.ledger.holder import boot_clock_s, this_process
 from llmperf_common.ledger.looking import look_at_sqlite
 from llmperf_common.ledger.protocol import LedgerAwayError, TaskCounts
@@ -20,7 +20,7 @@ from tests.support.collecting import Collect, replay_file, wait_until, write_ker
 from tests.support.ledger_contract import claim
 from workers.collect.event_logging import logging_taken
 from workers.collect.events import EventLog
-from workers.collect.heartbeat import BoardWriter
+from workers.collect.heartbeat import HeartbeatWriter
 
 FAST = (
     "--samples-per-kernel", "6",
@@ -35,8 +35,8 @@ KEYS = {
 }  # fmt: skip
 
 
-def board(dataset: Path, num_tasks: int) -> list[dict[str, Any]]:
-    """The documents on the board of a dataset's SQLite ledger."""
+def heartbeats(dataset: Path, num_tasks: int) -> list[dict[str, Any]]:
+    """The heartbeats in a dataset's SQLite ledger."""
     view = look_at_sqlite(dataset / "ledger", [range(num_tasks)], now_s=boot_clock_s())
     return [json.loads(one.document) for one in view.workers] if view else []
 
@@ -52,8 +52,8 @@ def test_a_collector_reports_while_it_runs_and_at_its_end(tmp_path: Path) -> Non
     corpus = write_kernels(tmp_path / "kernels", names)
     device = replay_file(tmp_path / "r.json", behaviours=slow)
     process = Collect(corpus, tmp_path / "data", device, FAST).start()
-    wait_until(lambda: any(one["tasks_done"] for one in board(tmp_path / "data", 8)))
-    (during,) = board(tmp_path / "data", 8)
+    wait_until(lambda: any(one["tasks_done"] for one in heartbeats(tmp_path / "data", 8)))
+    (during,) = heartbeats(tmp_path / "data", 8)
     assert set(during) == KEYS
     assert (during["state"], during["pid"], during["device_class"]) == (
         "collecting",
@@ -64,14 +64,14 @@ def test_a_collector_reports_while_it_runs_and_at_its_end(tmp_path: Path) -> Non
     assert during["ok_per_s"] > 0
     _, told = process.communicate(timeout=100)
     assert process.returncode == 0, told
-    (last,) = board(tmp_path / "data", 8)
+    (last,) = heartbeats(tmp_path / "data", 8)
     assert (last["state"], last["why"], last["ok"], last["failed"]) == ("ended", "complete", 48, {})
     assert (last["tasks_done"], last["tasks_in_hand"]) == (8, 0)
     assert len(json.dumps(last)) < 2048
 
 
 @pytest.mark.slow
-def test_a_collector_that_fails_says_why_on_the_board(tmp_path: Path) -> None:
+def test_a_collector_that_fails_says_why_in_its_heartbeat(tmp_path: Path) -> None:
     names = [f"k{n}" for n in range(6)]
     slow = [{"kernel": name, "action": "slow", "seconds": 0.03} for name in names]
     corpus = write_kernels(tmp_path / "kernels", names)
@@ -84,7 +84,7 @@ def test_a_collector_that_fails_says_why_on_the_board(tmp_path: Path) -> None:
         (data / folder).write_text("in the way")
     process.communicate(timeout=100)
     assert process.returncode == 3
-    (last,) = board(data, 6)
+    (last,) = heartbeats(data, 6)
     assert last["state"] == "failed"
     assert str(data) in last["why"]
 
@@ -92,7 +92,7 @@ def test_a_collector_that_fails_says_why_on_the_board(tmp_path: Path) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A ledger of six tasks at work: one committed nothing yet, two leased, one report."""
-    ledger = SqliteHome(tmp_path / "ledger").create(
+    ledger = SqliteLocation(tmp_path / "ledger").create(
         epoch=4, plan_hash="p", shards=[], done=[(5, "s")]
     )
     claim(ledger, this_process(), 2)
@@ -126,9 +126,9 @@ def test_looking_reads_beside_a_writer_in_its_transaction(folder: Path) -> None:
 
 
 def test_looking_at_a_ledger_that_nobody_has_open(tmp_path: Path) -> None:
-    home = SqliteHome(tmp_path)
+    ledger_location = SqliteLocation(tmp_path)
     assert look_at_sqlite(tmp_path, [], now_s=0) is None
-    ledger = home.create(epoch=4, plan_hash="p", shards=[], done=[(0, "s")])
+    ledger = ledger_location.create(epoch=4, plan_hash="p", shards=[], done=[(0, "s")])
     claim(ledger, this_process(), 1)
     ledger.close()
     before = contents(tmp_path)
@@ -168,7 +168,7 @@ def test_a_report_that_fails_disturbs_nobody_and_is_not_repeated_at_once() -> No
     report: Any = Standing()
     ledger: Any = RefusingLedger()
     heard: list[Any] = []
-    writer = BoardWriter(report, worker_id="h/1", clock_s=lambda: now_s, heard=heard.append)
+    writer = HeartbeatWriter(report, worker_id="h/1", clock_s=lambda: now_s, heard=heard.append)
     writer.tell(ledger)
     now_s = 110.0
     writer.tell(ledger)

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from llmperf_common.extras import require
-from llmperf_common.ledger.attach import LedgerHome, SqliteHome, ledger_folder
+from llmperf_common.ledger.attach import LedgerLocation, SqliteLocation, ledger_folder
 from llmperf_common.store.files.location import local_folder, state_name
 from llmperf_common.store.manifests.run import RunRecord
 
 SQLITE = "sqlite"
 
 
-def ledger_home(
+def ledger_locations(
     ledger: str, location: str, state_folder: Path
-) -> Callable[[RunRecord], LedgerHome]:
+) -> Callable[[RunRecord], LedgerLocation]:
     """Return what opens the ledgers of a run.
 
     Args:
@@ -31,16 +31,16 @@ def ledger_home(
     if ledger == SQLITE:
         dataset = local_folder(location)
 
-        def sqlite_home(run: RunRecord) -> LedgerHome:
+        def sqlite_location(run: RunRecord) -> LedgerLocation:
             folder = sqlite_folder(location, state_folder, run.run_id)
-            return SqliteHome(folder, is_in_dataset=folder.parent == dataset)
+            return SqliteLocation(folder, is_in_dataset=folder.parent == dataset)
 
-        return sqlite_home
+        return sqlite_location
     require("redis", "cluster")
-    from cluster.ledger.redis import redis_home  # noqa: PLC0415  (a server's users have the extra)
+    from cluster.ledger.redis import redis_locations  # noqa: PLC0415  (a server's users have the extra)
 
     folder = local_folder(location)
-    return redis_home(ledger, location if folder is None else str(folder.absolute()))
+    return redis_locations(ledger, location if folder is None else str(folder.absolute()))
 
 
 def sqlite_folder(location: str | Path, state_folder: Path, run_id: str) -> Path:

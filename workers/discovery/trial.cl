@@ -1,5 +1,5 @@
 // Wide vector maths: a runtime that names the CPU wrongly passes scalar kernels and crashes on these.
-__kernel void probe_wide(__global const float *in, __global float *out)
+__kernel void trial_wide(__global const float *in, __global float *out)
 {
     size_t i = get_global_id(0);
     float16 x = vload16(i, in);
@@ -7,7 +7,7 @@ __kernel void probe_wide(__global const float *in, __global float *out)
     vstore16(y, i, out);
 }
 
-__kernel void probe_half_wide(__global const float *in, __global float *out)
+__kernel void trial_half_wide(__global const float *in, __global float *out)
 {
     __local float tile[8 * 8];
     size_t l = get_local_id(0);

@@ -9,7 +9,7 @@ import pytest
 from trainer.config import load_train_config
 from trainer.errors import BadInput
 from trainer.launch.job import TrainJob
-from trainer.launch.places import Node, check_sight, places_of, threads_of
+from trainer.launch.rank_assignment import Node, assign_ranks, check_sight, threads_of
 
 NODES = [
     Node(node_id=node_id, host=f"host-{node_id}", address=f"10.0.0.{index}")
@@ -18,17 +18,21 @@ NODES = [
 
 
 def test_ranks_meet_at_the_first_one() -> None:
-    places = places_of(NODES, port=4711, sees_one_gpu=False)
-    assert [place.rank for place in places] == [0, 1, 2]
-    assert {(place.world_size, place.address, place.port) for place in places} == {
-        (3, "10.0.0.1", 4711)
-    }
-    assert [place.local_rank for place in places] == [0, 1, 0]
-    assert [place.own_address for place in places] == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+    assignments = assign_ranks(NODES, port=4711, sees_one_gpu=False)
+    assert [assignment.rank for assignment in assignments] == [0, 1, 2]
+    assert {
+        (assignment.world_size, assignment.address, assignment.port) for assignment in assignments
+    } == {(3, "10.0.0.1", 4711)}
+    assert [assignment.local_rank for assignment in assignments] == [0, 1, 0]
+    assert [assignment.own_address for assignment in assignments] == [
+        "10.0.0.1",
+        "10.0.0.2",
+        "10.0.0.3",
+    ]
 
 
 def test_a_process_that_sees_one_gpu_uses_number_0() -> None:
-    assert [one.local_rank for one in places_of(NODES, port=1, sees_one_gpu=True)] == [0, 0, 0]
+    assert [one.local_rank for one in assign_ranks(NODES, port=1, sees_one_gpu=True)] == [0, 0, 0]
 
 
 def test_a_gpu_process_leaves_threads_for_the_other_gpus() -> None:
