@@ -7,29 +7,33 @@ elements of the declared pointee type, the largest index touched plus one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-ANALYSIS_VERSION = 2
-"""Version of the analysis, raised when equal sources give other extents or roles. Part of the plan
-hash where a plan needs analysis."""
+ANALYSIS_VERSION = 3
+"""Version of the analysis, raised when equal sources give other extents, roles or inputs. Part of the
+plan hash where a plan needs analysis."""
 
 VALUE_LIMIT = "value_limit"
 """The factor by which a target's bound names the limit of the values that index it."""
 
 
 class ContentsRule(StrEnum):
-    """How the contents of an integer buffer are made when its values steer the kernel."""
+    """How the contents of a buffer are made where the usual ones (workers/plan/inputs.py) will not do."""
 
     BOUNDED = "bounded"
     """Uniform in [0, limit)."""
     PREFIX = "prefix"
     """Sorted, from about 0 to about limit: row offsets of a sparse matrix."""
+    FLAGS = "flags"
+    """Whole numbers, uniform in [0, limit), of floating-point members, too: masks and states."""
+    SIGNED = "signed"
+    """Floating-point numbers of either sign, their magnitudes in [0.5, 2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What an integer buffer of one launch config holds: values in [0, ``limit``)."""
+    """What a buffer of one launch config holds: values in [0, ``limit``), or of ``SIGNED`` in (-``limit``, ``limit``)."""
 
     rule: ContentsRule
     limit: int
@@ -108,6 +112,60 @@ class IndexRole:
     targets: tuple[IndexTarget, ...] = ()
 
 
+class ScalarChoice(StrEnum):
+    """What an integer scalar gets in place of its role's value."""
+
+    ZERO = "zero"
+    LOW = "low"
+    """1, so that ``if (i > k)`` leaves few work-items without work."""
+    HIGH = "high"
+    """``HIGH_FACTOR`` times global size 0, so that ``n / 4 / get_global_size(0)`` is not 0."""
+
+
+HIGH_FACTOR = 4
+"""What ``sizeof(float)`` divides away; a buffer of the simple rule holds what comes of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenScalar:
+    """One integer scalar whose value is chosen."""
+
+    position: int
+    value: ScalarChoice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputChoice:
+    """The inputs with which a kernel works: what replaces the usual values, and what was seen of it.
+
+    Attributes:
+        floats_free: whether floating-point scalars changed neither indices nor turns of loops in the probes.
+        scalars: those that get another value than their role's.
+        contents: of all buffers whose values steer nothing that is known; None: the usual ones.
+        num_tried: how many candidates ran; 0 where none had to, or none could.
+        plain_share: of work-items that are active with the usual values; None where that was not seen.
+        active_share: of work-items that are active with what was chosen; None where nothing was.
+        reason: why nothing was chosen although many work-items are idle.
+    """
+
+    floats_free: bool | None = None
+    scalars: tuple[ChosenScalar, ...] = ()
+    contents: Contents | None = None
+    num_tried: int = 0
+    plain_share: float | None = None
+    active_share: float | None = None
+    reason: str = ""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all values are the usual ones."""
+        return not self.scalars and self.contents is None
+
+    def of_scalar(self, position: int) -> ScalarChoice | None:
+        """Return what one scalar gets; None: its role's value."""
+        return next((one.value for one in self.scalars if one.position == position), None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
     """What is known about one kernel's memory; one extent for each pointer argument, by position.
@@ -115,7 +173,8 @@ class Analysis:
     ``data_dependent``: an index or the number of turns of a loop follows from buffer contents. ``failure`` says
     why there is nothing to know (then no extent has a form): a probe that hung or ended its process.
     ``overflowing_local_sizes``: the smallest local sizes at which an array of fixed size (``__local float
-    tile[16][16]``) is indexed beyond its end, which is undefined.
+    tile[16][16]``) is indexed beyond its end, which is undefined. ``inputs``: the values with which it works; None where
+    nobody looked.
     """
 
     extents: tuple[Extent, ...]
@@ -123,6 +182,7 @@ class Analysis:
     index_roles: tuple[IndexRole, ...] = ()
     failure: str = ""
     overflowing_local_sizes: tuple[tuple[int, ...], ...] = ()
+    inputs: InputChoice | None = None
 
     def extent(self, position: int) -> Extent | None:
         """Return the extent of one argument; None where it is no pointer."""
@@ -139,6 +199,11 @@ class Analysis:
             all(side >= least for side, least in zip(local_size, smallest, strict=False))
             for smallest in self.overflowing_local_sizes
         )
+
+    def with_usual_inputs(self, reason: str = "") -> Analysis:
+        """Return the analysis with a choice that changes nothing, but keeps what is known of floating-point scalars."""
+        known = self.inputs.floats_free if self.inputs else None
+        return replace(self, inputs=InputChoice(floats_free=known, reason=reason))
 
     def index_role(self, position: int) -> IndexRole | None:
         """Return the role of one buffer's values; None for values that steer nothing."""

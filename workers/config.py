@@ -32,6 +32,12 @@ class PlanConfig(Node):
     seed: int = Field(
         0, ge=0, le=2**31 - 1, description="Seed of configs, their order and their inputs."
     )
+    plain_share: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="Share of global sizes with the usual inputs: scalars as their role says, floats 1.0, contents of one sign. The others get the inputs with which virtual launches see a kernel work; 1: none does.",
+    )
     sampler: Literal["stratified", "uniform"] = Field(
         "stratified", description="Share work-group counts by regime, or draw them log-uniformly."
     )

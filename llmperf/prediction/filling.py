@@ -23,10 +23,16 @@ from workers.config import PlanConfig
 from workers.device.device_class import device_class_of
 from workers.plan.strategies.buffers import extent_elements
 from workers.plan.strategies.rules import InputRule, completing_rule
-from workers.plan.strategies.scalars import MOST_LANES, guarded_axis, is_row_length
+from workers.plan.strategies.scalars import (
+    MOST_LANES,
+    chosen_value,
+    guarded_axis,
+    is_row_length,
+)
 
 Sizes = tuple[int, ...]
 _PLAN = PlanConfig()
+_DRAWN_TEXT = "drawn for the global size: nothing but the result follows from it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +55,7 @@ class PlannedFiller:
         warnings = [
             f"argument {declared.name!r} not given: "
             + (f"elements {one.elements}" if declared.kind.is_buffer else f"value {one.value}")
-            + f" taken ({self._rule_text(declared, global_size)})"
+            + f" taken ({self._rule_text(declared, one, global_size)})"
             for declared, one in missing
         ]
         if any(declared.kind.is_buffer for declared, _ in missing):
@@ -74,9 +80,9 @@ class PlannedFiller:
             f"known{why}; give their elements with --arg"
         )
 
-    def _rule_text(self, argument: Argument, global_size: Sizes) -> str:
+    def _rule_text(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> str:
         if argument.kind is ArgumentKind.SCALAR:
-            return self._scalar_text(argument, global_size)
+            return self._scalar_text(argument, filled, global_size)
         analysis = self.known.analysis
         if self._is_analysed and analysis is not None:
             extent = analysis.extent(argument.position)
@@ -90,11 +96,17 @@ class PlannedFiller:
             return "one element a work-item of the group"
         return "the global size"
 
-    def _scalar_text(self, argument: Argument, global_size: Sizes) -> str:
+    def _scalar_text(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> str:
         if not is_integer_scalar(argument.scalar_type):
-            return "the default of a floating scalar"
+            is_usual = filled.value == 1.0
+            return "the default of a floating scalar" if is_usual else _DRAWN_TEXT
+        return self._integer_text(argument, filled, global_size)
+
+    def _integer_text(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> str:
         if not self._is_analysed:
             return "the global size"
+        if self._is_chosen(argument, filled, global_size):
+            return "chosen: with it more work-items have something to do"
         axis = guarded_axis(argument, global_size)
         if axis is not None:
             return f"the global size of dimension {axis}, with whose index it is compared"
@@ -103,6 +115,13 @@ class PlannedFiller:
         if argument.size_role is SizeRole.LANES:
             return f"it splits a work-group: {MOST_LANES}"
         return "the global size, as far as a loop may be long"
+
+    def _is_chosen(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> bool:
+        inputs = self.known.analysis.inputs if self.known.analysis is not None else None
+        choice = inputs.of_scalar(argument.position) if inputs is not None else None
+        if choice is None:
+            return False
+        return filled.value == chosen_value(argument, global_size, choice)
 
     def _overrun(
         self, args: tuple[LaunchArgument, ...], global_size: Sizes, local_size: Sizes

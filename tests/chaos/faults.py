@@ -30,7 +30,7 @@ def kill_child(world: World) -> bool:
     kinds = (
         "workers.measure.run_child",
         "workers.execution.compile_child",
-        "workers.analysis.child",
+        "workers.execution.analysis_child",
     )
     found = [one for kind in kinds for one in world.processes(kind)]
     victim = world.chance.choice(found) if found else None

@@ -24,7 +24,7 @@ from llmperf_common.store.tables.reader import open_dataset
 from llmperf_common.store.upkeep.verify import verify
 from tests.support.collecting import Collect, descendants, is_running, kill
 
-VICTIMS = ("parent", "run_child", "compile_child", "analysis.child")
+VICTIMS = ("parent", "run_child", "compile_child", "analysis_child")
 
 
 @dataclass

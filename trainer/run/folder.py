@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from llmperf_common.files.outputs import OutputTaken, folder_to_write
 from llmperf_common.files.plain_files import is_inside
-from llmperf_common.store.tables.analysis_rows import ANALYSIS_COLUMNS
+from llmperf_common.store.tables.analysis_rows import ANALYSIS_COLUMNS, INPUTS_COLUMN
 from trainer.data.foreign_files import PACKED_SUFFIX, read_json_value
 from trainer.errors import BadInput, RunExists
 from trainer.run.shipped import shipped_models, shipped_run
@@ -92,6 +92,7 @@ KERNEL_COLUMNS = (
     "source_sha256",
     "args",
     *ANALYSIS_COLUMNS,
+    INPUTS_COLUMN,
 )
 """What a run keeps of the kernels that were fitted, their memory analysis included: ``predict`` plans by it."""
 

@@ -5,7 +5,7 @@ Owns the way there: instrument, read the facts, probe and judge (``judging.py``)
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from llmperf_common.analysis import Analysis
 from llmperf_common.records import Kernel
@@ -23,14 +23,29 @@ from workers.analysis.unknown import unknown_analysis
 from workers.device.interface import DeviceFailure, Instrumented, Prober
 from workers.source.clang.parse import ParserCrashError, parse
 
-__all__ = ["ProbeLimits", "analyse_kernel", "probe_limits"]
+__all__ = ["Judged", "ProbeLimits", "analyse_kernel", "judge_kernel", "probe_limits"]
 
 NO_BARRIERS = "#define barrier(...)\n#define work_group_barrier(...)\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """An analysis, and whether the probes leave open that most work-items do nothing on usual inputs."""
+
+    analysis: Analysis
+    may_be_idle: bool = False
 
 
 def analyse_kernel(
     kernel: Kernel, prober: Prober, limits: ProbeLimits, *, without_barriers: bool = False
 ) -> Analysis:
+    """Return the analysis of ``judge_kernel``; arguments and errors are the same."""
+    return judge_kernel(kernel, prober, limits, without_barriers=without_barriers).analysis
+
+
+def judge_kernel(
+    kernel: Kernel, prober: Prober, limits: ProbeLimits, *, without_barriers: bool = False
+) -> Judged:
     """Find out what a kernel touches, by probing an instrumented copy of it.
 
     Never guesses: what cannot be followed, or fits no form, has no form and says why and where.
@@ -51,7 +66,7 @@ def analyse_kernel(
     assert kernel.signature is not None, "a kernel without signature cannot be analysed"
     pointers = [one for one in kernel.signature.arguments if one.kind.is_buffer]
     if not pointers:
-        return Analysis(extents=(), data_dependent=False)
+        return Judged(analysis=Analysis(extents=(), data_dependent=False))
     try:
         instrumented = instrument(kernel.source, kernel.name, kernel.build_options)
         facts = _facts(kernel, instrumented)
@@ -63,14 +78,18 @@ def analyse_kernel(
         is_varying = varies_by_device(kernel.source, kernel.build_options)
         judge = Judge(pointers, instrumented, facts, probing, is_varying=is_varying)
         found = judge.analysis()
-        return _as_bounds(found) if without_barriers else found
+        return Judged(
+            analysis=_as_bounds(found) if without_barriers else found,
+            may_be_idle=judge.may_be_idle,
+        )
     except UnresolvedError as error:
-        return unknown_analysis(kernel, f"cannot be instrumented: {error}")
+        return Judged(analysis=unknown_analysis(kernel, f"cannot be instrumented: {error}"))
     except DeviceFailure as error:
         if error.sticky:
             raise
         detail = error.failure.detail.strip()[:400]
-        return unknown_analysis(kernel, f"the probes failed: {error.failure.code}: {detail}")
+        why = f"the probes failed: {error.failure.code}: {detail}"
+        return Judged(analysis=unknown_analysis(kernel, why))
 
 
 def _as_bounds(analysis: Analysis) -> Analysis:

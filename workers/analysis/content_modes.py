@@ -25,4 +25,5 @@ OTHER_CONTENTS = (
     ContentMode(seed=4, limit=-16, spread=-1.0),
 )
 """Contents that change nothing where sizes alone decide: zeros, others, larger, mostly ones, negative."""
-OTHER_FLOATS = ContentMode(floats=2.5)
+OTHER_FLOATS = (ContentMode(floats=2.5), ContentMode(floats=-2.5))
+"""Values of floating-point scalars beside 1.0."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from llmperf_common.analysis import Analysis, Extent, Polynomial
+from llmperf_common.analysis import Analysis, Extent, InputChoice, Polynomial
 from llmperf_common.records import Access, Argument
 from workers.analysis.challenges import LARGEST_SIDE
 from workers.analysis.content_modes import DEFAULT_MODE, OTHER_CONTENTS, OTHER_FLOATS
@@ -22,7 +22,15 @@ from workers.analysis.probing import (
     straddled,
 )
 from workers.analysis.rehearsal import rehearsed
-from workers.analysis.seen import FEWEST_POINTS, Seen, every_nth, furthest, lighter, together
+from workers.analysis.seen import (
+    FEWEST_POINTS,
+    Seen,
+    every_nth,
+    furthest,
+    lighter,
+    looks_idle,
+    together,
+)
 from workers.analysis.steering import Steering, find_roles
 from workers.device.interface import Instrumented, ProbeRecord, Site
 
@@ -47,6 +55,9 @@ class Judge:
     ) -> None:
         self._varies_by_device = is_varying
         self._has_untried_indices = False
+        self.may_be_idle = False
+        """Whether what the kernel does on usual inputs is worth a virtual launch; known after ``analysis()``."""
+        self._float_modes = OTHER_FLOATS if probing.float_scalars(DEFAULT_MODE) else ()
         self._pointers = pointers
         self._instrumented = instrumented
         self._facts = facts
@@ -67,7 +78,8 @@ class Judge:
         by_mode = [self._probing.run(chosen.points, mode) for mode in OTHER_CONTENTS]
         steered = self._steered(chosen, by_mode)
         is_data_dependent = bool(steered) or self._paths_differ(chosen, by_mode)
-        steered |= self._steered(chosen, [self._probing.run(chosen.points, OTHER_FLOATS)])
+        by_float = [self._probing.run(chosen.points, mode) for mode in self._float_modes]
+        steered |= self._steered(chosen, by_float)
         steering = Steering(by_target={}, roles=())
         if steered:
             steering = find_roles(
@@ -86,8 +98,12 @@ class Judge:
             else:
                 extents.append(self._extent(argument, index, seen, depends_on_contents=False))
         found = Analysis(
-            extents=tuple(extents), data_dependent=is_data_dependent, index_roles=steering.roles
+            extents=tuple(extents),
+            data_dependent=is_data_dependent,
+            index_roles=steering.roles,
+            inputs=InputChoice(floats_free=not self._paths_differ(chosen, by_float)),
         )
+        self.may_be_idle = is_data_dependent or looks_idle(seen, self._pointers)
         if self._probing.has_uncut_loops:
             return found
         return rehearsed(found, self._probing, self._pointers)
@@ -142,7 +158,7 @@ class Judge:
 
     def _furthest_of_modes(self, seen: Seen, steering: Steering) -> Seen:
         """Return the probes with each buffer's reach the furthest over all contents."""
-        modes = [*OTHER_CONTENTS, OTHER_FLOATS]
+        modes = [*OTHER_CONTENTS, *self._float_modes]
         all_records = [seen.records, *(self._probing.run(seen.points, mode) for mode in modes)]
         all_records += self._with_far_indices(seen, steering)
         kept = [

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyopencl as cl  # noqa: TID251
 
+from llmperf_common.analysis import ContentsRule
 from llmperf_common.failures import Failure, FailureCode, Stage
 from llmperf_common.records import Argument, ArgumentKind, Device, Kernel
 from workers.analysis.copy.instrument import HEAD_WORDS, KERNEL_NAME, SLACK_BYTES, row_words
@@ -164,10 +165,16 @@ class _LoadedProbe:
             if buffer is None:
                 continue
             limit = launch.limits.get(argument.position, launch.default_limit)
+            rule = launch.rules.get(argument.position)
             data = probe_contents(
-                argument, int(buffer.size), seed=launch.seed, limit=limit, spread=launch.spread
+                argument,
+                int(buffer.size),
+                seed=launch.seed,
+                limit=limit,
+                spread=launch.spread,
+                rule=rule,
             )
-            wanted = (launch.seed, limit, launch.spread)
+            wanted = (launch.seed, limit, launch.spread, rule)
             if self._filled.get(argument.position) == wanted and argument.access.value == "read":
                 continue
             cl.enqueue_copy(self._queue, buffer, data, is_blocking=True)
@@ -206,15 +213,22 @@ _MOST_CONTENTS = 256
 
 
 def probe_contents(
-    argument: Argument, num_bytes: int, *, seed: int, limit: int, spread: float
+    argument: Argument,
+    num_bytes: int,
+    *,
+    seed: int,
+    limit: int,
+    spread: float,
+    rule: ContentsRule | None = None,
 ) -> npt.NDArray[np.uint8]:
     """Return what a buffer holds in a probe, as bytes; a pure function of its arguments.
 
     Integers: half of them ``limit`` - 1, so that the largest value is met wherever values are used, the others
-    uniform in [0, limit). Floating point: uniform in [0, spread). Structures leaf by leaf.
+    uniform in [0, limit). Floating point: uniform in [0, spread), or by ``rule`` whole numbers below ``limit``, or of
+    either sign. Structures leaf by leaf.
     """
     leaves = tuple((leaf.offset_bytes, leaf.scalar_type, leaf.count) for leaf in argument.leaves)
-    key = (argument.position, argument.scalar_type, argument.element_bytes, leaves, num_bytes, seed, limit, spread)  # fmt: skip
+    key = (argument.position, argument.scalar_type, argument.element_bytes, leaves, num_bytes, seed, limit, spread, rule)  # fmt: skip
     known = _CONTENTS.get(key)
     if known is not None:
         return known
@@ -226,12 +240,12 @@ def probe_contents(
         data = np.zeros(num_bytes, dtype=np.uint8)
         rows = data[: count * stride].reshape(count, stride)
         for offset, scalar_type, width in leaves:
-            values = _values(random, scalar_type, count * width, limit, spread)
+            values = _values(random, scalar_type, count * width, limit, spread, rule)
             raw = values.view(np.uint8).reshape(count, -1)
             rows[:, offset : offset + raw.shape[1]] = raw
     else:
         size = SCALAR_TYPES[argument.scalar_type].dtype.itemsize
-        values = _values(random, argument.scalar_type, num_bytes // size, limit, spread)
+        values = _values(random, argument.scalar_type, num_bytes // size, limit, spread, rule)
         data = values.view(np.uint8)
     if len(_CONTENTS) >= _MOST_CONTENTS:
         _CONTENTS.clear()
@@ -240,9 +254,19 @@ def probe_contents(
 
 
 def _values(
-    random: np.random.Generator, scalar_type: str, count: int, limit: int, spread: float
+    random: np.random.Generator,
+    scalar_type: str,
+    count: int,
+    limit: int,
+    spread: float,
+    rule: ContentsRule | None,
 ) -> npt.NDArray[np.generic]:
     dtype = SCALAR_TYPES[scalar_type].dtype
+    if dtype.kind == "f" and rule is ContentsRule.FLAGS:
+        return random.integers(0, limit, count).astype(dtype)
+    if dtype.kind == "f" and rule is ContentsRule.SIGNED:
+        signed = random.uniform(0.5, 2.0, count) * random.choice((-1.0, 1.0), count)
+        return np.asarray(signed, dtype)
     if dtype.kind == "f":
         return (random.random(count) * spread).astype(dtype)
     sign = -1 if limit < 0 and dtype.kind == "i" else 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from llmperf_common.analysis import ContentsRule
 from llmperf_common.records import ArgumentKind, Kernel, LaunchConfig
 from workers.analysis.analyse import NO_BARRIERS
 from workers.analysis.copy.instrument import instrument
@@ -58,6 +59,11 @@ def _launch(config: LaunchConfig) -> ProbeLaunch:
             for one in config.args
             if one.kind is ArgumentKind.SCALAR and one.value is not None
         },
-        limits={one.position: one.contents.limit for one in config.args if one.contents},
+        limits={
+            one.position: one.contents.limit
+            for one in config.args
+            if one.contents and one.contents.rule is not ContentsRule.SIGNED
+        },
+        rules={one.position: one.contents.rule for one in config.args if one.contents},
         max_turns=_MAX_TURNS,
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from llmperf_common.records import Access, Argument, ArgumentKind
 from workers.analysis.points import Point
 from workers.device.interface import ProbeRecord
 
 FEWEST_POINTS = 12
+_IDLE_SHARE = 0.25
 _LIGHT_TURNS = 2**16
 """Loops with barriers are not cut off; probes of more turns are not repeated with other contents."""
 
@@ -66,3 +69,35 @@ def furthest(records: Sequence[ProbeRecord]) -> ProbeRecord:
         exceeded=first.exceeded,
         overflow=first.overflow,
     )
+
+
+def looks_idle(seen: Seen, pointers: Sequence[Argument]) -> bool:
+    """Whether at sizes and scalars of plans no buffer that is written is mostly reached by far fewer elements than work-items.
+
+    So it looks where most of them leave at once, and in reductions, too. A kernel without such probes looks idle.
+
+    Args:
+        seen: with records in the order of ``pointers``.
+        pointers: the kernel's.
+    """
+    written = [
+        index
+        for index, one in enumerate(pointers)
+        if one.kind is ArgumentKind.GLOBAL_BUFFER
+        and one.access in (Access.WRITE, Access.READ_WRITE)
+    ]
+    planned = [
+        (math.prod(point.global_size), record)
+        for point, record in zip(seen.points, seen.records, strict=True)
+        if point.tier == "planned"
+    ]
+
+    def reached(record: ProbeRecord, index: int) -> float:
+        accessed = record.access_ranges[index]
+        return (accessed.end_bytes - accessed.start_bytes) / max(1, pointers[index].element_bytes)
+
+    num_busy = sum(
+        any(reached(record, index) >= _IDLE_SHARE * items for index in written)
+        for items, record in planned
+    )
+    return 2 * num_busy <= len(planned)

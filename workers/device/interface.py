@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
+from llmperf_common.analysis import ContentsRule
 from llmperf_common.failures import Failure
 from llmperf_common.records import Device, Kernel, LaunchConfig
 
@@ -194,7 +195,8 @@ class ProbeLaunch:
 
     ``limits`` overrides, by position, the limit of the values in an integer buffer (else
     ``default_limit``); ``spread`` scales the floating-point contents, which are in [0, spread). A negative limit
-    makes the values negative, as far as their type can be.
+    makes the values negative, as far as their type can be. ``rules``, by position, makes them as plans do: ``FLAGS`` and
+    ``SIGNED`` of floating-point contents.
     """
 
     global_size: tuple[int, ...]
@@ -204,6 +206,7 @@ class ProbeLaunch:
     default_limit: int = 16
     limits: Mapping[int, int] = field(default_factory=dict)
     spread: float = 1.0
+    rules: Mapping[int, ContentsRule] = field(default_factory=dict)
     max_turns: int = 2**18
     """Turns of all loops after which they are cut off, barriers aside."""
 

@@ -117,6 +117,7 @@ class RecordedAnalysis(Node):
     index_roles: tuple[dict[str, Any], ...] = ()
     analysis_failure: str | None = None
     overflowing_local_sizes: tuple[tuple[int, ...], ...] = ()
+    inputs: dict[str, Any] | None = None
 
     @pydantic.model_validator(mode="after")
     def _can_be_read(self) -> RecordedAnalysis:

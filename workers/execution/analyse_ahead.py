@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from llmperf_common.analysis import Analysis
 from llmperf_common.ledger.holder import this_process
 from llmperf_common.records import Kernel
-from workers.analysis.unknown import unknown_analysis
 from workers.corpus.parquet import Corpus
 from workers.device.interface import DeviceRef
 from workers.execution.analysing import (
     analyse_job,
     death_text,
+    left_behind,
     max_attempts,
     timeout_text,
 )
@@ -35,6 +35,7 @@ _POLL_S = 1.0
 class _Item:
     kernel: Kernel
     analysis: Analysis | None = None
+    """What is known by now."""
     no_device: bool = False
     ended_itself: bool = False
     num_attempts: int = 0
@@ -53,6 +54,7 @@ class _AheadWork:
 
     def job(self, item: _Item) -> AnalyseJob:
         item.num_attempts += 1
+        item.analysis = None
         return analyse_job(item.kernel, item.num_attempts)
 
     def excuses_kill(self, item: _Item) -> bool:
@@ -64,16 +66,17 @@ class _AheadWork:
         assert isinstance(answer, Analysed), answer
         item.analysis = answer.analysis
         item.no_device = answer.no_device
-        item.ended_itself = True
-        return True
+        item.ended_itself = answer.is_last
+        return answer.is_last
 
     def timed_out(self, item: _Item, after_s: float) -> None:
-        item.analysis = unknown_analysis(item.kernel, timeout_text(after_s))
+        item.analysis = left_behind(item.kernel, item.analysis, timeout_text(after_s))
 
     def died(self, item: _Item, how: str, report: str, seconds: float) -> bool:
-        if not report and item.num_attempts < max_attempts(item.kernel):
+        is_open = item.analysis is None and not report
+        if is_open and item.num_attempts < max_attempts(item.kernel):
             return True
-        item.analysis = unknown_analysis(item.kernel, death_text(how, report))
+        item.analysis = left_behind(item.kernel, item.analysis, death_text(how, report))
         return False
 
     def forget(self, item: _Item) -> None:
@@ -153,7 +156,7 @@ def _analysed(
     with scratch_folder(this_process()) as scratch:
         starter = ChildStarter(scratch)
         pool: ChildPool[_Item] = ChildPool(
-            start_child=lambda name: starter.start("workers.analysis.child", name, ref),
+            start_child=lambda name: starter.start("workers.execution.analysis_child", name, ref),
             name="analyse",
             work=_AheadWork(timeout_s),
             num_children=num_children,

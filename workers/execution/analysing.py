@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 
+from llmperf_common.analysis import Analysis
 from llmperf_common.records import Kernel
 from workers.analysis.unknown import unknown_analysis
 from workers.device.interface import DeviceRef
@@ -27,8 +28,9 @@ _REPORT_CHARACTERS = 2000
 class AnalysisWork:
     """The ``PoolWork`` of analysis children: each task gets its analysis, and with it its launch configs."""
 
-    def __init__(self, *, timeout_s: float) -> None:
+    def __init__(self, *, timeout_s: float, chooses: bool = True) -> None:
         self._timeout_s = timeout_s
+        self._chooses = chooses
 
     @property
     def timeout_s(self) -> float:
@@ -38,7 +40,8 @@ class AnalysisWork:
     def job(self, state: TaskState) -> AnalyseJob:
         """Return the job, and count the attempt."""
         state.num_analysis_attempts += 1
-        return analyse_job(state.task.kernel, state.num_analysis_attempts)
+        state.analysed = None
+        return analyse_job(state.task.kernel, state.num_analysis_attempts, choose=self._chooses)
 
     def excuses_kill(self, state: TaskState) -> bool:
         """Take the attempt back, once."""
@@ -51,18 +54,21 @@ class AnalysisWork:
         assert isinstance(answer, Analysed), answer
         if answer.no_device:
             _logger.warning("an analysis failed: %s", answer.analysis.failure)
-        state.plan_by(answer.analysis)
-        return True
+        state.analysed = answer.analysis
+        if answer.is_last:
+            state.plan_by(answer.analysis)
+        return answer.is_last
 
     def timed_out(self, state: TaskState, after_s: float) -> None:
-        """Plan the task by nothing."""
-        state.plan_by(unknown_analysis(state.task.kernel, timeout_text(after_s)))
+        """Plan the task by nothing, or without a choice of inputs."""
+        state.plan_by(left_behind(state.task.kernel, state.analysed, timeout_text(after_s)))
 
     def died(self, state: TaskState, how: str, report: str, seconds: float) -> bool:
-        """Try once more, or plan the task by nothing."""
-        if not report and state.num_analysis_attempts < max_attempts(state.task.kernel):
+        """Try once more, or plan the task by nothing; an analysis that is known stays: it was the choice of inputs that ended it."""
+        is_open = state.analysed is None and not report
+        if is_open and state.num_analysis_attempts < max_attempts(state.task.kernel):
             return True
-        state.plan_by(unknown_analysis(state.task.kernel, death_text(how, report)))
+        state.plan_by(left_behind(state.task.kernel, state.analysed, death_text(how, report)))
         return False
 
     def forget(self, state: TaskState) -> None:
@@ -78,9 +84,16 @@ def max_attempts(kernel: Kernel) -> int:
     return MAX_ATTEMPTS + (_BARRIER.search(kernel.source) is not None)
 
 
-def analyse_job(kernel: Kernel, attempt: int) -> AnalyseJob:
-    """Return the job of an attempt; the first is 1."""
-    return AnalyseJob(kernel=kernel, without_barriers=attempt > MAX_ATTEMPTS)
+def analyse_job(kernel: Kernel, attempt: int, *, choose: bool = True) -> AnalyseJob:
+    """Return the job of an attempt; the first is 1. ``choose``: inputs with which the kernel works, too."""
+    return AnalyseJob(kernel=kernel, without_barriers=attempt > MAX_ATTEMPTS, choose=choose)
+
+
+def left_behind(kernel: Kernel, known: Analysis | None, why: str) -> Analysis:
+    """Return what is known of a kernel whose child was killed or died: its analysis if that was done, else nothing."""
+    if known is None:
+        return unknown_analysis(kernel, why)
+    return known.with_usual_inputs(f"while inputs were chosen: {why}")
 
 
 def timeout_text(after_s: float) -> str:

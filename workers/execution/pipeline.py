@@ -87,7 +87,9 @@ class DevicePipeline:
         self._analysers: ChildPool[TaskState] = ChildPool(
             start_child=self._analysis_child,
             name="analyse",
-            work=AnalysisWork(timeout_s=self._limits.analysis_timeout_s),
+            work=AnalysisWork(
+                timeout_s=self._limits.analysis_timeout_s, chooses=config.plan.plain_share < 1
+            ),
             num_children=self._limits.num_analysis_children,
         )
         self._compile_work = CompileWork(
@@ -370,7 +372,7 @@ class DevicePipeline:
         if where == self._ref:  # each has a context on the card that is timed
             self._analysers.allow(self._limits.num_compile_children)
         return self._starter.start(
-            "workers.analysis.child",
+            "workers.execution.analysis_child",
             name,
             where,
             beside_timing=not self._quiet,

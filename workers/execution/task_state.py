@@ -57,6 +57,8 @@ class TaskState:
     build: Build | None = None
     num_deaths: int = 0
     num_analysis_attempts: int = 0
+    analysed: Analysis | None = None
+    """What the analysis has told while inputs are being chosen."""
     num_access_attempts: int = 0
     access_records: tuple[ProbeRecord | None, ...] = ()
     """Access records of the configs that are tried ahead, in their order, as far as known."""

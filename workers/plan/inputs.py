@@ -13,6 +13,9 @@ The rule, a pure function of (seed, argument position, index of the scalar withi
 * integers whose launch argument says ``prefix``: scalar i of n lies between floor(i·limit/n) and the next of
   these, there where a hash of i says. So they never decrease and stay in [0, limit): row offsets, each row
   about limit/n long and none longer than twice that plus one;
+* floats whose launch argument says ``signed``: either sign, magnitudes uniform in [0.5, 2): no loop that adds them up
+  is sure to end, so only where contents steer nothing, or virtual launches have shown that they end;
+* integers and floats whose launch argument says ``flags``: whole numbers, uniform in [0, limit);
 * ``bool``: 0 or 1.
 
 The components of a vector type are filled one by one, the padding lane of a 3-vector too. A structure is
@@ -37,6 +40,9 @@ INTEGER_LIMIT = 16
 MAX_CONTENTS_LIMIT = 2**32
 """Largest limit of a content rule: the 32 hashed bits reach no further."""
 
+_MOST_WHOLE_HALF, _MOST_WHOLE_FLOAT = 2**11, 2**24
+"""Limits of whole numbers that ``half``, and ``float`` and ``double``, hold exactly."""
+
 _MASK32 = 0xFFFF_FFFF
 _INDEX_STEP = 0x9E37_79B9
 _POSITION_STEP = 0x85EB_CA6B
@@ -55,6 +61,11 @@ class FillKind(StrEnum):
     INT32 = "int32"
     INT64 = "int64"
     BOOL = "bool"
+
+
+def is_integer(kind: FillKind) -> bool:
+    """Whether scalars of a kind are integers; ``bool`` is none."""
+    return kind.startswith("int")
 
 
 _SCALAR_BYTES = {
@@ -113,8 +124,8 @@ class LeafPlace:
 class FillSpec:
     """How to fill one buffer, or one member of its structures.
 
-    ``num_scalars`` values of ``kind`` from the stream ``key``; ``contents`` only for integers, its limit one
-    that the type holds; ``place`` None where the scalars follow each other.
+    ``num_scalars`` values of ``kind`` from the stream ``key``; ``contents`` a rule that the type knows, its limit one
+    that it holds; ``place`` None where the scalars follow each other.
     """
 
     kind: FillKind
@@ -127,6 +138,8 @@ class FillSpec:
     def kernel_name(self) -> str:
         """The kernel of fill.cl that does it."""
         rule = self.contents.rule.value if self.contents else "fill"
+        if self.contents and self.contents.rule is ContentsRule.FLAGS and is_integer(self.kind):
+            rule = ContentsRule.BOUNDED.value  # the same values
         return f"{rule}_{self.kind}" + ("_leaf" if self.place else "")
 
     @property
@@ -227,8 +240,15 @@ def _leaf_specs(
 
 
 def _usable(contents: Contents | None, scalar: ScalarType, num_scalars: int) -> Contents | None:
-    """Return the rule with a limit that the type and 64-bit arithmetic hold; None for what is no integer."""
-    if contents is None or not scalar.fill_kind.startswith("int"):
+    """Return the rule with a limit that the type and 64-bit arithmetic hold; None where the type does not know it."""
+    if contents is None or scalar.fill_kind is FillKind.BOOL:
+        return None
+    if not is_integer(scalar.fill_kind):
+        is_known = contents.rule in (ContentsRule.FLAGS, ContentsRule.SIGNED)
+        most = _MOST_WHOLE_HALF if scalar.fill_kind is FillKind.FLOAT16 else _MOST_WHOLE_FLOAT
+        limit = max(1, min(contents.limit, most))
+        return Contents(rule=contents.rule, limit=limit) if is_known else None
+    if contents.rule is ContentsRule.SIGNED:
         return None
     most = min(MAX_CONTENTS_LIMIT, int(np.iinfo(scalar.dtype).max) + 1)
     if contents.rule is ContentsRule.PREFIX:
@@ -238,30 +258,51 @@ def _usable(contents: Contents | None, scalar: ScalarType, num_scalars: int) -> 
 
 def reference_fill(spec: FillSpec) -> npt.NDArray[Any]:
     """Return what the device must write for ``spec``, bit for bit (integers as unsigned), in stream order."""
-    bits = _hashed_bits(spec)
-    if spec.kind is FillKind.FLOAT32:
-        return (bits >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
-    if spec.kind is FillKind.FLOAT64:
-        return bits.astype(np.float64) * 2.0**-32
-    if spec.kind is FillKind.FLOAT16:
-        return ((bits >> np.uint32(21)).astype(np.float32) * np.float32(2.0**-11)).astype(
-            np.float16
-        )
+    return scalars_of(_hashed_bits(spec), spec)
+
+
+def scalars_of(bits: npt.NDArray[np.uint32], spec: FillSpec, *, start: int = 0) -> npt.NDArray[Any]:
+    """Return the scalars of ``spec`` from ``start`` on that hashed ``bits`` make, integers as unsigned."""
+    if spec.kind.startswith("float"):
+        return _floats(bits, spec)
     if spec.kind is FillKind.BOOL:
         return (bits >> np.uint32(31)).astype(np.uint8)
     integers = np.dtype(f"uint{int(spec.kind.removeprefix('int'))}")
     if spec.contents is None:
         return (bits >> np.uint32(28)).astype(integers)
-    return _steered(bits, spec.contents, spec.num_scalars).astype(integers)
+    return _steered(bits, spec.contents, start, spec.num_scalars).astype(integers)
+
+
+_USED_BITS = {FillKind.FLOAT32: 24, FillKind.FLOAT64: 32, FillKind.FLOAT16: 11}
+"""Leading hashed bits that make a floating-point scalar: so many fit its significand."""
+
+
+def _floats(bits: npt.NDArray[np.uint32], spec: FillSpec) -> npt.NDArray[Any]:
+    dtype = np.dtype(f"float{_SCALAR_BYTES[spec.kind] * 8}")
+    used = _USED_BITS[spec.kind]
+    exact: type[np.floating[Any]] = np.float64 if spec.kind is FillKind.FLOAT64 else np.float32
+    if spec.contents is None:
+        values = (bits >> np.uint32(32 - used)).astype(exact) * exact(2.0**-used)
+        return np.asarray(values, dtype)
+    if spec.contents.rule is ContentsRule.FLAGS:
+        whole = (bits.astype(np.uint64) * np.uint64(spec.contents.limit)) >> np.uint64(32)
+        return np.asarray(whole, dtype)
+    # One bit is the sign, the others are a number below 3/2 to which 1/2 is added: exact in every type.
+    drawn = (bits >> np.uint32(32 - used)).astype(np.uint64)
+    is_negative = drawn >> np.uint64(used - 1) == 1
+    fraction = drawn & np.uint64((1 << (used - 2)) - 1)
+    steps = (fraction * np.uint64(3) >> np.uint64(1)) + np.uint64(1 << (used - 3))
+    magnitudes = steps.astype(exact) * exact(2.0 ** (2 - used))
+    return np.asarray(np.where(is_negative, -magnitudes, magnitudes), dtype)
 
 
 def _steered(
-    bits: npt.NDArray[np.uint32], contents: Contents, num_scalars: int
+    bits: npt.NDArray[np.uint32], contents: Contents, start: int, num_scalars: int
 ) -> npt.NDArray[np.uint64]:
     wide, limit, shift = bits.astype(np.uint64), np.uint64(contents.limit), np.uint64(32)
-    if contents.rule is ContentsRule.BOUNDED:
+    if contents.rule is not ContentsRule.PREFIX:
         return (wide * limit) >> shift
-    index = np.arange(num_scalars, dtype=np.uint64)
+    index = np.arange(start, start + len(bits), dtype=np.uint64)
     total = np.uint64(max(1, num_scalars))
     low = index * limit // total
     high = (index + np.uint64(1)) * limit // total

@@ -75,13 +75,19 @@ class Plan:
         parts: dict[str, object] = {
             "corpus_sha256": self.corpus_sha256,
             "device_classes": [_hashed(one) for one in self.device_classes],
-            "plan": self.plan_config.model_dump(mode="json"),
+            "plan": self._hashed_config(),
             "timing": self.timing_config.model_dump(mode="json", exclude=_OUTSIDE_THE_PLAN),
             "harness_version": HARNESS_VERSION,
         }
         if needs_analysis(self.plan_config.strategies):
             parts["analysis_version"] = ANALYSIS_VERSION
         return content_id("plan", parts)
+
+    def _hashed_config(self) -> dict[str, object]:
+        """Return what decides the launch configs; simple inputs are the usual ones in any case."""
+        is_varied = needs_analysis(self.plan_config.strategies)
+        left_out = set() if is_varied else {"plain_share"}
+        return self.plan_config.model_dump(mode="json", exclude=left_out)
 
     @property
     def num_tasks(self) -> int:

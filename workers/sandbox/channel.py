@@ -41,11 +41,14 @@ class CompileJob:
 class AnalyseJob:
     """To an analysis child: find out what ``kernel`` touches.
 
-    ``without_barriers``: by a copy that has none.
+    ``without_barriers``: by a copy that has none. ``choose``: and choose inputs with which it works, where the child's
+    device is a CPU, in at most ``choice_cpu_s`` of processor time, after which the child is ended by SIGXCPU.
     """
 
     kernel: Kernel
     without_barriers: bool = False
+    choose: bool = False
+    choice_cpu_s: float = 4.0
     analyse: bool = True
 
 
@@ -53,11 +56,13 @@ class AnalyseJob:
 class Analysed:
     """From an analysis child: what was found out, or why nothing was.
 
-    ``no_device``: the child could not open its device; it ends.
+    ``no_device``: the child could not open its device; it ends. Without ``is_last`` another follows, with the inputs that
+    were chosen.
     """
 
     analysis: Analysis
     no_device: bool = False
+    is_last: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
-import os
-import resource
 
 from llmperf_common.failures import Failure
 from llmperf_common.features.work import Work
 from workers.device.interface import DeviceFailure, DeviceRef
 from workers.sandbox.channel import Channel, CompilerReady, Counted, CountJob
 from workers.sandbox.child_main import serve
+from workers.sandbox.processor_time import allow_cpu
 from workers.work.counting import count_kernel
 from workers.work.opening import open_virtual
 
@@ -26,7 +24,7 @@ def main(channel: Channel, argument: str) -> None:
     for _ in range(_KERNELS_PER_CHILD):
         job = channel.receive()
         assert isinstance(job, CountJob), job
-        _allow_cpu(job.cpu_s)
+        allow_cpu(job.cpu_s)
         found: list[Work | Failure] = []
         is_lost = False
         try:
@@ -42,16 +40,6 @@ def main(channel: Channel, argument: str) -> None:
         channel.send(Counted(outcomes=tuple(found)))
         if is_lost:
             return
-
-
-def _allow_cpu(seconds: float) -> None:
-    """Let the system end this process (SIGXCPU) when it has used so many seconds of processor time more, all threads together."""
-    used = sum(os.times()[:2])
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    limit = math.ceil(used + seconds)
-    resource.setrlimit(
-        resource.RLIMIT_CPU, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard)
-    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ process of its own that may be killed: ``child.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from workers.analysis.copy.rewriter import UnresolvedError
 from workers.device.interface import DeviceFailure
 from workers.work.counted_copy import CountedCopy, counted_copy
 from workers.work.estimate import estimate
-from workers.work.launch import KernelBudget, UncountedError, VirtualLaunch
+from workers.work.launch import KERNEL_COST, KernelBudget, UncountedError, VirtualLaunch
 from workers.work.opencl_virtual import OpenclVirtualDevice, VirtualKernel
 from workers.work.units import Grid, grid_of
 
@@ -34,7 +34,8 @@ def count_kernel(
     *,
     without_barriers: bool = False,
     everything: bool = False,
-) -> Iterator[Work | Failure]:
+    cost: float = KERNEL_COST,
+) -> Generator[Work | Failure]:
     """Yield the work of each config, in order and as soon as it is known.
 
     Work-items that meet at barriers run one after another all the same where two of the configs show that this
@@ -47,12 +48,13 @@ def count_kernel(
         without_barriers: run work-items one after another without trying what difference it makes; a barrier that
             not all of them reach ends the process.
         everything: run all work-items, however many they are.
+        cost: of all configs together.
 
     Raises:
         DeviceFailure: The device's context was lost (sticky): its process is of no further use.
     """
     try:
-        running = _running(kernel, configs, device, without_barriers=without_barriers)
+        running = _running(kernel, configs, device, cost, without_barriers=without_barriers)
     except UnresolvedError as error:
         yield from (_failure(str(error)) for _ in configs)
         return
@@ -71,10 +73,12 @@ def count_kernel(
 class _Running:
     """A kernel that is ready to be counted."""
 
-    def __init__(self, loaded: VirtualKernel, copy: CountedCopy, *, is_unsure: bool) -> None:
+    def __init__(
+        self, loaded: VirtualKernel, copy: CountedCopy, cost: float, *, is_unsure: bool
+    ) -> None:
         self.loaded, self.copy = loaded, copy
         self.is_unsure = is_unsure
-        self._budget = KernelBudget()
+        self._budget = KernelBudget(cost)
 
     def count(self, config: LaunchConfig, *, everything: bool) -> Work | Failure:
         """Return the work of one config."""
@@ -106,6 +110,7 @@ def _running(
     kernel: Kernel,
     configs: Sequence[LaunchConfig],
     device: OpenclVirtualDevice,
+    cost: float,
     *,
     without_barriers: bool,
 ) -> _Running:
@@ -115,7 +120,7 @@ def _running(
         copy = counted_copy(
             kernel.source, kernel.name, kernel.build_options, without_barriers=without_barriers
         )
-        return _Running(device.load(kernel, copy), copy, is_unsure=is_unsure)
+        return _Running(device.load(kernel, copy), copy, cost, is_unsure=is_unsure)
 
     if without_barriers:
         return made(without_barriers=True, is_unsure=True)

@@ -34,7 +34,12 @@ _KINDS = {
     FillKind.BOOL: 4,
 }
 _INTEGER = 5
-_RULES = {ContentsRule.BOUNDED: 1, ContentsRule.PREFIX: 2}
+_RULES = {
+    ContentsRule.BOUNDED: 1,
+    ContentsRule.PREFIX: 2,
+    ContentsRule.FLAGS: 3,
+    ContentsRule.SIGNED: 4,
+}
 STORE_BLOCKS = (STORE_BYTES + SLACK_BYTES) // BLOCK_BYTES + 1
 
 

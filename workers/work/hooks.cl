@@ -155,6 +155,19 @@ uint lp_mix(uint v)
     return v ^ (v >> 16);
 }
 
+// `steps` divided by two to the power of `shift`, which it is exactly, as bits of a float (kind 1), a double (2) or a half (3).
+ulong lp_float(uint kind, long steps, uint shift)
+{
+    if (kind == 1)
+        return as_uint((float)steps * (1.0f / (float)(1ul << shift)));
+#if LP_DOUBLES
+    if (kind == 2)
+        return as_ulong((double)steps * (1.0 / (double)(1ul << shift)));
+#endif
+    uint sign = steps < 0 ? 0x8000u : 0u, m = (uint)abs(steps), e = 31 - clz(m | 1u);
+    return m ? sign | (e + 15 - shift) << 10 | (m << (10 - e) & 0x3ffu) : 0u;
+}
+
 // Scalar i of a stream as bits; workers/plan/inputs.py has the rule. `how`: kind, bytes, rule, each 8 bits.
 ulong lp_scalar(__global const ulong *d, ulong i)
 {
@@ -163,19 +176,19 @@ ulong lp_scalar(__global const ulong *d, ulong i)
     if (i >= n)
         return 0;
     uint bits = lp_mix((uint)i * 0x9E3779B9u + ((uint)d[2] ^ ((uint)(i >> 32) * 0xC2B2AE35u)));
-    if (kind == 1)
-        return as_uint((float)(bits >> 8) * 0x1.0p-24f);
-#if LP_DOUBLES
-    if (kind == 2)
-        return as_ulong((double)bits * 0x1.0p-32);
-#endif
-    if (kind == 3) {
-        uint m = bits >> 21, e = 31 - clz(m | 1u);
-        return m ? (e + 4) << 10 | (m << (10 - e) & 0x3ffu) : 0u;
+    if (kind <= 3 && rule == 3)
+        return lp_float(kind, (long)((ulong)bits * limit >> 32), 0);
+    if (kind <= 3) {
+        uint used = kind == 1 ? 24 : kind == 2 ? 32 : 11;
+        ulong drawn = bits >> (32 - used);
+        if (rule != 4)
+            return lp_float(kind, (long)drawn, used);
+        long steps = (long)(((drawn & ((1ul << (used - 2)) - 1)) * 3 >> 1) + (1ul << (used - 3)));
+        return lp_float(kind, drawn >> (used - 1) ? -steps : steps, used - 2);
     }
     if (kind == 4)
         return bits >> 31;
-    if (rule == 1)
+    if (rule == 1 || rule == 3)
         return (ulong)bits * limit >> 32;
     if (rule == 2) {
         ulong low = i * limit / n, high = (i + 1) * limit / n;

@@ -36,7 +36,7 @@ _LAUNCH_COST = 2**23
 """Blocks, operations and accesses that a launch's sample may have beyond its first unit: some milliseconds."""
 _HEAVY_COST = 2**20
 """Of a unit, above which it is not looked where the launch changes."""
-_KERNEL_COST = 2**29
+KERNEL_COST = 2**29
 """Of all launches of a kernel: about a second."""
 _OF_GROUP = 8
 """Times the cost of a unit that is a work-group: its copy is not optimised, and work-items wait for each other."""
@@ -52,8 +52,8 @@ class UncountedError(Exception):
 class KernelBudget:
     """What all launches of one kernel may still cost."""
 
-    def __init__(self) -> None:
-        self.left = float(_KERNEL_COST)
+    def __init__(self, cost: float = KERNEL_COST) -> None:
+        self.left = float(cost)
 
 
 class VirtualLaunch:

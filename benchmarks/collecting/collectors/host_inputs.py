@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.collecting.collectors.jobs import allocated_bytes
-from llmperf_common.analysis import Contents, ContentsRule
 from llmperf_common.records import Argument, LaunchArgument
-from workers.plan.inputs import SCALAR_TYPES, FillKind, FillSpec, fill_spec, reference_bytes
+from workers.plan.inputs import SCALAR_TYPES, FillSpec, fill_spec, reference_bytes, scalars_of
 
 _PART_SCALARS = 2**17
 _MOST_SCALARS = 2**32
@@ -60,32 +59,7 @@ def host_bytes(argument: Argument, given: LaunchArgument, *, seed: int) -> npt.N
 
 def _values(spec: FillSpec, start: int, stop: int) -> npt.NDArray[Any]:
     """Return scalars ``start`` to ``stop`` of the stream, integers as unsigned."""
-    bits = _hashed(spec, start, stop)
-    if spec.kind is FillKind.FLOAT32:
-        return (bits >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
-    if spec.kind is FillKind.FLOAT64:
-        return bits.astype(np.float64) * 2.0**-32
-    if spec.kind is FillKind.FLOAT16:
-        exact = (bits >> np.uint32(21)).astype(np.float32) * np.float32(2.0**-11)
-        return exact.astype(np.float16)
-    if spec.kind is FillKind.BOOL:
-        return (bits >> np.uint32(31)).astype(np.uint8)
-    integers = np.dtype(f"uint{int(spec.kind.removeprefix('int'))}")
-    if spec.contents is None:
-        return (bits >> np.uint32(28)).astype(integers)
-    return _steered(bits, spec.contents, start, stop, spec.num_scalars).astype(integers)
-
-
-def _steered(
-    bits: npt.NDArray[np.uint32], contents: Contents, start: int, stop: int, num_scalars: int
-) -> npt.NDArray[np.uint64]:
-    wide, limit, shift = bits.astype(np.uint64), np.uint64(contents.limit), np.uint64(32)
-    if contents.rule is ContentsRule.BOUNDED:
-        return (wide * limit) >> shift
-    index, total = np.arange(start, stop, dtype=np.uint64), np.uint64(max(1, num_scalars))
-    low = index * limit // total
-    high = (index + np.uint64(1)) * limit // total
-    return low + ((wide * (high - low)) >> shift)
+    return scalars_of(_hashed(spec, start, stop), spec, start=start)
 
 
 def _hashed(spec: FillSpec, start: int, stop: int) -> npt.NDArray[np.uint32]:

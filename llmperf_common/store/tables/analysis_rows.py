@@ -12,11 +12,15 @@ from typing import Any
 
 from llmperf_common.analysis import (
     Analysis,
+    ChosenScalar,
+    Contents,
     ContentsRule,
     Extent,
     IndexRole,
     IndexTarget,
+    InputChoice,
     Polynomial,
+    ScalarChoice,
     Term,
 )
 from llmperf_common.files.host_paths import without_host_paths
@@ -28,13 +32,15 @@ ANALYSIS_COLUMNS = (
     "analysis_failure",
     "overflowing_local_sizes",
 )
-"""The columns of ``kernels`` that ``analysis_from_row`` reads."""
+"""The columns of ``kernels`` that ``analysis_from_row`` needs."""
+INPUTS_COLUMN = "inputs"
+"""One more that it reads, where it is there."""
 
 _INT64 = range(-(2**63), 2**63)
 
 
 def analysis_columns(analysis: Analysis | None) -> dict[str, Any]:
-    """Return ``ANALYSIS_COLUMNS`` of one row; a kernel that was not analysed has an empty list and nulls."""
+    """Return ``ANALYSIS_COLUMNS`` and ``INPUTS_COLUMN`` of one row; a kernel that was not analysed has an empty list and nulls."""
     if analysis is None:
         return {"analysis": []}
     return {
@@ -53,6 +59,7 @@ def analysis_columns(analysis: Analysis | None) -> dict[str, Any]:
         ],
         "analysis_failure": analysis.failure or None,
         "overflowing_local_sizes": [list(one) for one in analysis.overflowing_local_sizes],
+        INPUTS_COLUMN: _choice_row(analysis.inputs),
     }
 
 
@@ -60,7 +67,7 @@ def analysis_from_row(row: Mapping[str, Any]) -> Analysis | None:
     """Return the analysis that a row of ``kernels`` holds; None where the kernel was not analysed.
 
     Args:
-        row: with ``ANALYSIS_COLUMNS``; those that an earlier version did not have may be missing or null.
+        row: with ``ANALYSIS_COLUMNS`` and perhaps ``INPUTS_COLUMN``; those that an earlier version did not have may be missing or null.
 
     Raises:
         ValueError: A rule is none that we know.
@@ -89,6 +96,7 @@ def analysis_from_row(row: Mapping[str, Any]) -> Analysis | None:
         overflowing_local_sizes=tuple(
             tuple(int(side) for side in one) for one in row.get("overflowing_local_sizes") or ()
         ),
+        inputs=_choice(row.get(INPUTS_COLUMN)),
     )
 
 
@@ -120,6 +128,41 @@ def storable(analysis: Analysis) -> Analysis:
         for role in analysis.index_roles
     )
     return replace(analysis, extents=extents, index_roles=roles)
+
+
+def _choice_row(choice: InputChoice | None) -> dict[str, Any] | None:
+    if choice is None:
+        return None
+    return {
+        "floats_free": choice.floats_free,
+        "scalars": [{"position": one.position, "value": one.value.value} for one in choice.scalars],
+        "contents": choice.contents.rule.value if choice.contents else None,
+        "contents_limit": choice.contents.limit if choice.contents else None,
+        "num_tried": choice.num_tried,
+        "plain_share": choice.plain_share,
+        "active_share": choice.active_share,
+        "reason": without_host_paths(choice.reason) or None,
+    }
+
+
+def _choice(row: Mapping[str, Any] | None) -> InputChoice | None:
+    if row is None:
+        return None
+    rule = row.get("contents")
+    return InputChoice(
+        floats_free=row.get("floats_free"),
+        scalars=tuple(
+            ChosenScalar(position=int(one["position"]), value=ScalarChoice(one["value"]))
+            for one in row.get("scalars") or ()
+        ),
+        contents=Contents(rule=ContentsRule(rule), limit=int(row["contents_limit"]))
+        if rule
+        else None,
+        num_tried=int(row.get("num_tried") or 0),
+        plain_share=row.get("plain_share"),
+        active_share=row.get("active_share"),
+        reason=row.get("reason") or "",
+    )
 
 
 def _fits(polynomial: Polynomial | None) -> bool:

@@ -105,7 +105,7 @@ def _work(*jobs: Job) -> Work:
 @pytest.mark.parametrize(
     "contents",
     [None, *(Contents(rule=rule, limit=1000) for rule in ContentsRule)],
-    ids=["plain", "bounded", "prefix"],
+    ids=["plain", *(rule.value for rule in ContentsRule)],
 )
 @pytest.mark.parametrize("elements", [0, 1, 2**17 + 77])
 def test_numpy_inputs_are_ours(scalar_type: str, contents: Contents | None, elements: int) -> None:

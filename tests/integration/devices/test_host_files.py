@@ -157,7 +157,7 @@ def test_children_have_no_secret_in_their_environment(tmp_path: Path) -> None:
                     b"parse_child",
                     b"compile_child",
                     b"run_child",
-                    b"analysis.child",
+                    b"analysis_child",
                     b"discovery.trial_child",
                 ):
                     if kind in command and environ:

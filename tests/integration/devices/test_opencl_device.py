@@ -150,7 +150,10 @@ ITEM = """typedef struct { char tag; float3 at; struct { short s[3]; double w; }
 
 
 @pytest.mark.parametrize("rule", list(ContentsRule))
-@pytest.mark.parametrize("scalar_type", ["char", "uchar", "ushort", "int", "uint", "long"])
+@pytest.mark.parametrize(
+    "scalar_type",
+    ["char", "uchar", "ushort", "int", "uint", "long", "float", "double", "half", "bool"],
+)
 def test_content_rules_on_the_device(
     session: Session, rule: ContentsRule, scalar_type: str
 ) -> None:

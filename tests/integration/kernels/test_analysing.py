@@ -95,6 +95,25 @@ def test_two_strategies_share_the_configs(tmp_path: Path) -> None:
             assert first["elements"] == min(sample["global_size"][0], n["value"])
 
 
+def test_inputs_that_were_chosen_are_planned_and_recorded(tmp_path: Path) -> None:
+    inputs = {
+        "floats_free": True, "scalars": [{"position": 2, "value": "low"}], "contents": "signed",
+        "contents_limit": 2, "num_tried": 4, "plain_share": 0.0, "active_share": 0.9, "reason": None,
+    }  # fmt: skip
+    analyses = [{**recorded("first"), "inputs": inputs}, recorded("second"), recorded("third")]
+    collect(tmp_path, "--set", "plan.plain_share=0", analyses=analyses)
+    found = rows_of(tmp_path / "data")
+    assert found["first"]["inputs"] == inputs
+    assert found["second"]["inputs"] is None
+    for sample in found["first"]["samples"]:
+        first, second, n = sample["args"]
+        assert n["value"] == 1
+        assert (first["contents"], first["contents_limit"]) == ("signed", 2)
+        assert first["elements"] == second["elements"] == 1, "the extent follows the chosen value"
+    for sample in found["second"]["samples"]:
+        assert sample["args"][2]["value"] == sample["global_size"][0]
+
+
 def test_a_dead_or_hanging_analysis_costs_its_kernel_the_analysis_only(tmp_path: Path) -> None:
     said = collect(
         tmp_path,

@@ -50,7 +50,7 @@ OPTIONS = {
     "llmperf dataset export": "[DIR] --out --format",
 }
 COLLECT_KEYS = """
-    plan.strategies plan.samples_per_kernel plan.seed plan.sampler plan.local_sizes
+    plan.strategies plan.samples_per_kernel plan.seed plan.plain_share plan.sampler plan.local_sizes
     plan.sibling_share plan.idle_share plan.under_share plan.max_groups_per_unit
     plan.max_work_items plan.max_launch_bytes timing.warmups timing.min_readings
     timing.max_readings timing.relative_standard_error timing.sample_budget_ms
@@ -107,7 +107,7 @@ COLUMNS = {
     """,
     "kernels": """
         task_id kernel_id name source source_sha256 family_id suite path dims device_class
-        args required_local_size static_local_bytes invented_macros task_budget_s one_processor activity analysis data_dependent index_roles analysis_failure overflowing_local_sizes build static_features registers spill_bytes shared_bytes occupancy
+        args required_local_size static_local_bytes invented_macros task_budget_s one_processor activity analysis data_dependent index_roles analysis_failure overflowing_local_sizes inputs build static_features registers spill_bytes shared_bytes occupancy
     """,
     "devices": """
         device_id device_class device_uuid name platform driver compute_units

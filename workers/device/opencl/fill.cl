@@ -44,7 +44,7 @@ uint hashed(ulong i, uint key)
 #define FILL(KIND, TYPE, EXPRESSION) FILL_AS(fill_##KIND, TYPE, EXPRESSION)
 #define FILL_INTEGERS(KIND, TYPE)                                               \
     FILL_AS(fill_##KIND, TYPE, (TYPE)(bits >> 28))                              \
-    FILL_AS(bounded_##KIND, TYPE, (TYPE)(((ulong)bits * limit) >> 32))          \
+    FILL_AS(bounded_##KIND, TYPE, (TYPE)below_limit(bits, limit))               \
     FILL_AS(prefix_##KIND, TYPE, (TYPE)prefix_value(i, n, bits, limit))
 
 // Between floor(i * limit / n) and the next of these, so that values never decrease.
@@ -55,7 +55,25 @@ ulong prefix_value(ulong i, ulong n, uint bits, ulong limit)
     return low + (((ulong)bits * (high - low)) >> 32);
 }
 
-FILL(float32, float, (float)(bits >> 8) * 0x1.0p-24f)
+// 1/2 more than a number below 3/2, made of all but two of the `used` leading bits; the first of them is the sign.
+long signed_steps(uint bits, uint used)
+{
+    ulong drawn = bits >> (32 - used), fraction = drawn & ((1ul << (used - 2)) - 1);
+    long steps = (long)((fraction * 3 >> 1) + (1ul << (used - 3)));
+    return drawn >> (used - 1) ? -steps : steps;
+}
+
+ulong below_limit(uint bits, ulong limit)
+{
+    return ((ulong)bits * limit) >> 32;
+}
+
+#define FILL_FLOATS(KIND, TYPE, EXPRESSION, USED, STEP)                         \
+    FILL_AS(fill_##KIND, TYPE, EXPRESSION)                                      \
+    FILL_AS(flags_##KIND, TYPE, (TYPE)below_limit(bits, limit))                 \
+    FILL_AS(signed_##KIND, TYPE, (TYPE)signed_steps(bits, USED) * STEP)
+
+FILL_FLOATS(float32, float, (float)(bits >> 8) * 0x1.0p-24f, 24, 0x1.0p-22f)
 FILL(bool, uchar, (uchar)(bits >> 31))
 FILL_INTEGERS(int8, uchar)
 FILL_INTEGERS(int16, ushort)
@@ -63,22 +81,30 @@ FILL_INTEGERS(int32, uint)
 FILL_INTEGERS(int64, ulong)
 
 // vstore_half needs no cl_khr_fp16; the 11 bits fit a half's significand, so no rounding.
-__kernel void fill_float16(__global half *out, ulong n, uint key, ulong limit, ulong zeros)
-{
-    ulong i = get_global_id(0);
-    if (i < n)
-        vstore_half((float)(hashed(i, key) >> 21) * 0x1.0p-11f, i, out);
-    else if (i < n + zeros)
-        vstore_half(0.0f, i, out);
-}
+#define FILL_HALVES(NAME, EXPRESSION)                                           \
+    __kernel void NAME##_float16(__global half *out, ulong n, uint key,         \
+                                 ulong limit, ulong zeros)                      \
+    {                                                                           \
+        ulong i = get_global_id(0);                                             \
+        uint bits = hashed(i, key);                                             \
+        if (i < n)                                                              \
+            vstore_half(EXPRESSION, i, out);                                    \
+        else if (i < n + zeros)                                                 \
+            vstore_half(0.0f, i, out);                                          \
+    }                                                                           \
+    __kernel void NAME##_float16_leaf(__global half *out, ulong n, uint key,    \
+                                      ulong limit, ulong offset, ulong stride,  \
+                                      ulong count)                              \
+    {                                                                           \
+        ulong i = get_global_id(0);                                             \
+        uint bits = hashed(i, key);                                             \
+        if (i < n)                                                              \
+            vstore_half(EXPRESSION, LEAF_PLACE, out);                           \
+    }
 
-__kernel void fill_float16_leaf(__global half *out, ulong n, uint key, ulong limit,
-                                ulong offset, ulong stride, ulong count)
-{
-    ulong i = get_global_id(0);
-    if (i < n)
-        vstore_half((float)(hashed(i, key) >> 21) * 0x1.0p-11f, LEAF_PLACE, out);
-}
+FILL_HALVES(fill, (float)(bits >> 21) * 0x1.0p-11f)
+FILL_HALVES(flags, (float)below_limit(bits, limit))
+FILL_HALVES(signed, (float)signed_steps(bits, 11) * 0x1.0p-9f)
 
 // Writes `n` quads of words that differ from call to call (a compressing memory must not see a constant).
 // One quad a work-item: a strided loop took 75 ms for 64 MiB on a 2-core CPU, this takes 5.
@@ -163,7 +189,7 @@ __kernel void sentinel(__global const float *in, __global float *out, uint turns
 
 #ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
-FILL(float64, double, (double)bits * 0x1.0p-32)
+FILL_FLOATS(float64, double, (double)bits * 0x1.0p-32, 32, 0x1.0p-30)
 FMA_CHAIN(fma_float64, double, double4)
 #endif
 

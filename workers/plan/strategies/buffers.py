@@ -26,6 +26,7 @@ from llmperf_common.records import Argument, ArgumentKind, LaunchArgument, Signa
 from workers.plan.inputs import INTEGER_LIMIT, MAX_CONTENTS_LIMIT
 from workers.plan.ndranges import Shape
 from workers.plan.strategies.scalars import (
+    FLOATS,
     Number,
     integer_scalars,
     largest_value,
@@ -35,6 +36,7 @@ from workers.plan.strategies.scalars import (
 
 ELEMENTS_PER_ROW = 16
 """Elements behind each row offset: what real sparse matrices have on average, in order of magnitude."""
+_FILLED = frozenset({ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER})
 _ROW_SHARE = 4
 """Rows are shorter where all of them would take more than this part of a launch's bytes."""
 
@@ -77,9 +79,20 @@ class AnalysedBuffers:
     given: Mapping[int, Number] = field(default_factory=dict)
 
     def arguments(
-        self, global_size: Shape, local_size: Shape, values: Mapping[int, Number]
+        self,
+        global_size: Shape,
+        local_size: Shape,
+        values: Mapping[int, Number],
+        contents: Contents | None = None,
     ) -> tuple[LaunchArgument, ...]:
-        """Return all arguments of one launch; ``values`` are those of the scalars, by position."""
+        """Return all arguments of one launch.
+
+        Args:
+            global_size: of the launch.
+            local_size: of the launch.
+            values: of the scalars, by position.
+            contents: of the buffers whose values steer nothing that is known; None: the usual ones.
+        """
         scalars = {one.name: values[one.position] for one in integer_scalars(self.signature)}
         sizes = launch_sizes(global_size, local_size, scalars)
         elements = self._elements(sizes, global_size, local_size)
@@ -97,7 +110,7 @@ class AnalysedBuffers:
                 position=one.position,
                 kind=one.kind,
                 elements=elements[one.position],
-                contents=limits.get(one.position),
+                contents=limits.get(one.position) or _if_known(contents, one),
             )
             for one in self.signature.arguments
         )
@@ -166,8 +179,19 @@ class AnalysedBuffers:
 
 def can_hold_indices(argument: Argument) -> bool:
     """Whether the content rules apply: a global or constant buffer with integers in it."""
-    is_filled = argument.kind in (ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER)
-    return is_filled and any(is_integer_scalar(one) for one in _scalar_types(argument))
+    return argument.kind in _FILLED and any(
+        is_integer_scalar(one) for one in _scalar_types(argument)
+    )
+
+
+def _if_known(contents: Contents | None, argument: Argument) -> Contents | None:
+    """Return the rule where it makes a difference to a buffer: ``SIGNED`` where it holds floating-point numbers."""
+    if contents is None or argument.kind not in _FILLED:
+        return None
+    types = _scalar_types(argument)
+    has_floats = any(one in FLOATS for one in types)
+    has_whole = contents.rule is ContentsRule.FLAGS and any(map(is_integer_scalar, types))
+    return contents if has_floats or has_whole else None
 
 
 def extent_elements(extent: Extent | None, sizes: Mapping[str, int]) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from llmperf_common.analysis import Analysis
+from llmperf_common.analysis import Analysis, InputChoice
 from llmperf_common.ids import content_id
 from llmperf_common.records import (
     DeviceClass,
@@ -22,7 +22,7 @@ from llmperf_common.records import (
 from workers.config import PlanConfig
 from workers.plan.ndranges import Draws, Shape
 from workers.plan.strategies.buffers import AnalysedBuffers, simple_argument
-from workers.plan.strategies.memory_limits import fits
+from workers.plan.strategies.memory_limits import buffer_bytes, fits
 from workers.plan.strategies.scalars import (
     DRAWN_LOOP_LIMITS,
     LOOP_LIMITS,
@@ -34,8 +34,10 @@ from workers.plan.strategies.scalars import (
     role_value,
     scalar_arguments,
 )
+from workers.plan.strategies.varied import ChosenInputs, Varied, VariedInputs
 
 Arguments = tuple[LaunchArgument, ...]
+_TRIAL_BYTES = 2**30
 
 
 class InputRule(Protocol):
@@ -83,12 +85,13 @@ class SimpleRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryAnalysisRule:
-    """Scalars by their role, every buffer as large as its extent says.
+    """Scalars by their role or as they were chosen, every buffer as large as its extent says.
 
-    ``fits_memory``: whether the buffers of a launch can be had.
+    ``varied``: what differs from the usual values. ``fits_memory``: whether the buffers of a launch can be had.
     """
 
     buffers: AnalysedBuffers
+    varied: Varied
     fits_memory: Callable[[Arguments], bool]
     strategy: Strategy = Strategy.MEMORY_ANALYSIS
 
@@ -99,14 +102,15 @@ class MemoryAnalysisRule:
 
     def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
         """Return scalars that follow the NDRange, and the buffers that follow from both."""
-        given = self.buffers.given
+        variation = self.varied.at(global_size)
+        fixed = {**variation.scalars, **self.buffers.given}
 
         def with_limit(limit: int) -> Arguments:
             values = {
-                one.position: given.get(one.position, role_value(one, global_size, limit))
+                one.position: fixed.get(one.position, role_value(one, global_size, limit))
                 for one in scalar_arguments(self.buffers.signature)
             }
-            return self.buffers.arguments(global_size, local_size, values)
+            return self.buffers.arguments(global_size, local_size, values, variation.contents)
 
         return _first_that_fits(with_limit, LOOP_LIMITS, self.fits_memory)
 
@@ -118,10 +122,12 @@ class DecoupledRule:
     Floating-point ones only where the analysis has validated every extent: then they decide none.
 
     ``key``: of the draws, with the global size. Two launches of one global size have the same draws, so that
-    siblings differ in nothing but the local size. ``fits_memory``: as of ``MemoryAnalysisRule``.
+    siblings differ in nothing but the local size. ``varied`` and ``fits_memory``: as of ``MemoryAnalysisRule``; what was
+    chosen is not drawn.
     """
 
     buffers: AnalysedBuffers
+    varied: Varied
     fits_memory: Callable[[Arguments], bool]
     key: str
     strategy: Strategy = Strategy.DECOUPLED
@@ -136,6 +142,7 @@ class DecoupledRule:
         draws = Draws(content_id("decoupled", [self.key, list(global_size)]))
         drawn = [(one, draws.unit()) for one in scalar_arguments(self.buffers.signature)]
         floats_vary = all(extent.validated for extent in self.buffers.analysis.extents)
+        variation = self.varied.at(global_size)
 
         def with_limit(limit: int) -> Arguments:
             values = {
@@ -144,7 +151,8 @@ class DecoupledRule:
                 else drawn_value(one, global_size, at, limit)
                 for one, at in drawn
             }
-            return self.buffers.arguments(global_size, local_size, values)
+            values |= variation.scalars
+            return self.buffers.arguments(global_size, local_size, values, variation.contents)
 
         return _first_that_fits(with_limit, DRAWN_LOOP_LIMITS, self.fits_memory)
 
@@ -201,6 +209,22 @@ def completing_rule(
     assert kernel.signature is not None, "a kernel without signature cannot be launched"
     strategy = _possible(kernel.signature, Strategy.MEMORY_ANALYSIS, analysis)
     return _rule(kernel, kernel.signature, device_class, config, analysis, strategy, given)
+
+
+def trial_rule(signature: Signature, analysis: Analysis, choice: InputChoice) -> InputRule | None:
+    """Return the memory-analysis rule with a choice of inputs at every global size, on no device in particular.
+
+    None for a kernel whose analysis cannot carry it: of such a one nothing is chosen.
+    """
+    if _possible(signature, Strategy.MEMORY_ANALYSIS, analysis) is Strategy.SIMPLE:
+        return None
+    return MemoryAnalysisRule(
+        buffers=AnalysedBuffers(
+            signature=signature, analysis=analysis, max_launch_bytes=_TRIAL_BYTES
+        ),
+        varied=ChosenInputs(signature=signature, choice=choice),
+        fits_memory=lambda arguments: sum(buffer_bytes(signature, arguments)) <= _TRIAL_BYTES,
+    )
 
 
 def needs_analysis(strategies: Sequence[Strategy]) -> bool:
@@ -271,7 +295,13 @@ def _rule(
     def fits_memory(arguments: Arguments) -> bool:
         return fits(signature, arguments, device_class, config)
 
+    varied = VariedInputs(
+        signature=signature,
+        analysis=analysis,
+        key=content_id("inputs_of", [kernel.kernel_id, config.seed]),
+        plain_share=config.plain_share,
+    )
     if strategy is Strategy.MEMORY_ANALYSIS:
-        return MemoryAnalysisRule(buffers=buffers, fits_memory=fits_memory)
+        return MemoryAnalysisRule(buffers=buffers, varied=varied, fits_memory=fits_memory)
     key = content_id("launch_values", [kernel.kernel_id, device_class.name, config.seed])
-    return DecoupledRule(buffers=buffers, fits_memory=fits_memory, key=key)
+    return DecoupledRule(buffers=buffers, varied=varied, fits_memory=fits_memory, key=key)

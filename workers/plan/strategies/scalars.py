@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from llmperf_common.analysis import HIGH_FACTOR, ScalarChoice
 from llmperf_common.launch import integer_range, is_integer_scalar
 from llmperf_common.records import Argument, ArgumentKind, Signature, SizeRole
 from workers.plan.ndranges import Shape, log_uniform
@@ -25,13 +26,15 @@ GUARD_SPREAD = 4
 """A drawn guard lies between the global size divided by this and times this."""
 PITCH_SPREAD = 2
 
-_FLOATS = frozenset({"half", "float", "double"})
+FLOATS = frozenset({"half", "float", "double"})
 _GUARDED_AXIS = {SizeRole.GUARD_0: 0, SizeRole.GUARD_1: 1, SizeRole.GUARD_2: 2}
 
 STAYING_SHARE = 0.5
 """Of drawn floating-point scalars that are 1.0 as everywhere else."""
 _LEAST_FLOAT_LOG2, _MOST_FLOAT_LOG2 = -3.0, 3.0
-"""Of the others, which are drawn log-uniformly: the analysis has seen 1.0 and 2.5."""
+"""Of the others, which are drawn log-uniformly: the analysis has seen 1.0, 2.5 and -2.5."""
+NEGATIVE_SHARE = 0.25
+"""Of those others, where the analysis has seen that they steer nothing."""
 
 Number = int | float
 
@@ -107,9 +110,25 @@ def drawn_float(at: float) -> float:
     return round(math.exp2(log2), 3)
 
 
+def signed_float(value: float, at: float) -> float:
+    """Return a drawn floating-point scalar with its sign, by another draw; 1.0 stays.
+
+    >>> signed_float(1.0, 0.1), signed_float(3.5, 0.1), signed_float(3.5, 0.3)
+    (1.0, -3.5, 3.5)
+    """
+    return -value if value != 1.0 and at < NEGATIVE_SHARE else value
+
+
+def chosen_value(argument: Argument, global_size: Shape, choice: ScalarChoice) -> Number:
+    """Return what an integer scalar gets in place of its role's value."""
+    if choice is ScalarChoice.HIGH:
+        return _fitting(argument, HIGH_FACTOR * global_size[0])
+    return _fitting(argument, 1 if choice is ScalarChoice.LOW else 0)
+
+
 def is_float_scalar(argument: Argument) -> bool:
     """Whether the argument is a floating-point number passed by value."""
-    return argument.kind is ArgumentKind.SCALAR and argument.scalar_type in _FLOATS
+    return argument.kind is ArgumentKind.SCALAR and argument.scalar_type in FLOATS
 
 
 def guarded_axis(argument: Argument, global_size: Shape) -> int | None:
@@ -129,6 +148,6 @@ def largest_value(scalar_type: str) -> int:
 
 
 def _fitting(argument: Argument, number: int) -> Number:
-    if argument.scalar_type in _FLOATS:
+    if argument.scalar_type in FLOATS:
         return 1.0
     return min(number, largest_value(argument.scalar_type))

@@ -69,7 +69,9 @@ def test_an_element_depends_on_seed_position_and_index_only(
 
 
 RULES = st.builds(
-    Contents, rule=st.sampled_from(ContentsRule), limit=st.integers(1, 2**33)
+    Contents,
+    rule=st.sampled_from([one for one in ContentsRule if one is not ContentsRule.SIGNED]),
+    limit=st.integers(1, 2**33),
 )  # fmt: skip
 
 
@@ -183,3 +185,33 @@ def test_values_that_do_not_fit_are_refused(scalar_type: str, value: float) -> N
 @given(st.sampled_from(sorted(SCALAR_TYPES)), st.integers(-(2**70), 2**70))
 def test_clamped_values_can_be_packed(scalar_type: str, value: int) -> None:
     pack_scalar(buffer_argument(scalar_type), clamp_scalar(scalar_type, value))
+
+
+@pytest.mark.parametrize("scalar_type", ["float", "double", "half"])
+def test_signed_floats_have_both_signs_and_magnitudes_that_neither_vanish_nor_explode(
+    scalar_type: str,
+) -> None:
+    contents = Contents(rule=ContentsRule.SIGNED, limit=2)
+    argument = buffer_argument(scalar_type)
+    values = reference_fill(fill_spec(argument, elements=9999, seed=3, contents=contents))
+    exact = values.astype(np.float64)
+    assert np.abs(exact).min() >= 0.5
+    assert np.abs(exact).max() < 2
+    assert np.abs(exact).max() > 1.98
+    assert 0.45 < (exact < 0).mean() < 0.55
+    assert abs(np.abs(exact).mean() - 1.25) < 0.02
+
+
+@pytest.mark.parametrize("scalar_type", ["float", "double", "half", "int", "uchar"])
+def test_flags_are_whole_numbers_below_their_limit(scalar_type: str) -> None:
+    contents = Contents(rule=ContentsRule.FLAGS, limit=4)
+    spec = fill_spec(buffer_argument(scalar_type), elements=999, seed=3, contents=contents)
+    assert set(reference_fill(spec).tolist()) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("rule", [ContentsRule.BOUNDED, ContentsRule.PREFIX])
+def test_rules_of_indices_leave_floats_as_they_are(rule: ContentsRule) -> None:
+    contents = Contents(rule=rule, limit=4)
+    assert (
+        fill_spec(buffer_argument("float"), elements=9, seed=3, contents=contents).contents is None
+    )

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from llmperf_common.failures import Failure, FailureCode, Stage
-from workers.analysis.child import _send_access_ranges
 from workers.device.interface import DeviceFailure, ProbeRecord
+from workers.execution.analysis_child import _send_access_ranges
 from workers.sandbox.channel import AccessRanges, Channel, CompilerReady, FromChild
 from workers.sandbox.child_pool import ChildPool
 from workers.sandbox.run_children import ChildStartError

@@ -12,18 +12,22 @@ from hypothesis import strategies as st
 
 from llmperf_common.analysis import (
     Analysis,
+    ChosenScalar,
     Contents,
     ContentsRule,
     Extent,
     IndexRole,
     IndexTarget,
+    InputChoice,
     Polynomial,
+    ScalarChoice,
     Term,
 )
 from llmperf_common.records import ArgumentKind, LaunchArgument, launch_argument_json
 from llmperf_common.schemas import KERNELS, SAMPLES, missing_or_changed_columns
 from llmperf_common.store.tables.analysis_rows import (
     ANALYSIS_COLUMNS,
+    INPUTS_COLUMN,
     analysis_columns,
     analysis_from_row,
     storable,
@@ -46,6 +50,20 @@ POLYNOMIALS = st.builds(
     ).map(tuple),
 )
 POSITIONS = st.integers(0, 200)
+SHARES = st.none() | st.floats(0, 1)
+CHOICES = st.builds(
+    InputChoice,
+    floats_free=st.none() | st.booleans(),
+    scalars=st.lists(
+        st.builds(ChosenScalar, position=POSITIONS, value=st.sampled_from(ScalarChoice)), max_size=3
+    ).map(tuple),
+    contents=st.none()
+    | st.builds(Contents, rule=st.sampled_from(ContentsRule), limit=st.integers(1, 2**32)),
+    num_tried=st.integers(0, 16),
+    plain_share=SHARES,
+    active_share=SHARES,
+    reason=st.text("abc", max_size=5),
+)
 ANALYSES = st.builds(
     Analysis,
     extents=st.lists(
@@ -75,6 +93,7 @@ ANALYSES = st.builds(
     overflowing_local_sizes=st.lists(
         st.lists(st.integers(1, 1024), min_size=1, max_size=3).map(tuple), max_size=2
     ).map(tuple),
+    inputs=st.none() | CHOICES,
 )
 
 
@@ -84,8 +103,10 @@ def test_what_goes_in_comes_out(analysis: Analysis | None) -> None:
     kernel = replace(make_kernel(), analysis=analysis)
     table = kernels_table([make_result(kernel, [good_outcome(0, 0)])])
     assert table.schema.equals(KERNELS)
-    (row,) = table.select(ANALYSIS_COLUMNS).to_pylist()
+    (row,) = table.select([*ANALYSIS_COLUMNS, INPUTS_COLUMN]).to_pylist()
     assert analysis_from_row(row) == analysis
+    known = replace(analysis, inputs=None) if analysis else None
+    assert analysis_from_row({name: row[name] for name in ANALYSIS_COLUMNS}) == known
 
 
 def test_a_kernel_that_was_not_analysed_has_an_empty_list_and_nulls() -> None:

@@ -1,0 +1,164 @@
+"""The analysis child: finds out what kernels and planned launches touch, one after another; its parent kills it when one hangs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from llmperf_common.analysis import Analysis
+from llmperf_common.store.tables.analysis_rows import storable
+from workers.analysis.unknown import unknown_analysis
+from workers.device.interface import DeviceFailure, DeviceRef, Prober, ProbeRecord
+from workers.device.replay import SELECTOR_PREFIX, ReplayAnalyser
+from workers.sandbox.channel import (
+    AccessCheckJob,
+    AccessRanges,
+    Analysed,
+    AnalyseJob,
+    Channel,
+    CompilerReady,
+)
+from workers.sandbox.child_main import serve
+from workers.sandbox.processor_time import allowed_cpu
+
+if TYPE_CHECKING:
+    from workers.work.opencl_virtual import OpenclVirtualDevice
+
+_KERNELS_PER_CHILD = 100
+"""Then it ends and another takes its place: compilers keep what they have built in memory and on disk."""
+
+
+def main(channel: Channel, argument: str) -> None:
+    """Serve ``AnalyseJob``s and ``AccessCheckJob``s on ``channel`` until it closes or enough were served; ``argument`` is the DeviceRef as JSON."""
+    try:
+        analyse, access_ranges = _open(DeviceRef(**json.loads(argument)))
+    except LookupError as error:
+        _tell_no_device(channel, error)
+        return
+    channel.send(CompilerReady())
+    for _ in range(_KERNELS_PER_CHILD):
+        job = channel.receive()
+        assert isinstance(job, AnalyseJob | AccessCheckJob), job
+        is_lost = False
+        if isinstance(job, AccessCheckJob):
+            is_lost = _send_access_ranges(channel, access_ranges(job))
+        else:
+            is_lost = _tell_analysis(channel, job, analyse)
+        if is_lost:
+            return
+
+
+def _tell_analysis(channel: Channel, job: AnalyseJob, analyse: _Analyse) -> bool:
+    """Send what was found out; return whether the context was lost."""
+    told: list[Analysis] = []
+    is_lost = False
+
+    def tell(analysis: Analysis) -> None:
+        told.append(analysis)
+        channel.send(Analysed(analysis=storable(analysis), is_last=False))
+
+    try:
+        analysis = analyse(job, tell)
+    except DeviceFailure as error:
+        is_lost, detail = error.sticky, error.failure.detail
+        known = told[-1].with_usual_inputs(detail) if told else None
+        analysis = known or unknown_analysis(job.kernel, detail)
+    channel.send(Analysed(analysis=storable(analysis)))
+    return is_lost
+
+
+def _tell_no_device(channel: Channel, error: LookupError) -> None:
+    """Answer the first job with why the device cannot be opened."""
+    channel.send(CompilerReady())
+    job = channel.receive()
+    if not isinstance(job, AnalyseJob):
+        raise error
+    analysis = unknown_analysis(job.kernel, f"the device cannot be opened: {error}")
+    channel.send(Analysed(analysis=storable(analysis), no_device=True))
+
+
+def _send_access_ranges(channel: Channel, found: Iterator[ProbeRecord | None]) -> bool:
+    """Send each record as soon as it is known: the next config may never end. Return whether the context was lost."""
+    records: list[ProbeRecord | None] = []
+    is_lost = False
+    try:
+        for record in found:
+            records.append(record)
+            channel.send(AccessRanges(records=tuple(records), is_last=False))
+    except DeviceFailure as error:
+        is_lost = error.sticky
+    channel.send(AccessRanges(records=tuple(records)))
+    return is_lost
+
+
+_Tell = Callable[[Analysis], None]
+_Analyse = Callable[[AnalyseJob, _Tell], Analysis]
+_FindAccessRanges = Callable[[AccessCheckJob], Iterator[ProbeRecord | None]]
+
+
+def _open(ref: DeviceRef) -> tuple[_Analyse, _FindAccessRanges]:
+    if ref.selector.startswith(SELECTOR_PREFIX):
+        replay = ReplayAnalyser(ref)
+        return lambda job, _tell: replay.analyse(job.kernel), lambda _job: iter(())
+    from workers.analysis.analyse import judge_kernel  # noqa: PLC0415
+    from workers.analysis.opening import open_prober  # noqa: PLC0415
+    from workers.analysis.planned_access import planned_access_ranges  # noqa: PLC0415
+    from workers.analysis.probing import probe_limits  # noqa: PLC0415
+
+    prober = open_prober(ref)
+    limits = probe_limits(prober.device)
+    chooser = _Chooser(ref, prober)
+
+    def analyse(job: AnalyseJob, tell: _Tell) -> Analysis:
+        judged = judge_kernel(job.kernel, prober, limits, without_barriers=job.without_barriers)
+        if not (job.choose and judged.may_be_idle):
+            return judged.analysis
+        return chooser.with_inputs(job, judged.analysis, tell)
+
+    def access_ranges(job: AccessCheckJob) -> Iterator[ProbeRecord | None]:
+        return planned_access_ranges(
+            job.kernel, job.configs, prober, without_barriers=job.without_barriers
+        )
+
+    return analyse, access_ranges
+
+
+class _Chooser:
+    """Chooses inputs for kernels of which most work-items may do nothing; its device is opened for the first of them."""
+
+    def __init__(self, ref: DeviceRef, prober: Prober) -> None:
+        self._ref, self._prober = ref, prober
+        self._device: OpenclVirtualDevice | None = None
+
+    def with_inputs(self, job: AnalyseJob, analysis: Analysis, tell: _Tell) -> Analysis:
+        """Return the analysis with the inputs, after telling it without: what follows may end the process."""
+        from workers.work.choosing import choose_inputs  # noqa: PLC0415
+        from workers.work.opening import open_virtual  # noqa: PLC0415
+
+        if analysis.failure or self._ref.selector.startswith("cuda"):
+            return analysis
+        tell(analysis)
+        try:
+            if self._device is None:
+                self._device = open_virtual(self._ref)
+            with allowed_cpu(job.choice_cpu_s):
+                inputs = choose_inputs(
+                    job.kernel,
+                    analysis,
+                    self._prober,
+                    self._device,
+                    without_barriers=job.without_barriers,
+                )
+        except LookupError as error:
+            return analysis.with_usual_inputs(str(error))
+        except DeviceFailure as error:
+            if error.sticky:
+                raise
+            return analysis.with_usual_inputs(error.failure.detail)
+        return replace(analysis, inputs=inputs)
+
+
+if __name__ == "__main__":
+    serve(main)

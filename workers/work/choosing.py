@@ -1,0 +1,224 @@
+"""Choose inputs with which a kernel works: values of its scalars and contents that leave few work-items without work.
+
+Owns the candidates, their order and the choice: each runs in a virtual launch, and what is chosen must stay within the
+buffers that plans give it. In the process that this runs in; a kernel may end it. What plans make of a choice:
+``workers/plan/strategies/varied.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from llmperf_common.analysis import (
+    Analysis,
+    ChosenScalar,
+    Contents,
+    ContentsRule,
+    InputChoice,
+    ScalarChoice,
+)
+from llmperf_common.failures import Failure
+from llmperf_common.features.activity import FEW_SHARE
+from llmperf_common.records import Kernel, LaunchConfig, Signature
+from workers.analysis.planned_access import planned_access_ranges
+from workers.device.interface import Prober
+from workers.plan.launch_plan import seed_of
+from workers.plan.ndranges import Shape
+from workers.plan.strategies.rules import trial_rule
+from workers.plan.strategies.scalars import integer_scalars
+from workers.plan.strategies.varied import SIGNED
+from workers.work.counting import count_kernel
+from workers.work.opencl_virtual import OpenclVirtualDevice
+
+MOST_TRIED = 16
+"""Candidates of a kernel; one takes milliseconds when the copy is built."""
+ENOUGH_SHARE = 0.4
+"""Of the work-items: where as many are active, no further candidate is tried."""
+CHOICE_COST = 2**27
+"""Blocks, operations and accesses of all candidates: a quarter of what counting may cost."""
+_MUCH_MORE = 2
+"""Times as many, and more than a few: what is hardly better is not worth other inputs. More than none always is."""
+_MOST_CHECKED = 3
+"""Of the best candidates, whether they stay within their buffers."""
+_MOST_ALONE = 6
+"""Scalars that are changed one at a time."""
+_FLAGS = Contents(rule=ContentsRule.FLAGS, limit=2)
+_STATES = Contents(rule=ContentsRule.FLAGS, limit=4)
+_TRIED_SIZE: dict[int, Shape] = {1: (65_536,), 2: (512, 256), 3: (64, 64, 32)}
+_CHECKED_SIZES: dict[int, tuple[Shape, ...]] = {
+    1: ((1024,), (8192,), (32_768,)),
+    2: ((64, 32), (96, 128), (256, 128)),
+    3: ((16, 8, 8), (16, 32, 16), (64, 32, 16)),
+}
+_LOCAL_SIZES: dict[int, tuple[Shape, ...]] = {
+    1: ((64,), (32,), (16,), (1,)),
+    2: ((16, 16), (8, 8), (4, 4), (1, 1)),
+    3: ((8, 8, 4), (4, 4, 4), (2, 2, 2), (1, 1, 1)),
+}
+
+
+def choose_inputs(
+    kernel: Kernel,
+    analysis: Analysis,
+    prober: Prober,
+    device: OpenclVirtualDevice,
+    *,
+    without_barriers: bool = False,
+) -> InputChoice:
+    """Return the inputs with which most work-items of a kernel are active.
+
+    The usual ones where these leave enough of them active, where nothing can be changed or counted, or where nothing helps;
+    ``reason`` then says why, unless all is well. A pure function of kernel and analysis.
+
+    Args:
+        kernel: with its signature.
+        analysis: of it.
+        prober: of a CPU device; sees whether what was chosen stays within its buffers.
+        device: the same, for virtual launches.
+        without_barriers: what the analysis was made with.
+
+    Raises:
+        DeviceFailure: The device's context was lost (sticky): its process is of no further use.
+    """
+    assert kernel.signature is not None, "a kernel without signature is not analysed"
+    usual = analysis.with_usual_inputs().inputs
+    assert usual is not None, "it was just given"
+    trials = _Trials(kernel, kernel.signature, analysis)
+    candidates = trials.candidates(usual)
+    if not candidates:
+        return usual
+    choices = [usual, *candidates]
+    shares, why_not = trials.active_shares(choices, device)
+    if why_not:
+        return replace(usual, reason=why_not)
+    usual = replace(usual, num_tried=len(shares) - 1, plain_share=shares[0])
+    if len(shares) == 1:
+        return usual
+    least = max(_MUCH_MORE * shares[0], FEW_SHARE) if shares[0] else 0.0
+    better = [index for index, share in enumerate(shares) if share > least]
+    better.sort(key=lambda index: (-shares[index], index))
+    if not better:
+        return replace(usual, reason="with no candidate many more work-items are active")
+    for index in better[:_MOST_CHECKED]:
+        one = choices[index]
+        if trials.stays_within_buffers(one, prober, without_barriers=without_barriers):
+            share = shares[index]
+            return replace(usual, scalars=one.scalars, contents=one.contents, active_share=share)
+    return replace(usual, reason="the best candidates leave their buffers, or run too long")
+
+
+class _Trials:
+    """The launches with which candidates of one kernel are tried."""
+
+    def __init__(self, kernel: Kernel, signature: Signature, analysis: Analysis) -> None:
+        self._kernel, self._signature, self._analysis = kernel, signature, analysis
+        self._local_size = _local_size(signature, analysis)
+
+    def candidates(self, usual: InputChoice) -> list[InputChoice]:
+        """Return what is tried, in order: each makes another difference to the launch's arguments."""
+        if trial_rule(self._signature, self._analysis, usual) is None:
+            return []
+        size = _TRIED_SIZE[self._signature.dims]
+        known = {self.config(usual, size).args}
+        found: list[InputChoice] = []
+        for one in _candidates(self._signature, usual):
+            arguments = self.config(one, size).args
+            if arguments not in known:
+                known.add(arguments)
+                found.append(one)
+        return found[:MOST_TRIED]
+
+    def config(self, choice: InputChoice, size: Shape) -> LaunchConfig:
+        """Return a launch of about a global size."""
+        rule = trial_rule(self._signature, self._analysis, choice)
+        assert rule is not None, "no candidates without it"
+        local = self._local_size
+        sides = tuple(-(-side // least) * least for side, least in zip(size, local, strict=True))
+        return LaunchConfig(
+            sample_id="",
+            global_size=sides,
+            local_size=local,
+            args=rule.arguments(sides, local),
+            regime=None,
+            strategies=(rule.strategy,),
+            seed=seed_of(["choice", self._kernel.kernel_id]),
+        )
+
+    def active_shares(
+        self, choices: Sequence[InputChoice], device: OpenclVirtualDevice
+    ) -> tuple[list[float], str]:
+        """Return the shares of work-items that are active, of as many choices as had to be tried, or why not even the first.
+
+        Only of the first where it is good enough. Of a choice that cannot be counted the share is 0.
+        """
+        size = _TRIED_SIZE[self._signature.dims]
+        configs = [self.config(one, size) for one in choices]
+        items = math.prod(configs[0].global_size)
+        shares: list[float] = []
+        with closing(
+            count_kernel(self._kernel, configs, device, without_barriers=True, cost=CHOICE_COST)
+        ) as outcomes:
+            for outcome in outcomes:
+                if isinstance(outcome, Failure):
+                    if not shares:
+                        return [], f"usual inputs cannot be counted: {outcome.detail}"
+                    shares.append(0.0)
+                    continue
+                shares.append(outcome.active_items / items)
+                if shares[-1] > (FEW_SHARE if len(shares) == 1 else ENOUGH_SHARE):
+                    break
+        return shares, ""
+
+    def stays_within_buffers(
+        self, choice: InputChoice, prober: Prober, *, without_barriers: bool
+    ) -> bool:
+        """Whether launches of several sizes touch nothing beyond the buffers that they get."""
+        configs = [self.config(choice, size) for size in _CHECKED_SIZES[self._signature.dims]]
+        if any(_has_row_offsets(one) for one in configs):
+            return False  # probes do not sort them
+        records = list(
+            planned_access_ranges(self._kernel, configs, prober, without_barriers=without_barriers)
+        )
+        if len(records) < len(configs):
+            return False
+        for config, record in zip(configs, records, strict=True):
+            if record is None or record.exceeded or record.overflow:
+                return False
+            for accessed in record.access_ranges:
+                room = (config.args[accessed.position].elements or 0) * max(
+                    1, self._signature.arguments[accessed.position].element_bytes
+                )
+                if accessed.start_bytes < 0 or accessed.end_bytes > room:
+                    return False
+        return True
+
+
+def _candidates(signature: Signature, usual: InputChoice) -> Iterator[InputChoice]:
+    scalars = [one.position for one in integer_scalars(signature)]
+    yield replace(usual, contents=_FLAGS)
+    yield replace(usual, contents=SIGNED)
+    for value in (ScalarChoice.LOW, ScalarChoice.HIGH, ScalarChoice.ZERO):
+        for position in scalars[:_MOST_ALONE]:
+            yield _with(usual, [position], value)
+        yield _with(usual, scalars, value)
+    yield replace(usual, contents=_STATES)
+
+
+def _with(usual: InputChoice, positions: Sequence[int], value: ScalarChoice) -> InputChoice:
+    return replace(
+        usual, scalars=tuple(ChosenScalar(position=one, value=value) for one in positions)
+    )
+
+
+def _local_size(signature: Signature, analysis: Analysis) -> Shape:
+    dims = signature.dims
+    if signature.required_local_size is not None:
+        return (*signature.required_local_size, 1, 1)[:dims]
+    return next((one for one in _LOCAL_SIZES[dims] if analysis.allows(one)), (1,) * dims)
+
+
+def _has_row_offsets(config: LaunchConfig) -> bool:
+    return any(one.contents and one.contents.rule is ContentsRule.PREFIX for one in config.args)
