@@ -17,6 +17,7 @@ from tests.support.side_files import (
 )
 from tests.support.side_work import FIELDS
 
+ACCESS_KEYS = {"use", "buffer", "at", "bytes", "when", "turns"}
 KERNEL_KEYS = {
     "name",
     "dims",
@@ -90,8 +91,13 @@ def test_kernel_table_is_well_formed(kernel: SideKernel) -> None:
 @each_kernel
 def test_the_work_is_told_in_known_words(kernel: SideKernel) -> None:
     table = kernel.table["work"]
-    assert set(table) <= {"where", *FIELDS}
+    assert set(table) <= {"where", "access", *FIELDS}
     assert "active" in table
+    buffers = {p.name for p in kernel.parameters if p.space in {"global", "constant"}}
+    for access in table.get("access", ()):
+        assert {"use", "buffer", "at", "bytes"} <= set(access) <= ACCESS_KEYS
+        assert access["use"] in {"load", "store", "atomic"}
+        assert access["buffer"] in buffers
     assert ("stores" in table) or ("atomics" in table) or kernel.name in RACES
     assert ("loads" in table) == ("load_bytes" in table)
     assert ("stores" in table) == ("store_bytes" in table)
