@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from llmperf_common.store.upkeep.verify import VerifyReport
     from trainer.evaluation.evaluate import EvaluationSummary
     from trainer.launch.job import TrainJob
-    from trainer.life.train import RunSummary
+    from trainer.life.summary import RunSummary
     from trainer.prediction.calibrate import CalibrationSummary
 
 __all__ = [

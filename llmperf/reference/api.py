@@ -22,7 +22,7 @@ from llmperf_common.store.tables.stats import DatasetStats
 from llmperf_common.store.upkeep.problems import Problem
 from llmperf_common.store.upkeep.verify import VerifyCounts, VerifyReport
 from trainer.evaluation.evaluate import EvaluationSummary
-from trainer.life.train import RunSummary
+from trainer.life.summary import RunSummary
 from workers.collect.summary import CollectSummary
 
 RESULTS: tuple[type, ...] = (

@@ -12,7 +12,8 @@ from trainer.interface import Progress
 from trainer.launch.job import TrainJob
 from trainer.life.conductor import Conductor, Stop, follow
 from trainer.life.identity import LANGUAGE_MODEL
-from trainer.life.train import RunSummary, published_summary, train
+from trainer.life.summary import RunSummary
+from trainer.life.train import published_summary, train
 from trainer.registry import require_to_fit
 
 if TYPE_CHECKING:

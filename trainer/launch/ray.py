@@ -30,7 +30,7 @@ from trainer.launch.rank_assignment import Node, assign_ranks, check_sight, thre
 from trainer.launch.supervision import Gone, GroupLost, supervised
 from trainer.launch.worker import Report, Worker
 from trainer.life.identity import LANGUAGE_MODEL
-from trainer.life.train import RunSummary
+from trainer.life.summary import RunSummary
 
 ray: Any = require("ray", "cluster")
 _scheduling: Any = require("ray.util.scheduling_strategies", "cluster")

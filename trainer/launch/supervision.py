@@ -18,7 +18,7 @@ from llmperf_common.errors import Exit, LlmperfError
 from trainer.errors import BadInput, FitFailed, Interrupted
 from trainer.interface import Progress
 from trainer.launch.worker import Failed, Report
-from trainer.life.train import RunSummary
+from trainer.life.summary import RunSummary
 
 _POLL_S: Final = 0.2
 _CAUSE_S: Final = 10.0

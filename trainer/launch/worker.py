@@ -28,7 +28,7 @@ from trainer.launch.job import TrainJob
 from trainer.launch.rank_assignment import RankAssignment
 from trainer.life.conductor import Stop
 from trainer.life.opening import is_held
-from trainer.life.train import RunSummary
+from trainer.life.summary import RunSummary
 from trainer.run.folder import CHECKPOINTS_FOLDER
 
 _WAIT_FOR_FOLDER_S = 60.0

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from llmperf_common.files.visible import visible
 from llmperf_common.statistics.splits import Split
 from trainer.config import TrainConfig
 from trainer.evaluation.scoring import markdown_table
-
-if TYPE_CHECKING:
-    from trainer.life.train import RunSummary
+from trainer.life.summary import RunSummary
 
 _INTENDED = """\
 Predicts the time of one OpenCL kernel launch (warm median of device event times) from the kernel's source

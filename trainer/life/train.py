@@ -12,7 +12,6 @@ import importlib.metadata
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ from trainer.evaluation.scoring import (
     context,
     cut_notes,
     meets_slice_bar,
-    notebook_table,
     predict_rows,
     predictions_table,
     score_parts,
@@ -47,6 +45,7 @@ from trainer.life.fitting import COMPARISONS, fit_model, out_of_fold_errors
 from trainer.life.identity import LANGUAGE_MODEL, Init, run_identity
 from trainer.life.opening import opened
 from trainer.life.publishing import mark_published, publishing
+from trainer.life.summary import RunSummary
 from trainer.prediction.few_shot import few_shot_of_predictions
 from trainer.registry import require_to_fit
 from trainer.run.folder import (
@@ -73,34 +72,6 @@ from trainer.run.folder import (
 from trainer.run.kernel_factors import floor_ns
 from trainer.run.known_families import KnownFamilies
 from trainer.run.loaded import origin_notes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSummary:
-    """What a training gave.
-
-    Attributes:
-        folder: the run.
-        model: name of the trained model.
-        num_rows: part to rows.
-        num_families: part to families.
-        metrics: content of ``metrics.json``.
-        notes: what a reader of the numbers must know (small parts, missing guarantees).
-        seconds: wall time.
-    """
-
-    folder: Path
-    model: str
-    num_rows: Mapping[str, int]
-    num_families: Mapping[str, int]
-    metrics: Mapping[str, Any]
-    notes: Sequence[str]
-    seconds: float
-
-    def _repr_html_(self) -> str:
-        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
-        title = f"{self.model} in {self.folder}, {self.seconds:.1f} s"
-        return notebook_table(title, self.metrics["parts"]) + f"<ul>{notes}</ul>"
 
 
 def train(

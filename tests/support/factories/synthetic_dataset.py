@@ -43,7 +43,8 @@ from llmperf_common.records import (
 from llmperf_common.store.tables.rows import devices_table, kernels_table, samples_table
 from trainer.config import load_train_config
 from trainer.data.dataset import TrainingData, data_from_tables
-from trainer.life.train import RunSummary, train
+from trainer.life.summary import RunSummary
+from trainer.life.train import train
 
 FLOOR_NS = 4000.0
 BANDWIDTH_BYTES_PER_NS = 400.0

@@ -16,7 +16,7 @@ from llmperf_common.errors import Exit
 from trainer.errors import BadInput, FitFailed, Interrupted
 from trainer.launch.supervision import Gone, GroupLost, WorkerCrashed, supervised
 from trainer.launch.worker import Failed, Report
-from trainer.life.train import RunSummary
+from trainer.life.summary import RunSummary
 
 Said = Sequence[Report | Gone | None]
 

@@ -28,7 +28,8 @@ from trainer.life.conductor import Conductor
 from trainer.life.identity import init_of
 from trainer.life.language import blocks_are_compiled
 from trainer.life.offset import fitted_offset
-from trainer.life.train import RunSummary, fit_data, train
+from trainer.life.summary import RunSummary
+from trainer.life.train import fit_data, train
 from trainer.regressor.predictor import RegressorPredictor
 from trainer.regressor_config import OptimiserConfig
 from trainer.run.loaded import load_run

@@ -17,7 +17,7 @@ from tests.unit.trainer.prompt.test_prompt_encode import FORMS, all_rows, encode
 from trainer.data.dataset import TrainingData
 from trainer.evaluation.evaluate import evaluate
 from trainer.interface import Rows
-from trainer.life.train import RunSummary
+from trainer.life.summary import RunSummary
 from trainer.prompt.numeric import NUM_SLOTS
 from trainer.prompt.prompt_statistics import context_needed
 from trainer.regressor.model import build_regressor
