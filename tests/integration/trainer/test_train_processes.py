@@ -102,11 +102,14 @@ def test_interrupted_at_world_size_2_and_finished_at_world_size_1(
         _, said = one.communicate(timeout=60)
         assert one.returncode == 130, said
 
-    fit_to(run, saved + 10)
-    fit_to(reference, saved + 10)
-    ours, theirs = ([one["loss"] for one in moments(r)[: saved + 10]] for r in (run, reference))
+    # Sums over one and two processes round differently, and each step here makes the difference about 1.4 times larger:
+    # 5e-8 at step 3, 4e-6 at step 12, 4e-4 at step 21. A state that was not restored shows in the next steps, as 1e-2 or more.
+    last = saved + 3
+    fit_to(run, last)
+    fit_to(reference, last)
+    ours, theirs = ([one["loss"] for one in moments(r)[:last]] for r in (run, reference))
     assert ours == pytest.approx(theirs, abs=1e-4)
-    assert [one["step"] for one in moments(run)][: saved + 10] == list(range(1, saved + 11))
+    assert [one["step"] for one in moments(run)][:last] == list(range(1, last + 1))
 
 
 def logged(run: Path) -> list[dict[str, object]]:
