@@ -31,7 +31,7 @@ from workers.collect.built_before import a_built_task
 from workers.collect.event_logging import EventLogHandler, logging_taken
 from workers.collect.events import open_event_log
 from workers.collect.heartbeat import HeartbeatWriter
-from workers.collect.joining import attach_ledger, device_of_run, pin_run
+from workers.collect.joining import device_of_run, ledger_opener, pin_run
 from workers.collect.kept import KeptPairs, keeping
 from workers.collect.loop import CollectLoop
 from workers.collect.loop_interfaces import EndReason, LoopObserver
@@ -270,7 +270,7 @@ def _make_loop(
     who = process_name(holder)
     return CollectLoop(
         fs=fs,
-        attach=lambda: attach_ledger(fs, ledger_location, plan, who=who),
+        attach=ledger_opener(fs, ledger_location, plan, who=who),
         plan=plan,
         tasks=plan.tasks_of_class(device.device_class),
         executor=pipeline,

@@ -7,8 +7,9 @@ Owns what the first collector makes and all later ones take over. The order of a
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from llmperf_common.ledger.attach import LedgerLocation, attach
@@ -142,3 +143,21 @@ def attach_ledger(
     """Return the dataset's ledger, rebuilt from the shards where it must be."""
     index = TaskIndex(plan)  # a large plan's is large: it goes with this call
     return attach(fs, ledger_location, plan_hash=plan.plan_hash, index_of=index.index_of, who=who)
+
+
+def ledger_opener(
+    fs: Filesystem, ledger_location: LedgerLocation, plan: Plan, *, who: str
+) -> Callable[[], Ledger]:
+    """Return what attaches a collector: the first time as ``attach_ledger``, later only where the store can still be written.
+
+    A ledger on a disk that takes no more writes opens, and is lost at the first claim: that would go on for ever.
+    """
+    starts = itertools.count()
+
+    def attach_now() -> Ledger:
+        if next(starts):
+            fs.check_place()
+            check_creates_once(fs)
+        return attach_ledger(fs, ledger_location, plan, who=who)
+
+    return attach_now
