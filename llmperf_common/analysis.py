@@ -174,7 +174,7 @@ class Analysis:
     why there is nothing to know (then no extent has a form): a probe that hung or ended its process.
     ``overflowing_local_sizes``: the smallest local sizes at which an array of fixed size (``__local float
     tile[16][16]``) is indexed beyond its end, which is undefined. ``inputs``: the values with which it works; None where
-    nobody looked.
+    they were not looked for.
     """
 
     extents: tuple[Extent, ...]

@@ -77,7 +77,9 @@ def _run(client: RedisClient, dataset: str) -> RunOnServer | None:
     except (ValueError, KeyError, TypeError, RecursionError):
         run = None
     if run is None or not 0 <= run.num_tasks < _MAX_TASKS:
-        _log.warning("%s is no record of a run: it is left out", ledger_location.key("about"))
+        _log.warning(
+            "%s does not hold the record of a run: it is left out", ledger_location.key("about")
+        )
         return None
     ranges = class_ranges(run.num_tasks, len(run.device_classes))
     return replace(run, view=_view(client, ledger_location, run.plan_hash, ranges))

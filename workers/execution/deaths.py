@@ -7,7 +7,7 @@ A death is either a process that ended by itself or by a signal, or a silence th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from types import MappingProxyType
 
@@ -58,6 +58,14 @@ class DeathRule:
         return FailureCode.INTERNAL_ERROR if has_traceback else code
 
 
+_IN_LAUNCH = DeathRule(
+    charged=Charged.CONFIG,
+    excuse=Excuse.ONCE,
+    stage=Stage.LAUNCH,
+    on_silence=FailureCode.HANG,
+    on_exit=FailureCode.DEVICE_FAULT,
+)
+
 DEATH_RULES: Mapping[Phase, DeathRule] = MappingProxyType(
     {
         Phase.STARTING: DeathRule(charged=Charged.NOTHING),
@@ -71,27 +79,9 @@ DEATH_RULES: Mapping[Phase, DeathRule] = MappingProxyType(
         ),
         Phase.WAITING: DeathRule(charged=Charged.DEVICE),
         Phase.PREPARING: DeathRule(charged=Charged.DEVICE),
-        Phase.HOLDING: DeathRule(
-            charged=Charged.KERNEL,
-            excuse=Excuse.ONCE,
-            stage=Stage.LAUNCH,
-            on_silence=FailureCode.HANG,
-            on_exit=FailureCode.DEVICE_FAULT,
-        ),
-        Phase.IN_CONFIG: DeathRule(
-            charged=Charged.CONFIG,
-            excuse=Excuse.ONCE,
-            stage=Stage.LAUNCH,
-            on_silence=FailureCode.HANG,
-            on_exit=FailureCode.DEVICE_FAULT,
-        ),
-        Phase.BETWEEN: DeathRule(
-            charged=Charged.CONFIG,
-            excuse=Excuse.ALWAYS,
-            stage=Stage.LAUNCH,
-            on_silence=FailureCode.HANG,
-            on_exit=FailureCode.DEVICE_FAULT,
-        ),
+        Phase.HOLDING: replace(_IN_LAUNCH, charged=Charged.KERNEL),
+        Phase.IN_CONFIG: _IN_LAUNCH,
+        Phase.BETWEEN: replace(_IN_LAUNCH, excuse=Excuse.ALWAYS),
     }
 )
 """By the phase that the child was in."""

@@ -1,7 +1,7 @@
 """The plan of a run: every kernel of a corpus on every device class, in a fixed order.
 
-Owns which tasks there are, their ids and the plan's identity. Immutable and derived: whoever has the corpus
-and ``run.json`` has the same plan. Does not own who works on a task (``llmperf_common/ledger``), nor the way from
+Owns which tasks there are, their ids and the plan's identity. Immutable and derived: a process with the
+corpus and ``run.json`` has the same plan. Does not own who works on a task (``llmperf_common/ledger``), nor the way from
 an id back to its task (``task_index.py``).
 """
 

@@ -188,10 +188,10 @@ class _Trials:
             if record is None or record.exceeded or record.overflow:
                 return False
             for accessed in record.access_ranges:
-                room = (config.args[accessed.position].elements or 0) * max(
+                planned_bytes = (config.args[accessed.position].elements or 0) * max(
                     1, self._signature.arguments[accessed.position].element_bytes
                 )
-                if accessed.start_bytes < 0 or accessed.end_bytes > room:
+                if accessed.start_bytes < 0 or accessed.end_bytes > planned_bytes:
                     return False
         return True
 

@@ -10,7 +10,7 @@ end
 if known[2] ~= string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') then
     return redis.error_reply('LEDGERLOST the server has been started anew')
 end
--- None of these is ever empty: RedisHome.create puts in something that stays.
+-- None of these is ever empty: RedisLocation.create puts in something that stays.
 if redis.call('EXISTS', expiry, held, free, leases, done, shards, unpublished) < 7 then
     return redis.error_reply('LEDGERLOST the server has given up a part of it')
 end

@@ -186,8 +186,8 @@ def _mended(fs: Filesystem, run: RunRecord, seen: _Seen) -> Manifest:
     _set_aside(fs, [*sorted(names), *seen.above, *seen.segments])
     if not seen.above and not seen.is_unfinished:
         return _put(fs, seen.manifest.without(names, epoch=epoch))
-    # What only a damaged manifest had listed is found by its footers, as where a ledger is gone. In one version: whoever dies
-    # before it leaves an epoch that nobody has published in, and the next repair finds that.
+    # What only a damaged manifest had listed is found by its footers, as where a ledger is gone. In one version: a repair
+    # that dies before it leaves an epoch without a version, and the next repair finds that.
     rebuilt = rebuild_manifest(fs, plan_hash=run.plan_hash, epoch=epoch, drop=names)
     if isinstance(rebuilt, StaleEpoch):
         raise StoreError(f"{fs.describe()} was changed meanwhile: run the same command again")

@@ -298,7 +298,7 @@ def test_one_training_at_a_time_works_in_a_folder(small, tmp_path):
     [("fit", "fit"), ("fit/checkpoints", "fit/checkpoints"), ("baselines", "baselines")],
 )
 def test_a_run_with_a_link_out_of_it_is_not_gone_on_with(small, tmp_path, name, lies_in):
-    """Publishing drops the fit's folders, and a link would lead it to somebody else's."""
+    """Publishing drops the fit's folders, and a link would lead it to another folder."""
     out, others = tmp_path / "run", tmp_path / "others"
     train(small, LINE, out, silent)
     (out / "published.json").unlink()  # a stranger's run, to be gone on with

@@ -26,6 +26,7 @@ from tests.support.factories.pack_factory import (
     packed_rows,
 )
 from trainer.errors import BadInput
+from trainer.regressor import weights
 from trainer.regressor.backbones.codegen import CODEGEN_350M, codegen_config
 from trainer.regressor.backbones.hf_auto import AutoBackbone, check_reads_packs
 from trainer.regressor.backbones.small import SmallBackbone
@@ -497,3 +498,14 @@ def test_weights_of_others_that_a_config_names_are_not_asked_for() -> None:
 def test_a_depth_that_no_model_has_is_refused_before_it_is_built() -> None:
     with pytest.raises(BadInput, match="num_hidden_layers is 1000000000: at most 1,000"):
         AutoBackbone({**BLOOM, "n_layer": 10**9})
+
+
+def test_tables_that_no_model_has_are_refused(tmp_path: Path) -> None:
+    """Buffers of an ``auto`` backbone lie in no file, so that only their number bounds them."""
+    (tmp_path / "model.safetensors").write_bytes(bytes(8))
+    model = torch.nn.Module()
+    model.register_buffer("positions", torch.empty(2**28 + 1, device="meta"))
+    with pytest.raises(BadInput, match="asks for 268,435,457 numbers beside its weights"):
+        weights._check_size(model, tmp_path)  # type: ignore[arg-type]
+    model.register_buffer("positions", torch.empty(2**28, device="meta"))
+    weights._check_size(model, tmp_path)  # type: ignore[arg-type]
