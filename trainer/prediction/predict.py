@@ -31,6 +31,7 @@ from trainer.prediction.request import (
     named_errors,
 )
 from trainer.run.loaded import LoadedRun
+from trainer.run.shipped import shipped_run
 
 __all__ = ["BadInput", "PredictRequest", "device_of", "predict", "predict_many"]
 
@@ -309,8 +310,9 @@ def device_of(run: LoadedRun, name: str | None) -> Device:
             return next(iter(run.devices.values()))
         raise ConfigError(f"the model knows several device classes: pass --device, one of {known}")
     if name not in run.devices:
+        ships = f", pass --model {name} (it comes with LLMPerf)" if shipped_run(name) else ""
         raise BadInput(
-            f"--device {name}: the model was trained on {known}; choose one of these, or train on "
+            f"--device {name}: the model was trained on {known}; choose one of these{ships}, or train on "
             f"data of {name}"
         )
     return run.devices[name]

@@ -25,7 +25,7 @@ from tests.support.factories.synthetic_dataset import (
 from trainer.data.training_range import out_of_distribution, training_range, unlike_training
 from trainer.interface import Predicted
 from trainer.prediction.arguments import Filled, read_arguments
-from trainer.prediction.predict import BadInput, PredictRequest, predict
+from trainer.prediction.predict import BadInput, PredictRequest, device_of, predict
 from trainer.prediction.request import divisors, legal_local_sizes
 from trainer.run.loaded import LoadedRun, load_run
 from workers.plan.strategies.rules import SimpleRule
@@ -271,6 +271,15 @@ def test_a_float_scalar_takes_finite_numbers_only(run):
 def test_wrong_sizes_and_devices_say_what_to_do(run, changes, message):
     with pytest.raises(BadInput, match=message):
         predict(run, request(**changes))
+
+
+def test_a_device_that_a_shipped_model_knows_names_that_model(run):
+    """A run of the demo is the only one in runs/ then, and is asked in the shipped model's place."""
+    with pytest.raises(BadInput, match="pass --model h200"):
+        device_of(run, "h200")
+    with pytest.raises(BadInput) as refused:
+        device_of(run, "a100")
+    assert "--model" not in str(refused.value), "no model of it comes with LLMPerf"
 
 
 def test_several_device_classes_need_a_choice(run):
