@@ -1,10 +1,11 @@
 """One table of models on one family split: every baseline, the language models, and what is left out in turn.
 
-``python -m benchmarks.models.model_table train --data DIR --out OUT [--kernels 2000] [--launches 24] [--seed 0] [--set KEY=VALUE]… [VARIANT …]``
+``python -m benchmarks.models.model_table train --data DIR --out OUT [--kernels 2000] [--launches 24] [--seed 0] [--work DIR2] [--set KEY=VALUE]… [VARIANT …]``
 ``python -m benchmarks.models.model_table table OUT [--reference small] [--out FILE.csv]``
 
 ``train`` draws kernels with equally many launches each (the same for every variant; a variant that is trained is not trained
-again) and makes a run in ``OUT/VARIANT``. ``table`` scores all runs of OUT, and the baselines beside the first of them, on the test part:
+again) and makes a run in ``OUT/VARIANT``. DIR2 has the work that ``benchmarks.data.count_work`` counted; only launches that were
+counted are drawn then. ``table`` scores all runs of OUT, and the baselines beside the first of them, on the test part:
 launches of at least 10 µs of families that nothing was fitted or chosen on. Columns: *macro* (mean over kernels of each
 kernel's mean absolute percentage error) and *median kernel*, each with the 95 % interval of a bootstrap over families; within 1.25,
 1.5 and 2: share of launches predicted within that factor, up or down; *against*: macro minus the reference's, on the same resamples.
@@ -25,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
+from benchmarks.models.work_columns import with_work
 from llmperf_common.statistics.splits import Part
 from trainer.config import load_train_config
 from trainer.data.dataset import TrainingData, has_source, load_data
@@ -216,6 +218,7 @@ def main(words: list[str] | None = None) -> int:
     training.add_argument("--kernels", type=int, default=2000)
     training.add_argument("--launches", type=int, default=24)
     training.add_argument("--seed", type=int, default=0)
+    training.add_argument("--work", type=Path)
     training.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     showing = commands.add_parser("table")
     showing.add_argument("runs", type=Path)
@@ -227,6 +230,9 @@ def main(words: list[str] | None = None) -> int:
         if unknown := sorted(set(names) - set(VARIANTS)):
             parser.error(f"no such variant: {', '.join(unknown)}; there are {', '.join(VARIANTS)}")
         data = load_data(given.data)
+        if given.work is not None:
+            data, is_asked = with_work(data, given.work)
+            data = data.take(np.flatnonzero(is_asked))
         chosen = subset(data, kernels=given.kernels, launches=given.launches, seed=given.seed)
         run_all(chosen, given.out, names, given.set)
         return 0
