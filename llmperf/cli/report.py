@@ -220,13 +220,25 @@ def _evaluation_view(directory: Path, dataset: DatasetView | None) -> Evaluation
     import pyarrow as pa  # noqa: PLC0415
 
     from llmperf.html_report import EvaluationView  # noqa: PLC0415
-    from trainer.data.foreign_files import read_json_value, read_table  # noqa: PLC0415
+    from trainer.data.foreign_files import (  # noqa: PLC0415
+        read_json_value,
+        read_table,
+        with_types,
+    )
+    from trainer.evaluation.scoring import PREDICTIONS  # noqa: PLC0415
 
     try:
-        predictions = read_table(directory / _PREDICTIONS)
+        predictions = with_types(read_table(directory / _PREDICTIONS), PREDICTIONS)
         metrics = read_json_value(directory / "metrics.json")
         if not isinstance(metrics, dict):
             raise ValueError("metrics.json is not an object")
+        level, model = metrics.get("interval_level"), metrics.get("model")
+        if level is not None and not (isinstance(level, float) and 0 < level < 1):
+            raise ValueError(
+                f"metrics.json: interval_level = {str(level)[:40]} is not between 0 and 1"
+            )
+        if model is not None and not isinstance(model, str):
+            raise ValueError("metrics.json: model is not a name")
     except (OSError, ValueError, pa.ArrowException) as error:
         raise CommandError(
             Exit.BAD_INPUT,
@@ -237,8 +249,8 @@ def _evaluation_view(directory: Path, dataset: DatasetView | None) -> Evaluation
         metrics=metrics.get("parts", {}),
         title=_named(directory),
         run={key: metrics[key] for key in _EVALUATION_FACTS if metrics.get(key) is not None},
-        interval_level=metrics.get("interval_level"),
-        primary_model=metrics.get("model"),
+        interval_level=level,
+        primary_model=model,
         samples=dataset.samples if dataset else None,
         kernels=dataset.kernels if dataset else None,
     )

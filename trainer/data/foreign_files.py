@@ -89,6 +89,26 @@ def read_table(path: Path) -> pa.Table:
     return pq.read_table(pa.BufferReader(data))
 
 
+def with_types(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the table with the columns that ``schema`` names in its types; others, and missing ones, stay so.
+
+    Raises:
+        ValueError: A column's values have another meaning, such as texts for numbers.
+    """
+    for number, name in enumerate(table.column_names):
+        if name not in schema.names:
+            continue
+        wanted = schema.field(name).type
+        try:
+            column = table.column(number).cast(wanted)
+        except pa.ArrowException:
+            raise ValueError(
+                f"column {name} is {table.column(number).type}, not {wanted}"
+            ) from None
+        table = table.set_column(number, name, column)
+    return table
+
+
 def check_files(folder: Path) -> None:
     """Assert that a run's folder has regular files only, and that no link leads out of it.
 

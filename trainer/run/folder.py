@@ -61,14 +61,24 @@ FIT_FOLDER = "fit"
 CHECKPOINTS_FOLDER = f"{FIT_FOLDER}/checkpoints"
 PUBLISHED_FILE = "published.json"
 PUBLISHING_FOLDER = ".publishing"
-NAMES = frozenset(
+_NAMES = frozenset(
     {
         CONFIG_FILE, SPLIT_FILE, CONFORMAL_FILE, RANGE_FILE, DEVICE_FILE, METRICS_FILE, KERNELS_FILE,
         PACKED_RANGE_FILE, FAMILIES_FILE, FEW_SHOT_FILE, FACTORS_FILE, PREDICTIONS_FILE, CARD_FILE, MODEL_FOLDER, BASELINES_FOLDER,
         PREPARED_FOLDER, PREPARING_FOLDER, FIT_FOLDER, PUBLISHED_FILE, PUBLISHING_FOLDER,
     }
 )  # fmt: skip
-"""All that a run's folder can hold."""
+
+
+def _beside(name: str) -> str:
+    """Return the temporary name under which a JSON file is written."""
+    return f".{name}.new"
+
+
+NAMES = _NAMES | {_beside(name) for name in _NAMES if name.endswith(".json")}
+"""All that a run's folder can hold, what a killed process leaves half-written included."""
+_FIRST_NAMES = frozenset({CONFIG_FILE, _beside(CONFIG_FILE), _beside(SPLIT_FILE)})
+"""What a run holds before ``split.json`` is there."""
 
 
 class Stage(StrEnum):
@@ -100,7 +110,7 @@ KERNEL_COLUMNS = (
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write one JSON document, whole or not at all; NaN is refused rather than written."""
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    temporary = path.with_name(f".{path.name}.new")
+    temporary = path.with_name(_beside(path.name))
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -153,6 +163,19 @@ def stage_of(folder: Path) -> Stage:
     return Stage.PUBLISHED if (folder / PUBLISHED_FILE).is_file() else Stage.STARTED
 
 
+def _was_begun(folder: Path) -> bool:
+    """Whether a training was killed here before ``split.json`` was whole: nothing of worth is there yet."""
+    there = set(os.listdir(folder))
+    if not there <= _FIRST_NAMES or any((folder / name).is_symlink() for name in there):
+        return False
+    if CONFIG_FILE not in there:
+        return True
+    try:
+        return "config_hash" in read_json(folder / CONFIG_FILE)
+    except BadInput:
+        return False
+
+
 def check_free(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Path:
     """Return the folder to write, symbolic links followed, once it is certain that ``out`` may be written.
 
@@ -166,7 +189,10 @@ def check_free(out: Path, identity: Mapping[str, Any], *, overwrite: bool) -> Pa
         OutputTaken: It holds something that is no run (``RunExists``: another run).
     """
     target = folder_to_write(
-        out, names=NAMES, is_ours=lambda folder: stage_of(folder) is not Stage.EMPTY, what="run"
+        out,
+        names=NAMES,
+        is_ours=lambda folder: stage_of(folder) is not Stage.EMPTY or _was_begun(folder),
+        what="run",
     )
     _refuse_links(target, out)
     if overwrite or stage_of(target) is Stage.EMPTY or has_identity(target, identity):

@@ -22,6 +22,9 @@ _BINARY_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _DECIMAL_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _COUNT_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
 
+_MOST_BITS = 1000
+"""Longer integers do not fit into a float, and are no fact of a run."""
+
 NO_VALUE = "\u2013"
 """Stands where there is no number."""
 SPACE = "\u00a0"
@@ -249,6 +252,8 @@ def fact(name: str, value: object) -> str:
         return NO_VALUE
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return NO_VALUE
     if isinstance(value, int | float | np.number):
         return _fact_number(name, float(value))
     if isinstance(value, Mapping):

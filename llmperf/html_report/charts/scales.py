@@ -14,6 +14,8 @@ import numpy as np
 from llmperf.html_report.charts.quantities import Floats, Formatter, share_tick, short, with_unit
 
 _TARGET_TICKS = 5
+_LARGEST = 1e30
+"""Larger numbers, and the reciprocals of these, are clamped to an axis' end: their ratio has no place in a float."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,7 @@ def log_scale(
     include: float | None = None,
 ) -> Scale:
     """Return a logarithmic scale over the positive finite values (and ``include``), a little padded."""
-    usable = values[np.isfinite(values) & (values > 0)]
+    usable = values[(values > 1 / _LARGEST) & (values < _LARGEST)]
     if include is not None:
         usable = np.append(usable, include)
     low, high = (float(usable.min()), float(usable.max())) if usable.size else (1.0, 10.0)
@@ -126,6 +128,7 @@ def linear_scale(
     """Return a linear scale; an empty range is widened to one."""
     if not (math.isfinite(low) and math.isfinite(high)):
         low, high = 0.0, 1.0
+    low, high = max(low, -_LARGEST), min(high, _LARGEST)
     if high <= low:
         high = low + 1.0
     span = (high - low) * pad

@@ -20,6 +20,8 @@ from llmperf.html_report.kernel.index import KernelsIndex, index_kernels
 from llmperf.html_report.views import EvaluationView
 
 _PREFERRED_SPLIT = "test"
+_SHORTEST_NS, _LONGEST_NS = 1e-6, 1e18
+"""What lies beyond is no time of a launch: its row counts as unusable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class EvaluationFacts:
     low_ns: Floats
     high_ns: Floats
     usable: Bools
-    """Both times finite and positive."""
+    """Both times positive and below thirty years."""
     ape: Floats
     """Absolute error as a fraction of the measured time; NaN where unusable."""
     log2_ratio: Floats
@@ -80,7 +82,7 @@ def _on_class(kernel: Categorical, device_class: Categorical) -> Categorical:
 
 
 def _positive(values: Floats) -> Bools:
-    return np.isfinite(values) & (values > 0)
+    return (values > _SHORTEST_NS) & (values < _LONGEST_NS)
 
 
 def _choose(column: Categorical, wanted: str | None, rows: Bools) -> str:

@@ -19,6 +19,7 @@ _LOW_KEYS = ("low", "ci_low", "lower")
 _HIGH_KEYS = ("high", "ci_high", "upper")
 _LABEL_KEYS = ("model", "split", "slice", "group", "label", "population")
 _MAX_DEPTH = 8
+_LARGEST = 1e30
 _CONTAINERS = ("models", "splits", "metrics", "results", "rows", "tables", "table", "by")
 """Keys that only group the keys below them."""
 
@@ -138,7 +139,7 @@ def _estimate(value: object) -> Estimate | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
-        return Estimate(value=float(value))
+        return Estimate(value=_bounded(value))
     if isinstance(value, Mapping):
         parts = [_first_number(value, keys) for keys in (_VALUE_KEYS, _LOW_KEYS, _HIGH_KEYS)]
         if math.isfinite(parts[0]) and set(map(str, value)) <= _ESTIMATE_KEYS:
@@ -156,14 +157,19 @@ def _first_number(node: Mapping[object, object], keys: Sequence[str]) -> float:
     for key in keys:
         value = node.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
+            return _bounded(value)
     return math.nan
+
+
+def _bounded(value: float) -> float:
+    """Return a number as a float; NaN for one that no metric has."""
+    return float(value) if abs(value) <= _LARGEST else math.nan
 
 
 def _numbers(value: object) -> list[float]:
     if not isinstance(value, Sequence) or isinstance(value, str):
         return []
-    return [float(v) for v in value if isinstance(v, int | float) and not isinstance(v, bool)]
+    return [_bounded(v) for v in value if isinstance(v, int | float) and not isinstance(v, bool)]
 
 
 def metric_names(blocks: Iterable[Block]) -> list[str]:

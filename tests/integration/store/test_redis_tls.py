@@ -96,7 +96,10 @@ def test_a_ledger_behind_tls(server: TlsServer) -> None:
     ledger.close()
     with server.plain.client() as client:
         fields = {field.decode() for field in client.hkeys("llmperf:{p}:e000001:shards")}
-    assert fields == {"", *(entry.name for entry in shard_pair("1"))}  # the nameless field keeps an empty hash in being
+    assert fields == {
+        "",
+        *(entry.name for entry in shard_pair("1")),
+    }  # the nameless field keeps an empty hash in being
 
 
 def test_runs_are_seen_through_tls(server: TlsServer) -> None:

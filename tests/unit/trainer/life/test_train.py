@@ -327,27 +327,38 @@ def die(*_args, **_kwargs):
 def replace(source, target):
     global moves
     moves += Path(source).parent.name == ".publishing"
-    die() if moves == 4 else os.rename(source, target)
+    die() if moves == 4 or Path(target).name == step else os.rename(source, target)
 if step == "before the files":
     train.model_card = die
-elif step == "among the files":
-    os.replace = replace
-else:
+elif step == "before the marker":
     train.mark_published = die
+else:
+    os.replace = replace
 train.train(make_dataset(num_kernels=8, num_configs=16, seed=1).data(), LINE, out, lambda line: None)
 """
 
 
-@pytest.mark.parametrize("step", ["before the files", "among the files", "before the marker"])
-def test_a_training_killed_while_it_publishes_is_published_by_the_next(small, tmp_path, step):
+@pytest.mark.parametrize(
+    "step",
+    [
+        "config.json",
+        "split.json",
+        "before the files",
+        "among the files",
+        "before the marker",
+        "published.json",
+    ],
+)
+def test_a_training_killed_while_it_writes_is_published_by_the_next(small, tmp_path, step):
     out = tmp_path / "run"
     reference = train(small, LINE, tmp_path / "reference", silent)
     killed = subprocess.run([sys.executable, "-c", _KILLED_TRAINING, step, str(out)], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert known_runs((tmp_path,)) == [tmp_path / "reference"]
-    with pytest.raises(BadInput, match="not finished"):
+    what = "no trained run|not finished"
+    with pytest.raises(BadInput, match=what):
         load_run(out)
-    with pytest.raises(BadInput, match="not finished"):
+    with pytest.raises(BadInput, match=what):
         resolve_run(out)
     again = train(small, LINE, out, silent)
     assert again.metrics == reference.metrics
