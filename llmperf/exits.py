@@ -1,4 +1,4 @@
-"""Exit codes, and the one place where an error becomes a message and a code.
+"""The one place where an error becomes a message and an exit code; the codes are ``llmperf_common/errors.py``'s.
 
 0 done, 2 usage, 3 bad input, 4 no usable device, 5 more failures than ``--max-failures`` or no kernel that can be built, 130 interrupted with
 state saved. Anything else that is thrown is a bug and keeps its traceback.

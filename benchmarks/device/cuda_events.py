@@ -30,11 +30,11 @@ from benchmarks.device.cuda_side import Cuda, CudaSide, cuda_side, launch_config
 from llmperf_common.records import ArgumentKind, Kernel, LaunchConfig
 from workers.corpus.read import read_sources
 from workers.device.cuda.driver import CudaContext
-from workers.device.cuda.launch import CudaError, EventClock
+from workers.device.cuda.launcher import CudaError, EventClock
 from workers.device.cuda.ptxas_log import notes_on
 from workers.device.interface import Compiler, DeviceFailure, Program
 from workers.device.opencl.buffers import OpenclLoadedKernel
-from workers.device.opencl.launch import OpenclLauncher
+from workers.device.opencl.launcher import OpenclLauncher
 from workers.device.opencl.session import OpenclSession
 from workers.discovery.find import NoDevice, choose, open_compiler, open_session
 

@@ -1,6 +1,6 @@
 """One launch config in place on OpenCL and on the CUDA driver, with equal inputs.
 
-Owns how a ``LaunchConfig`` becomes a launch of ``workers/device/cuda/launch.py``, and the comparison of what both leave.
+Owns how a ``LaunchConfig`` becomes a launch of ``workers/device/cuda/launcher.py``, and the comparison of what both leave.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llmperf_common.records import (
     Strategy,
 )
 from workers.device.cuda.driver import CudaContext
-from workers.device.cuda.launch import CudaBuffer, CudaLaunch, EventClock
+from workers.device.cuda.launcher import CudaBuffer, CudaLaunch, EventClock
 from workers.device.interface import Program
 from workers.device.opencl.buffers import OpenclLoadedKernel
 from workers.device.opencl.limits import GUARD_BYTES

@@ -37,7 +37,7 @@ import pyopencl as cl  # noqa: TID251
 
 from llmperf_common.records import LaunchConfig
 from workers.device.interface import DeviceRef
-from workers.device.opencl.launch import AT_ONCE, OpenclLauncher
+from workers.device.opencl.launcher import AT_ONCE, OpenclLauncher
 from workers.device.opencl.session import OpenclSession, build_program
 from workers.discovery.find import NoDevice, choose, open_session
 from workers.plan.inputs import FillKind

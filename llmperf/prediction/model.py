@@ -23,8 +23,8 @@ from trainer.data.dataset import TrainingData, load_data
 from trainer.errors import BadInput
 from trainer.prediction.arguments import Value, read_arguments
 from trainer.prediction.calibrate import factor_of
-from trainer.prediction.predict import device_of, predict_many
-from trainer.prediction.request import PredictRequest, check_sizes, named_errors
+from trainer.prediction.predict import predict_many
+from trainer.prediction.request import PredictRequest, check_sizes, device_of, named_errors
 from trainer.run.folder import known_runs, resolve_run
 from trainer.run.kernel_factors import KernelFactors
 from trainer.run.loaded import LoadedRun, load_run

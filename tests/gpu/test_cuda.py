@@ -28,7 +28,7 @@ from llmperf_common.records import (
 )
 from workers.device.cuda.driver import CudaContext
 from workers.device.cuda.kernel_resources import ResourceReader
-from workers.device.cuda.launch import CudaError
+from workers.device.cuda.launcher import CudaError
 from workers.device.cuda.ptxas_log import notes_on
 from workers.device.interface import Compiler, DeviceRef
 from workers.device.opencl.buffers import OpenclLoadedKernel

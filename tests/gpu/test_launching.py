@@ -14,7 +14,7 @@ from tests.gpu.test_cuda import BOTH, GLOBAL, READ, VADD, WRITE, arg, config_of,
 from workers.device.interface import FRONT_PADDING_BYTES, DeviceRef
 from workers.device.opencl.buffers import OpenclLoadedKernel
 from workers.device.opencl.freed_memory import FreedMemory
-from workers.device.opencl.launch import AT_ONCE
+from workers.device.opencl.launcher import AT_ONCE
 from workers.device.opencl.session import OpenclSession
 from workers.discovery.find import open_compiler
 

@@ -1,6 +1,6 @@
 """Which launches share a sequence: packs as index arrays, before any token is laid out.
 
-Owns the record and how packs are selected and joined. Does not own which launches go together (``plan.py``)
+Owns the record and how packs are selected and joined. Does not own which launches go together (``bins.py``)
 nor their token ids (``layout.py``).
 """
 

@@ -1,6 +1,6 @@
 """Answer questions with a trained run: how long, how sure, which local size, what bounds it.
 
-Owns the prediction record (DESIGN 8, contract). Needs no device: the run carries its devices'
+Owns the prediction record (contract: docs/reference/cli.md). Needs no device: the run carries its devices'
 records.
 """
 
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from llmperf_common.config import ConfigError
 from llmperf_common.features.work import Work
 from llmperf_common.launch import local_memory_bytes
 from llmperf_common.records import Device, LaunchConfig
@@ -26,14 +25,14 @@ from trainer.prediction.predicted_times import Times, predict_times
 from trainer.prediction.request import (
     PredictRequest,
     check_sizes,
+    device_of,
     launch_config,
     legal_local_sizes,
     named_errors,
 )
 from trainer.run.loaded import LoadedRun
-from trainer.run.shipped import shipped_run
 
-__all__ = ["BadInput", "PredictRequest", "device_of", "predict", "predict_many"]
+__all__ = ["BadInput", "PredictRequest", "predict", "predict_many"]
 
 _LOCAL_ITEMS = "log2_local_items"
 
@@ -61,7 +60,7 @@ class _Question:
 
 
 def predict(run: LoadedRun, request: PredictRequest) -> dict[str, Any]:
-    """Return the prediction record: JSON values, keys as in DESIGN 8.
+    """Return the prediction record: JSON values under the keys of the contract.
 
     ``sweep`` is there only if asked for, fastest predicted first; ``local_size_best`` is empty where local sizes were
     not compared. The values of ``interval`` are
@@ -295,27 +294,6 @@ def _best(run: LoadedRun, times: Times, order: Sequence[int]) -> int:
         if low <= times.features[row, column] <= high:
             return row
     return order[0]
-
-
-def device_of(run: LoadedRun, name: str | None) -> Device:
-    """Return the record of a device class that the run knows; None means its only one.
-
-    Raises:
-        BadInput: The run does not know it.
-        ConfigError: None is named and the run knows several.
-    """
-    known = ", ".join(sorted(run.devices))
-    if name is None:
-        if len(run.devices) == 1:
-            return next(iter(run.devices.values()))
-        raise ConfigError(f"the model knows several device classes: pass --device, one of {known}")
-    if name not in run.devices:
-        ships = f", pass --model {name} (it comes with LLMPerf)" if shipped_run(name) else ""
-        raise BadInput(
-            f"--device {name}: the model was trained on {known}; choose one of these{ships}, or train on "
-            f"data of {name}"
-        )
-    return run.devices[name]
 
 
 def _check_local_memory(request: PredictRequest, filled: Filled, device: Device) -> None:

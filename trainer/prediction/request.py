@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from llmperf_common.config import ConfigError
 from llmperf_common.features.least_time import DenseAccess
 from llmperf_common.features.regimes import regime_of
 from llmperf_common.features.work import Work
@@ -25,6 +26,8 @@ from llmperf_common.records import (
 )
 from trainer.errors import BadInput
 from trainer.prediction.arguments import Filled, Filler
+from trainer.run.loaded import LoadedRun
+from trainer.run.shipped import shipped_run
 
 _MOST_DIVISORS = 12
 """In 2-D and 3-D a dimension with more divisors is swept over its powers of two only."""
@@ -221,3 +224,24 @@ def _candidates(items: int, dims: int, *, at_most: int) -> list[int]:
     if dims > 1 and len(found) > _MOST_DIVISORS:
         return [size for size in found if size & (size - 1) == 0]
     return found
+
+
+def device_of(run: LoadedRun, name: str | None) -> Device:
+    """Return the record of a device class that the run knows; None means its only one.
+
+    Raises:
+        BadInput: The run does not know it.
+        ConfigError: None is named and the run knows several.
+    """
+    known = ", ".join(sorted(run.devices))
+    if name is None:
+        if len(run.devices) == 1:
+            return next(iter(run.devices.values()))
+        raise ConfigError(f"the model knows several device classes: pass --device, one of {known}")
+    if name not in run.devices:
+        ships = f", pass --model {name} (it comes with LLMPerf)" if shipped_run(name) else ""
+        raise BadInput(
+            f"--device {name}: the model was trained on {known}; choose one of these{ships}, or train on "
+            f"data of {name}"
+        )
+    return run.devices[name]

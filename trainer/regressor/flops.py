@@ -1,6 +1,6 @@
 """How much arithmetic a batch needs at least: the numerator of MFU.
 
-Counts real tokens once and attention by unmasked pairs (DESIGN section 9), over the blocks only: embedding,
+Counts real tokens once and attention by unmasked pairs (as benchmarks/RESULTS.md states MFU), over the blocks only: embedding,
 norms, head and padding count for nothing, so that the utilisation is not flattered. A training step is
 three forward passes, with adapters two: the frozen weights need no gradient.
 """

@@ -134,7 +134,7 @@ class _Chooser:
 
     def with_inputs(self, job: AnalyseJob, analysis: Analysis, tell: _Tell) -> Analysis:
         """Return the analysis with the inputs, after telling it without: what follows may end the process."""
-        from workers.work.choosing import choose_inputs  # noqa: PLC0415
+        from workers.work.input_choice import choose_inputs  # noqa: PLC0415
         from workers.work.opening import open_virtual  # noqa: PLC0415
 
         if analysis.failure or self._ref.selector.startswith("cuda"):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from llmperf_common.analysis import Analysis
 from llmperf_common.builds import Build, KernelResources
 from llmperf_common.empty_configs import empty_config
-from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.failures import Failure, FailureCode
 from llmperf_common.features.work import Work
 from llmperf_common.ids import content_id, sha256_hex
 from llmperf_common.ledger.protocol import Lease
@@ -28,6 +28,7 @@ from llmperf_common.records import (
 )
 from workers.device.interface import ProbeRecord
 from workers.device.nvidia.monitor import Condition, Monitor
+from workers.execution.quarantine import given_up_strategies, strategy_given_up
 from workers.measure.run_order import RunOrder
 from workers.measure.task_trace import TaskTrace
 from workers.plan.plan import Plan, Task
@@ -194,12 +195,8 @@ class TaskState:
     def give_up_strategies_of(self, index: int, limit: int) -> None:
         """A config has ended its process: if ``limit`` have, those that only its input strategies ask for are given up."""
         self._faults.update(self.configs[index].strategies)
-        given_up = {one for one, count in self._faults.items() if count >= limit}
-        failure = Failure(
-            code=FailureCode.QUARANTINED,
-            stage=Stage.LAUNCH,
-            detail=f"not tried: launch configs of the same input strategy have faulted ({limit})",
-        )
+        given_up = given_up_strategies(self._faults, limit)
+        failure = strategy_given_up(limit)
         for other in self.open_indices:
             if given_up.issuperset(self.configs[other].strategies):
                 self.record(other, failure)
@@ -295,12 +292,3 @@ class TaskState:
             return outcome
         checks = replace(outcome.checks, data_dependent=self.analysis.data_dependent)
         return replace(outcome, checks=checks)
-
-
-def quarantined(num_deaths: int) -> Failure:
-    """Return the failure of configs not tried because the kernel keeps killing its child."""
-    return Failure(
-        code=FailureCode.QUARANTINED,
-        stage=Stage.LAUNCH,
-        detail=f"not tried: the kernel had ended {num_deaths} processes",
-    )

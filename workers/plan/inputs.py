@@ -2,7 +2,7 @@
 
 Owns the rule and its reference implementation in numpy; ``workers/device/opencl/fill.cl`` computes the same
 bits on the device (a test holds the two together). Device-free. Does not own how many elements a
-buffer has (``workers/strategies``) nor where it is allocated (``workers/device``).
+buffer has (``workers/plan/strategies``) nor where it is allocated (``workers/device``).
 
 The rule, a pure function of (seed, argument position, index of the scalar within the buffer):
 

@@ -248,12 +248,11 @@ def fact(name: str, value: object) -> str:
     >>> fact("censored_share", {"all": 0.0125, "idle_sm": 0.5}).replace(SPACE, " ")
     'all: 1.2 %, idle sm: 50.0 %'
     """
-    if value is None or value == "":
+    is_too_long = isinstance(value, int) and value.bit_length() > _MOST_BITS
+    if value is None or value == "" or is_too_long:
         return NO_VALUE
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
-        return NO_VALUE
     if isinstance(value, int | float | np.number):
         return _fact_number(name, float(value))
     if isinstance(value, Mapping):

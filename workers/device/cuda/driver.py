@@ -1,7 +1,7 @@
 """The CUDA door: OpenCL's PTX loaded through the CUDA driver (pycuda), for what OpenCL does not tell.
 
 Owns CUDA contexts and modules, and the only import of pycuda. What the PTX means is ``ptx.py``'s, the occupancy's
-arithmetic ``occupancy.py``'s; launches are ``cuda/launch.py``'s.
+arithmetic ``occupancy.py``'s; launches are ``cuda/launcher.py``'s.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmperf_common.builds import KernelResources
-from workers.device.cuda.launch import (
+from workers.device.cuda.launcher import (
     SPIN_PTX,
     CudaBuffer,
     CudaError,

@@ -35,7 +35,7 @@ class ResourceReader:
 
         After ``limit_s`` seconds the process ends by SIGALRM: a compiler that hangs listens to nothing else.
         """
-        from workers.device.cuda.launch import CudaError  # noqa: PLC0415  (only where it is asked for)
+        from workers.device.cuda.launcher import CudaError  # noqa: PLC0415  (only where it is asked for)
 
         signature = kernel.signature
         if self._no_context or signature is None:

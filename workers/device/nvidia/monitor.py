@@ -1,7 +1,7 @@
 """What a device was like while it was timed: clock, temperature, throttling, polled beside the launches.
 
 Owns the polling thread, the window that belongs to one launch config, and what counts as throttled. Does not
-know who answers: a ``Source`` is NVML's (``nvml.py``) or a test's. Nothing here ever raises into the thread that
+know who answers: a ``Source`` is NVML's (``nvml_gpu.py``) or a test's. Nothing here ever raises into the thread that
 measures.
 """
 

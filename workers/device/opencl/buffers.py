@@ -1,7 +1,7 @@
 """The buffers of one kernel on an OpenCL device.
 
 Owns the buffers of a task (``OpenclLoadedKernel``), and that at most one launch config is in place. What may be launched:
-``opencl/limits.py``; how: ``opencl/launch.py``. What a buffer contains is ``workers/plan/inputs.py``'s rule.
+``opencl/limits.py``; how: ``opencl/launcher.py``. What a buffer contains is ``workers/plan/inputs.py``'s rule.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llmperf_common.failures import FailureCode, Stage
 from llmperf_common.records import Argument, ArgumentKind, Kernel, LaunchArgument, LaunchConfig
 from workers.device.interface import FRONT_PADDING_BYTES, PADDING_BYTES, DeviceFailure
 from workers.device.opencl.errors import cl_errors, launch_error
-from workers.device.opencl.launch import OpenclLauncher, PlacedBuffer
+from workers.device.opencl.launcher import OpenclLauncher, PlacedBuffer
 from workers.device.opencl.limits import GUARD_BYTES, LaunchLimits, padded
 from workers.device.opencl.queue import DeviceQueue, set_scalar
 from workers.plan.inputs import pack_scalar

@@ -1,7 +1,7 @@
 """Inputs beside the usual ones: values with which a kernel works, and floating-point numbers other than 1.0.
 
 Owns which global sizes keep the usual values, and what the others get: what was chosen for the kernel
-(``InputChoice``; how: ``workers/work/choosing.py``), and what its analysis has shown to steer nothing. A pure function of
+(``InputChoice``; how: ``workers/work/input_choice.py``), and what its analysis has shown to steer nothing. A pure function of
 (plan seed, kernel, global size): siblings, and devices, do not differ in it.
 """
 

@@ -25,8 +25,8 @@ from tests.support.factories.synthetic_dataset import (
 from trainer.data.training_range import out_of_distribution, training_range, unlike_training
 from trainer.interface import Predicted
 from trainer.prediction.arguments import Filled, read_arguments
-from trainer.prediction.predict import BadInput, PredictRequest, device_of, predict
-from trainer.prediction.request import divisors, legal_local_sizes
+from trainer.prediction.predict import BadInput, PredictRequest, predict
+from trainer.prediction.request import device_of, divisors, legal_local_sizes
 from trainer.run.loaded import LoadedRun, load_run
 from workers.plan.strategies.rules import SimpleRule
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from workers.device.cuda.driver import CudaContext
-from workers.device.cuda.launch import (
+from workers.device.cuda.launcher import (
     SPIN_PTX,
     CudaBuffer,
     CudaError,

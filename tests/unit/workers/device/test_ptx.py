@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.device.cuda.launch import SPIN_PTX
+from workers.device.cuda.launcher import SPIN_PTX
 from workers.device.cuda.ptx import Entry, Parameter, ParameterSpace, UnsupportedPtxError, translate
 from workers.device.cuda.ptxas_log import notes_on
 

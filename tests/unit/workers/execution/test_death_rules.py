@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmperf_common.failures import FailureCode, Stage
-from workers.execution.deaths import DEATH_RULES, Charged, Excuse
+from workers.execution.death_rules import DEATH_RULES, Charged, Excuse
 from workers.execution.run_phases import ON_DEVICE, Phase
 
 
