@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
 import pydantic
 
 from llmperf_common.errors import LlmperfError
@@ -38,7 +39,6 @@ on other processes."""
 _MAX_EXTENSIONS = 10
 _WORKING_SHARE = 0.02
 """Share of a core below which a child counts as waiting, and is not waited for."""
-_CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SOURCES_PER_CHILD = 64
 """Sources for each child: fewer are not worth the start of another one."""
 MAX_CHILDREN = 16
@@ -172,13 +172,10 @@ class _ParseChild:
 
     def _cpu_s(self) -> float:
         try:
-            with open(
-                f"/proc/{self._process.pid}/stat", encoding="ascii", errors="replace"
-            ) as file:
-                fields = file.read().rpartition(")")[2].split()
-        except OSError:
+            times = psutil.Process(self._process.pid).cpu_times()
+        except (psutil.Error, OSError):
             return 0.0  # gone: its end is met at the next read
-        return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS_PER_S
+        return float(times.user + times.system)
 
     def end(self, *, kill: bool) -> int:
         """End the child and return its exit status."""

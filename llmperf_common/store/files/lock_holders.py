@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
+
 from llmperf_common.masking import masked
 from llmperf_common.store.files.filesystem import Filesystem, PosixFilesystem
 
@@ -98,9 +100,11 @@ def _command(pid: int) -> str:
 
 def _since(pid: int) -> str:
     """Return when a process was started."""
+    # Not the modification time of /proc/PID: the kernel sets that when the folder is first read.
+    # RuntimeError: the host does not say when it booted.
     try:
-        return _moment((_PROC / str(pid)).stat().st_mtime)
-    except OSError:
+        return _moment(psutil.Process(pid).create_time())
+    except (psutil.Error, OSError, RuntimeError):
         return ""
 
 

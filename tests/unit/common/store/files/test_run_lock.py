@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,19 @@ def test_who_wants_it_alone_is_told_who_has_it(tmp_path: Path, how: str) -> None
     assert " since 20" in told
     assert " UTC: compact it when" in told
     assert "secret" not in told
+
+
+def test_a_holder_has_the_time_of_its_start(tmp_path: Path) -> None:
+    before_s = time.time()
+    holder = Holder(tmp_path, "alone")
+    after_s = time.time()
+    try:
+        [found] = lock_holders(PosixFilesystem(tmp_path), RUN_LOCK)
+    finally:
+        holder.end()
+    since = datetime.strptime(found.since, "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC)
+    # The kernel's boot time, which a start is counted from, has whole seconds.
+    assert before_s - 2 <= since.timestamp() <= after_s
 
 
 def test_who_waits_says_for_whom(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
