@@ -355,7 +355,7 @@ def test_a_training_killed_while_it_writes_is_published_by_the_next(small, tmp_p
     killed = subprocess.run([sys.executable, "-c", _KILLED_TRAINING, step, str(out)], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert known_runs((tmp_path,)) == [tmp_path / "reference"]
-    what = "no trained run|not finished"
+    what = "no trained run|not finished|of a finished training"
     with pytest.raises(BadInput, match=what):
         load_run(out)
     with pytest.raises(BadInput, match=what):
