@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from llmperf.cli.report import _evaluation_view
 from llmperf.exits import CommandError
+from llmperf.prediction import configs
 from llmperf.prediction.configs import read_configs
 from trainer.errors import BadInput
 from workers.device.replay_file import read_replay_file
@@ -40,6 +42,62 @@ def test_launches_that_nest(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(BadInput, match="nested too deeply"):
         read_configs(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"global_size": [%s], "local_size": [1]}',
+        '[{"global_size": [%s], "local_size": [1]}]',
+        'global_size,local_size,args\n1,1,"{""n"": %s}"\n',
+    ],
+)
+def test_launches_with_a_number_of_5000_digits(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "launches.json"
+    path.write_text(text % ("1" * 5000))
+    with pytest.raises(BadInput, match=r"thousands of digits|is not an object"):
+        read_configs(path)
+
+
+def test_a_launch_whose_name_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "launches.json"
+    path.write_text(r'{"id": "\ud800", "global_size": [1], "local_size": [1]}')
+    with pytest.raises(BadInput, match=r"line 1: id .*half a character"):
+        read_configs(path)
+
+
+def test_a_parquet_file_with_a_date_beyond_all(tmp_path: Path) -> None:
+    ones = pa.array([1])
+    far = pa.array([2**62], pa.timestamp("ms"))
+    path = tmp_path / "launches.parquet"
+    pq.write_table(pa.table({"global_size": ones, "local_size": ones, "id": far}), path)
+    with pytest.raises(BadInput, match="a column cannot be read"):
+        read_configs(path)
+
+
+@pytest.mark.timeout(20)
+def test_launches_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configs, "_MAX_BYTES", 2**20)
+    with pytest.raises(BadInput, match=r"more than 1 MiB: give the launches in several files"):
+        read_configs("/dev/zero")
+
+
+def test_launches_of_a_parquet_file_that_unpacks_to_gigabytes(tmp_path: Path) -> None:
+    column = pa.DictionaryArray.from_arrays(
+        pa.array([0] * 4096, pa.int8()), pa.array(["x" * 2**20])
+    )
+    ones = pa.array([1] * 4096)
+    path = tmp_path / "launches.parquet"
+    pq.write_table(pa.table({"global_size": ones, "local_size": ones, "id": column}), path, store_schema=False)  # fmt: skip
+    assert path.stat().st_size < 2**20
+    with pytest.raises(BadInput, match="decompressed it would take"):
+        read_configs(path)
+
+
+def test_launches_from_a_standard_input_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(BadInput, match=r"standard input: Bad file descriptor: name a readable"):
+        read_configs("-")
 
 
 @pytest.mark.timeout(20)
