@@ -15,6 +15,8 @@ from llmperf.cli.report import _evaluation_view
 from llmperf.exits import CommandError
 from llmperf.prediction import configs
 from llmperf.prediction.configs import read_configs
+from llmperf_common.config import ConfigError
+from trainer.config import load_train_config
 from trainer.errors import BadInput
 from workers.device.replay_file import read_replay_file
 
@@ -98,6 +100,39 @@ def test_launches_from_a_standard_input_that_is_closed(monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(BadInput, match=r"standard input: Bad file descriptor: name a readable"):
         read_configs("-")
+
+
+LARGE = {
+    "digits": "[train]\nseed = " + "9" * 5000,
+    "hexadecimal": "[train]\nseed = 0x" + "f" * 6000,
+    "tables": "train.seed." + "a." * 20_000 + "a = 1",
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_config_file_with_a_value_beyond_all(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(LARGE[name])
+    with pytest.raises(
+        ConfigError, match=r"cannot be read|train\.seed.* too large to show"
+    ) as caught:
+        load_train_config("log-linear", file=path)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "0x" + "f" * 6000])
+def test_an_override_with_a_value_beyond_all(value: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"train\.seed.*(valid integer|too large to show|9 …)"
+    ) as caught:
+        load_train_config("log-linear", overrides=[f"train.seed={value}"])
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.timeout(20)
+def test_a_config_file_without_an_end() -> None:
+    with pytest.raises(ConfigError, match="/dev/zero: more than 65536 characters"):
+        load_train_config("log-linear", file=Path("/dev/zero"))
 
 
 @pytest.mark.timeout(20)
