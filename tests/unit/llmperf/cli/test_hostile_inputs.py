@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -145,3 +146,26 @@ def test_an_evaluation(tmp_path: Path, name: str, bad: str) -> None:
     BAD.get(bad, lambda path: path.write_text("[]"))(tmp_path / name)
     with pytest.raises(CommandError, match="not a readable evaluation"):
         _evaluation_view(tmp_path, None)
+
+
+_COMMAND = f"exec {sys.executable} -m llmperf kernels"
+
+
+@pytest.mark.parametrize("closing", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_that_are_closed(closing: str) -> None:
+    done = subprocess.run(["bash", "-c", f"{_COMMAND} {closing}"], capture_output=True, text=True, check=False)  # fmt: skip
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+def test_no_file_becomes_a_standard_stream_that_is_closed() -> None:
+    code = "import os, sys; from llmperf.cli import main; main.run_guarded = lambda _app: os.write(1, str(os.open('/dev/zero', 0)).encode()); main.run()"
+    done = subprocess.run(["bash", "-c", f'exec {sys.executable} -c "{code}" 2>&- <&-'], stdout=subprocess.PIPE, text=True, check=False)  # fmt: skip
+    assert int(done.stdout) > 2
+
+
+def test_a_terminal_that_takes_ascii_only() -> None:
+    code = (
+        "from llmperf.cli import main; main.run_guarded = lambda _app: print(chr(181)); main.run()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"})  # fmt: skip
+    assert done.stdout == "\\xb5\n", done.stderr
