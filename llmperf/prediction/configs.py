@@ -124,7 +124,7 @@ def _line_rows(text: str, where: str) -> Rows:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
-                yield f"line {number}", _mapping(json.loads(line), f"{where}, line {number}")
+                entry = json.loads(line)
             except json.JSONDecodeError as error:
                 raise BadInput(
                     f"{where}, line {number}: {error.msg} (column {error.colno}): write one JSON object a line"
@@ -133,6 +133,7 @@ def _line_rows(text: str, where: str) -> Rows:
                 raise BadInput(f"{where}, line {number}: {_TOO_DEEP}") from None
             except ValueError:  # Python's own limit of digits
                 raise BadInput(f"{where}, line {number}: {_TOO_LONG}") from None
+            yield f"line {number}", _mapping(entry, f"{where}, line {number}")
 
 
 def _array_rows(text: str, where: str) -> Rows:

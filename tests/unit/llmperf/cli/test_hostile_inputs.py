@@ -169,3 +169,10 @@ def test_a_terminal_that_takes_ascii_only() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"})  # fmt: skip
     assert done.stdout == "\\xb5\n", done.stderr
+
+
+def test_too_few_descriptors() -> None:
+    code = "import os; from llmperf.cli import main; main.app = lambda: [os.open('/dev/null', 0) for _ in range(100)]; import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)); main.run()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, "raise `ulimit -n`" in done.stderr) == (3, True), done.stderr
+    assert "Traceback" not in done.stderr
