@@ -64,6 +64,8 @@ def _environment_message(error: BaseException) -> str | None:
         limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
         mend = "raise `ulimit -v`" if limited else "free some, or use a larger machine"
         return f"not enough memory ({error or 'none was granted'}): nothing committed is lost; {mend} and run the same command again"
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{error.strerror}: nothing committed is lost; raise `ulimit -n` and run the same command again"
     if not isinstance(error, OSError) or error.errno not in _ENVIRONMENT_ERRORS:
         return None
     path = error.filename2 or error.filename

@@ -100,7 +100,8 @@ def load_config(
         _merge(tree, _parse_toml(_read_preset(preset_folder, preset), f"preset {preset!r}"))
     if file is not None:
         try:
-            text = file.read_text(encoding="utf-8")
+            with file.open("rb") as stream:  # no more of it, whatever it is
+                text = stream.read(4 * _MAX_TOML_CHARS + 1).decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"config file {file}: {error}") from None
         _merge(tree, _parse_toml(text, str(file)))
@@ -132,6 +133,8 @@ def _read_preset(folder: str, name: str) -> str:
     return resources.files("configs").joinpath(folder).joinpath(f"{name}.toml").read_text("utf-8")
 
 
+_MOST_SHOWN = 400
+"""Characters of a faulty value in a message."""
 _MAX_TOML_CHARS = 2**16
 """Characters of a configuration file: ours have some thousand, and reading a key of N dots takes N²
 steps."""
@@ -148,6 +151,8 @@ def _parse_toml(text: str, where: str) -> dict[str, Any]:
         raise ConfigError(f"{where}: not valid TOML: {error}") from None
     except RecursionError:
         raise ConfigError(f"{where}: nested too deeply") from None
+    except ValueError as error:  # Python's own limit of digits
+        raise ConfigError(f"{where}: a number that cannot be read: {error}") from None
 
 
 def _pairs(overrides: Mapping[str, Any] | Sequence[str]) -> list[tuple[str, Any]]:
@@ -173,7 +178,7 @@ def _parse_pair(text: str) -> tuple[str, Any]:
 def _parse_value(raw: str) -> Any:
     try:
         return tomllib.loads(f"value = {raw}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return raw
 
 
@@ -217,7 +222,15 @@ def _explain(root: type[Node], item: Mapping[str, Any]) -> str:
     dotted = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
         return f"config key {dotted!r} is unknown{_nearest(dotted, list(key_names(root)))}"
-    return f"config key {dotted!r} = {item['input']!r}: {_allowed(item)}"
+    return f"config key {dotted!r} = {_shown(item['input'])}: {_allowed(item)}"
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, tables in tables
+        return f"(a {type(value).__name__} that is too large to show)"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} …"
 
 
 def _allowed(item: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import resource
 import sys
@@ -44,8 +45,25 @@ app.command(
 )(report.report)
 
 
+def _open_standard_streams() -> None:
+    """Put ``/dev/null`` where a standard stream is closed: a ledger opened as descriptor 2 would get what libraries complain."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdout = sys.stdout or _writer(1)
+    sys.stderr = sys.stderr or _writer(2)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _writer(descriptor: int) -> io.TextIOWrapper:
+    raw = io.FileIO(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8")
+
+
 def run() -> None:
     """Run the command line; the process ends with one of ``llmperf.exits.Exit``."""
+    _open_standard_streams()
     sys.excepthook = show_bug
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         # Arrow's own allocator reserves 1 GiB at a time, whatever is used of it.

@@ -7,8 +7,10 @@ a launch is checked by the prediction, which calls each launch by the name given
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llmperf.prediction.model import Launch, Size
+from llmperf_common.files.parquet_memory import check_memory
 from trainer.errors import BadInput
 from trainer.prediction.arguments import Value
 
@@ -28,6 +31,7 @@ _NEEDED = _KEYS[:2]
 _PARQUET_MAGIC = b"PAR1"
 _ARGUMENT_PREFIX = "arg."
 _MORE = "see docs/how-to/predict-many-configs.md"
+_MAX_BYTES = 256 * 2**20
 _MOST_SHOWN = 80
 """Characters of a faulty value in a message."""
 
@@ -76,11 +80,25 @@ def read_configs(file: str | Path, shared: Mapping[str, Value] | None = None) ->
 
 def _content(file: str | Path, where: str) -> bytes:
     try:
-        return sys.stdin.buffer.read() if str(file) == STDIN else Path(file).read_bytes()
+        content = _start_of(file)
     except OSError as error:
         raise BadInput(
             f"{where}: {error.strerror}: name a readable file of launches, or - for standard input"
         ) from None
+    if len(content) > _MAX_BYTES:
+        raise BadInput(
+            f"{where}: more than {_MAX_BYTES >> 20} MiB: give the launches in several files"
+        )
+    return content
+
+
+def _start_of(file: str | Path) -> bytes:
+    if str(file) != STDIN:
+        with Path(file).open("rb") as stream:
+            return stream.read(_MAX_BYTES + 1)  # a pipe may be meant: any kind of file is read
+    if sys.stdin is None:  # closed by who started us
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    return sys.stdin.buffer.read(_MAX_BYTES + 1)
 
 
 def _rows(content: bytes, where: str) -> Rows:
@@ -99,19 +117,23 @@ def _rows(content: bytes, where: str) -> Rows:
 
 
 _TOO_DEEP = "it is nested too deeply: give one flat JSON object a launch"
+_TOO_LONG = "a number has thousands of digits: give sizes and arguments that a kernel takes"
 
 
 def _line_rows(text: str, where: str) -> Rows:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
-                yield f"line {number}", _mapping(json.loads(line), f"{where}, line {number}")
+                entry = json.loads(line)
             except json.JSONDecodeError as error:
                 raise BadInput(
                     f"{where}, line {number}: {error.msg} (column {error.colno}): write one JSON object a line"
                 ) from None
             except RecursionError:
                 raise BadInput(f"{where}, line {number}: {_TOO_DEEP}") from None
+            except ValueError:  # Python's own limit of digits
+                raise BadInput(f"{where}, line {number}: {_TOO_LONG}") from None
+            yield f"line {number}", _mapping(entry, f"{where}, line {number}")
 
 
 def _array_rows(text: str, where: str) -> Rows:
@@ -123,6 +145,8 @@ def _array_rows(text: str, where: str) -> Rows:
         ) from None
     except RecursionError:
         raise BadInput(f"{where}: {_TOO_DEEP}") from None
+    except ValueError:
+        raise BadInput(f"{where}: {_TOO_LONG}") from None
     for number, entry in enumerate(entries, start=1):
         yield f"entry {number}", _mapping(entry, f"{where}, entry {number}")
 
@@ -161,16 +185,29 @@ def _csv_rows(text: str, where: str) -> Rows:
 
 def _parquet_rows(content: bytes, where: str) -> Rows:
     try:
+        check_memory(pa.py_buffer(content))
         table = pq.read_table(pa.BufferReader(content))
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise BadInput(f"{where}: no readable Parquet file: {error}") from None
     _check_columns(table.column_names, where)
     number = 0
     for batch in table.to_batches():
-        for row in batch.to_pylist():
+        for row in _listed(batch, where):
             number += 1
             known = {name: value for name, value in row.items() if value is not None}
             yield f"row {number}", _from_columns(known)
+
+
+def _listed(batch: pa.RecordBatch, where: str) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = batch.to_pylist()
+    except UnicodeDecodeError:
+        raise
+    except (ValueError, OverflowError, pa.ArrowException) as error:  # a date beyond Python's, say
+        raise BadInput(
+            f"{where}: a column cannot be read: {error}: give numbers and texts"
+        ) from None
+    return rows
 
 
 def _check_columns(names: list[str], where: str) -> None:
@@ -197,7 +234,7 @@ def _from_columns(row: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(given, str):
         try:
             given = json.loads(given)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             return values  # refused as no object, with what stands there
     if isinstance(given, list):  # Arrow's map
         given = dict(given)
@@ -220,6 +257,13 @@ def _config(where: str, values: Mapping[str, Any], shared: Mapping[str, Value]) 
     name = values.get("id")
     if isinstance(name, bool) or not (name is None or isinstance(name, str | int)):
         raise BadInput(f"{where}: id {_shown(name)}: give a text or a whole number")
+    if isinstance(name, str) and not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise BadInput(
+                f"{where}: id {ascii(name)[:_MOST_SHOWN]}: half a character cannot be written"
+            ) from None
     return Config(
         id=name,
         launch=Launch(

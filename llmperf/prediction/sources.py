@@ -55,6 +55,9 @@ class SourceReader:
                 f"{where} has {len(names)} kernels: choose one with --kernel: {', '.join(names)}"
             )
         if wanted is not None and wanted not in found:
+            unread = [one.kernel.failure for one in found.values() if one.kernel.failure]
+            if unread:  # it stands for all that its file has
+                raise BadInput(f"{where}: {unread[0].detail}")
             raise BadInput(f"{where} has no kernel {wanted!r}: it has {', '.join(names)}")
         chosen = found[wanted if wanted is not None else names[0]]
         kernel = chosen.kernel

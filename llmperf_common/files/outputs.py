@@ -107,7 +107,7 @@ def holds_json(path: Path, keys: Collection[str]) -> bool:
         return False
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and set(keys) <= content.keys()
 

@@ -119,7 +119,11 @@ class LaunchFloorLogLinear:
         centre, level = np.average(z, axis=0, weights=weight), np.average(target, weights=weight)
         inner = z - centre
         gram = (inner * weight[:, None]).T @ inner + ridge * np.eye(z.shape[1])
-        solved = np.linalg.solve(gram, (inner * weight[:, None]).T @ (target - level))
+        right = (inner * weight[:, None]).T @ (target - level)
+        try:
+            solved = np.linalg.solve(gram, right)
+        except np.linalg.LinAlgError:  # a penalty that is lost in the rounding
+            solved = np.linalg.lstsq(gram, right)[0]
         return cls(
             names=names,
             mean=mean,

@@ -126,9 +126,15 @@ class PosixFilesystem:
     def read_bytes(self, name: str) -> bytes:
         """Return the whole file. Raises FileNotFoundError, StoreError where it cannot be read."""
         try:
-            return read_plain(self._path(name), max_bytes=_max_bytes_of(name), inside=self._path())
+            return read_plain(self._path(name), max_bytes=max_bytes_of(name), inside=self._path())
         except UnfitFileError as error:
             raise StoreError(str(error).replace(str(self._path()), str(self.root))) from error
+        except FileNotFoundError:
+            if self._path(
+                name
+            ).is_symlink():  # it is listed: who takes it for gone looks again for ever
+                raise StoreError(f"{self.describe(name)} is a link to nothing: remove it") from None
+            raise
         except (NotADirectoryError, IsADirectoryError, PermissionError) as error:
             raise StoreError(
                 f"cannot read {self.describe(name)}: {error.strerror}; name a dataset folder"
@@ -268,7 +274,9 @@ class PosixFilesystem:
     def _size(self, name: str) -> int | None:
         try:
             found = self._path(name).stat()
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise
             return None
         return found.st_size if stat.S_ISREG(found.st_mode) else None
 
@@ -326,7 +334,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _max_bytes_of(name: str) -> int:
+def max_bytes_of(name: str) -> int:
     """Return how large a file of a dataset may be that is read whole."""
     return _MAX_SHARD_BYTES if name.endswith(".parquet") else _MAX_OTHER_BYTES
 

@@ -26,7 +26,12 @@ from typing import Any
 
 from llmperf_common.extras import require
 from llmperf_common.masking import holds_secret, masked, public_url
-from llmperf_common.store.files.filesystem import AccessDeniedError, StoreError, StoreLostError
+from llmperf_common.store.files.filesystem import (
+    AccessDeniedError,
+    StoreError,
+    StoreLostError,
+    max_bytes_of,
+)
 from llmperf_common.store.files.s3_lock import Listing, LockClaims, LockTiming
 
 ENDPOINT_VARIABLE = "LLMPERF_S3_ENDPOINT"
@@ -43,6 +48,9 @@ _READ_TIMEOUT_S = 30
 _REQUESTS_AT_ONCE = 8
 """Requests at once whose answers do not depend on each other; boto3 keeps 16 connections."""
 _MARK = "llmperf-write"
+_PART_BYTES = 2**20
+_OF_AN_OBJECT = frozenset({"get_object", "head_object", "copy_object", "delete_object"})
+"""Requests to which "not found" is an answer; to any other it says that nobody there speaks S3."""
 _ACCESS_CODES = frozenset(
     {
         "AccessDenied", "403", "Forbidden", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken",
@@ -88,8 +96,7 @@ class S3Filesystem:
         for attempt in range(_READ_ATTEMPTS):
             try:
                 answer = self._request("get_object", name, Key=self._key(name))
-                data: bytes = answer["Body"].read()
-                return data
+                return self._whole(answer, name)
             except self._errors.BotoCoreError as error:  # amid the body, where boto3 does not retry
                 if attempt == _READ_ATTEMPTS - 1:
                     raise self._unanswered(error, name) from self._cause(error)
@@ -194,7 +201,8 @@ class S3Filesystem:
 
     def delete(self, name: str) -> None:
         """Delete ``name`` whatever is locked."""
-        self._request("delete_object", name, Key=self._key(name))
+        with contextlib.suppress(FileNotFoundError):  # some stores say so
+            self._request("delete_object", name, Key=self._key(name))
 
     def listing(self, folder: str) -> Listing:
         """Return the objects directly under ``folder``, when each was written, and when the server answered."""
@@ -245,6 +253,22 @@ class S3Filesystem:
             "put_object", name, Key=self._key(name), Body=data, ContentMD5=digest, **conditions
         )
 
+    def _whole(self, answer: Any, name: str) -> bytes:
+        """Return the body of an answer, of which no more is taken than such a file may have."""
+        most = max_bytes_of(name)
+        data = bytearray()
+        if answer.get("ContentLength", 0) <= most:
+            while part := answer["Body"].read(
+                _PART_BYTES
+            ):  # an empty one ends it and has the length checked
+                data += part
+                if len(data) > most:
+                    break
+            else:
+                return bytes(data)
+        answer["Body"].close()
+        raise StoreError(f"{self.describe(name)} has more than {most} bytes: it is not read")
+
     def _size(self, name: str) -> int | None:
         try:
             size: int = self._request("head_object", name, Key=self._key(name))["ContentLength"]
@@ -274,7 +298,13 @@ class S3Filesystem:
             pages.append(self._request("list_objects_v2", folder, **arguments))
             if not pages[-1].get("IsTruncated"):
                 return pages
-            arguments["ContinuationToken"] = pages[-1]["NextContinuationToken"]
+            token = pages[-1].get("NextContinuationToken")
+            if not token or token == arguments.get("ContinuationToken"):
+                raise StoreError(
+                    f"{self._where()} lists {self.describe(folder)} without an end: it is no sound S3 store; check "
+                    f"{ENDPOINT_VARIABLE}, or take another store"
+                )
+            arguments["ContinuationToken"] = token
 
     def _request(self, operation: str, name: str, **arguments: Any) -> Any:
         """Make one request. A 409 or 412 to a conditional one is passed on as botocore's error, any other becomes ours."""
@@ -285,7 +315,7 @@ class S3Filesystem:
             status = error.response["ResponseMetadata"]["HTTPStatusCode"]
             if status in (409, 412) and "IfNoneMatch" in arguments:
                 raise
-            if status == 404 and code != "NoSuchBucket":
+            if status == 404 and code != "NoSuchBucket" and operation in _OF_AN_OBJECT:
                 raise FileNotFoundError(self.describe(name)) from None
             raise self._refusal(code, status, name) from error
         except (
@@ -317,6 +347,11 @@ class S3Filesystem:
             return AccessDeniedError(
                 f"access to {where} is denied ({code}): check the credentials, and that they allow "
                 f"s3:ListBucket, s3:GetObject, s3:PutObject and s3:DeleteObject on {self._bucket}"
+            )
+        if status == 404:
+            return StoreError(
+                f"{self._where()} does not know {where} (404 {code}): check {ENDPOINT_VARIABLE}; it must be the address of an "
+                "S3 store"
             )
         return StoreError(
             f"the store refused {where} ({status} {code}) after {_REQUEST_ATTEMPTS} attempts at most: nothing "

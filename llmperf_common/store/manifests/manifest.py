@@ -10,9 +10,9 @@ not below that of v. Does not own which shards are committed: the ledger says th
 from __future__ import annotations
 
 import builtins
-import contextlib
 import json
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -34,6 +34,8 @@ from llmperf_common.store.manifests.segments import (
 from llmperf_common.store.manifests.versions import Earlier
 
 _MAX_COUNT = 2**63
+_MOST_LOOKS = 8
+"""For the newest version, where it is listed and not there: some 5 s."""
 _NAME = re.compile(r"manifest-(\d{6,})\.json")
 
 
@@ -297,12 +299,26 @@ def read_manifest(fs: Filesystem, version: int) -> Manifest:
 
 
 def latest_manifest(fs: Filesystem) -> Manifest | None:
-    """Return the current version, None before the first."""
+    """Return the current version, None before the first.
+
+    Raises:
+        StoreError: It cannot be read, or is listed and is not there, however often it is asked for.
+    """
+    missing: list[int] = []
     while versions := manifest_versions(fs):
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # another process has just removed it: look again
+        try:
             return _newest_from(fs, versions[-1])
+        except FileNotFoundError:  # another process has just removed it: look again
+            missing.append(versions[-1])
+        num_looks = missing.count(versions[-1])
+        if num_looks == _MOST_LOOKS:
+            name = fs.describe(manifest_name(versions[-1]))
+            raise StoreError(
+                f"{name} is listed, but is not there: the store's listings are out of date; wait a minute and run the "
+                "same command again"
+            )
+        if num_looks > 1:
+            time.sleep(min(0.05 * 2**num_looks, 1.0))
     return None
 
 

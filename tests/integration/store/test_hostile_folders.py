@@ -435,3 +435,18 @@ def test_a_ledger_that_is_a_link_is_built_anew(data: Path, tmp_path: Path, what:
 def test_sound_manifests_are_read(data: Path) -> None:
     assert parse_manifest(newest(data).read_bytes(), "x").shards
     assert make_device(0).device_id
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("command", [*READERS, ("dataset", "repair")])
+@pytest.mark.parametrize("name", ["manifest-000099.json", "segments/x.json", "run.json"])
+def test_a_link_to_nothing_among_the_lists(data: Path, name: str, command: tuple[str, ...]) -> None:
+    (data / name).parent.mkdir(exist_ok=True)
+    (data / name).unlink(missing_ok=True)
+    (data / name).symlink_to("nowhere")
+    done = llmperf(*command, data)
+    if name == "segments/x.json" and "repair" not in command:
+        assert done.code == 0, done.err
+    else:
+        assert (done.code, "is a link to nothing" in done.err + done.out) == (3, True), (done.out, done.err)  # fmt: skip
+    assert (data / name).is_symlink()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -112,6 +114,84 @@ def test_no_bucket(server, fs):
             StoreError, match=r"there is no bucket no-such-bucket-of-ours.*create it"
         ):
             action()
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_an_address_where_nobody_speaks_s3(server, fs, location, method):
+    server.faults.planned = [Fault(method, before=404, code="NotFound", times=MANY)]
+    action = fs.names if method == "GET" else lambda: fs.put_if_absent("x", b"")
+    with pytest.raises(StoreError, match=rf"does not know {location}.*check LLMPERF_S3_ENDPOINT"):
+        action()
+
+
+def test_what_is_gone_is_deleted_also_where_the_store_says_so(server, fs):
+    server.faults.planned = [Fault("DELETE", before=404, code="NoSuchKey")]
+    fs.remove("x")
+
+
+def test_no_more_of_an_object_is_read_than_it_may_have(fs, monkeypatch):
+    monkeypatch.setattr("llmperf_common.store.files.s3.max_bytes_of", lambda _name: 1000)
+    fs.replace("x", b"1" * 1000)
+    fs.replace("y", b"1" * 1001)
+    assert len(fs.read_bytes("x")) == 1000
+    with pytest.raises(StoreError, match=r"/y has more than 1000 bytes: it is not read"):
+        fs.read_bytes("y")
+
+
+def _raw_store(answer: bytes) -> tuple[socket.socket, threading.Thread]:
+    """A server that gives each request the same answer and hangs up."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection, contextlib.suppress(OSError):
+                    connection.recv(65_536)
+                    connection.sendall(answer)
+                    connection.shutdown(socket.SHUT_WR)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    return listener, thread
+
+
+@pytest.fixture
+def raw_store(server, location):
+    """Opens a store that gives one answer to all requests."""
+    listeners = []
+
+    def start(head: str, body: bytes) -> S3Filesystem:
+        listener, _ = _raw_store(f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n".encode() + body)
+        listeners.append(listener)
+        return open_at(f"http://127.0.0.1:{listener.getsockname()[1]}", location)
+
+    yield start
+    for listener in listeners:
+        listener.close()
+
+
+def test_a_body_without_an_end_is_not_read_to_it(raw_store, monkeypatch):
+    monkeypatch.setattr("llmperf_common.store.files.s3.max_bytes_of", lambda _name: 2**21)
+    chunk = b"100000\r\n" + b"x" * 2**20 + b"\r\n"
+    endless = raw_store("Transfer-Encoding: chunked", 8 * chunk)
+    with pytest.raises(StoreError, match="has more than"):
+        endless.read_bytes("x")
+
+
+def test_a_body_that_is_cut_is_no_object(raw_store):
+    cut = raw_store("Content-Length: 5000000", b"x" * 4_000_000)
+    with pytest.raises(StoreError, match=r"cannot reach .*run the same command again"):
+        cut.read_bytes("x")
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("token", ["", "<NextContinuationToken>a</NextContinuationToken>"])
+def test_a_listing_without_an_end(raw_store, token):
+    body = f"<ListBucketResult><IsTruncated>true</IsTruncated>{token}</ListBucketResult>".encode()
+    endless = raw_store(f"Content-Length: {len(body)}", body)
+    with pytest.raises(StoreError, match=r"without an end.*LLMPERF_S3_ENDPOINT"):
+        endless.names()
 
 
 def test_access_denied(server, fs):

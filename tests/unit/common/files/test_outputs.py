@@ -115,6 +115,11 @@ def test_a_folder_is_replaced_only_if_it_holds_what_the_command_wrote_and_nothin
         folder(out / "a.json")
 
 
+def test_a_folder_with_json_that_nests_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[" * 100_000)
+    assert not holds_json(tmp_path / "a.json", ["x"])
+
+
 def test_a_report_says_so_in_its_head(tmp_path: Path) -> None:
     page = tmp_path / "r.html"
     page.write_text(str(document("t" * 5000, "s", [], Stamp())))

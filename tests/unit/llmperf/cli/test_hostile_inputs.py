@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +14,10 @@ import pytest
 
 from llmperf.cli.report import _evaluation_view
 from llmperf.exits import CommandError
+from llmperf.prediction import configs
 from llmperf.prediction.configs import read_configs
+from llmperf_common.config import ConfigError
+from trainer.config import load_train_config
 from trainer.errors import BadInput
 from workers.device.replay_file import read_replay_file
 
@@ -42,6 +47,95 @@ def test_launches_that_nest(tmp_path: Path, text: str) -> None:
         read_configs(path)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"global_size": [%s], "local_size": [1]}',
+        '[{"global_size": [%s], "local_size": [1]}]',
+        'global_size,local_size,args\n1,1,"{""n"": %s}"\n',
+    ],
+)
+def test_launches_with_a_number_of_5000_digits(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "launches.json"
+    path.write_text(text % ("1" * 5000))
+    with pytest.raises(BadInput, match=r"thousands of digits|is not an object"):
+        read_configs(path)
+
+
+def test_a_launch_whose_name_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "launches.json"
+    path.write_text(r'{"id": "\ud800", "global_size": [1], "local_size": [1]}')
+    with pytest.raises(BadInput, match=r"line 1: id .*half a character"):
+        read_configs(path)
+
+
+def test_a_parquet_file_with_a_date_beyond_all(tmp_path: Path) -> None:
+    ones = pa.array([1])
+    far = pa.array([2**62], pa.timestamp("ms"))
+    path = tmp_path / "launches.parquet"
+    pq.write_table(pa.table({"global_size": ones, "local_size": ones, "id": far}), path)
+    with pytest.raises(BadInput, match="a column cannot be read"):
+        read_configs(path)
+
+
+@pytest.mark.timeout(20)
+def test_launches_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configs, "_MAX_BYTES", 2**20)
+    with pytest.raises(BadInput, match=r"more than 1 MiB: give the launches in several files"):
+        read_configs("/dev/zero")
+
+
+def test_launches_of_a_parquet_file_that_unpacks_to_gigabytes(tmp_path: Path) -> None:
+    column = pa.DictionaryArray.from_arrays(
+        pa.array([0] * 4096, pa.int8()), pa.array(["x" * 2**20])
+    )
+    ones = pa.array([1] * 4096)
+    path = tmp_path / "launches.parquet"
+    pq.write_table(pa.table({"global_size": ones, "local_size": ones, "id": column}), path, store_schema=False)  # fmt: skip
+    assert path.stat().st_size < 2**20
+    with pytest.raises(BadInput, match="decompressed it would take"):
+        read_configs(path)
+
+
+def test_launches_from_a_standard_input_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(BadInput, match=r"standard input: Bad file descriptor: name a readable"):
+        read_configs("-")
+
+
+LARGE = {
+    "digits": "[train]\nseed = " + "9" * 5000,
+    "hexadecimal": "[train]\nseed = 0x" + "f" * 6000,
+    "tables": "train.seed." + "a." * 20_000 + "a = 1",
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_config_file_with_a_value_beyond_all(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(LARGE[name])
+    with pytest.raises(
+        ConfigError, match=r"cannot be read|train\.seed.* too large to show"
+    ) as caught:
+        load_train_config("log-linear", file=path)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "0x" + "f" * 6000])
+def test_an_override_with_a_value_beyond_all(value: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"train\.seed.*(valid integer|too large to show|9 …)"
+    ) as caught:
+        load_train_config("log-linear", overrides=[f"train.seed={value}"])
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.timeout(20)
+def test_a_config_file_without_an_end() -> None:
+    with pytest.raises(ConfigError, match="/dev/zero: more than 65536 characters"):
+        load_train_config("log-linear", file=Path("/dev/zero"))
+
+
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("bad", [*BAD, "list"])
 @pytest.mark.parametrize("name", ["metrics.json", "predictions.parquet"])
@@ -52,3 +146,33 @@ def test_an_evaluation(tmp_path: Path, name: str, bad: str) -> None:
     BAD.get(bad, lambda path: path.write_text("[]"))(tmp_path / name)
     with pytest.raises(CommandError, match="not a readable evaluation"):
         _evaluation_view(tmp_path, None)
+
+
+_COMMAND = f"exec {sys.executable} -m llmperf kernels"
+
+
+@pytest.mark.parametrize("closing", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_that_are_closed(closing: str) -> None:
+    done = subprocess.run(["bash", "-c", f"{_COMMAND} {closing}"], capture_output=True, text=True, check=False)  # fmt: skip
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+def test_no_file_becomes_a_standard_stream_that_is_closed() -> None:
+    code = "import os, sys; from llmperf.cli import main; main.run_guarded = lambda _app: os.write(1, str(os.open('/dev/zero', 0)).encode()); main.run()"
+    done = subprocess.run(["bash", "-c", f'exec {sys.executable} -c "{code}" 2>&- <&-'], stdout=subprocess.PIPE, text=True, check=False)  # fmt: skip
+    assert int(done.stdout) > 2
+
+
+def test_a_terminal_that_takes_ascii_only() -> None:
+    code = (
+        "from llmperf.cli import main; main.run_guarded = lambda _app: print(chr(181)); main.run()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"})  # fmt: skip
+    assert done.stdout == "\\xb5\n", done.stderr
+
+
+def test_too_few_descriptors() -> None:
+    code = "import os; from llmperf.cli import main; main.app = lambda: [os.open('/dev/null', 0) for _ in range(100)]; import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)); main.run()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, "raise `ulimit -n`" in done.stderr) == (3, True), done.stderr
+    assert "Traceback" not in done.stderr

@@ -116,6 +116,11 @@ def test_log_linear_recovers_floor_plus_power_law():
     assert np.sqrt(np.mean(error**2)) < 0.05
 
 
+def test_log_linear_takes_a_penalty_that_rounding_loses(fit):
+    model = LaunchFloorLogLinear.fit(fit, ridge=5e-324)
+    assert np.all(np.isfinite(model.predict(fit.rows).log2_ns))
+
+
 def test_log_linear_stays_finite_far_outside_and_with_unknowns(fit):
     model = LaunchFloorLogLinear.fit(fit, ridge=10.0)
     far = np.full((2, len(feature_names())), 1e6)

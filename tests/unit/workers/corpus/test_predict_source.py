@@ -34,6 +34,16 @@ def test_a_header_that_is_not_there_is_named(tmp_path: Path):
         SourceReader().kernel(path, None)
 
 
+def test_why_a_file_cannot_be_read_is_told_also_where_a_kernel_is_named(tmp_path: Path):
+    path = tmp_path / "a.cl"
+    path.write_text('#include "/etc/hostname"\nkernel void k(global int *x) { x[0] = 1; }')
+    with pytest.raises(BadInput) as unnamed:
+        SourceReader().kernel(path, None)
+    with pytest.raises(BadInput, match="hostname") as named:
+        SourceReader().kernel(path, "k")
+    assert str(named.value).partition(": ")[2] in str(unnamed.value)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -142,3 +142,17 @@ def test_epochs_only_grow_and_belong_to_one(fs):
         thread.join()
     assert sorted(taken) == list(range(1, 9))
     assert latest_epoch(fs) == 8
+
+
+@pytest.mark.timeout(20)
+def test_a_version_that_is_listed_and_never_there_is_not_looked_for_without_end(fs, monkeypatch):
+    class OldListings(PosixFilesystem):
+        def names(self, folder=""):
+            return [*super().names(folder), "manifest-000009.json"]
+
+    publish(fs, [entry(1)], plan_hash="p", epoch=1)
+    pauses: list[float] = []
+    monkeypatch.setattr("llmperf_common.store.manifests.manifest.time.sleep", pauses.append)
+    with pytest.raises(StoreError, match=r"manifest-000009\.json is listed, but is not there"):
+        latest_manifest(OldListings(fs.root))
+    assert 3 < sum(pauses) < 10
