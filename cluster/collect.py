@@ -52,15 +52,21 @@ class ClusterObserver(Protocol):
     """Observes a run over many nodes; decides nothing."""
 
     def say(self, text: str) -> None:
-        """Something that an operator should know."""
+        """Show ``text`` to the operator."""
         ...
 
     def began(self, plan: Plan, devices: tuple[Device, ...], num_tasks_done: int) -> None:
-        """The plan is made and actors begin."""
+        """Called once: the plan is made, and the actors start next.
+
+        Args:
+            plan: all tasks of the run.
+            devices: the usable devices of the cluster.
+            num_tasks_done: tasks that earlier starts of this run have committed.
+        """
         ...
 
     def stands(self, pool: ActorPool) -> None:
-        """How all actors are now; called several times a second."""
+        """Called several times a second with the current state of all actors."""
         ...
 
 

@@ -39,7 +39,10 @@ _HARMLESS: Final = frozenset(
 
 
 def public_url(url: str) -> str:
-    """Return a URL without user, password, query and fragment.
+    """Return a URL without its user, password, query and fragment.
+
+    Of a malformed URL only the scheme is shown, because its password may stand anywhere. Other text
+    is returned unchanged if it is a plain name or ``host:port``, and is masked otherwise.
 
     >>> public_url("redis://default:secret@head:6379/0")
     'redis://head:6379/0'

@@ -65,13 +65,13 @@ _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
 
 
 class CollectActor:
-    """Collects with one device from when it is made; see ``report``.
+    """Collects with one device, in a thread that starts with the object; see ``report``.
 
     Args:
-        spec: what to do.
-        gpu_ids: what Ray gave this process.
+        spec: what to collect, and how.
+        gpu_ids: the GPU ids that Ray assigned to this process.
         context: ids of the actor and its node, for the event log.
-        meter: takes its metrics.
+        meter: receives its metrics; None for no metrics.
     """
 
     def __init__(
@@ -99,7 +99,10 @@ class CollectActor:
         self._thread.start()
 
     def report(self) -> ActorReport:
-        """Return how things stand now."""
+        """Return the actor's current state, counts and GPU readings, without waiting for its work.
+
+        A collector thread that ended without a final state is reported as an internal failure.
+        """
         is_at_work = self._thread.is_alive()  # asked first: its last word is the report's
         told, now_s = self._report, time.monotonic()
         if not is_at_work and not told.is_final:

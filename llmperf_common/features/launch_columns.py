@@ -88,11 +88,14 @@ class LaunchColumns:
     work: Floats
 
     def device_number(self, name: str) -> Floats:
-        """Return one of ``DEVICE_NUMBERS``, shape (n,)."""
+        """Return one of ``DEVICE_NUMBERS`` for each launch, shape (n,); NaN where it is unknown.
+
+        The unit is the one in the name. Raises ValueError for a name that is not listed there.
+        """
         return self.device[:, DEVICE_NUMBERS.index(name)]
 
     def static_feature(self, name: str) -> Floats:
-        """Return one static feature, shape (n,); NaN where there is none of that name."""
+        """Return one static feature, shape (n,); all NaN if there is no feature of that name."""
         if name not in self.static_names:
             return np.full(len(self.dims), np.nan)
         return self.static[:, self.static_names.index(name)]

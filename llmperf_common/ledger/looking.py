@@ -27,7 +27,13 @@ _MAX_VALUE_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerView:
-    """A ledger at one moment: the tasks of each range that was asked about, and the heartbeats."""
+    """A ledger at one moment.
+
+    Attributes:
+        epoch: in which the ledger was built.
+        counts: task counts, one for each requested range, in the order of the request.
+        workers: the last heartbeat of each worker.
+    """
 
     epoch: int
     counts: tuple[TaskCounts, ...]

@@ -46,13 +46,13 @@ Single = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputScaling:
-    """How launch features become a network's input: g numbers and k marks of unknown values.
+    """How launch features become a network's input: g z-scores and k missing-value indicators.
 
     Attributes:
-        names: the features used, g of them.
-        mean: their means over the fitted kernels' launches, shape (g,).
-        scale: their standard deviations, shape (g,).
-        marked: positions of the features whose absence is marked, shape (k,).
+        names: the g features used.
+        mean: their means over the fit rows where they are known, shape (g,).
+        scale: their standard deviations over the same rows, shape (g,).
+        marked: indices into ``names`` of the features with a missing-value indicator, shape (k,).
     """
 
     names: tuple[str, ...]

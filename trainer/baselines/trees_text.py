@@ -70,12 +70,14 @@ def _check_head(head: str, num_features: int, sizes: list[int]) -> None:
         raise ValueError("the head of the trees' text is not LightGBM's")
     for name, pattern in _HEAD.items():
         if re.fullmatch(pattern, fields[name]) is None:
-            raise ValueError(f"{name} of the trees' text is not one of LightGBM's")
+            raise ValueError(
+                f"{name} in the head of the trees' text has a value that LightGBM does not write"
+            )
     names, facts = fields["feature_names"].split(" "), fields["feature_infos"].split(" ")
     if not int(fields["max_feature_idx"]) + 1 == num_features == len(names) == len(facts):
-        raise ValueError(f"the trees' text is not of {num_features} features")
+        raise ValueError(f"the trees' text does not have {num_features} features")
     if list(map(int, fields["tree_sizes"].split())) != sizes:
-        raise ValueError("tree_sizes of the trees' text are not those of its trees")
+        raise ValueError("tree_sizes in the head of the trees' text do not match the trees")
 
 
 def _check_tree(block: str, number: int) -> None:
@@ -86,7 +88,7 @@ def _check_tree(block: str, number: int) -> None:
         raise ValueError(f"tree {number} has unknown lines")
     for name, pattern in _OF_TREE.items():
         if re.fullmatch(pattern, fields.get(name, "")) is None:
-            raise ValueError(f"{name} of tree {number} is not one of LightGBM's")
+            raise ValueError(f"{name} of tree {number} has a value that LightGBM does not write")
     num_leaves = int(fields["num_leaves"])
     wanted = {**dict.fromkeys(_PER_LEAF, num_leaves), **dict.fromkeys(_PER_SPLIT, num_leaves - 1)}
     for name, num_values in wanted.items():
@@ -94,7 +96,7 @@ def _check_tree(block: str, number: int) -> None:
         if num_leaves == 1 and name not in ("leaf_value",) and not values:
             continue  # a tree that is one leaf has little to say
         if len(values.split()) != num_values or _NUMBERS.fullmatch(values) is None:
-            raise ValueError(f"{name} of tree {number} is not {num_values} numbers")
+            raise ValueError(f"{name} of tree {number} must be {num_values} numbers")
     if num_leaves < 1:
         raise ValueError(f"tree {number} has no leaf")
 

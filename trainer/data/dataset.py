@@ -290,8 +290,9 @@ def with_activity(data: TrainingData, rule: str) -> tuple[TrainingData, list[str
         return data, []
     if not active.any():
         raise BadInput(
-            "no kernel of the dataset does anything on its inputs (`kernels.activity`): nothing to learn from; "
-            "--set train.rows=all takes these rows all the same"
+            "every kernel of the dataset has `kernels.activity` = nothing, that is, it writes no "
+            "result: there is nothing to learn from; --set train.rows=all trains on these rows "
+            "anyway"
         )
     num_kernels = len(np.unique(data.texts("kernel_id")[~active]))
     note = f"kernels that do nothing on their inputs, left out: {num_kernels:,} ({int((~active).sum()):,} rows)"

@@ -254,7 +254,7 @@ def _open_array(folder: Path, name: str, file: object, *, check_content: bool) -
     except UnfitFileError as error:
         raise _damaged(folder, str(error)) from None
     if not isinstance(file, dict) or size != file.get("bytes"):
-        raise _damaged(folder, f"{path.name} has {size:,} bytes, not those that were written")
+        raise _damaged(folder, f"{path.name} has {size:,} bytes, not as many as were written")
     if check_content and _sha256(path) != file.get("sha256"):
         raise _damaged(folder, f"{path.name} has another sha256 than was written")
     try:

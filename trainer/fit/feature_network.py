@@ -94,11 +94,16 @@ class Network(nn.Module):
 
 
 def relative_error_loss(error_log2: Tensor, log_share: float) -> Tensor:
-    """Return the loss of each row: |time / measured - 1| up to twice, linear in log2 beyond, shape (n,).
+    """Return the loss of each row, shape (n,): the absolute relative error of the predicted time.
+
+    Up to twice the measured time the loss is |predicted / measured - 1|. Beyond that it grows
+    linearly in log2(predicted / measured), with the slope that it has at twice the measured time.
+    In both ranges ``log_share`` * |``error_log2``| is added.
 
     Args:
         error_log2: log2(predicted / measured), shape (n,).
-        log_share: weight of |error_log2|, which keeps a gradient where the guess is far too short.
+        log_share: weight of |``error_log2``|; this term keeps a gradient where the prediction is
+            far too short.
     """
     within = (torch.exp2(error_log2.clamp(max=1.0)) - 1).abs()
     beyond = _SLOPE_BEYOND_TWICE * (error_log2 - 1).clamp(min=0.0)

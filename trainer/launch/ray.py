@@ -287,8 +287,9 @@ def _await_placement(
         wanted = f"--workers {num_workers}: {num_workers} processes of 1 {kind} each"
         if waited_s > timeout_s:
             raise ClusterTooSmall(
-                f"{wanted} could not be placed within {timeout_s:.0f} s; {_free(kind)}: ask for fewer, wait for other "
-                "jobs, or add nodes (cluster.start_timeout_s waits longer)"
+                f"{wanted} could not be placed within {timeout_s:.0f} s; {_free(kind)}: ask for "
+                "fewer workers, wait for other jobs to end, add nodes, or raise "
+                "cluster.start_timeout_s"
             )
         if waited_s > _QUIET_S and not is_told:
             is_told = True

@@ -146,7 +146,7 @@ def factor_of(
 
 
 def few_shot_of_run(run: LoadedRun) -> FewShot:
-    """Return how the run's kernels differ from their predictions; from its predictions if it was not stored.
+    """Return how the run's errors vary between kernels: as stored, else from its predictions file.
 
     Raises:
         BadInput: The run has neither.
@@ -157,8 +157,9 @@ def few_shot_of_run(run: LoadedRun) -> FewShot:
         predictions = read_table(run.folder / PREDICTIONS_FILE)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise BadInput(
-            f"{run.folder}: cannot learn from measured launches, for it does not say how kernels differ "
-            f"({error}): train it again"
+            f"{run.folder}: cannot use measured launches: the run does not store how its errors "
+            f"vary between kernels, and its {PREDICTIONS_FILE} cannot be read ({error}): "
+            "train it again"
         ) from None
     floors = {name: floor_ns(device) for name, device in run.devices.items()}
     return few_shot_of_predictions(predictions, run.name, floors, run.conformal.level)

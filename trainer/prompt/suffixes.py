@@ -29,7 +29,10 @@ class Suffixes:
         return Suffixes(ids=self.ids[at], values=self.values[at], start=start)
 
     def last(self, most: npt.NDArray[np.int64]) -> Suffixes:
-        """Return the last ``most`` tokens of each suffix, shape (n,); the end is where its state is read."""
+        """Cut each suffix at its beginning to at most ``most`` tokens, shape (n,).
+
+        The end is kept, because the model's hidden state is read at the last token.
+        """
         lengths = np.diff(self.start)
         kept = np.minimum(lengths, most)
         if np.array_equal(kept, lengths):

@@ -84,7 +84,7 @@ def tensors_in(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
     """
     safetensors = require("safetensors", "train")
     if not path.is_file():
-        raise BadInput(f"{path}: no such file; the checkpoint is not whole")
+        raise BadInput(f"{path}: no such file; the checkpoint is incomplete")
     try:
         if path.suffix == ".safetensors":
             check_header(path)

@@ -171,7 +171,10 @@ def _check_size(model: Regressor, folder: Path) -> None:
         )
     num_beside = sum(one.numel() for one in model.buffers())
     if num_beside > max(num_bytes, _MOST_BESIDE):
-        raise BadInput(f"{folder}: its config asks for {num_beside:,} numbers beside its weights")
+        raise BadInput(
+            f"{folder}: its config asks for {num_beside:,} numbers beside its weights, "
+            "in buffers that no file holds: more than any supported model has"
+        )
 
 
 def _load_auto(backbone: AutoBackbone, folder: Path) -> None:

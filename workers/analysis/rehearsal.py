@@ -20,10 +20,13 @@ _MAX_LAUNCH_BYTES = 2**30
 
 
 def rehearsed(analysis: Analysis, probing: Probing, pointers: Sequence[Argument]) -> Analysis:
-    """Return the analysis without the roles whose planned contents reach beyond planned buffers.
+    """Return the analysis without the index roles whose values lead beyond the end of a buffer.
+
+    Runs planned launches on the instrumented copy. Where an access passes the end of a planned
+    buffer, the roles that target this buffer are removed. This repeats until no role is removed.
 
     Args:
-        analysis: with index roles.
+        analysis: its index roles are tried.
         probing: of the kernel.
         pointers: the kernel's pointer arguments.
     """

@@ -104,7 +104,7 @@ class KeptPairs:
 
 @contextlib.contextmanager
 def keeping(loop: CollectLoop, pairs: KeptPairs) -> Iterator[None]:
-    """Where the dataset is lost, keep what has finished, and say where."""
+    """Keep finished tasks on this machine if the dataset is lost; the error says where."""
     try:
         yield
     except StoreLostError as error:
@@ -117,7 +117,7 @@ def keeping(loop: CollectLoop, pairs: KeptPairs) -> Iterator[None]:
             what = f"{len(items)} finished tasks that were in hand are lost ({full})"
         else:
             what = (
-                f"{len(items)} finished, uncommitted tasks are kept in {pairs.folder}: the same command on this machine "
-                "brings them in"
+                f"{len(items)} finished, uncommitted tasks are kept in {pairs.folder}: run the "
+                "same command again on this machine to commit them"
             )
         raise StoreLostError(f"{error}; {what}") from error

@@ -138,7 +138,10 @@ class CollectLoop:
         return idle and is_decided and (self._all_done or self._stop is not None)
 
     def request_stop(self, reason: EndReason) -> None:
-        """Finish the task in hand, commit, give the other leases back."""
+        """Ask the loop to stop; the first reason counts.
+
+        The steps that follow finish and commit the task in hand and release the other leases.
+        """
         self._stop = self._stop or reason
 
     def abort_tasks(self) -> None:

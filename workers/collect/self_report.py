@@ -37,7 +37,7 @@ class WorkerState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether it will tell nothing more."""
+        """Whether the process sends no further report after one with this state."""
         return self is not WorkerState.COLLECTING
 
 

@@ -104,9 +104,11 @@ class TarBytes(BoundedStream):
         self._num_read += len(piece)
         if self._header_at is not None:
             if not piece and self._num_read < self._header_at:
-                raise EOFError("the file ends in the middle of a member")
+                raise EOFError("the file ends in the middle of an archive member")
             if self._num_read > self._header_at + MAX_HEADER_BYTES + 2 * _READ_BYTES:
-                raise StreamLimitError("a member's header is longer than any path needs")
+                raise StreamLimitError(
+                    f"an archive member's header is longer than {MAX_HEADER_BYTES} bytes"
+                )
         return piece
 
 

@@ -105,7 +105,7 @@ def is_header_name(name: str) -> bool:
 
 
 def is_archive_name(name: str) -> bool:
-    """Whether a file's name says that it is an archive that can be read."""
+    """Whether a file name has the ending of a readable archive format; case is ignored."""
     return name.lower().endswith(ARCHIVE_SUFFIXES)
 
 

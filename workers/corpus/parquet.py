@@ -167,7 +167,7 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
     if ids != sorted(set(ids)) or sha256.encode() != metadata[_SHA256_KEY]:
         raise CorpusError(f"{where}: its kernels do not match its hash: build it again")
     if not kernels:
-        raise CorpusError(f"{where} has no kernel in it: build it from other sources")
+        raise CorpusError(f"{where} has no kernels: build it from other sources")
     return Corpus(kernels=kernels, sha256=sha256, skipped=skipped)
 
 

@@ -152,7 +152,11 @@ class Session(Protocol):
         ...
 
     def measure_peaks(self) -> Device:
-        """Measure bandwidths, FLOP/s, timer step and launch floor with our own kernels."""
+        """Return the device's record with its measured peaks; ``device`` returns it from then on.
+
+        Our own kernels measure bandwidths (GB/s), arithmetic peaks (GFLOP/s), the timer's step (ns)
+        and the launch floor (ns). Raises DeviceFailure.
+        """
         ...
 
     def load(self, kernel: Kernel, program: Program) -> LoadedKernel:

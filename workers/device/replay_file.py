@@ -124,7 +124,7 @@ class RecordedAnalysis(Node):
         try:
             self.record()
         except (KeyError, TypeError) as error:
-            raise ValueError(f"the analysis of {self.kernel!r}: {error!r}") from None
+            raise ValueError(f"the analysis of {self.kernel!r} cannot be read: {error!r}") from None
         return self
 
     def record(self) -> Analysis:

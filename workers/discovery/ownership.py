@@ -120,10 +120,15 @@ def needs_owner(device: Device, ref: DeviceRef) -> bool:
 def strangers_among(
     found: tuple[ComputeProcess, ...], before: frozenset[int]
 ) -> tuple[ComputeProcess, ...]:
-    """Return the processes that are neither of our process tree nor of a child that NVML names by another pid.
+    """Return those processes on the device that are not ours.
 
-    ``before``: pids seen when nothing of ours had opened the device yet. A pid that is neither among them nor a
-    process here is taken for our own child's, seen from outside its container.
+    Ours are this process, its ancestors and its descendants. In a container NVML may report the
+    pid that a child has on the host. So a pid that is neither in ``before`` nor in /proc counts as
+    ours.
+
+    Args:
+        found: the processes that NVML reports on the device.
+        before: pids that NVML reported before any process of ours opened the device.
     """
     above = _ancestors(os.getpid())
     return tuple(

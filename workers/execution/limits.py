@@ -28,7 +28,11 @@ _MOST_GPU_ANALYSERS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a kernel may cost and how many processes work; the keys of ``limits`` and ``ledger`` with values."""
+    """Limits on the cost of one kernel, and the number of child processes of each kind.
+
+    Fields have the names of the keys in ``limits`` and ``ledger`` that set them. Keys that the user
+    leaves open have the value for this device.
+    """
 
     build_timeout_s: float
     analysis_timeout_s: float

@@ -37,13 +37,18 @@ ON_DEVICE = frozenset({Phase.PREPARING, Phase.HOLDING, Phase.IN_CONFIG, Phase.BE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a child may be silent, and the key of the configuration that says so ("" where none does)."""
+    """A limit on the silence of a run child.
+
+    Attributes:
+        limit_s: seconds without a message after which the child is killed.
+        key: the configuration key that sets the limit; "" where the limit is a constant.
+    """
 
     limit_s: float
     key: str = ""
 
     def describe(self) -> str:
-        """Say that it was used up."""
+        """Return the message for a child that exceeded the limit."""
         where = f" ({self.key})" if self.key else ""
         return f"killed after {self.limit_s:g} s without an answer{where}"
 

@@ -33,13 +33,14 @@ _MOST_RATIO = 1e30
 
 
 class RunOrder:
-    """The open configs of one task.
+    """Iterates over a task's open configs, in the order in which they should run.
 
     Args:
-        configs: all of the task, in the plan's order.
-        launch_ns: by config, how long a launch of it took, or ``HUNG_NS``; None where that is not known.
-        open_indices: the configs without an outcome.
-        max_launch_ns: what is too long.
+        configs: all configs of the task, in the plan's order.
+        launch_ns: duration of one launch of each config, ns. ``HUNG_NS`` if it did not end, None
+            if it is unknown.
+        open_indices: indices of the configs without an outcome.
+        max_launch_ns: longest duration that a launch should have, ns.
     """
 
     def __init__(
@@ -74,7 +75,10 @@ class RunOrder:
             self._learn(index, launch_ns)
 
     def take_hopeless(self) -> list[tuple[int, Failure]]:
-        """Take out the open configs that are at least as large as one that was too long, each with its outcome."""
+        """Remove and return the open configs at least as large as one that took too long.
+
+        Each comes with the failure that becomes its outcome.
+        """
         if not self._has_news:
             return []
         self._has_news = False
@@ -84,7 +88,7 @@ class RunOrder:
         return found
 
     def take_rest(self) -> list[int]:
-        """Take out every open config."""
+        """Remove and return the indices of all open configs."""
         rest = list(self._open)
         self._open.clear()
         return rest

@@ -124,8 +124,13 @@ class LeafPlace:
 class FillSpec:
     """How to fill one buffer, or one member of its structures.
 
-    ``num_scalars`` values of ``kind`` from the stream ``key``; ``contents`` a rule that the type knows, its limit one
-    that it holds; ``place`` None where the scalars follow each other.
+    Attributes:
+        kind: type of the scalars.
+        key: 32-bit key of the random stream that gives the values.
+        num_scalars: number of scalars to write (not bytes).
+        contents: rule for the values; None for the type's usual values. The type must support the
+            rule, and its limit must be representable in the type.
+        place: where the member lies in its structure; None for a contiguous array of scalars.
     """
 
     kind: FillKind
@@ -136,7 +141,7 @@ class FillSpec:
 
     @property
     def kernel_name(self) -> str:
-        """The kernel of fill.cl that does it."""
+        """Name of the kernel in fill.cl that writes these values."""
         rule = self.contents.rule.value if self.contents else "fill"
         if self.contents and self.contents.rule is ContentsRule.FLAGS and is_integer(self.kind):
             rule = ContentsRule.BOUNDED.value  # the same values
@@ -144,7 +149,7 @@ class FillSpec:
 
     @property
     def scalar_bytes(self) -> int:
-        """Size of one scalar."""
+        """Size of one scalar, bytes."""
         return _SCALAR_BYTES[self.kind]
 
 

@@ -49,7 +49,7 @@ class Plan:
         timing_config: how each is timed.
 
     Raises:
-        ValueError: Two kernels or two device classes have the same id.
+        ValueError: Two kernels have the same id, or two device classes have the same name.
     """
 
     kernels: tuple[Kernel, ...]
@@ -60,9 +60,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         if len({kernel.kernel_id for kernel in self.kernels}) != len(self.kernels):
-            raise ValueError("a plan needs each kernel once")
+            raise ValueError("a plan may hold each kernel once: two have the same id")
         if len({one.name for one in self.device_classes}) != len(self.device_classes):
-            raise ValueError("a plan needs each device class once")
+            raise ValueError("a plan may hold each device class once: two have the same name")
 
     @cached_property
     def plan_hash(self) -> str:

@@ -210,7 +210,10 @@ class VirtualLaunch:
         if run.flags & _LOST:
             raise UncountedError("an access through a pointer to no argument and no variable")
         if run.flags & _CUT_OFF:
-            raise UncountedError(f"loops of more than {_MOST_TURNS} turns in {len(units)} units")
+            raise UncountedError(
+                f"loops of more than {_MOST_TURNS} iterations in {len(units)} sampled warps or "
+                "work-groups"
+            )
         return run
 
     def _group_bytes(self, sample: Sample) -> float | None:

@@ -57,7 +57,10 @@ def _hashes(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
 
 
 def drawn(amounts: Sequence[float], number: int) -> list[int]:
-    """Return places of ``amounts``, drawn evenly with probabilities in their proportion, as often as they are drawn.
+    """Draw ``number`` indices into ``amounts`` by systematic sampling, deterministic and ascending.
+
+    Each index is drawn in proportion to its amount, so a large amount is drawn several times.
+    The result is empty if the amounts add up to 0.
 
     >>> drawn([0, 1, 8, 1], 4)
     [2, 2, 2, 2]

@@ -123,18 +123,18 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A part of a grid: from ``low`` up to, not including, ``high``."""
+    """A box of units in a grid: coordinates from ``low`` (included) to ``high`` (excluded)."""
 
     low: Place
     high: Place
 
     @property
     def num_units(self) -> int:
-        """How many units lie in it."""
+        """Number of units in the box."""
         return math.prod(high - low for low, high in zip(self.low, self.high, strict=True))
 
     def holds(self, place: Place) -> bool:
-        """Whether a place lies in it."""
+        """Whether the unit at ``place`` is in the box."""
         return all(
             low <= at < high for low, at, high in zip(self.low, place, self.high, strict=True)
         )

@@ -23,10 +23,10 @@ CHARACTER_WIDTH = 5.9
 
 
 def number(value: float) -> str:
-    """Return a coordinate with one decimal.
+    """Return a coordinate as SVG text, rounded to at most one decimal.
 
     Raises:
-        ValueError: It is not finite, which would make a browser drop the shape without a word.
+        ValueError: The value is not finite: a browser would silently drop the shape.
     """
     if not math.isfinite(value):
         raise ValueError(f"coordinate {value} is not finite")

@@ -29,7 +29,7 @@ def alone(fs: Filesystem, what: str) -> Iterator[None]:
 
     Args:
         fs: the dataset.
-        what: is done to it, as ``compact``.
+        what: the caller's action as a verb for the message, such as ``compact``.
 
     Raises:
         CollectingError: Another process is at work on it; the message names it.
@@ -43,7 +43,8 @@ def alone(fs: Filesystem, what: str) -> Iterator[None]:
             holders = who_holds(fs, RUN_LOCK)
         time.sleep(_POLL_S)
     raise CollectingError(
-        f"{fs.describe()} is in use by {holders}: {what} it when `llmperf status` shows no collector at work"
+        f"{fs.describe()} is in use by {holders}: wait until `llmperf status` shows "
+        f"no collector at work, then {what} it"
     )
 
 

@@ -42,11 +42,11 @@ class SweepReport:
     """What a sweep did; names are relative to the dataset.
 
     Attributes:
-        removed: temporary files, manifests and segments that no reader needs, shards that were moved to the trash (by
-            their old names) and, where that was asked for, shards that were replaced.
-        replaced: compacted shards that were left for their readers.
-        foreign: Parquet files that are not this run's, damaged, or listed by an earlier manifest of this epoch
-            and not by the current one: left for the user to judge.
+        removed: temporary files; manifests and segments that no reader needs; shards moved to the
+            trash (their old names); with ``remove_replaced`` also shards that compaction replaced.
+        replaced: shards that compaction replaced, kept because a reader may still have them open.
+        foreign: Parquet files that were not touched, because the user must decide. They are
+            damaged, belong to another run, or are listed only by an earlier manifest of this epoch.
     """
 
     removed: tuple[str, ...]

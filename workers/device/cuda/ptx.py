@@ -205,7 +205,7 @@ def _with_plain_parameters(text: str) -> tuple[str, tuple[Entry, ...]]:
         done = end
     plain_text = "".join([*pieces, text[done:]])
     if not entries:
-        raise UnsupportedPtxError("no kernel in it")
+        raise UnsupportedPtxError("no kernel (.entry) in the PTX")
     if (left := re.search(r"[^\n]*\.ptr\b[^\n]*", plain_text)) is not None:
         raise UnsupportedPtxError(f".ptr outside a kernel's parameters: {left[0].strip()!r}")
     return plain_text, tuple(entries)
@@ -221,12 +221,12 @@ def _parameter(words: Sequence[str]) -> tuple[Parameter, str]:
     )
     found = re.fullmatch(pattern, declaration)
     if found is None or found["type"] not in _TYPE_BYTES:
-        raise UnsupportedPtxError(f"parameter {declaration!r}")
+        raise UnsupportedPtxError(f"unsupported parameter declaration {declaration!r}")
     width = _TYPE_BYTES[found["type"]]
     space = ParameterSpace.VALUE
     if found["pointer"]:
         if found["space"] not in ("global", "const", "shared") or found["count"]:
-            raise UnsupportedPtxError(f"parameter {declaration!r}")
+            raise UnsupportedPtxError(f"unsupported parameter declaration {declaration!r}")
         space = ParameterSpace(found["space"])
     parameter = Parameter(
         name=found["name"],

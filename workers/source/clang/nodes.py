@@ -15,7 +15,7 @@ from llmperf_common.records import Leaf
 
 
 class NodeKind(Enum):
-    """What a node of a function's body is."""
+    """The kind of a node in a function's body."""
 
     INT_LITERAL = "int_literal"
     FLOAT_LITERAL = "float_literal"
