@@ -57,7 +57,7 @@ def test_who_wants_it_alone_is_told_who_has_it(tmp_path: Path, how: str) -> None
     told = str(caught.value)
     assert f"process {holder.process.pid} on {socket.gethostname()} ({sys.executable} -c" in told
     assert " since 20" in told
-    assert " UTC: compact it when" in told
+    assert " UTC: wait until `llmperf status` shows" in told
     assert "secret" not in told
 
 

@@ -271,7 +271,7 @@ def test_it_is_refused_where_somebody_is_at_work_and_says_who(data: Path) -> Non
     before = manifest_versions(PosixFilesystem(data))
     with (
         PosixFilesystem(data).lock(RUN_LOCK, exclusive=False, wait=False),
-        pytest.raises(CollectingError, match="repair it when"),
+        pytest.raises(CollectingError, match="then repair it"),
     ):
         repair(data)
     assert manifest_versions(PosixFilesystem(data)) == before
