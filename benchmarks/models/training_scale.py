@@ -19,24 +19,27 @@ a phase are from those of ``one``. The processes are ended by SIGKILL once a pha
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
 import os
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 PHASES = ("one", "all", "half", "alone", "stage-3")
 _WARM_STEPS = 3
 """Steps of a start that are not timed: graphs are compiled in them."""
+_ACTOR, _DRIVER = "ray::_Process", "llmperf train"
+"""In the command lines of a process that fits and of the job."""
 _MORE_STEPS = 4
 """What ``half`` and ``alone`` do."""
 
@@ -88,9 +91,9 @@ class Bench:
             failed = time.monotonic() > deadline or self._is_over(job)
             time.sleep(0.1)
         self._keep_log(job, name)
-        for pid in _processes(b"ray::_Process", b"llmperf\0train"):
-            _kill(pid)
-        _wait(lambda: not _processes(b"ray::_Process", b"llmperf\0train"), 60)
+        for one in _ours(_ACTOR, _DRIVER):
+            _kill(one)
+        _wait(lambda: not _ours(_ACTOR, _DRIVER), 60)
         if failed:
             raise SystemExit(f"{name}: ended too early; see {self.given.out}/{name}.log")
 
@@ -166,13 +169,13 @@ def run_phases(bench: Bench) -> None:
         bench.phase("one", 1, lambda: bench.step("one") >= given.steps)
     if "all" in given.phases:
         shutil.rmtree(fit, ignore_errors=True)
-        killed: list[int] = []
+        killed: list[psutil.Process] = []
 
         def is_done() -> bool:
             if not killed and bench.newest() == every and bench.step("all") >= every + 3:
-                killed.append(max(_fitting()))
+                killed.append(max(_fitting(), key=lambda one: one.pid))
                 _kill(killed[0])
-                bench.say(f"all: killed process {killed[0]}")
+                bench.say(f"all: killed process {killed[0].pid}")
             return bool(bench.newest() >= 2 * every)
 
         bench.phase("all", workers, is_done, often)
@@ -236,7 +239,7 @@ def step_seconds(logged: list[Logged], phase: str) -> dict[int, float]:
     return {step: one for step, one in found.items() if one < 2 * middle}
 
 
-@contextmanager
+@contextlib.contextmanager
 def ray_nodes(workers: int, *, on_gpu: bool) -> Iterator[str]:
     """Start a head and a node for each process, with a GPU (or a CPU) each; give the dashboard's address."""
     os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -256,35 +259,30 @@ def ray_nodes(workers: int, *, on_gpu: bool) -> Iterator[str]:
         cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
-def _processes(*words: bytes) -> list[int]:
-    """Return the processes whose command line has one of the words."""
+def _ours(*words: str) -> list[psutil.Process]:
+    """Return the processes of this program's own cluster whose command line has one of the words."""
     found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue  # it has ended
-        if any(word in line for word in words) and b"training_scale" not in line:
-            found.append(int(folder.name))
+    for one in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended
+            line = " ".join(one.cmdline())
+            if any(word in line for word in words):
+                found.append(one)
     return found
 
 
-def _fitting() -> list[int]:
+def _fitting() -> list[psutil.Process]:
+    """Return the processes that fit: those that have loaded torch."""
     found = []
-    for pid in _processes(b"ray::_Process"):
-        try:
-            if "libtorch" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8"):
-                found.append(pid)
-        except OSError:
-            continue  # it has ended
+    for one in _ours(_ACTOR):
+        with contextlib.suppress(psutil.Error):
+            if any("libtorch" in mapped.path for mapped in one.memory_maps()):
+                found.append(one)
     return found
 
 
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+def _kill(one: psutil.Process) -> None:
+    with contextlib.suppress(psutil.Error):
+        one.kill()
 
 
 def _wait(is_true: Callable[[], bool], limit_s: float) -> None:

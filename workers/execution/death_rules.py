@@ -1,17 +1,21 @@
-"""Who is charged when a run child dies: one rule for each phase that it can die in.
+"""Who is charged when a run child dies, and when the rest of a kernel or of an input strategy is given up for it.
 
-A death is either a process that ended by itself or by a signal, or a silence that used up the phase's patience. Owns the rules;
-``run_lane.py`` carries them out.
+A death is either a process that ended by itself or by a signal, or a silence that used up the phase's patience. Owns one
+rule for each phase that a child can die in, the two limits, and the words of the rows that are not tried. ``run_lane.py``
+carries them out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from types import MappingProxyType
 
-from llmperf_common.failures import FailureCode, Stage
+from llmperf_common.failures import Failure, FailureCode, Stage
+from llmperf_common.records import Strategy
+from workers.execution.limits import Limits
 from workers.execution.run_phases import Phase
 
 
@@ -85,3 +89,27 @@ DEATH_RULES: Mapping[Phase, DeathRule] = MappingProxyType(
     }
 )
 """By the phase that the child was in."""
+
+
+def is_given_up(num_deaths: int, limits: Limits) -> bool:
+    """Whether a kernel has ended so many processes that no other of its configs is tried."""
+    return num_deaths >= limits.deaths_to_quarantine
+
+
+def given_up_strategies(num_faults: Counter[Strategy], limit: int) -> set[Strategy]:
+    """Return the input strategies of a kernel of which ``limit`` configs have faulted."""
+    return {strategy for strategy, count in num_faults.items() if count >= limit}
+
+
+def kernel_given_up(num_deaths: int) -> Failure:
+    """Return the failure of the configs that are not tried any more."""
+    return _not_tried(f"the kernel had ended {num_deaths} processes")
+
+
+def strategy_given_up(limit: int) -> Failure:
+    """Return the failure of configs that only such input strategies ask for."""
+    return _not_tried(f"launch configs of the same input strategy have faulted ({limit})")
+
+
+def _not_tried(why: str) -> Failure:
+    return Failure(code=FailureCode.QUARANTINED, stage=Stage.LAUNCH, detail=f"not tried: {why}")

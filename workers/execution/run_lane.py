@@ -17,9 +17,8 @@ from llmperf_common.failures import CensorReason, Failure, FailureCode
 from llmperf_common.records import Device
 from workers.config import TimingConfig
 from workers.device.nvidia.nvml import problems_of
-from workers.execution.death_rules import DEATH_RULES, Charged, DeathRule, Excuse
+from workers.execution.death_rules import DEATH_RULES, Charged, DeathRule, Excuse, is_given_up
 from workers.execution.limits import Limits
-from workers.execution.quarantine import is_kernel_given_up, kernel_given_up
 from workers.execution.run_jobs import launch_failure, out_of_time, run_job
 from workers.execution.run_phases import ON_DEVICE, Patience, Phase, patience_in
 from workers.execution.task_state import TaskState
@@ -287,7 +286,7 @@ class RunLane:
             self._finish()
             return
         self.state.num_deaths += 1
-        if is_kernel_given_up(self.state.num_deaths, self._limits):
+        if is_given_up(self.state.num_deaths, self._limits):
             self._fail_unstarted(self._death_failure(rule, used_up, detail))
         else:
             self._go_on_or_finish()
@@ -321,8 +320,8 @@ class RunLane:
         assert index is not None, "some config's fault"
         state.trace.end_hold(time.monotonic())
         state.num_deaths += 1
-        if is_kernel_given_up(state.num_deaths, self._limits):
-            state.record_rest(kernel_given_up(state.num_deaths))
+        if is_given_up(state.num_deaths, self._limits):
+            state.give_up_kernel()
         elif state.is_fault(index):
             state.give_up_strategies_of(index, self._limits.faults_to_end_strategy)
         state.give_up_hopeless()

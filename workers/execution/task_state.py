@@ -28,7 +28,7 @@ from llmperf_common.records import (
 )
 from workers.device.interface import ProbeRecord
 from workers.device.nvidia.monitor import Condition, Monitor
-from workers.execution.quarantine import given_up_strategies, strategy_given_up
+from workers.execution.death_rules import given_up_strategies, kernel_given_up, strategy_given_up
 from workers.measure.run_order import RunOrder
 from workers.measure.task_trace import TaskTrace
 from workers.plan.plan import Plan, Task
@@ -191,6 +191,10 @@ class TaskState:
             and isinstance(recorded[0], Failure)
             and recorded[0].code is FailureCode.DEVICE_FAULT
         )
+
+    def give_up_kernel(self) -> None:
+        """The kernel has ended too many processes: none of its other configs is tried."""
+        self.record_rest(kernel_given_up(self.num_deaths))
 
     def give_up_strategies_of(self, index: int, limit: int) -> None:
         """A config has ended its process: if ``limit`` have, those that only its input strategies ask for are given up."""

@@ -1,8 +1,10 @@
 """A killable child process and its channel, as its parent sees it.
 
 Owns spawning, killing and what is left to read of a dead child. Children live in a session of their own, so
-Ctrl-C reaches only the parent, and die with it (PR_SET_PDEATHSIG; ``child_main.py`` is their side). When a child is killed for its time is decided by
-``child_pool.py`` and, for launches, ``workers/execution/run_lane.py``.
+Ctrl-C reaches only the parent, and die with it (PR_SET_PDEATHSIG; ``child_main.py`` is their side).
+
+When a child is killed for its time is decided by ``child_pool.py`` and, for launches, by
+``workers/execution/run_lane.py``.
 """
 
 from __future__ import annotations

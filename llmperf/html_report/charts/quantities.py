@@ -22,8 +22,8 @@ _BINARY_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _DECIMAL_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _COUNT_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
 
-_MOST_BITS = 1000
-"""Longer integers do not fit into a float, and are no fact of a run."""
+LARGEST = 1e30
+"""No time, size or metric is larger: such a number is left out, or clamped to an axis' end."""
 
 NO_VALUE = "\u2013"
 """Stands where there is no number."""
@@ -248,8 +248,8 @@ def fact(name: str, value: object) -> str:
     >>> fact("censored_share", {"all": 0.0125, "idle_sm": 0.5}).replace(SPACE, " ")
     'all: 1.2 %, idle sm: 50.0 %'
     """
-    is_too_long = isinstance(value, int) and value.bit_length() > _MOST_BITS
-    if value is None or value == "" or is_too_long:
+    is_too_large = isinstance(value, int | float) and abs(value) > LARGEST
+    if value is None or value == "" or is_too_large:
         return NO_VALUE
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"

@@ -11,11 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmperf.html_report.charts.quantities import Floats, Formatter, share_tick, short, with_unit
+from llmperf.html_report.charts.quantities import (
+    LARGEST,
+    Floats,
+    Formatter,
+    share_tick,
+    short,
+    with_unit,
+)
 
 _TARGET_TICKS = 5
-_LARGEST = 1e30
-"""Larger numbers, and the reciprocals of these, are clamped to an axis' end: their ratio has no place in a float."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +111,7 @@ def log_scale(
     include: float | None = None,
 ) -> Scale:
     """Return a logarithmic scale over the positive finite values (and ``include``), a little padded."""
-    usable = values[(values > 1 / _LARGEST) & (values < _LARGEST)]
+    usable = values[(values > 1 / LARGEST) & (values < LARGEST)]
     if include is not None:
         usable = np.append(usable, include)
     low, high = (float(usable.min()), float(usable.max())) if usable.size else (1.0, 10.0)
@@ -128,7 +133,7 @@ def linear_scale(
     """Return a linear scale; an empty range is widened to one."""
     if not (math.isfinite(low) and math.isfinite(high)):
         low, high = 0.0, 1.0
-    low, high = max(low, -_LARGEST), min(high, _LARGEST)
+    low, high = max(low, -LARGEST), min(high, LARGEST)
     if high <= low:
         high = low + 1.0
     span = (high - low) * pad

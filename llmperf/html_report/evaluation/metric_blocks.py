@@ -11,7 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from llmperf.html_report.charts.markup import join, tag
-from llmperf.html_report.charts.quantities import NO_VALUE, TIMES, count, percent, significant
+from llmperf.html_report.charts.quantities import (
+    LARGEST,
+    NO_VALUE,
+    TIMES,
+    count,
+    percent,
+    significant,
+)
 
 _INTERVAL_KEYS = ("ci", "intervals", "confidence")
 _VALUE_KEYS = ("value", "estimate", "mean", "point")
@@ -19,7 +26,6 @@ _LOW_KEYS = ("low", "ci_low", "lower")
 _HIGH_KEYS = ("high", "ci_high", "upper")
 _LABEL_KEYS = ("model", "split", "slice", "group", "label", "population")
 _MAX_DEPTH = 8
-_LARGEST = 1e30
 _CONTAINERS = ("models", "splits", "metrics", "results", "rows", "tables", "table", "by")
 """Keys that only group the keys below them."""
 
@@ -163,7 +169,7 @@ def _first_number(node: Mapping[object, object], keys: Sequence[str]) -> float:
 
 def _bounded(value: float) -> float:
     """Return a number as a float; NaN for one that no metric has."""
-    return float(value) if abs(value) <= _LARGEST else math.nan
+    return float(value) if abs(value) <= LARGEST else math.nan
 
 
 def _numbers(value: object) -> list[float]:

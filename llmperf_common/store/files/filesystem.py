@@ -130,9 +130,8 @@ class PosixFilesystem:
         except UnfitFileError as error:
             raise StoreError(str(error).replace(str(self._path()), str(self.root))) from error
         except FileNotFoundError:
-            if self._path(
-                name
-            ).is_symlink():  # it is listed: who takes it for gone looks again for ever
+            # It is listed: a reader that took it for gone would look again for ever.
+            if self._path(name).is_symlink():
                 raise StoreError(f"{self.describe(name)} is a link to nothing: remove it") from None
             raise
         except (NotADirectoryError, IsADirectoryError, PermissionError) as error:

@@ -50,7 +50,7 @@ _REQUESTS_AT_ONCE = 8
 _MARK = "llmperf-write"
 _PART_BYTES = 2**20
 _OF_AN_OBJECT = frozenset({"get_object", "head_object", "copy_object", "delete_object"})
-"""Requests to which "not found" is an answer; to any other it says that nobody there speaks S3."""
+"""Requests about one object, which may be missing; a 404 to another means that the address is no S3 store."""
 _ACCESS_CODES = frozenset(
     {
         "AccessDenied", "403", "Forbidden", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken",
@@ -258,9 +258,8 @@ class S3Filesystem:
         most = max_bytes_of(name)
         data = bytearray()
         if answer.get("ContentLength", 0) <= most:
-            while part := answer["Body"].read(
-                _PART_BYTES
-            ):  # an empty one ends it and has the length checked
+            # The empty part at the end makes botocore compare the length with what was announced.
+            while part := answer["Body"].read(_PART_BYTES):
                 data += part
                 if len(data) > most:
                     break

@@ -1,4 +1,4 @@
-"""``llmperf report`` of an evaluation that somebody has written by hand: a page or a message, no traceback."""
+"""``llmperf report`` of an evaluation that was edited by hand gives a page or a message, and no traceback."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The values of scalar arguments: as large as the NDRange, by their role, or drawn independently of it.
 
 Owns one function a strategy, each a pure one of the NDRange (and, for drawn values, of a key). Values are moved
-into the range of narrow types. Roles are read from the source by ``size_roles.py``. Values at which more work-items are active are
-tried by ``workers/work/input_choice.py``.
+into the range of narrow types. Roles are read from the source by ``size_roles.py``; values at which more
+work-items are active are tried by ``workers/work/input_choice.py``.
 """
 
 from __future__ import annotations
