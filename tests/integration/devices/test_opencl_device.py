@@ -243,7 +243,8 @@ def test_peaks_are_plausible_and_quick(session: Session) -> None:
     assert kept == before, "Intel's runtime pins its threads in some of its starts"
 
 
-@pytest.mark.slow  # these run one after the other: another busy test would halve the peaks, too
+@pytest.mark.slow
+@pytest.mark.quiet
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
 def test_a_busy_process_beside_us_does_not_halve_the_peaks(session: Session) -> None:
     """On two cores three of eight starts gave 117 instead of 231 GFLOP/s before."""

@@ -35,6 +35,7 @@ def test_the_shares_of_a_count_are_all_of_it() -> None:
 
 def test_the_three_levels_are_what_make_runs() -> None:
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
-    chosen = re.findall(r'\$\(PYTEST\) -m "?([^"\n]*?)"? --numprocesses', makefile)
-    assert chosen == ["$(TESTS)", "nightly", "slow and not nightly"]
+    chosen = re.findall(r'\$\(PYTEST\) -m "?([^"\n]*?)"? --(?:numprocesses|timeout)', makefile)
+    slow = "slow and not nightly and"
+    assert chosen == ["$(TESTS)", "nightly", f"{slow} not quiet", f"{slow} quiet"]
     assert "TESTS ?= not slow and not gpu\n" in makefile
