@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -46,7 +47,7 @@ from trainer.regressor.checkpoint_files import check_header
 
 _FORMAT = 1
 _SHARD_ELEMENTS = 2**28
-"""Elements that a rank holds in memory at a time: 1 GiB of weights and 2 GiB of moments."""
+"""Elements of a shard: 1 GiB of weights and 2 GiB of moments."""
 _FIRST_MOMENT = ".exp_avg"
 _SECOND_MOMENT = ".exp_avg_sq"
 _SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -185,26 +186,34 @@ def states_of(checkpoint: Path) -> Iterator[tuple[str, ParameterState]]:
 def _write_shards(
     new: Path, engine: Engine, ranks: Ranks, at_point: CrashPoint
 ) -> tuple[str, dict[str, Any]]:
-    """Write all weights and moments; return the first rank's problem (or "") and all files' facts."""
+    """Write all weights and moments; return the first rank's problem (or "") and all files' facts.
+
+    A thread writes one shard while the ranks gather the next, so a rank holds two shards at a time.
+    """
     shards = _plan(engine.parameters)
     mine: dict[str, Any] = {}
-    problem = ""
-    for first in range(0, len(shards), ranks.world_size):
-        states: dict[str, ParameterState] = {}
-        for number, names in enumerate(shards[first : first + ranks.world_size], first):
-            for name in names:
-                state = engine.state(name)  # all ranks gather it, one keeps it
-                if number % ranks.world_size == ranks.rank:
-                    states[name] = _on_cpu(state)
-        if states and not problem:
-            number = first + ranks.rank
 
-            def write(number: int = number, states: Mapping[str, ParameterState] = states) -> None:
-                for name, content in _files(number, states):
-                    mine[name] = write_file(new / name, content)
-                    at_point(name)
+    def write(number: int, states: Mapping[str, ParameterState]) -> None:
+        for name, content in _files(number, states):
+            mine[name] = write_file(new / name, content)
+            at_point(name)
 
-            problem = _attempt(write) or ""
+    with ThreadPoolExecutor(1, "checkpoint") as writer:
+        written: Future[str] | None = None
+        problem = ""
+        for first in range(0, len(shards), ranks.world_size):
+            states: dict[str, ParameterState] = {}
+            for number, names in enumerate(shards[first : first + ranks.world_size], first):
+                for name in names:
+                    state = engine.state(name)  # all ranks gather it, one keeps it
+                    if number % ranks.world_size == ranks.rank:
+                        states[name] = _on_cpu(state)
+            problem = problem or (written.result() if written else "")
+            if states and not problem:
+                written = writer.submit(
+                    lambda *shard: _attempt(lambda: write(*shard)) or "", first + ranks.rank, states
+                )
+        problem = problem or (written.result() if written else "")
     gathered = ranks.gather((problem, mine))
     files = {name: facts for _, part in gathered for name, facts in part.items()}
     return next((problem for problem, _ in gathered if problem), ""), files

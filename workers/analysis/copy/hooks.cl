@@ -72,7 +72,8 @@ ulong lp_touch(lp_ctx *c, uint site, ulong address, ulong bytes)
 // An index into an array of fixed size.
 ulong lp_clip(lp_ctx *c, ulong index, ulong length)
 {
-    c->trace += lp_mixed(index);
+    ulong v = (index ^ (index >> 31)) * 0x9e3779b97f4a7c15ul;
+    c->trace += v ^ (v >> 29);
     if (index < length)
         return index;
     atom_or(&c->table[1], 2ul);
