@@ -1,6 +1,7 @@
-"""The config tree of collecting: what is planned, how it is timed, what it may cost.
+"""The config tree of ``llmperf collect``: what is planned, how it is timed, what it may cost.
 
-``plan`` and ``timing`` decide what a time means, so they enter the plan hash; the other sections never do.
+The keys of ``plan`` and ``timing`` decide what a time means and enter the plan hash, except where
+a description says otherwise. The keys of the other sections never do.
 """
 
 from __future__ import annotations
@@ -14,42 +15,47 @@ from llmperf_common.config import Node
 from llmperf_common.records import Strategy
 
 WALL_BUDGET_FACTOR = 5.0
-"""Readings also stop after this many sample budgets of wall time: refilling buffers is no launch
-time, and must not take the run."""
+"""Readings of a config also end after this many times ``sample_budget_ms`` of wall time: refilling
+buffers is no launch time, so the budget alone does not bound it."""
 
 
 class PlanConfig(Node):
-    """Which launch configs are timed; a pure function of these, the kernel and the device class."""
+    """Which launch configs are timed: a pure function of this node, kernel and device class."""
 
     strategies: tuple[Strategy, ...] = Field(
         (Strategy.MEMORY_ANALYSIS,),
-        description="Input strategies; they share the configs of a kernel.",
+        description="Input strategies, in order; together they plan `samples_per_kernel` configs.",
         min_length=1,
     )
     samples_per_kernel: int = Field(
-        68, ge=1, le=100_000, description="Launch configs planned a kernel, over all strategies."
+        68, ge=1, le=100_000, description="Launch configs per kernel, over all strategies."
     )
     seed: int = Field(
-        0, ge=0, le=2**31 - 1, description="Seed of configs, their order and their inputs."
+        0, ge=0, le=2**31 - 1, description="Seed of the configs, their order and their inputs."
     )
     plain_share: float = Field(
         0.1,
         ge=0,
         le=1,
-        description="Share of global sizes with the usual inputs: scalars as their role says, floats 1.0, contents of one sign. The others get the inputs with which virtual launches see a kernel work; 1: none does.",
+        description="Share of global sizes that keep the usual inputs: scalars by their role, "
+        "floats 1.0, no negative contents. The other sizes get the inputs with which virtual "
+        "launches see more work-items active. 1: all sizes keep the usual inputs.",
     )
     sampler: Literal["stratified", "uniform"] = Field(
-        "stratified", description="Share work-group counts by regime, or draw them log-uniformly."
+        "stratified",
+        description="`stratified`: each regime gets its share of the configs. `uniform`: "
+        "work-group counts are drawn log-uniformly over all regimes.",
     )
     local_sizes: Literal["many", "few"] = Field(
         "many",
-        description="Draw local sizes from all multiples of 32 (and 19 2-D, 15 3-D shapes), or from a few powers of two.",
+        description="`many`: all multiples of 32 up to 1,024 in 1-D, 19 shapes in 2-D, 15 in 3-D. "
+        "`few`: powers of two from 32 on in 1-D, 6 shapes in 2-D and in 3-D.",
     )
     sibling_share: float = Field(
         0.25,
         ge=0,
         le=1,
-        description="How many configs get a sibling: the same global size with another local size.",
+        description="Probability that a config gets a sibling: same global, other local size.",
     )
     idle_share: float = Field(
         0.15, ge=0, le=1, description="Share of configs with fewer work-groups than compute units."
@@ -58,10 +64,11 @@ class PlanConfig(Node):
         0.35,
         ge=0,
         le=1,
-        description="Share of configs up to 20 work-groups a compute unit; the rest is fully utilised.",
+        description="Share of configs with 1 to 20 work-groups per compute unit. The remaining "
+        "configs have 20 or more.",
     )
     max_groups_per_unit: int = Field(
-        1000, ge=21, le=100_000, description="Most work-groups a compute unit."
+        1000, ge=21, le=100_000, description="Most work-groups per compute unit of a launch."
     )
     max_work_items: int = Field(
         2**26, ge=1024, le=2**31, description="Most work-items of a launch."
@@ -78,29 +85,29 @@ class PlanConfig(Node):
 
 
 class TimingConfig(Node):
-    """How one launch config is timed: the rule that docs/explanation/measurement.md explains."""
+    """How one launch config is timed; docs/explanation/measurement.md explains the rule."""
 
     warmups: int = Field(
         2,
         ge=1,
         le=100,
-        description="Untimed launches before the first warm reading (the first of them is first_ns).",
+        description="Untimed launches before the first warm reading; `first_ns` is the first one.",
     )
     min_readings: int = Field(
         5, ge=1, le=1000, description="Fewest warm readings of a launch of up to 5 ms."
     )
     max_readings: int = Field(50, ge=1, le=10_000, description="Most warm readings.")
     relative_standard_error: float = Field(
-        0.01, gt=0, le=1, description="Stop when the mean is known this well."
+        0.01, gt=0, le=1, description="Stop at this relative standard error of the mean."
     )
     sample_budget_ms: float = Field(
-        200.0, gt=0, le=600_000, description="Stop when this much launch time was spent."
+        200.0, gt=0, le=600_000, description="Stop after this much launch time of one config."
     )
     max_launch_ms: float = Field(
-        250.0, gt=0, le=600_000, description="A longer launch is an over_time_budget row."
+        250.0, gt=0, le=600_000, description="A longer launch gives an over_time_budget row."
     )
     cold_readings: int = Field(
-        3, ge=0, le=100, description="Readings after a flush of the last-level cache."
+        3, ge=0, le=100, description="Readings that each follow a flush of the last-level cache."
     )
     batch_step_share: float = Field(
         0.02,
@@ -109,26 +116,26 @@ class TimingConfig(Node):
         description="Batch launches when the timer's step exceeds this share of the median.",
     )
     spin_up_ms: float = Field(
-        20.0, ge=0, le=10_000, description="Busy work before a task's first timing."
+        20.0, ge=0, le=10_000, description="Untimed device work before a task's first launch."
     )
     sentinel_every_tasks: int = Field(
-        10, ge=1, le=10_000, description="Time the sentinel kernel every so many tasks."
+        10, ge=1, le=10_000, description="Time the sentinel kernel once in this many tasks."
     )
     payload_checks: bool = Field(
         True,
-        description="Check outputs on a task's smallest and largest config, and on any other one.",
+        description="Check outputs on a task's smallest, its largest and one other config.",
     )
     one_processor: bool = Field(
         True,
-        description="Issue all timed launches on an NVIDIA GPU from one processor of the host, where there are eight or more: "
-        "processes then measure more similar times. Not in the plan hash.",
+        description="Issue all launches on an NVIDIA GPU from one fixed processor of a host that "
+        "has eight or more: times then differ less between processes. Not in the plan hash.",
     )
     poll_hz: float = Field(
         10.0,
         ge=0,
         le=1000,
-        description="Read an NVIDIA GPU's clocks and temperature so often a second, beside the launches; 0: never. "
-        "Not in the plan hash.",
+        description="How often a second to read an NVIDIA GPU's clocks and temperature while "
+        "kernels run; 0: never. Not in the plan hash.",
     )
 
 
@@ -142,74 +149,85 @@ class LimitsConfig(Node):
         60.0,
         gt=0,
         le=3600,
-        description="Kill a child that has not analysed a kernel after this long; it is planned simply.",
+        description="Kill an analysis child after this long; the plan is then the simple one.",
     )
     analysis_device: Literal["auto", "same"] = Field(
         "auto",
-        description="Analyse kernels of a GPU on a CPU OpenCL device where there is one, or on the GPU itself.",
+        description="Where kernels of a GPU are analysed. `auto`: on a CPU OpenCL device if there "
+        "is one. `same`: on the GPU.",
     )
     check_reach: Literal["auto", "off"] = Field(
         "auto",
-        description="Before a GPU launches a kernel of which some extent is not validated, see on a CPU OpenCL device how far its smaller configs reach, and do not launch those that would leave their buffers; or never.",
+        description="`auto`: where an extent of a kernel is not validated, run its smaller configs "
+        "on a CPU OpenCL device before the GPU does. Configs that are expected to access memory "
+        "outside their buffers are then not launched. `off`: launch all configs.",
     )
     work: Literal["auto", "off"] = Field(
         "auto",
-        description="Count what each launch executes by virtual launches on a CPU OpenCL device where there is one (columns `work` of `samples`), or do not.",
+        description="`auto`: count what each launch executes (columns `work` of `samples`), by "
+        "virtual launches on a CPU OpenCL device if there is one. `off`: leave `work` null.",
     )
     work_timeout_s: float = Field(
         20.0,
         gt=0,
         le=3600,
-        description="Kill a child that has not counted the launches of a kernel after this long; those it had not come to have no `work`.",
+        description="Kill a child that counts the work of a kernel after this long; the launches "
+        "not counted by then have a null `work`.",
     )
     config_timeout_s: float | None = Field(
         None,
         gt=0,
         le=3600,
-        description="Kill a run child that gives no answer for one config after this long; unset: 2 s on a GPU, 30 s elsewhere, or more where timing allows launches that need it.",
+        description="Kill a run child that has not answered for one config after this long. Unset: "
+        "2 s on a GPU, 30 s elsewhere; longer where the limits under `timing` need it.",
     )
     task_timeout_s: float = Field(
         600.0,
         gt=0,
         le=86_400,
-        description="Kill a run child that has had the device for one task for this long; configs not reached become over_time_budget rows.",
+        description="Kill a run child that has held the device for this long for one task; configs "
+        "not reached become over_time_budget rows.",
     )
     task_budget_s: float | None = Field(
         None,
         gt=0,
         le=86_400,
-        description="Begin no further config of a task whose configs have taken this long, of each at most four times its launches and 0.05 s: what is longer is the host's. Those not reached become over_time_budget rows. Unset: no limit.",
+        description="Begin no further config of a task after its configs have taken this long; "
+        "those not reached become over_time_budget rows. A config counts at most four times its "
+        "launch time plus 0.05 s, as the host causes longer delays. Unset: no limit.",
     )
     deaths_to_quarantine: int = Field(
-        2, ge=1, le=10, description="Deaths of run children after which a kernel is given up."
+        2, ge=1, le=10, description="Quarantine a kernel after this many deaths of run children."
     )
     faults_to_end_strategy: int | None = Field(
         None,
         ge=1,
         le=10,
-        description="Device faults of a kernel after which its other configs of the same input strategy are given up; unset: 1 on a GPU, deaths_to_quarantine elsewhere.",
+        description="Quarantine the remaining configs of one input strategy of a kernel after this "
+        "many device faults. Unset: 1 on a GPU, `deaths_to_quarantine` elsewhere.",
     )
     kernel_resources: Literal["auto", "off"] = Field(
         "auto",
-        description="Find out registers, spills and occupancy of kernels on an NVIDIA GPU where pycuda is installed, or not.",
+        description="`auto`: find registers, spills and occupancy of kernels on an NVIDIA GPU if "
+        "pycuda is installed. `off`: leave these columns null.",
     )
     compile_children: int | None = Field(
         None,
         ge=1,
         le=256,
-        description="Compile processes at once, as many that analyse or count work, and as many that see how far kernels reach; "
-        "unset: on a GPU at most 4 that compile and 16 of each other kind (0.4 GiB of memory each), fewer where there "
-        "are fewer than 20 processors, 1 elsewhere.",
+        description="Number of compile children, of children that analyse or count work, and of "
+        "children that find access ranges. Unset: 1 of each on a CPU device; on a GPU up to 4, 16 "
+        "and 16 (0.4 GiB of memory each), fewer on a host of fewer than 20 processors.",
     )
     allow_busy_gpu: bool = Field(
         False,
-        description="Time on an NVIDIA GPU although other processes compute on it; the times are then of both.",
+        description="Measure although other processes use the NVIDIA GPU; times then include them.",
     )
     max_time_s: float | None = Field(
-        None, gt=0, description="Stop taking new tasks after this long."
+        None, gt=0, description="Claim no further tasks after this long."
     )
     max_failures: int | None = Field(
-        None, ge=0, description="Stop, with exit code 5, after more failed rows than this."
+        None, ge=0, description="Stop with exit code 5 after more failed rows than this."
     )
 
 
@@ -220,16 +238,16 @@ class StoreConfig(Node):
         4.0,
         ge=0,
         le=60,
-        description="Commit a shard at most this long after its first finished task.",
+        description="Commit a shard at most this long after the first task in it has finished.",
     )
     publish_interval_s: float = Field(
         1.5,
         ge=0,
         le=60,
-        description="Publish a manifest at most this often.",
+        description="Publish a manifest at most once in this time.",
     )
     max_shard_rows: int = Field(
-        20_000, ge=1, le=10_000_000, description="Commit earlier when this many sample rows wait."
+        20_000, ge=1, le=10_000_000, description="Commit earlier once this many sample rows wait."
     )
 
 
@@ -237,18 +255,21 @@ class LedgerConfig(Node):
     """Leases of tasks."""
 
     lease_ttl_s: float = Field(
-        60.0, ge=1, le=3600, description="A lease not renewed for this long is free again."
+        60.0, ge=1, le=3600, description="A lease that is not renewed for this long expires."
     )
     away_limit_s: float = Field(
         600.0,
         ge=0,
-        description="A ledger that cannot be reached for this long ends the run; uncommitted tasks are measured again by the next one.",
+        description="End the run once the ledger has been unreachable for this long. The next run "
+        "measures uncommitted tasks again.",
     )
     claim_ahead: int | None = Field(
         None,
         ge=1,
         le=1000,
-        description="Tasks a worker holds at once: some run or wait for the device, the others are analysed and compiled; unset: one for each run and compile child, and 2 for each that analyses (1 on CPU devices).",
+        description="Tasks that a collector holds at once: some run or wait for the device, the "
+        "others are analysed and compiled. Unset: one per run and compile child, plus one per "
+        "analysis child on a CPU device and two on a GPU.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Devices behind one interface: ``interface.py`` says what a device can do, each other file is one door.
+"""Devices behind one interface: ``interface.py`` says what a device does; other modules do it.
 
-pyopencl is imported in ``opencl*.py`` only, pycuda (later) in ``cuda/driver.py`` only.
+In this package only ``opencl/`` imports pyopencl, and only ``cuda/driver.py`` imports pycuda.
 """

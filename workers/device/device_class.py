@@ -1,4 +1,4 @@
-"""From a device's record to the facts of its class: what plans of launches are a function of."""
+"""The facts of a device's class, on which launch plans depend, from the device's record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from llmperf_common.records import Device, DeviceClass
 
 
 def device_class_of(device: Device) -> DeviceClass:
-    """Return the facts of a device that launch plans are a function of."""
+    """Return the facts of a device on which launch plans depend."""
     return DeviceClass(
         name=device.device_class,
         compute_units=device.compute_units,
@@ -21,7 +21,10 @@ def device_class_of(device: Device) -> DeviceClass:
 
 
 def _constant_limit(device: Device) -> int | None:
-    """Return the limit of ``__constant`` buffers where it is one: elsewhere plans stay as they were without it."""
+    """Return the limit of ``__constant`` buffers; None if it is not below that of all buffers.
+
+    Plans of earlier datasets were made without this limit, and keep their hash where it is None.
+    """
     limit_bytes = device.max_constant_buffer_bytes
     if limit_bytes is None or limit_bytes >= device.max_allocation_bytes:
         return None

@@ -1,7 +1,7 @@
 """What a device must be able to do, so that loop, timing rule and checks never name a vendor.
 
-Owns the protocols and the one exception by which a door reports a failure. A *session* lives in a run child
-and owns the device context; a *compiler* lives in a compile child.
+Owns the protocols, and the one exception by which a device reports a failure. A *session* belongs
+to a run child and owns the device context; a *compiler* belongs to a compile child.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from llmperf_common.records import Device, Kernel, LaunchConfig
 
 
 class DeviceFailure(Exception):  # noqa: N818  (it carries a Failure, it is not a bug)
-    """A door's report that the world went wrong; caught where an ``Outcome`` is made.
+    """A failure of kernel or device, not of LLMPerf; caught where an ``Outcome`` is made.
 
-    ``sticky`` failures leave the context unusable: the child must go.
+    A ``sticky`` failure leaves the context unusable: the child must end.
     """
 
     def __init__(self, failure: Failure, *, sticky: bool = False) -> None:
@@ -33,16 +33,16 @@ PADDING_BYTES = 2**28
 (``LoadedKernel.reserve``): an access to unmapped memory destroys a GPU's context."""
 
 FRONT_PADDING_BYTES = 2**21
-"""Bytes of zeros before such a buffer: a stencil's first row reads the row above. One page of
-NVIDIA's driver."""
+"""Bytes of zeros before such a buffer, one page of NVIDIA's driver: a stencil's first row reads the
+row above it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRef:
-    """How to reach one device from a fresh process.
+    """How to open one device from a fresh process.
 
-    ``selector`` is what ``--device`` takes (``pocl``, ``cuda:0``, ``replay:FILE``); ``environment`` must be in
-    place before the process loads OpenCL (ICD folder, library path).
+    ``selector`` is a value of ``--device`` (``pocl``, ``cuda:0``, ``replay:FILE``). ``environment``
+    must be set before the process loads OpenCL (ICD folder, library path).
     """
 
     selector: str
@@ -53,7 +53,7 @@ class DeviceRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A compiled program: the device's binary (empty where a backend keeps none) and how it was made."""
+    """A compiled program: the device's binary (empty if a backend has none), options and log."""
 
     binary: bytes
     options: str
@@ -71,31 +71,31 @@ class Launcher(Protocol):
 
     @property
     def needs_refill(self) -> bool:
-        """Whether the kernel reads a buffer that it also writes: launch 7 must see launch 1's input."""
+        """Whether the kernel reads a buffer that it writes: each launch then needs fresh input."""
         ...
 
     def refill(self, *, seed: int, everything: bool = False) -> None:
-        """Restore the written buffers (all of them with ``everything``) to the inputs of ``seed``; untimed."""
+        """Restore the written buffers (``everything``: all) to the inputs of ``seed``; untimed."""
         ...
 
     def launch(self, count: int = 1) -> float:
-        """Launch ``count`` times back to back and return the mean device time of one launch in ns."""
+        """Launch ``count`` times back to back; return the mean device time of one launch, ns."""
         ...
 
     def num_at_once(self, estimate_ns: float) -> int:
-        """Return how many launches of about this time ``launch_each`` may be asked for; 1 where it gains nothing."""
+        """Return how many launches of this time ``launch_each`` may get at once; 1 if no gain."""
         ...
 
     def launch_each(self, count: int, *, refill_seed: int) -> list[float]:
-        """Launch ``count`` times without waiting in between and return the device time of each, ns.
+        """Launch ``count`` times without waiting in between; return the device time of each, ns.
 
-        Where ``needs_refill``, each after a refill. Launches that did not find the device idle are left out: queued
-        behind other work they would look shorter.
+        If ``needs_refill``, each launch follows a refill. Launches that did not find the device
+        idle are left out: queued behind other work, they would look shorter.
         """
         ...
 
     def flush_cache(self) -> None:
-        """Write twice the last-level cache so that the next launch starts cold."""
+        """Write twice the last-level cache, so that the next launch starts cold."""
         ...
 
     def poison_output(self, byte: int) -> None:
@@ -117,45 +117,45 @@ class LoadedKernel(Protocol):
         with_padding: bool,
         ahead: bool = False,
     ) -> None:
-        """Allocate each buffer as large as the largest of these configs needs it, where that fits all together; launch nothing.
+        """Allocate each buffer as large as the largest config needs it, if all fit; launch nothing.
 
         Args:
-            configs: those to come.
-            with_padding: the access ranges of the kernel are not known. A GPU, on which reaching too far costs the context, then
-                puts zeroed padding around each global buffer.
-            ahead: another process has the device: what needs much of its memory is left for a second call.
+            configs: the configs to come.
+            with_padding: the kernel's access ranges are not known. On a GPU, where an access
+                outside of buffers destroys the context, put padding around each global buffer.
+            ahead: another process holds the device: leave large buffers to a second call.
 
         Raises:
-            DeviceFailure: The context is lost; nothing else is its business.
+            DeviceFailure: The context is lost. Any other error is left to ``prepare``.
         """
         ...
 
     def prepare(self, config: LaunchConfig) -> Launcher:
-        """Put the arguments of ``config`` in place, every buffer filled with the inputs of its seed.
+        """Set the arguments of ``config``, every buffer filled with the inputs of its seed.
 
-        The launcher of an earlier config must not be used any more. Raises DeviceFailure (launch_error,
+        Launchers of earlier configs become invalid. Raises DeviceFailure (launch_error,
         out_of_memory).
         """
         ...
 
     def release(self) -> None:
-        """Give the kernel's buffers back: freed, or kept for the next kernel."""
+        """Release the kernel's buffers: free them, or keep them for the next kernel."""
         ...
 
 
 class Session(Protocol):
-    """An open device context; one owner, one run child."""
+    """An open device context, owned by one run child."""
 
     @property
     def device(self) -> Device:
-        """The device's record; peaks are None until ``measure_peaks``."""
+        """The device's record; its peaks are None before ``measure_peaks``."""
         ...
 
     def measure_peaks(self) -> Device:
-        """Return the device's record with its measured peaks; ``device`` returns it from then on.
+        """Return the device's record with measured peaks; later, ``device`` has them, too.
 
-        Our own kernels measure bandwidths (GB/s), arithmetic peaks (GFLOP/s), the timer's step (ns)
-        and the launch floor (ns). Raises DeviceFailure.
+        LLMPerf's own kernels measure bandwidths (GB/s), arithmetic peaks (GFLOP/s), the timer's
+        step (ns) and the launch floor (ns). Raises DeviceFailure.
         """
         ...
 
@@ -164,11 +164,11 @@ class Session(Protocol):
         ...
 
     def spin_up(self, milliseconds: float) -> None:
-        """Keep the device busy so that clocks settle."""
+        """Keep the device busy for this time, so that its clocks settle."""
         ...
 
     def sentinel_ns(self) -> float:
-        """Time the sentinel kernel: median of its launches, ns."""
+        """Return the median time of the sentinel kernel's launches, ns."""
         ...
 
     def close(self) -> None:
@@ -195,12 +195,12 @@ class Compiler(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeLaunch:
-    """One launch of an instrumented kernel: NDRange, scalar values by position, and what buffers hold.
+    """One launch of an instrumented kernel: NDRange, scalar values by position, buffer contents.
 
-    ``limits`` overrides, by position, the limit of the values in an integer buffer (else
-    ``default_limit``); ``spread`` scales the floating-point contents, which are in [0, spread). A negative limit
-    makes the values negative, as far as their type can be. ``rules``, by position, makes them as plans do: ``FLAGS`` and
-    ``SIGNED`` of floating-point contents.
+    ``limits``: by position, the limit of the values in an integer buffer, else ``default_limit``. A
+    negative limit gives negative values, if the type has them. ``spread``: floating-point contents
+    are in [0, spread). ``rules``: by position, contents made as in plans: ``FLAGS``, or ``SIGNED``
+    for floating-point numbers.
     """
 
     global_size: tuple[int, ...]
@@ -212,15 +212,15 @@ class ProbeLaunch:
     spread: float = 1.0
     rules: Mapping[int, ContentsRule] = field(default_factory=dict)
     max_turns: int = 2**18
-    """Turns of all loops after which they are cut off, barriers aside."""
+    """Turns of all loops together, after which loops are cut off, except those with a barrier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRange:
-    """Which bytes of one buffer one launch accessed, counted from its start; 0 and 0 if it was not touched.
+    """The bytes of one buffer that one launch accessed, from its start; 0 and 0 if none.
 
-    ``start_bytes`` is negative for an index below 0. ``site`` is the access (``Instrumented.sites``) that
-    reached furthest.
+    ``start_bytes`` is negative for an index below 0. ``site``: the access (``Instrumented.sites``)
+    that reached furthest.
     """
 
     position: int
@@ -231,11 +231,11 @@ class AccessRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRecord:
-    """What one probe launch saw.
+    """What one probe launch recorded.
 
-    ``turns``: of all loops of all work-items. ``trace``: a hash over all indices of all work-items, the same in any
-    order. ``exceeded``: a loop was cut off. ``overflow``: an array of fixed
-    size was indexed beyond its end.
+    ``turns``: turns of all loops of all work-items. ``trace``: a hash of all indices of all
+    work-items, independent of their order. ``exceeded``: a loop was cut off. ``overflow``: an array
+    of fixed size was indexed beyond its end.
     """
 
     access_ranges: tuple[AccessRange, ...]
@@ -247,7 +247,7 @@ class ProbeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """One access in a source: its line there, and its text after macros were expanded."""
+    """One access in a source: its line, and its text after macro expansion."""
 
     line: int
     text: str
@@ -257,11 +257,11 @@ class Site:
 class Instrumented:
     """An instrumented kernel.
 
-    ``source`` has one kernel, ``lp_instrumented``, with the arguments of the original and after them the table
-    (``__global ulong *``) that it records into and where in it. ``expanded`` is the text it was made from.
-    ``positions`` are the pointer arguments in the order of the table's rows. ``has_arrays``: it indexes variables of
-    fixed size, so that a launch can go beyond their end. ``has_uncut_loops``: work-items meet at a barrier in a loop,
-    and such loops are not cut off, however long contents make them.
+    ``source`` has one kernel, ``lp_instrumented``. Its arguments are the original's, then the table
+    (``__global ulong *``) that it writes to, then the place in the table. ``expanded``: the text it
+    was made from. ``positions``: the pointer arguments, in the order of the table's rows.
+    ``has_arrays``: it indexes variables of fixed size, so a launch can exceed them.
+    ``has_uncut_loops``: a loop contains a barrier and is never cut off, however long it runs.
     """
 
     source: str
@@ -273,21 +273,21 @@ class Instrumented:
 
 
 class Prober(Protocol):
-    """Runs instrumented kernels in small launches; in a process that may be killed."""
+    """Runs small launches of instrumented kernels, in a process that may be killed."""
 
     @property
     def device(self) -> Device:
-        """The device's record: its limits are those of probe launches."""
+        """The device's record; probe launches must respect its limits."""
         ...
 
     def run(
         self, kernel: Kernel, instrumented: Instrumented, launches: Sequence[ProbeLaunch]
     ) -> tuple[ProbeRecord | None, ...]:
-        """Build the instrumented source (the last one built is kept) and run ``launches`` in order.
+        """Build the instrumented source and run ``launches`` in order; keep the last one built.
 
-        None for a launch whose work-group is larger than the device grants the instrumented kernel.
+        None for a launch whose work-group is larger than the instrumented kernel allows.
 
-        Raises DeviceFailure: it does not build, or a launch failed.
+        Raises DeviceFailure: The source does not build, or a launch failed.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""A device that answers from a file: scheduling, crash handling and storage are testable without one.
+"""A device that answers from a file, to test scheduling, crash handling and storage without a GPU.
 
-Owns the replay session and compiler. It can hang, fault, die and lie as the file says
-(``replay_file``); what it answers is a pure function of file, kernel and launch config.
+Owns the replay session and compiler. The file (``replay_file.py``) can make it hang, fault, die and
+report wrong times. Its answers are a pure function of file, kernel and launch config.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SENTINEL_WORK_ITEMS = 65_536
 
 
 def replay_ref(selector: str) -> DeviceRef:
-    """Return the reference of ``replay:FILE``, the path made absolute. ValueError on a bad file."""
+    """Return the reference of ``replay:FILE``, with an absolute path. ValueError on a bad file."""
     path = Path(selector.removeprefix(SELECTOR_PREFIX)).resolve()
     device = read_replay_file(path).device
     return DeviceRef(
@@ -45,14 +45,14 @@ def replay_ref(selector: str) -> DeviceRef:
 
 
 class _Script:
-    """The file with its path: which behaviour is due."""
+    """A replay file with its path; tells which behaviours are due."""
 
     def __init__(self, ref: DeviceRef) -> None:
         self.path = Path(ref.selector.removeprefix(SELECTOR_PREFIX))
         self.file: ReplayFile = read_replay_file(self.path)
 
     def due(self, kernel: str, actions: frozenset[Action], index: int | None) -> list[Behaviour]:
-        """Return the behaviours due now; one that happens only ``once`` is used up by this call."""
+        """Return the behaviours due now; this call uses up those that happen ``once``."""
         return [
             behaviour
             for number, behaviour in enumerate(self.file.behaviours)
@@ -62,7 +62,7 @@ class _Script:
         ]
 
     def next_sentinel_factor(self) -> float:
-        """Return the factor of this reading of the sentinel; each is used once, in whatever process."""
+        """Return the factor of this sentinel reading; each is used once, over all processes."""
         factors = self.file.sentinel_factors
         if not factors:
             return 1.0
@@ -82,10 +82,10 @@ class _Script:
 
 
 class ReplayCompiler:
-    """Compiles at once, unless the file says otherwise."""
+    """Compiles at once, unless the file scripts otherwise."""
 
     def __init__(self, ref: DeviceRef) -> None:
-        """Read the file that ``ref`` names (ValueError if it is bad)."""
+        """Read the file that ``ref`` names; ValueError if it is bad."""
         self._script = _Script(ref)
 
     def compile(self, kernel: Kernel) -> Program:
@@ -109,17 +109,17 @@ class ReplayCompiler:
 
 
 class ReplayAnalyser:
-    """Answers with recorded analyses: a file cannot be probed."""
+    """Answers with recorded analyses, because a file cannot be probed."""
 
     def __init__(self, ref: DeviceRef) -> None:
-        """Read the file that ``ref`` names (ValueError if it is bad)."""
+        """Read the file that ``ref`` names; ValueError if it is bad."""
         self._script = _Script(ref)
 
     def analyse(self, kernel: Kernel) -> Analysis:
-        """Return what was recorded of the kernel.
+        """Return the recorded analysis of the kernel.
 
         Raises:
-            DeviceFailure: Nothing was.
+            DeviceFailure: The file has none.
         """
         for behaviour in self._script.due(kernel.name, ANALYSIS_ACTIONS, None):
             if behaviour.action is Action.HANG_ANALYSIS:
@@ -136,7 +136,7 @@ class ReplaySession:
     """The session of one replay file."""
 
     def __init__(self, ref: DeviceRef) -> None:
-        """Read the file that ``ref`` names (ValueError if it is bad)."""
+        """Read the file that ``ref`` names; ValueError if it is bad."""
         self._script = _Script(ref)
 
     @property
@@ -145,7 +145,7 @@ class ReplaySession:
         return self._script.file.device.record()
 
     def measure_peaks(self) -> Device:
-        """Return the record: the file's peaks are the measured ones."""
+        """Return the record: the file's peaks count as measured."""
         return self.device
 
     def load(self, kernel: Kernel, program: Program) -> ReplayLoadedKernel:
@@ -157,7 +157,7 @@ class ReplaySession:
         time.sleep(milliseconds / 1000 * self._script.file.speed)
 
     def sentinel_ns(self) -> float:
-        """Return the model's time of a fixed launch, times the factor whose turn it is."""
+        """Return the model's time of a fixed launch, times the next factor in the file, ns."""
         model = self._script.file.model
         time_ns = model.floor_ns + model.ns_per_work_item * _SENTINEL_WORK_ITEMS
         return time_ns * self._script.next_sentinel_factor()
@@ -178,7 +178,7 @@ class ReplaySession:
 
 
 class ReplayLoadedKernel:
-    """A kernel whose configs are counted, because behaviours may wait for the so-many-th."""
+    """A kernel that counts its configs, because a behaviour may wait for a certain one."""
 
     def __init__(self, script: _Script, kernel: Kernel) -> None:
         self._script = script
@@ -188,10 +188,10 @@ class ReplayLoadedKernel:
     def reserve(
         self, configs: Sequence[LaunchConfig], *, with_padding: bool, ahead: bool = False
     ) -> None:
-        """Nothing is allocated."""
+        """Do nothing: no memory is allocated."""
 
     def prepare(self, config: LaunchConfig) -> ReplayLauncher:
-        """Count the config and return its launcher. Raises DeviceFailure where the file says so."""
+        """Count the config and return its launcher. Raises DeviceFailure if so scripted."""
         index = self._num_prepared
         self._num_prepared += 1
         launch_actions = frozenset(Action) - COMPILE_ACTIONS - ANALYSIS_ACTIONS
@@ -208,7 +208,7 @@ class ReplayLoadedKernel:
 
 
 class ReplayLauncher:
-    """One launch config, answered from the file."""
+    """One launch config, with answers from the file."""
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ class ReplayLauncher:
 
     @property
     def needs_refill(self) -> bool:
-        """Whether the kernel reads a buffer that it also writes."""
+        """Whether the kernel reads a buffer that it writes."""
         return any(access is Access.READ_WRITE for access in self._accesses())
 
     def refill(self, *, seed: int, everything: bool = False) -> None:
@@ -252,7 +252,7 @@ class ReplayLauncher:
         self._output = ("input", seed)
 
     def launch(self, count: int = 1) -> float:
-        """Misbehave if so scripted, then return the mean of the next ``count`` times, ns."""
+        """Misbehave if scripted, then return the mean of the next ``count`` times, ns."""
         for behaviour in self._behaviours:
             self._misbehave(behaviour)
         time_ns = sum(next(self._times_ns) for _ in range(count)) / count
@@ -272,7 +272,7 @@ class ReplayLauncher:
         return 1
 
     def launch_each(self, count: int, *, refill_seed: int) -> list[float]:
-        """Launch one after the other."""
+        """Launch ``count`` times, one by one; return the times, ns."""
         times_ns = []
         for _ in range(count):
             if self.needs_refill:
@@ -281,7 +281,7 @@ class ReplayLauncher:
         return times_ns
 
     def flush_cache(self) -> None:
-        """Make the next launch a cold one."""
+        """Make the next launch a cold one: ``cold_factor`` times longer."""
         self._is_cold = True
 
     def poison_output(self, byte: int) -> None:
@@ -290,7 +290,7 @@ class ReplayLauncher:
             self._output = ("poison", byte)
 
     def output_digest(self) -> str:
-        """Return a hash over what the output is a function of."""
+        """Return a hash over everything that decides the output."""
         key = [self._kernel.kernel_id, self._config.sample_id, *self._output]
         return content_id("replay_output", key)
 

@@ -1,16 +1,17 @@
-"""The file behind ``--device replay:FILE``: recorded timings, a default model, scripted misbehaviour.
+"""The file behind ``--device replay:FILE``: recorded timings, a time model, scripted misbehaviour.
 
 Owns the format and its validation. JSON, for example::
 
     {"device": {"device_class": "replay-small", "compute_units": 4},
-     "timings": [{"kernel": "vadd", "global_size": [1024], "local_size": [64], "time_ns": [810, 795]}],
+     "timings": [{"kernel": "vadd", "global_size": [1024], "local_size": [64],
+                  "time_ns": [810, 795]}],
      "model": {"floor_ns": 4000, "ns_per_work_item": 0.5, "noise": 0.01},
      "speed": 0,
      "analyses": [{"kernel": "vadd", "analysis": [{"position": 0, "constant": 0, "terms":
                    [{"factors": ["global_size_0"], "coefficient": 1}]}], "data_dependent": false}],
      "behaviours": [{"kernel": "bad_*", "at_config": 2, "action": "fault"}]}
 
-Every key but the ones inside a timing, an analysis or a behaviour may be left out.
+Every key may be left out, except those inside a timing, an analysis or a behaviour.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _MAX_BYTES = 256 * 2**20
 
 
 class Action(StrEnum):
-    """What a kernel does to its process, or to the truth."""
+    """What a kernel does to its process or to its times."""
 
     HANG = "hang"
     """A launch never ends."""
@@ -44,19 +45,19 @@ class Action(StrEnum):
     EXIT = "exit"
     """A launch kills its process with SIGSEGV."""
     EXIT_AFTER_RESULT = "exit_after_result"
-    """The process dies 20 ms after the config's last launch, when its result is already out."""
+    """The process dies 20 ms after the config's last launch, after its result was sent."""
     LAUNCH_ERROR = "launch_error"
     OUT_OF_MEMORY = "out_of_memory"
     """``prepare`` refuses the config."""
     LIE = "lie"
     """Times are multiplied by ``factor``."""
     SLOW = "slow"
-    """Each launch takes ``seconds`` of wall time more; its device time stays."""
+    """Each launch takes ``seconds`` longer in wall time; its device time does not change."""
     BUILD_ERROR = "build_error"
     CRASH_COMPILE = "crash_compile"
     HANG_COMPILE = "hang_compile"
     SLOW_COMPILE = "slow_compile"
-    """The build takes ``seconds`` of wall time more."""
+    """The build takes ``seconds`` longer in wall time."""
     CRASH_ANALYSIS = "crash_analysis"
     """The memory analysis ends its process."""
     HANG_ANALYSIS = "hang_analysis"
@@ -69,7 +70,7 @@ COMPILE_ACTIONS = frozenset(
 
 
 class ReplayDevice(Node):
-    """The device record that the replay shows; the defaults are a small, plausible GPU."""
+    """The device record of the replay; the defaults describe a small, plausible GPU."""
 
     device_class: str = Field(default="replay", pattern=r"^[a-z0-9-]+$")
     device_uuid: str = "replay-0"
@@ -100,7 +101,7 @@ class ReplayDevice(Node):
 
 
 class RecordedTiming(Node):
-    """Recorded readings of one kernel and NDRange; launches go through them in turn."""
+    """Recorded readings of one kernel and NDRange; launches use them in turn, again and again."""
 
     kernel: str
     global_size: tuple[int, ...] = Field(min_length=1, max_length=3)
@@ -109,7 +110,7 @@ class RecordedTiming(Node):
 
 
 class RecordedAnalysis(Node):
-    """What a dataset's row of ``kernels`` holds about one kernel's memory: the same columns."""
+    """The memory analysis of one kernel: the same columns as a dataset's row of ``kernels``."""
 
     kernel: str
     analysis: tuple[dict[str, Any], ...] = ()
@@ -130,12 +131,12 @@ class RecordedAnalysis(Node):
     def record(self) -> Analysis:
         """Return the analysis."""
         found = analysis_from_row(self.model_dump())
-        assert found is not None, "index_roles is no null here"
+        assert found is not None, "index_roles is not null here"
         return found
 
 
 class TimeModel(Node):
-    """The time of a config that was not recorded: floor + work-items x rate, with seeded noise."""
+    """The time of a config without recording: floor + work-items x rate, with seeded noise."""
 
     floor_ns: float = Field(default=4000.0, gt=0)
     ns_per_work_item: float = Field(default=0.1, ge=0)
@@ -152,14 +153,14 @@ class Behaviour(Node):
     """A glob over kernel names."""
     action: Action
     at_config: int | None = Field(default=None, ge=0)
-    """Only at this ``prepare`` of the loaded kernel (0-based); always where left out."""
+    """Only at this ``prepare`` of the loaded kernel, counted from 0; None: at every one."""
     factor: float = Field(default=2.0, gt=0)
     seconds: float = Field(default=0.1, ge=0)
     once: bool = False
-    """Only the first time in any process; remembered by a file beside the replay file."""
+    """Whether to happen only once over all processes; a file beside the replay file remembers."""
 
     def applies(self, kernel: str, config_index: int | None) -> bool:
-        """Return whether this behaviour is meant for the kernel at its so-many-th config."""
+        """Return whether this behaviour applies to the kernel at its config of this index."""
         if not fnmatch.fnmatchcase(kernel, self.kernel):
             return False
         return self.at_config is None or config_index is None or self.at_config == config_index
@@ -173,20 +174,21 @@ class ReplayFile(Node):
     analyses: tuple[RecordedAnalysis, ...] = ()
     model: TimeModel = TimeModel()
     speed: float = Field(default=0.0, ge=0)
-    """Wall seconds that one second of device time takes; 0: launches return at once."""
+    """Wall seconds per second of device time; 0: launches return at once."""
     seed: int = 0
     sentinel_factors: tuple[float, ...] = ()
-    """The sentinel's readings take these times longer, in turn over all processes; later ones 1. Counted in a file beside this."""
+    """Factors of the sentinel's readings, in order over all processes, then 1. A file beside this
+    one counts the readings."""
     behaviours: tuple[Behaviour, ...] = ()
     counts_work: bool = False
-    """Whether what launches execute is counted on a CPU OpenCL device of this host, as for a GPU."""
+    """Whether work is counted on a CPU OpenCL device of this host, as it is for a GPU."""
 
 
 def read_replay_file(path: Path) -> ReplayFile:
     """Read and check a replay file.
 
     Raises:
-        ValueError: It cannot be read, is no JSON, or has an unknown key or bad value; names file and key.
+        ValueError: Not readable, not JSON, an unknown key or a bad value; names file and key.
     """
     try:
         values = parse_json(read_plain(path, max_bytes=_MAX_BYTES))
@@ -195,7 +197,7 @@ def read_replay_file(path: Path) -> ReplayFile:
     except UnfitFileError as error:
         raise ValueError(str(error)) from None
     except ValueError as error:
-        raise ValueError(f"{path}: no JSON: {error}") from None
+        raise ValueError(f"{path}: not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{path}: a JSON object is needed, not {type(values).__name__}")
     try:

@@ -1,8 +1,8 @@
 """Where OpenCL may come from on this machine, before anything is tried.
 
-Owns the three sources and the environment variables by which a fresh process reaches each. Each ICD file
-is an environment of its own: a broken vendor's library then cannot take the others down, and two PoCLs,
-which share one platform name, cannot be confused.
+Owns the three sources, and the environment variables by which a fresh process reaches each. Each
+ICD file is a separate environment. A broken vendor library then cannot break the other runtimes,
+and two PoCLs, which share one platform name, cannot be confused.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 SYSTEM_VENDORS_FOLDER = Path("/etc/OpenCL/vendors")
 INTEL_PACKAGES = ("intel-opencl-rt", "intel-cmplr-lib-rt")
 POCL_VARIABLE = "LLMPERF_POCL_ICD"
-"""Environment variable: an ICD file to take in place of the PoCL wheel's; empty: none."""
+"""Environment variable: an ICD file used in place of the PoCL wheel's; empty: no such PoCL."""
 
 _LOADER_VARIABLE = "OCL_ICD_VENDORS"
 
 
 class Source(StrEnum):
-    """Who brought an OpenCL runtime; in the order in which their CPU devices are preferred."""
+    """Where an OpenCL runtime comes from, in the order in which CPU devices are preferred."""
 
     SYSTEM_ICD = "system ICD"
     PIP_POCL = "pip PoCL"
@@ -33,9 +33,9 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One environment in which OpenCL devices may show up.
+    """One environment in which OpenCL devices may be found.
 
-    ``known_cpu_only``: its compiler is known to fail on CPUs that are newer than it (``cpu_model.py``).
+    ``known_cpu_only``: do not try CPUs that are newer than its compiler (``cpu_model.py``).
     """
 
     source: Source
@@ -43,7 +43,7 @@ class Candidate:
     known_cpu_only: bool = False
 
     def may_have(self, selector: str) -> bool:
-        """Whether ``--device selector`` may mean a device of this runtime, by the name of its library."""
+        """Return whether ``--device selector`` may mean this runtime, by its library's name."""
         library = self._library_name()
         is_gpu_only = "nvidia" in library
         is_pocl, is_intel = "pocl" in library, "intel" in library
@@ -67,7 +67,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbsentSource:
-    """A source that is not here: why, and what would bring it."""
+    """A source that is not on this machine, why, and what would install it."""
 
     source: Source
     reason: str
@@ -84,11 +84,12 @@ def candidates(
     environ: Mapping[str, str] = os.environ,
     vendors_folder: Path = SYSTEM_VENDORS_FOLDER,
 ) -> Candidates:
-    """Return the environments worth trying and the sources that are absent.
+    """Return the environments worth trying, and the sources that are absent.
 
     Args:
-        prefix: the virtual environment in whose ``lib`` Intel's runtime would be.
-        environ: a user's ``OCL_ICD_VENDORS`` replaces ``vendors_folder``, ``LLMPERF_POCL_ICD`` the wheel's PoCL.
+        prefix: the virtual environment; Intel's runtime is in its ``lib`` folder.
+        environ: ``OCL_ICD_VENDORS`` replaces ``vendors_folder``, and ``LLMPERF_POCL_ICD`` the
+            PoCL wheel.
         vendors_folder: where the system registers its runtimes.
     """
     package = _pyopencl_folder()
@@ -140,7 +141,7 @@ def _candidate(source: Source, icd_file: Path, *, known_cpu_only: bool = False) 
 
 
 def _intel_candidate(library: Path, environ: Mapping[str, str]) -> Candidate:
-    """Name the library itself: the .icd files of Intel's wheel hold a placeholder for its path."""
+    """Return the library itself: the .icd files of Intel's wheel only have a path placeholder."""
     folders = [str(library.parent), environ.get("LD_LIBRARY_PATH", "")]
     return Candidate(
         source=Source.INTEL_RUNTIME,

@@ -1,7 +1,7 @@
 """Which CPU this is, and whether a compiler of a given age knows it.
 
-Owns the reading of ``/proc/cpuinfo`` and the table of CPUs that are newer than an LLVM release. A runtime built on an
-older LLVM takes such a CPU for another one: it then aborts, hangs, or calculates wrongly.
+Owns the reading of ``/proc/cpuinfo``, and the table of CPUs with the first LLVM release for each. A
+runtime with an older LLVM takes such a CPU for another one: it aborts, hangs or computes wrongly.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _CHANGING = ("cpu MHz", "bogomips", "processor", "core id", "apicid", "initial a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuModel:
-    """The first processor of this machine, as the kernel describes it.
+    """The first processor of this machine, as Linux describes it.
 
     Attributes:
-        vendor: ``AuthenticAMD``, ``GenuineIntel``, … or empty where the kernel names none.
-        family: the vendor's family number, 0 where unknown.
-        model: number within the family, 0 where unknown.
-        name: for people.
+        vendor: such as ``AuthenticAMD`` or ``GenuineIntel``; "" if Linux names none.
+        family: the vendor's family number, 0 if unknown.
+        model: number within the family, 0 if unknown.
+        name: product name, for display.
         description: every fact that does not change from second to second, for a hash.
     """
 
@@ -35,7 +35,7 @@ class CpuModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Generation:
-    """CPUs of one make, and the first LLVM release that generates code for them."""
+    """The CPUs of one generation, and the first LLVM release that generates code for them."""
 
     vendor: str
     family: int
@@ -60,7 +60,7 @@ _GENERATIONS = (
 
 
 def read_cpu_model(path: Path = Path("/proc/cpuinfo")) -> CpuModel:
-    """Return this machine's CPU; empty and zero where the file does not say."""
+    """Return this machine's CPU; fields that the file does not give are "" or 0."""
     try:
         first = path.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
     except OSError:
@@ -77,11 +77,11 @@ def read_cpu_model(path: Path = Path("/proc/cpuinfo")) -> CpuModel:
 
 
 def too_new_for(platform_version: str, cpu: CpuModel) -> str | None:
-    """Return why a runtime's compiler cannot know ``cpu``, None where it may.
+    """Return why a runtime's compiler cannot know ``cpu``; None if it may know it.
 
     Args:
-        platform_version: what the OpenCL platform says, as ``OpenCL 3.0 PoCL 3.0 … LLVM 14.0.6``.
-        cpu: the machine's.
+        platform_version: the OpenCL platform's, such as ``OpenCL 3.0 PoCL 3.0 … LLVM 14.0.6``.
+        cpu: the machine's CPU.
 
     >>> zen4 = CpuModel(vendor="AuthenticAMD", family=25, model=17, name="", description="")
     >>> too_new_for("OpenCL 3.0 PoCL 3.0-rc2, LLVM 14.0.6, SLEEF", zen4)

@@ -1,8 +1,8 @@
-"""What is usable on this machine, which device a selector means, and the doors to it.
+"""Which devices of this machine are usable, which one a selector means, and how to open it.
 
-Owns which runtimes are tried for a selector, the choice among their devices, and ``open_session`` and
-``open_compiler``, which load a door only when it is asked for. A trial: ``runtime_trial.py``; what is
-remembered of it: ``trial_verdicts.py``.
+Owns which runtimes are tried for a selector, the choice among their devices, and ``open_session``
+and ``open_compiler``, which import pyopencl only when called. ``runtime_trial.py`` tries a runtime;
+``trial_verdicts.py`` remembers the result.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _CPU_SELECTORS = ("pocl", "cpu")
 
 
 def _silent(_line: str) -> None:
-    """Say nothing."""
+    """Write nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReport:
-    """Everything that was found: devices, usable or not, and the sources that gave none."""
+    """All devices that were found, usable or not, and the sources without devices."""
 
     devices: tuple[TriedDevice, ...]
     absent: tuple[AbsentSource, ...]
@@ -44,14 +44,14 @@ class DeviceReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoDevice:
-    """No device for a selector: what was tried, why it failed, how to mend it."""
+    """No device matches a selector: what was tried, why it failed, and how to mend it."""
 
     selector: str
     reasons: tuple[str, ...]
     mend: tuple[str, ...]
 
     def message(self) -> str:
-        """Return the text for a user."""
+        """Return the error message for the user."""
         lines = [f"no usable device for --device {self.selector}"]
         lines += [f"  {reason}" for reason in self.reasons]
         lines += [f"  to mend: {mend}" for mend in self.mend]
@@ -61,11 +61,11 @@ class NoDevice:
 def try_all_runtimes(
     found: Candidates | None = None, *, again: bool = False, tell: Tell = _silent
 ) -> DeviceReport:
-    """Try every runtime, side by side, each in a child of its own.
+    """Try every runtime at the same time, each in its own child process.
 
     Args:
-        found: the runtimes and those that are absent; looked up now where None.
-        again: try those, too, whose verdict is remembered.
+        found: the runtimes and the absent sources; None: look them up.
+        again: also try runtimes whose verdict is remembered.
         tell: called with a line before each trial.
     """
     present, absent = candidates() if found is None else found
@@ -77,7 +77,7 @@ def try_all_runtimes(
 
 
 def try_runtimes_for(selector: str, *, tell: Tell = _silent) -> DeviceReport:
-    """Try the runtimes that ``selector`` may mean, one after the other, up to the first usable device.
+    """Try the runtimes that ``selector`` may mean, one by one, up to the first usable device.
 
     Args:
         selector: as for ``choose``; ``cuda`` alone tries every GPU.
@@ -104,13 +104,13 @@ def choose(
     """Return the device that ``--device selector`` means.
 
     Args:
-        selector: ``auto`` (first usable NVIDIA GPU, else a CPU: system ICD, pip PoCL, Intel's runtime),
-            ``pocl``, ``cpu``, ``cuda`` or ``cuda:N``, ``replay:FILE``.
-        report: what was found; tried now where None. Not needed for replay.
+        selector: ``auto`` (the first usable NVIDIA GPU, else a CPU: system ICD, pip PoCL, Intel's
+            runtime), ``pocl``, ``cpu``, ``cuda``, ``cuda:N`` or ``replay:FILE``.
+        report: the devices found; None: try the runtimes now. Not needed for replay.
         tell: called with a line before each trial of a runtime.
 
     Raises:
-        ValueError: The selector is none of these, or the replay file is bad (names file and key).
+        ValueError: Not a selector, or a bad replay file (the message names file and key).
     """
     if selector.startswith(SELECTOR_PREFIX):
         return replay_ref(selector)
@@ -126,7 +126,7 @@ def choose(
 
 
 def open_session(ref: DeviceRef) -> Session:
-    """Open the device in this process. LookupError if it is not here, ValueError on a bad replay file."""
+    """Open the device here. LookupError if it is not present, ValueError for a bad replay file."""
     if ref.selector.startswith(SELECTOR_PREFIX):
         return ReplaySession(ref)
     enter_environment(ref)
@@ -136,7 +136,7 @@ def open_session(ref: DeviceRef) -> Session:
 
 
 def open_compiler(ref: DeviceRef) -> Compiler:
-    """Open the device's compiler in this process. Raises as ``open_session`` does."""
+    """Open the device's compiler in this process. Raises the errors of ``open_session``."""
     if ref.selector.startswith(SELECTOR_PREFIX):
         return ReplayCompiler(ref)
     enter_environment(ref)
@@ -146,7 +146,7 @@ def open_compiler(ref: DeviceRef) -> Compiler:
 
 
 def enter_environment(ref: DeviceRef) -> None:
-    """Set what the OpenCL loader reads; a parent should have: LD_LIBRARY_PATH counts from exec only."""
+    """Set the loader's variables. A parent must set LD_LIBRARY_PATH, which Linux reads at exec."""
     os.environ.update(ref.environment)
     use_private_cache()
 
@@ -171,7 +171,7 @@ def _in_order(selector: str, devices: Sequence[TriedDevice]) -> list[TriedDevice
 def _no_device(selector: str, report: DeviceReport) -> NoDevice:
     reasons = [
         f"{tried.source}: {tried.ref.platform}: {tried.ref.name}: "
-        + ("usable, but not what was asked for" if tried.usable else tried.reason)
+        + ("usable, but not what --device asks for" if tried.usable else tried.reason)
         for tried in report.devices
     ]
     reasons += [f"{absent.source}: {absent.reason}" for absent in report.absent]
@@ -186,7 +186,7 @@ def _no_device(selector: str, report: DeviceReport) -> NoDevice:
 
 
 def _verdict(candidate: Candidate, selector: str, again: bool, tell: Tell) -> RuntimeVerdict:
-    """Return the remembered verdict on a runtime, else try it, one process at a time."""
+    """Return the remembered verdict on a runtime; without one, try it while others wait."""
     remembered = VerdictFile(candidate, default_folder())
     known = None if again else remembered.read()
     if known is not None:
@@ -198,13 +198,13 @@ def _verdict(candidate: Candidate, selector: str, again: bool, tell: Tell) -> Ru
             return known
         tell(f"trying {what}, at most {PROBE_TIMEOUT_S:g} s a device")
         verdict = try_runtime(candidate, wanted=selector)
-        if not selector.startswith("cuda"):  # other devices of the runtime were left out
+        if not selector.startswith("cuda"):  # that trial has left out the runtime's other devices
             remembered.write(verdict)
     return verdict
 
 
 def _is_settled(selector: str, verdicts: Sequence[RuntimeVerdict], following: Source) -> bool:
-    """Whether no runtime of source ``following`` or later can change what ``selector`` means."""
+    """Return whether no runtime from source ``following`` on can change the selected device."""
     usable = [device for verdict in verdicts for device in verdict.devices if device.usable]
     found = _in_order(selector, usable)
     if not found or selector == "cuda":

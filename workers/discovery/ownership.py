@@ -1,7 +1,7 @@
-"""One owner for each GPU of a host: its lock, and no other process computing on it.
+"""One owner for each GPU of a host: it holds the lock, and no other process computes on the GPU.
 
-Owns who may time on an NVIDIA GPU. Times beside another job are wrong, and nothing in them shows it. CPU and replay
-devices have no owner. The lock itself: ``gpu_lock.py``.
+Owns who may time on an NVIDIA GPU. Times measured beside another job are wrong, and do not show it.
+CPU and replay devices have no owner. The lock itself: ``gpu_lock.py``.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from workers.device.nvidia.nvml_gpu import ComputeProcess, NvmlGpu
 from workers.device.replay import SELECTOR_PREFIX
 from workers.discovery.find import DeviceReport
 
-_UNKNOWN = "whether others compute on %s is not known: %s"
+_UNKNOWN = "whether other processes compute on %s is not known: %s"
 
 _logger = logging.getLogger(__name__)
 
 
 class GpuClaim:
-    """Makes the device of a run ours, once it is known, until ``close``; a context manager.
+    """Claims the device of a run until ``close``; a context manager.
 
-    Make it before the device is opened: what computes on a GPU then is not a child of ours. In a container with
-    pids of its own, NVML's are the host's, and nothing else tells our child from a stranger.
+    Create it before the device is opened: a process that computes on a GPU then is not our child.
+    In a container with its own pids, NVML reports pids of the host, and nothing else tells our
+    child from another job's process.
 
     Args:
         ref: the device that is about to be opened.
-        out: the dataset folder, for the message to others.
-        allow_busy: other compute processes are borne (``limits.allow_busy_gpu``); another owner never is.
+        out: the dataset folder; a collector that is refused names it.
+        allow_busy: accept other compute processes (``limits.allow_busy_gpu``), but no other owner.
     """
 
     def __init__(self, ref: DeviceRef, *, out: str, allow_busy: bool) -> None:
@@ -48,10 +49,10 @@ class GpuClaim:
         self._before = {} if isinstance(before, NvmlAbsent) else before
 
     def take(self, device: Device) -> None:
-        """Take the lock of ``device`` and look for strangers on it; nothing for a device without owners.
+        """Take the lock of ``device`` and look for other jobs; no effect if it has no owners.
 
         Raises:
-            GpuTakenError: Another collector holds it, others compute on it, or it cannot be locked.
+            GpuTakenError: Another collector has it, other jobs use it, or it cannot be locked.
         """
         if not needs_owner(device, self._ref):
             return
@@ -67,7 +68,7 @@ class GpuClaim:
             self._refuse_strangers(device, gpu)
 
     def close(self) -> None:
-        """Give the GPU back."""
+        """Release the GPU."""
         self._stack.close()
 
     def __enter__(self) -> GpuClaim:
@@ -90,19 +91,20 @@ class GpuClaim:
             _logger.warning("%s is shared with %s: times are not its own", device.name, who)
             return
         raise GpuTakenError(
-            f"{device.name} ({device.device_uuid}) is used by {who}: times measured beside another job are wrong. "
-            "Wait for it, choose another --device, or say --set limits.allow_busy_gpu=true"
+            f"{device.name} ({device.device_uuid}) is used by {who}: "
+            "times measured beside another job are wrong. "
+            "Wait for it, choose another --device, or use --set limits.allow_busy_gpu=true"
         )
 
 
 @contextlib.contextmanager
 def held_for_analysis(ref: DeviceRef, report: DeviceReport, out: str) -> Iterator[None]:
-    """Hold the lock of the device behind ``ref``, if it has owners: trials would disturb the times of a collector.
+    """Hold the GPU lock of ``ref`` for trial launches, which would disturb a collector's times.
 
-    Others who compute there do not matter: nothing is timed.
+    No effect for a device without owners. Other jobs do not matter, because nothing is timed.
 
     Raises:
-        GpuTakenError: A collector holds it.
+        GpuTakenError: A collector has it.
     """
     device = next((one.device for one in report.devices if one.ref == ref), None)
     if device is None or not needs_owner(device, ref):
@@ -113,22 +115,22 @@ def held_for_analysis(ref: DeviceRef, report: DeviceReport, out: str) -> Iterato
 
 
 def needs_owner(device: Device, ref: DeviceRef) -> bool:
-    """Whether only one collector may time on ``device``: NVIDIA GPUs, but not recordings of one."""
+    """Return whether only one collector may time on ``device``: a real NVIDIA GPU, no recording."""
     return device.platform == NVIDIA_PLATFORM and not ref.selector.startswith(SELECTOR_PREFIX)
 
 
 def strangers_among(
     found: tuple[ComputeProcess, ...], before: frozenset[int]
 ) -> tuple[ComputeProcess, ...]:
-    """Return those processes on the device that are not ours.
+    """Return the processes on the device that do not belong to this collector.
 
-    Ours are this process, its ancestors and its descendants. In a container NVML may report the
-    pid that a child has on the host. So a pid that is neither in ``before`` nor in /proc counts as
-    ours.
+    Its own are this process, its ancestors and its descendants. In a container NVML may report a
+    child's pid on the host, which is not in /proc. So a pid that is neither in ``before`` nor in
+    /proc counts as its own.
 
     Args:
         found: the processes that NVML reports on the device.
-        before: pids that NVML reported before any process of ours opened the device.
+        before: pids that NVML reported before this collector opened the device.
     """
     above = _ancestors(os.getpid())
     return tuple(
@@ -141,7 +143,7 @@ def strangers_among(
 
 
 def _ancestors(pid: int) -> tuple[int, ...]:
-    """Return a process and those above it, as far as they can be seen."""
+    """Return a process and its ancestors, as far as /proc shows them."""
     found: list[int] = []
     while pid > 0 and pid not in found:
         found.append(pid)
@@ -149,7 +151,7 @@ def _ancestors(pid: int) -> tuple[int, ...]:
             text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             break
-        # The command name may hold spaces and brackets.
+        # The command name in parentheses may contain spaces and parentheses.
         pid = int(text.rpartition(")")[2].split()[1])
     return tuple(found)
 
@@ -158,5 +160,5 @@ def _describe(process: ComputeProcess) -> str:
     try:
         command = Path(f"/proc/{process.pid}/comm").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return f"pid {process.pid} (of another user's or container's)"
+        return f"pid {process.pid} (of another user or container)"
     return f"pid {process.pid} ({printable(command.strip())})"

@@ -1,12 +1,12 @@
 """Makes sure that this machine has a usable OpenCL CPU device.
 
-``python -m workers.discovery.provide [--intel] [COMMAND…]``; with ``--intel`` the device is that of Intel's runtime, and
-COMMAND sees no other (but the PoCL that ``LLMPERF_POCL_ICD`` names, if it is set).
+``python -m workers.discovery.provide [--intel] [COMMAND…]``. With ``--intel`` the device is that of
+Intel's runtime, and COMMAND sees no other, except a PoCL that ``LLMPERF_POCL_ICD`` names.
 
-Owns the decision to install Intel's CPU runtime into the virtual environment when nothing else works
-(the pip PoCL cannot build on CPUs newer than its LLVM). No root, no system package. Exit code 0: there is
-one, 4: there is none. A COMMAND is then run in the device's environment (ICD, library path), which counts
-only from a process's start: tests that open the device in their own process need it.
+Owns the decision to install Intel's CPU runtime into the virtual environment if no other works: the
+pip PoCL cannot build on CPUs newer than its LLVM. Needs no root and no system package. Exit code 0:
+there is a device; 4: there is none. COMMAND then runs in the device's environment (ICD, library
+path), which takes effect only at a process's start: tests that open the device themselves need it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ EXIT_NO_DEVICE = 4
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Find a CPU device; where none is usable install Intel's runtime; then run the command.
+    """Find a CPU device, install Intel's runtime if there is none, then run the command.
 
     Args:
-        arguments: ``--intel`` or nothing, then the command and its arguments, if any.
+        arguments: optional ``--intel``, then the command with its arguments, if any.
     """
     intel_only = arguments[:1] == ["--intel"]
     command = arguments[intel_only:]

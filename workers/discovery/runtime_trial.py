@@ -1,7 +1,8 @@
-"""Tries one OpenCL runtime in child processes, because a broken runtime does not fail: it crashes or hangs.
+"""Tries one OpenCL runtime in child processes, because a broken runtime crashes or hangs.
 
-Owns the trial of one candidate and how it may end: answered, died, or no answer in time. Each trial leaves
-no process and no scratch folder. What a child does: ``trial_child.py``; what is remembered: ``trial_verdicts.py``.
+Owns the trial of one candidate and its three results: answered, died, no answer in time. A trial
+leaves no process and no scratch folder. ``trial_child.py`` is the child; ``trial_verdicts.py``
+remembers results.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from workers.discovery.candidates import AbsentSource, Candidate, Source
 from workers.sandbox.child_environment import child_environment
 
 PROBE_TIMEOUT_S = 10.0
-"""Seconds a runtime has for each of its devices; a sound CPU runtime needs 1 to 3 of them."""
+"""Seconds that a runtime has for each of its devices; a working CPU runtime needs 1 to 3."""
 
 GPU_LISTING_TIMEOUT_S = 60.0
-"""Seconds a GPU's driver has to list its devices: it may have to start several cards first."""
+"""Seconds that a GPU's driver has to list its devices: it may have to start several cards first."""
 
 _MEND = "repair, update or remove this runtime"
 _POLL_S = 0.05
@@ -44,9 +45,9 @@ _READ_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedDevice:
-    """One OpenCL device and whether a trial build and launch passed on it.
+    """One OpenCL device, and whether a trial build and launch passed on it.
 
-    ``device`` is None and ``reason`` says why where it is not usable.
+    If it is not usable, ``device`` is None and ``reason`` says why.
     """
 
     ref: DeviceRef
@@ -58,12 +59,12 @@ class TriedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeVerdict:
-    """What one candidate gave.
+    """The result of trying one candidate.
 
     Attributes:
-        devices: those it lists, each with its verdict.
-        absent: why there is none; None where ``devices`` has some.
-        ended_itself: False where a child died or had to be killed, so that another try may end otherwise.
+        devices: the devices that it lists, each with its verdict.
+        absent: why there are no devices; None if there are some.
+        ended_itself: False if a child died or was killed; another trial may then end differently.
     """
 
     devices: tuple[TriedDevice, ...]
@@ -78,13 +79,13 @@ def try_runtime(
     timeout_s: float = PROBE_TIMEOUT_S,
     listing_timeout_s: float | None = None,
 ) -> RuntimeVerdict:
-    """Try the devices of one candidate; go on behind a device whose trial killed the child.
+    """Try the devices of one candidate; after a death, a new child continues with the next device.
 
     Args:
         candidate: the environment to start the child in.
-        wanted: ``cuda:N`` tries that GPU alone, anything else each device.
-        timeout_s: for each device.
-        listing_timeout_s: until the runtime lists its devices; ``timeout_s`` where None, but longer for a GPU's.
+        wanted: ``cuda:N`` tries only that GPU; any other value tries every device.
+        timeout_s: limit for each device.
+        listing_timeout_s: limit for the list of devices; None: ``timeout_s``, longer for a GPU.
     """
     if listing_timeout_s is None:
         is_gpu = candidate.may_have("cuda")
@@ -108,7 +109,7 @@ def try_runtime(
             refs = [DeviceRef(**{**one, "environment": environment}) for one in listed or ()]
         for answer in answers[1:]:
             tried.append(verdict_of(candidate, refs[len(tried)], answer))
-        # The device that it was at; all that are left where it does not even list them any more.
+        # The device under trial has failed; all remaining ones if the runtime lists none any more.
         num_failed = 1 if listed else len(refs)
         for ref in refs[len(tried) : len(tried) + num_failed]:
             answer = {"reason": f"its trial died: {death or 'no answer'}", "device": None}
@@ -118,7 +119,7 @@ def try_runtime(
 
 
 def verdict_of(candidate: Candidate, ref: DeviceRef, answer: dict[str, Any]) -> TriedDevice:
-    """Return a device with its verdict, from the JSON values ``device`` and ``reason`` of a trial."""
+    """Return a device with its verdict, from a trial's JSON values ``device`` and ``reason``."""
     values = answer["device"]
     device = None
     if values is not None:
@@ -135,7 +136,7 @@ def verdict_of(candidate: Candidate, ref: DeviceRef, answer: dict[str, Any]) -> 
 
 
 class _Child:
-    """One child that lists the devices of a candidate and tries them from one on."""
+    """A child that lists the devices of a candidate and tries them from index ``start`` on."""
 
     def __init__(self, candidate: Candidate, start: int, wanted: str) -> None:
         arguments = [str(os.getpid()), str(start), wanted]
@@ -145,7 +146,7 @@ class _Child:
         self._environment = child_environment(candidate.environment)
 
     def run(self, timeout_s: float, listing_timeout_s: float) -> tuple[list[dict[str, Any]], str]:
-        """Return the child's answers and, where it did not end well, how it ended."""
+        """Return the child's answers, and how it ended if it failed, else ""."""
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
                 self._command,
@@ -153,7 +154,7 @@ class _Child:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                start_new_session=True,  # a compiler's own processes end with it
+                start_new_session=True,  # to end the processes that its compiler has started, too
             )
             try:
                 raw, late_s = _read(process, timeout_s, listing_timeout_s)
@@ -170,9 +171,9 @@ class _Child:
 def _read(
     process: subprocess.Popen[bytes], timeout_s: float, listing_timeout_s: float
 ) -> tuple[bytes, float | None]:
-    """Return what the process writes until it ends, and the limit that it overran, if it did.
+    """Return what the process writes until it ends, and the limit in seconds that it exceeded.
 
-    Its own end counts, not that of its stdout, which a process that it has started may keep open.
+    The process's end counts, not that of its stdout: a process that it started may keep that open.
     """
     assert process.stdout is not None
     descriptor, raw = process.stdout.fileno(), b""
@@ -181,7 +182,7 @@ def _read(
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         while True:
-            has_ended = _has_ended(process)  # first: what it wrote last is then there to be read
+            has_ended = _has_ended(process)  # before reading: its last output is then complete
             is_open = True
             while is_open and selector.select(0 if has_ended else _POLL_S):
                 piece = os.read(descriptor, _READ_BYTES)
@@ -199,12 +200,12 @@ def _read(
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether the process has ended; it is not reaped, so that its group keeps its number."""
+    """Return whether the process has ended, without waiting for it: its group keeps its number."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of the process group, and remove what a killed process leaves."""
+    """Kill the rest of the process group; remove the cache folders of killed processes."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -220,7 +221,7 @@ def _answers(raw: bytes) -> list[dict[str, Any]]:
 
 
 def _ending(returncode: int, errors: bytes) -> str:
-    """Say how a process ended, with the end of what it wrote to stderr in one line."""
+    """Return how a process ended, with the end of its stderr in one line."""
     if returncode >= 0:
         ending = f"exit code {returncode}"
     else:

@@ -1,4 +1,4 @@
-// Wide vector maths: a runtime that names the CPU wrongly passes scalar kernels and crashes on these.
+// Wide vector maths: a runtime that mistakes the CPU passes scalar kernels and crashes on these.
 __kernel void trial_wide(__global const float *in, __global float *out)
 {
     size_t i = get_global_id(0);

@@ -1,8 +1,8 @@
-"""Tries every OpenCL device of the environment it is started in: ``python -m workers.discovery.trial_child``.
+"""Tries every OpenCL device of its environment: ``python -m workers.discovery.trial_child``.
 
-Owns the trial: build and launch wide vector maths and compare with numpy. Runs as a child of
-``runtime_trial``, because a broken runtime does not fail, it crashes. Writes one JSON object a line: first
-the devices listed, then a verdict for each, so that the parent knows during which one the process died.
+Owns the trial: build and launch wide vector maths, and compare the results with numpy's. Runs as a
+child of ``runtime_trial``, because a broken runtime crashes. Writes one JSON object per line: first
+the devices listed, then a verdict for each, so that the parent knows which device it died on.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ def main(arguments: list[str]) -> int:
     """List the devices and try them.
 
     Args:
-        arguments: the parent's process number; from which index on; which devices (``cuda:N``: that GPU alone, else
-            each); and ``--known-cpu-only`` where a CPU that the runtime's compiler is too old for is not tried.
+        arguments: the parent's process id; the first device's index; ``cuda:N`` to try only that
+            GPU, any other value for all devices; optionally ``--known-cpu-only``: do not try a CPU
+            that is newer than the runtime's compiler.
     """
     parent, start, wanted, *options = arguments
     die_with_parent(int(parent))
@@ -48,7 +49,7 @@ def main(arguments: list[str]) -> int:
     try:
         found = list_cl_devices()
     except cl.Error as error:
-        sys.stderr.write(f"its library does not load, or has no platform ({error})\n")
+        sys.stderr.write(f"its library cannot be loaded, or has no platform ({error})\n")
         return 1
     _say(answers, listed=[dataclasses.asdict(ref) for ref, _ in found])
     for index in range(int(start), len(found)):
@@ -65,7 +66,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _take_stdout() -> TextIO:
-    """Return the real stdout; whatever runtimes and compilers print from here on goes to stderr."""
+    """Return the real stdout; later output of runtimes and compilers goes to stderr instead."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
@@ -77,7 +78,7 @@ def _say(answers: TextIO, **values: Any) -> None:
 
 
 def _trial(device: cl.Device) -> str | None:
-    """Return why the device cannot be used, or None: it builds, runs and calculates rightly."""
+    """Return why the device cannot be used; None if it builds, runs and computes correctly."""
     import pyopencl as cl  # noqa: PLC0415, TID251
 
     from workers.device.opencl.session import build_program  # noqa: PLC0415

@@ -1,8 +1,8 @@
-"""What a trial found, remembered, so that a machine tries each CPU runtime once.
+"""Remembers the results of trials, so that a machine tries each CPU runtime once.
 
-Owns the file of one verdict, what makes it another one (runtime, driver file, CPU, environment) and how long it
-holds. GPUs are never remembered: one may be busy, hidden or gone the next time. Only saves time: where the cache
-folder cannot be written, each process tries for itself.
+Owns the file of one verdict, what it depends on (runtime, driver file, CPU, environment) and how
+long it is valid. GPUs are never remembered, because one may be busy, hidden or gone the next time.
+If the cache folder cannot be written, each process tries the runtimes itself.
 """
 
 from __future__ import annotations
@@ -29,22 +29,25 @@ from workers.discovery.runtime_trial import RuntimeVerdict, TriedDevice, verdict
 
 _SCHEMA = 1
 _AFTER_ANSWER_S = 30 * 86_400.0
-"""Seconds that a trial which ended by itself is remembered: a month."""
+"""Seconds for which a trial that ended by itself is remembered: 30 days."""
 
 _AFTER_DEATH_S = 86_400.0
-"""Seconds that a crash or a hang is remembered: a day, because a busy machine can cause either."""
+"""Seconds for which a crash or hang is remembered: a day, because a busy machine can cause it."""
 
 _WHEELS = ("pyopencl", "pocl-binary-distribution", "intel-opencl-rt", "intel-cmplr-lib-rt", "tbb")
 _CPU_SELECTORS = ("pocl", "cpu")
 _VARIABLES = ("POCL_", "CL_CONFIG_")
 _LOADER_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
-_LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")  # fmt: skip
+_LIBRARY_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib",
+    "/usr/local/lib",
+)  # fmt: skip
 
 _logger = logging.getLogger(__name__)
 
 
 def default_folder() -> Path:
-    """Return where verdicts are kept: ``llmperf/opencl-probes`` of the user's cache folder."""
+    """Return the folder of the verdicts: ``llmperf/opencl-probes`` in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         cache = Path(base) if base else Path.home() / ".cache"
@@ -55,7 +58,7 @@ def default_folder() -> Path:
 
 def fingerprint(candidate: Candidate) -> str:
     """Return a hash of everything that a verdict about ``candidate`` depends on."""
-    # The wheels' libraries are named by their paths; a system's are looked up.
+    # Libraries of wheels are named by path; a system's are found through these variables.
     is_system = candidate.source is Source.SYSTEM_ICD
     variables = (*_VARIABLES, *(_LOADER_VARIABLES if is_system else ()))
     facts = {
@@ -87,7 +90,7 @@ class VerdictFile:
 
     @contextlib.contextmanager
     def alone(self, wait: Callable[[], None]) -> Iterator[None]:
-        """Let one process of this machine try; ``wait`` is called where another one does, and has to end first."""
+        """Let one process of this machine try at a time; call ``wait`` if another one is trying."""
         with contextlib.ExitStack() as stack:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +105,7 @@ class VerdictFile:
             yield
 
     def read(self) -> RuntimeVerdict | None:
-        """Return the verdict; None where there is none that still holds."""
+        """Return the verdict; None if there is none or it has expired."""
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             if content["schema"] != _SCHEMA or time.time() > content["until_s"]:
@@ -112,7 +115,7 @@ class VerdictFile:
             return None
 
     def write(self, verdict: RuntimeVerdict) -> None:
-        """Remember ``verdict``, unless it is about a GPU, or about a runtime whose GPU may be hidden just now."""
+        """Remember ``verdict``, unless it is about a GPU, or a runtime whose GPU may be hidden."""
         refs = [tried.ref for tried in verdict.devices]
         is_hidden = not refs and self._candidate.may_have("cuda")
         if is_hidden or any(ref.selector not in _CPU_SELECTORS for ref in refs):
@@ -169,7 +172,7 @@ class VerdictFile:
 
 
 def _driver_files(candidate: Candidate) -> list[list[str | int]]:
-    """Return path, size and time of the ICD file and of each library file that its name may mean."""
+    """Return path, bytes and ns of change of the ICD file and of each library it may name."""
     icd = Path(candidate.environment["OCL_ICD_VENDORS"])
     paths = [icd]
     if icd.suffix == ".icd":

@@ -1,7 +1,7 @@
-"""Judgements on one sample: does the kernel work at all, and can its time be true?
+"""Judgements on one sample: does the kernel do anything, and can its time be true?
 
-Owns the checks that need a launcher (payload) and those that need only numbers (trend, floor). A check
-flags, it never drops: every measured row is kept.
+Owns the checks that need a launcher (payload) and those that need only numbers (trend, floor). A
+check sets a flag and never drops a row: every measured row is kept.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from llmperf_common.records import Checks, Device
 from workers.device.interface import Launcher
 
 POISON_BYTES = (0xA5, 0x5A)
-"""Two values, so that a kernel which happens to write one of them is not taken for silent."""
+"""Bytes written before a launch; two, as a kernel may happen to write one of them itself."""
 
-OTHER_SEED = 0x5EED
+OTHER_SEED = 0x5EED  # XORed into a config's seed to get other inputs
 STATIONARY_TOLERANCE = 0.05
-"""Medians of the first and second half of the readings may differ by this share."""
+"""Share by which the medians of the first and second half of the readings may differ."""
 FLOOR_TOLERANCE = 0.8
-"""Share of the lower bound that a time may fall to: our triad does not reach the memory's limit,
-and a kernel that only reads is faster by some per cent."""
+"""Share of the floor down to which a time passes. Our peak comes from a triad, which does not reach
+the memory's limit; a kernel that only reads is faster by some per cent."""
 FEWEST_READINGS_FOR_A_TREND = 4
 
 
 def payload_checks(launcher: Launcher, *, seed: int) -> Checks:
-    """Judge what the kernel writes, with four launches; contents of its buffers are lost.
+    """Judge what the kernel writes, with up to four launches; the contents of its buffers are lost.
 
-    ``writes_output``: buffers change against at least one of two poisons. ``deterministic``: equal inputs
-    give equal bytes. ``input_sensitive``: inputs of another seed give other bytes. The last two are None
-    for a kernel that writes nothing.
+    ``writes_output``: buffers filled with one of two poison bytes change. ``deterministic``: equal
+    inputs give equal bytes. ``input_sensitive``: inputs of another seed give other bytes. The last
+    two are None for a kernel that writes nothing.
 
     Raises:
         DeviceFailure: A launch failed.
@@ -56,7 +56,7 @@ def _run(launcher: Launcher, *, seed: int, poison: int) -> tuple[str, str]:
 
 
 def is_stationary(readings: Sequence[float], *, timer_step_ns: float | None = None) -> bool | None:
-    """Return whether the readings have no trend; None for too few of them.
+    """Return whether the readings, ns, have no trend; None if there are fewer than four.
 
     >>> is_stationary([100.0, 101.0, 99.0, 100.0]), is_stationary([100.0, 100.0, 150.0, 150.0])
     (True, False)
@@ -72,11 +72,11 @@ def is_stationary(readings: Sequence[float], *, timer_step_ns: float | None = No
 def above_floor(
     median_ns: float, footprint_bytes: int, device: Device, *, cold: bool = False
 ) -> bool | None:
-    """Return whether the time is no shorter than moving the config's bytes once at the measured peak.
+    """Return whether the time is long enough to move the config's bytes once at the measured peak.
 
-    Against DRAM's peak when the cache cannot hold the data (``cold``, or more than twice its size), else
-    against the cache's. None where the device's peaks are unknown. A kernel that leaves part of its
-    buffers alone may fall below the floor honestly: it is a flag.
+    The peak is DRAM's if the cache cannot hold the data (``cold``, or more than twice the cache's
+    size), else the cache's. None if the device's peak is unknown. A kernel that touches only part
+    of its buffers may be faster than this floor: the check is a flag, no proof of an error.
 
     Args:
         median_ns: of the warm readings (of the cold ones with ``cold``).

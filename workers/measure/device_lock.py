@@ -1,7 +1,8 @@
-"""The lock of a device: run children load side by side, one at a time launches.
+"""The lock of a device: run children load side by side, but only one at a time launches.
 
-Owns a lock file that the run children of one collector share, and what the next holder must know of the last. The
-lock is an ``flock``: the operating system frees a dead holder's, and no parent stands between two holders.
+Owns a lock file that the run children of one collector share, and what the next holder must know
+about the last one. The lock is an ``flock``: the operating system releases it when its holder dies,
+so no parent process has to pass it on.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from pathlib import Path
 
 from llmperf_common.files.plain_files import open_lock_file
 
-_MAX_RECORD_BYTES = 64
+_MAX_RECORD_BYTES = 64  # fixed length of the record in the lock file
 _GONE_POLL_S = 0.005
 GONE_TIMEOUT_S = 10.0
-_ENDED_STATES = "ZXx"
+_ENDED_STATES = "ZXx"  # states in /proc/PID/stat: zombie, dead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """How the device was left.
+    """How the last holder left the device.
 
-    ``idle_s``: since the last holder let go; None where there was none, or it died. ``dead_pid``: then this one.
+    ``idle_s``: seconds since it released the lock; None if there was no holder or it died.
+    ``dead_pid``: process id of a holder that died with the lock, else None.
     """
 
     idle_s: float | None
@@ -35,11 +37,13 @@ class Handover:
 
 @contextmanager
 def device_lock(path: Path | None) -> Iterator[Handover]:
-    """Wait for the lock and hold it; with None there is no other process to share the device with.
+    """Wait for the lock and hold it. After an exception or a death it is marked as abandoned.
+
+    Open the device before: a dying process closes its files in the order of their descriptors, so
+    the device is free before the lock is.
 
     Args:
-        path: the lock file, made where it is missing. An exception, or the end of the process, leaves the record of a death. Open the device first: a dying process closes its files in
-            the order of their descriptors, so that the device is free when the lock is.
+        path: the lock file, created if missing; None if no other process uses the device.
     """
     if path is None:
         yield Handover(idle_s=None, dead_pid=None)
@@ -67,7 +71,7 @@ def _write(descriptor: int, record: str) -> None:
 
 
 def await_end(pid: int) -> None:
-    """Wait until a dead holder has given back the device too, as far as that can be seen."""
+    """Wait, at most ``GONE_TIMEOUT_S``, until a dead holder's process has ended."""
     deadline_s = time.monotonic() + GONE_TIMEOUT_S
     while time.monotonic() < deadline_s:
         try:

@@ -1,9 +1,9 @@
-"""The processor of the host from which a collector issues its launches, whichever of its children holds the device lock.
+"""The host processor from which a collector issues its launches, whichever child holds the lock.
 
-Between the start stamp of an event and the launch itself lies work of the driver's on the host, so a launch that finds the
-device idle is the longer the slower its processor is: on an H200 by 0.3 ns a ns of the call
-(docs/decisions/0035-one-processor-launches.md). Owns which processor that is, that no other collector of the host has it too, and giving it up where it
-turns out to be shared.
+The driver does host work between an event's start stamp and the launch itself. So a launch on an
+idle device measures longer on a slower processor: on an H200 by 0.3 ns for each ns that the call
+takes longer (docs/decisions/0035-one-processor-launches.md). Owns the choice of the processor, its
+lock against other collectors of the host, and giving it up when other processes use it, too.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from workers.sandbox.processors import core_of, for_launches
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _JUDGED_AFTER_S = 3.0
-"""Seconds of holding the device lock after which a processor is judged: at a run's start one second
-may be bad."""
+"""Seconds of holding the device lock between two judgements of the processor. A run's start can
+have one bad second, so less is too short."""
 _MOST_KEPT_WAITING = 0.1
-"""Share of that time in which a child may be ready and not run."""
+"""Largest share of that time in which a child may be ready to run but has no processor."""
 
 _logger = logging.getLogger(__name__)
 
 
 class LaunchProcessor:
-    """Chosen by ``take``. Until then, and where no processor is free, ``number`` is None and launches come from any.
+    """The processor that ``take`` chooses; while ``number`` is None, launches come from any.
 
-    Its whole core is taken: another collector on the core's second thread would slow it down.
+    Its whole core is locked: a collector on the core's second thread would slow launches down.
     """
 
     def __init__(self) -> None:
@@ -40,13 +40,13 @@ class LaunchProcessor:
         self._kept_waiting_s = 0.0
 
     def take(self, processors: Collection[int] | None = None) -> None:
-        """Take a processor that no other collector of this host launches from.
+        """Take a processor that no other collector of this host launches from, if one is free.
 
         Args:
-            processors: those that may be used; by default this process's.
+            processors: those that may be used; None: all that this process may use.
         """
         candidates = for_launches(os.sched_getaffinity(0) if processors is None else processors)
-        why = "others have taken it"
+        why = "other collectors have taken them"
         for number in candidates:
             path = lock_folder() / f"llmperf-core-{core_of(number)}.lock"
             try:
@@ -59,13 +59,13 @@ class LaunchProcessor:
                 return
         if candidates:
             _logger.warning(
-                "launches come from any processor: none of %s is free: %s",
+                "launches come from any processor: none of the processors %s is free: %s",
                 ", ".join(map(str, candidates)),
                 why,
             )
 
     def note_hold(self, length_s: float, kept_waiting_s: float) -> None:
-        """Learn for how long the lock was held, and for how much of it its child was ready to run and did not."""
+        """Note one hold of the lock: its length and how long the ready child waited in it, s."""
         if self.number is None:
             return
         self._held_s += length_s
@@ -76,14 +76,15 @@ class LaunchProcessor:
         self._held_s = self._kept_waiting_s = 0.0
         if share > _MOST_KEPT_WAITING:
             _logger.warning(
-                "launches come from any processor from now on: another process uses processor %d (%.0f %% of the time)",
+                "launches come from any processor from now on: "
+                "another process uses processor %d (%.0f %% of the time)",
                 self.number,
                 100 * share,
             )
             self.give_up()
 
     def give_up(self) -> None:
-        """Let it go: launches come from anywhere."""
+        """Release the processor: from now on, launches come from any processor."""
         self.number = None
         if self._lock is not None:
             os.close(self._lock)
@@ -92,11 +93,11 @@ class LaunchProcessor:
 
 @contextlib.contextmanager
 def launching_from(processor: int | None) -> Iterator[None]:
-    """Keep this thread on a processor; with None, or where that is refused, it stays where it may be."""
+    """Keep this thread on a processor; None, or a refusal of the system, changes nothing."""
     before = os.sched_getaffinity(0)
     try:
         if processor is not None:
-            with contextlib.suppress(OSError):  # taken out of this process's set since
+            with contextlib.suppress(OSError):  # this process may no longer use that processor
                 os.sched_setaffinity(0, {processor})
         yield
     finally:
@@ -106,7 +107,7 @@ def launching_from(processor: int | None) -> Iterator[None]:
 
 
 def kept_waiting_s() -> float:
-    """Return for how long this thread has been ready to run without a processor, s; 0 where the kernel does not tell."""
+    """Return how long this thread has been ready without a processor, s; 0 if not known."""
     try:
         return int(_SCHEDSTAT.read_text(encoding="ascii").split()[1]) / 1e9
     except (OSError, ValueError, IndexError):

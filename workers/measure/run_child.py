@@ -1,7 +1,7 @@
-"""The run child: owns the device context and times launch configs; its parent kills it when one hangs.
+"""The run child: owns the device context and times launch configs; killed by its parent on a hang.
 
-Every config is announced before it starts, so that a death has an owner. Several run children load kernels side by
-side; only the one that holds the device lock launches.
+It announces every config before it starts it, so that its death can be assigned to a config.
+Several run children load kernels side by side; only the holder of the device lock launches.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from workers.sandbox.channel import (
 from workers.sandbox.child_main import serve
 
 _COOLS_AFTER_S = 0.1
-"""Seconds of idleness after which the device is kept busy before it is timed: its clocks may have
-fallen."""
+"""Seconds without a launch after which the device gets spin-up work before it is timed: its clocks
+may have dropped."""
 _CLEARED_AFTER_DEATH_S = 0.03
-"""Seconds after which a dead process's device memory, some GiB, is cleared
+"""Seconds in which the driver clears the device memory of a dead process, some GiB
 (``device/freed_memory.py``)."""
 
 
@@ -70,7 +70,7 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
         return
     open_configs = [job.configs[index] for index in job.open_indices]
     if job.lock_path:
-        with contextlib.suppress(DeviceFailure):  # what fails now fails under the lock, too
+        with contextlib.suppress(DeviceFailure):  # the same call fails again under the lock
             loaded.reserve(open_configs, with_padding=job.has_padding, ahead=True)
     channel.send(RunLoaded(loaded_s=time.monotonic()))
     lock_path = Path(job.lock_path) if job.lock_path else None
@@ -88,17 +88,17 @@ def _run(channel: Channel, session: Session, job: RunJob) -> None:
         if isinstance(last_message, RunDone):
             waited_s = kept_waiting_s() - had_waited_s
             last_message = dataclasses.replace(last_message, kept_waiting_s=waited_s)
-        if isinstance(last_message, ConfigFinished):  # sticky: the context is lost, buffers and all
+        if isinstance(last_message, ConfigFinished):  # sticky: the context and its buffers are lost
             channel.send(last_message)
             _await_kill(channel)
     channel.send(last_message)
 
 
 def _await_kill(channel: Channel) -> None:
-    """Keep the device lock until this process has ended: its next holder must not meet the lost context's end.
+    """Keep the device lock until this process is killed, so that its lost context ends within it.
 
     Raises:
-        ChannelClosedError: The parent is gone, too.
+        ChannelClosedError: The parent has ended, too.
     """
     while True:
         channel.receive()
@@ -136,7 +136,7 @@ def _time_configs(
 def _run_configs(
     channel: Channel, loaded: LoadedKernel, job: RunJob
 ) -> tuple[int, ConfigFinished | None]:
-    """Time the job's configs; return the last one's index and, where it ended the child's usefulness, its report."""
+    """Time the job's configs; return the last one's index, and its report if it was sticky."""
     order = RunOrder(
         job.configs, job.launch_ns, job.open_indices, max_launch_ns=job.timing.max_launch_ms * 1e6
     )

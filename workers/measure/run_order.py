@@ -1,8 +1,9 @@
-"""In which order a task's launch configs run: the plan's, but none before there is reason to think it short enough.
+"""The order in which a task's configs run: the plan's, as soon as a config is known to be short.
 
-Owns the estimate of how long a config may take, from those that have run, and which need not be launched at all. A
-launch cannot be stopped but with its process: a kernel of cubic cost at the largest size would hold the device for
-minutes, and a task has some seventy configs. Pure; docs/decisions/0018 says why.
+Owns the estimate of how long a config may take, from those that have run, and which configs need no
+launch at all. Only the end of its process stops a launch: a kernel of cubic cost would hold the
+device for minutes at the largest size, and a task has about 70 configs. Pure;
+docs/decisions/0018 gives the reasons.
 """
 
 from __future__ import annotations
@@ -14,22 +15,23 @@ from llmperf_common.failures import CensorReason, Failure, FailureCode, Stage
 from llmperf_common.records import LaunchConfig
 
 HUNG_NS = 1e18
-"""Nanoseconds that stand for a launch that did not end: thirty years (JSON has no infinity)."""
+"""Nanoseconds that stand for a launch that did not end: 30 years. JSON has no infinity."""
 
 MAX_GROWTH = 3
-"""Exponent: a launch time is assumed to grow at most with this power of the ratio of sizes, as of
+"""Exponent: a launch time is assumed to grow at most with this power of the ratio of sizes, as in
 three nested loops."""
 FEW_TOO_LONG = 3
 FAR_TOO_LONG = 4.0
-"""A config is given up when one smaller took this many times the limit, or when so many took more than it."""
+"""A config is given up after one smaller config took ``FAR_TOO_LONG`` times the limit, or after
+``FEW_TOO_LONG`` smaller ones took more than the limit."""
 
 OUT_OF_BUDGET = "not reached within limits.task_budget_s"
 
 _LEAST_NS = 1000.0
-"""Nanoseconds: no launch is assumed to be shorter. A clock that says 0 must not make every size
+"""Nanoseconds: no launch is assumed to be shorter. A clock that reports 0 must not make every size
 look safe."""
 _MOST_RATIO = 1e30
-"""Largest ratio of two sizes: a scalar may be any double, and its powers must stay finite."""
+"""Largest ratio of two sizes: a scalar may be any double, and powers of ratios must stay finite."""
 
 
 class RunOrder:
@@ -63,14 +65,14 @@ class RunOrder:
                 self._learn(index, known_ns)
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the next config to run until none is open; ``note`` each before the next."""
+        """Yield the next config to run until none is open; call ``note`` before the next one."""
         while self._open:
             index = self._next()
             del self._open[index]
             yield index
 
     def note(self, index: int, launch_ns: float | None) -> None:
-        """Learn from a config that has run; None where it failed without a time."""
+        """Learn from a config that has run; ``launch_ns`` is None if it failed without a time."""
         if launch_ns is not None:
             self._learn(index, launch_ns)
 
@@ -124,7 +126,7 @@ class RunOrder:
             for other, took_ns in self._too_long
             if all(a <= b for a, b in zip(self._sizes[other], sizes, strict=True))
         ]
-        # One of the same sizes differs by its local size, and that is what it was planned for.
+        # A config of the same sizes has another local size, and is planned to compare the two.
         shorter = [took_ns for took_ns, is_smaller in no_larger if is_smaller]
         longest_ns = max(shorter, default=0.0)
         if any(took_ns >= HUNG_NS for took_ns, _ in no_larger):
@@ -133,8 +135,8 @@ class RunOrder:
         elif longest_ns >= FAR_TOO_LONG * self._limit_ns or len(shorter) >= FEW_TOO_LONG:
             code, censored = FailureCode.OVER_TIME_BUDGET, CensorReason.LARGER_THAN_TOO_LONG
             why = (
-                f"{len(shorter)} smaller configs, no larger in any dimension, took up to {longest_ns / 1e6:.3f} ms, "
-                f"timing.max_launch_ms is {self._limit_ns / 1e6:g}"
+                f"{len(shorter)} smaller configs, no larger in any dimension, took up to "
+                f"{longest_ns / 1e6:.3f} ms; timing.max_launch_ms is {self._limit_ns / 1e6:g}"
             )
         else:
             return None
@@ -143,7 +145,7 @@ class RunOrder:
 
 
 def _sizes(config: LaunchConfig) -> tuple[float, ...]:
-    """Return everything that work can grow with: global sizes, then each argument's elements or value."""
+    """Return the sizes that work grows with: global sizes, then elements or values of arguments."""
     arguments = (one.elements if one.value is None else one.value for one in config.args)
     return (*map(float, config.global_size), *(max(1.0, float(one or 0)) for one in arguments))
 

@@ -1,7 +1,8 @@
 """When the readings of one launch config are enough.
 
-Owns the stop rule of docs/explanation/measurement.md. It runs between any two launches, and a launch may take 5 us: mean
-and spread are carried on from reading to reading, and a median is looked for only where one could matter.
+Owns the stop rule of docs/explanation/measurement.md. The rule runs between any two launches, and a
+launch may take only 5 µs. It therefore updates mean and spread with each reading, and computes a
+median only where a long launch could lower the number of readings.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from llmperf_common.records import StopReason
 from workers.config import WALL_BUDGET_FACTOR, TimingConfig
 
 LONG_LAUNCH_NS = 5e6
-"""Nanoseconds above which three readings are enough: the launch itself averages over the device's
+"""Nanoseconds above which three readings are enough: such a launch averages over the device's
 jitter."""
 VERY_LONG_LAUNCH_NS = 20e6
 """Nanoseconds above which one reading is enough."""
@@ -21,11 +22,11 @@ READINGS_OF_A_LONG_LAUNCH = 3
 
 
 class StopRule:
-    """The warm readings of one launch config, and why no further one is needed.
+    """The warm readings of one launch config, and why no further reading is needed.
 
     Args:
         rule: the configured limits.
-        launches_per_reading: launches that each reading is the mean of.
+        launches_per_reading: number of launches of which each reading is the mean.
 
     >>> stop = StopRule(TimingConfig())
     >>> [stop.add(100.0, wall_s=0.0) for _ in range(5)][-2:]
@@ -38,7 +39,7 @@ class StopRule:
 
     def __init__(self, rule: TimingConfig, *, launches_per_reading: int = 1) -> None:
         self.readings: list[float] = []
-        """So far, ns a launch."""
+        """The readings so far, ns per launch."""
         self._rule = rule
         self._count = launches_per_reading
         self._total = 0.0
@@ -47,10 +48,10 @@ class StopRule:
         self._has_long = False
 
     def add(self, reading_ns: float, *, wall_s: float) -> StopReason | None:
-        """Take one more reading; return why it was the last one needed, or None to go on.
+        """Add a reading; return why it was the last one needed, or None if more are needed.
 
         Args:
-            reading_ns: ns a launch.
+            reading_ns: ns per launch.
             wall_s: wall time since the first reading began.
         """
         rule, readings = self._rule, self.readings
@@ -95,7 +96,7 @@ class StopRule:
 
 
 def needed_readings(median_ns: float, rule: TimingConfig) -> int:
-    """Return the fewest readings of a launch this long."""
+    """Return the fewest readings that a launch of this duration needs."""
     if median_ns > VERY_LONG_LAUNCH_NS:
         return 1
     if median_ns > LONG_LAUNCH_NS:

@@ -1,6 +1,7 @@
-"""Where the time of a task went: waiting, loading, holding the device, and of that how much was launches.
+"""Where the time of a task went: waiting, loading, holding the device, launching.
 
-Owns what is summed up and the form in which the event stream tells it; ``benchmarks/collecting/where_time_goes.py`` reads that.
+Owns the sums and their form in the event stream, which
+``benchmarks/collecting/where_time_goes.py`` reads.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ long."""
 
 
 def time_in_launches_s(timing: Timing, *, num_warmups: int) -> float:
-    """Return for how long a timed config's launches ran, warm-ups included."""
+    """Return how long a timed config's launches ran, warm-ups included."""
     warm_ns = sum(timing.time_ns) * timing.launches_per_reading
     num_further = 0 if timing.first_ns > ONE_WARMUP_NS else num_warmups - 1
     return (
@@ -33,10 +34,10 @@ def _median_ns(timing: Timing) -> float:
 
 
 def share_charged_s(wall_s: float, launched_s: float) -> float:
-    """Return how much of a config's wall time counts against its task's budget.
+    """Return how much of a config's wall time, s, counts against its task's budget.
 
-    What its launches do not explain is the host's: contexts that open or end on any of its GPUs hold up a task's first
-    launch for a second, and a task must not lose its configs for that.
+    The host causes time far beyond that of the launches: a context that opens or ends on any of its
+    GPUs delays a task's first launch by a second. A task must not lose configs for such delays.
 
     >>> share_charged_s(0.3, 0.25), round(share_charged_s(1.0, 0.001), 3)
     (0.3, 0.054)
@@ -53,10 +54,10 @@ class _Share:
 
 @dataclass(slots=True, kw_only=True)
 class TaskTrace:
-    """Filled while a task runs; times are seconds of the monotonic clock, None until they are known.
+    """Filled while a task runs; times are seconds of the monotonic clock, None until known.
 
-    A task whose child dies begins again: ``holds`` has all its holds of the device lock, (began, ended), and configs are summed over them;
-    of loading the last time stands.
+    A task whose child dies begins again. ``holds`` has all (began, ended) holds of the device lock,
+    and configs are summed over all of them; ``loaded_s`` is that of the last attempt.
     """
 
     num_warmups: int
@@ -64,30 +65,30 @@ class TaskTrace:
     loaded_s: float | None = None
     holds: list[tuple[float, float]] = field(default_factory=list)
     buffers_s: float = 0.0
-    """Seconds, of the holds that ended well: having buffers and giving them back."""
+    """Seconds for allocating and releasing buffers, in the holds that ended well."""
     charged_s: float = 0.0
-    """What its configs count against ``limits.task_budget_s``."""
+    """Seconds that its configs count against ``limits.task_budget_s``."""
     processor: int | None = None
-    """The host's, from which it was launched last; None: any."""
+    """Host processor of the latest launches; None: any."""
     _began_s: float | None = None
     _by_decade: dict[str, _Share] = field(default_factory=lambda: defaultdict(_Share))
 
     @property
     def device_s(self) -> float:
-        """How long the task has had the device, the hold under way not counted."""
+        """Seconds for which the task has held the device, without the current hold."""
         return sum(ended_s - began_s for began_s, ended_s in self.holds)
 
     @property
     def hold_began_s(self) -> float | None:
-        """Since when it has the device; None where it has not."""
+        """When the current hold of the device began; None if there is none."""
         return self._began_s
 
     def begin_hold(self, began_s: float) -> None:
-        """The task has the device."""
+        """Note that the task has got the device."""
         self._began_s = began_s
 
     def end_hold(self, ended_s: float) -> None:
-        """The task has released the device; no effect where it did not hold it."""
+        """Note that the task has released the device; no effect if it did not hold it."""
         if self._began_s is not None:
             self.holds.append((self._began_s, ended_s))
             self._began_s = None
@@ -95,7 +96,7 @@ class TaskTrace:
     def note_config(
         self, outcome: Outcome, began_s: float, ended_s: float, *, launch_ns: float | None = None
     ) -> None:
-        """Add a config that was launched; ``launch_ns`` is known of some that failed, too."""
+        """Add a config that was launched; ``launch_ns`` may also be known if it failed."""
         decade, launched_s = "failed", (launch_ns or 0.0) / 1e9
         if isinstance(outcome, Timing):
             decade = f"1e{math.floor(math.log10(max(_median_ns(outcome), 1.0)))}"
@@ -107,11 +108,11 @@ class TaskTrace:
         share.launched_s += launched_s if isinstance(outcome, Timing) else 0.0
 
     def charge_hang(self, seconds: float) -> None:
-        """A config ran until it was killed: that is the kernel's time."""
+        """Charge a config that ran until it was killed: the kernel took this time, not the host."""
         self.charged_s += seconds
 
     def as_event(self) -> dict[str, Any]:
-        """Return the fields of the event; ``decades`` by the decade of the median, ns: configs, wall, launches."""
+        """Return the event's fields; ``decades`` has configs, wall s, launch s by decade of ns."""
         return {
             "sent_s": self.sent_s,
             "loaded_s": self.loaded_s,

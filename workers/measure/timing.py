@@ -1,8 +1,9 @@
-"""The timing rule: one launch config in place becomes a ``Timing`` with every reading and why it stopped.
+"""The timing rule: one launch config becomes a ``Timing`` with every reading and its stop reason.
 
-Owns warm-ups, batches, readings and cold readings. Does not own when readings are enough (``workers/measure/stop_rule.py``), the
-clock of the device (``workers/device``), what is judged about a timing (``workers/measure/checks.py``), nor killing what hangs: the
-parent does that. docs/explanation/measurement.md says why the rule is as it is.
+Owns warm-ups, batches, readings and cold readings. Does not own when readings are enough
+(``workers/measure/stop_rule.py``), the device's clock (``workers/device``), the checks of a timing
+(``workers/measure/checks.py``) or killing a launch that hangs, which is the parent's task.
+docs/explanation/measurement.md gives the reasons for the rule.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from workers.measure.stop_rule import StopRule
 
 MAX_LAUNCHES_PER_READING = 1000
 ONE_WARMUP_NS = 1e6
-"""Nanoseconds above which only the first launch is a warm-up: the device is warm when it ends."""
+"""Nanoseconds above which the first launch is the only warm-up: it is long enough to warm up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedOutcome:
-    """What timing one config gave.
+    """The result of timing one config.
 
-    ``sticky``: the device context is lost, the child must go. ``launch_ns``: how long a launch took, also where that
-    was too long; None where none ended.
+    ``sticky``: the device context is lost, so the child must end. ``launch_ns``: duration of one
+    launch, also if it was too long; None if no launch ended.
     """
 
     outcome: Outcome
@@ -40,7 +41,7 @@ class TimedOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Warmup:
-    """What the launches before the first reading said."""
+    """Times of the launches before the first reading, ns."""
 
     first_ns: float
     estimate_ns: float
@@ -63,14 +64,14 @@ def time_config(
     check_payload: bool,
     clock: Callable[[], float],
 ) -> TimedOutcome:
-    """Time one launch config; a failure of the world comes back as a value.
+    """Time one launch config; a device failure is returned as the outcome.
 
     Args:
         loaded: the kernel on its device.
         config: what to launch.
-        rule: how often.
-        device: its record; peaks and timer step may be None (no floor check, no batches).
-        check_payload: also judge outputs (``workers/measure/checks.py``), which costs four more launches.
+        rule: the configured limits.
+        device: its record. A null peak means no floor check; a null timer step means no batches.
+        check_payload: also run the payload checks, which cost up to four more launches.
         clock: monotonic seconds.
     """
     try:
@@ -89,10 +90,10 @@ def time_config(
 def launches_per_reading(
     estimate_ns: float, rule: TimingConfig, *, timer_step_ns: float | None, needs_refill: bool
 ) -> int:
-    """Return how many launches one reading must span so that the timer's step stays below its share.
+    """Return how many launches one reading must span to keep the timer's step below its share.
 
-    One where the step is fine enough or unknown, and one where the kernel reads what it writes: its
-    second launch would do other work than its first.
+    It is 1 if the step is fine enough or unknown. It is also 1 for a kernel that reads what it
+    writes, because its second launch would do other work than its first.
     """
     if needs_refill or not timer_step_ns:
         return 1
@@ -143,10 +144,10 @@ def _warm_readings(
     count: int,
     clock: Callable[[], float],
 ) -> tuple[list[float], StopReason]:
-    """Read until it is enough; ``count`` launches a reading.
+    """Read until the stop rule ends it; each reading spans ``count`` launches.
 
-    Launches that end before the host can enqueue the next are enqueued several at a time: each finds the device idle
-    as if it had been waited for (``Launcher.launch_each`` makes sure), and the wait is saved.
+    Launches that end before the host can enqueue the next one are enqueued several at a time, which
+    saves waiting. Each still finds the device idle: ``Launcher.launch_each`` makes sure of that.
     """
     stop = StopRule(rule, launches_per_reading=count)
     at_once = launcher.num_at_once(estimate_ns) if count == 1 else 1
@@ -166,10 +167,10 @@ def _warm_readings(
 
 
 def _warm_up(launcher: Launcher, config: LaunchConfig, rule: TimingConfig) -> _Warmup | _TooLong:
-    """Launch before the first reading. The first launch's inputs are fresh from ``prepare``.
+    """Launch before the first reading, on the inputs that ``prepare`` has filled.
 
-    The first launch of a (kernel, local size) compiles inside the launch on PoCL (40-100 ms of wall,
-    not of event time); it is a warm-up, so no reading ever holds that.
+    On PoCL the first launch of a (kernel, local size) also compiles: 40-100 ms of wall time, but no
+    event time. As a warm-up it never is a reading.
     """
     first_ns = launcher.launch()
     estimate_ns = first_ns
@@ -185,7 +186,7 @@ def _warm_up(launcher: Launcher, config: LaunchConfig, rule: TimingConfig) -> _W
 def _cold_readings(
     launcher: Launcher, config: LaunchConfig, rule: TimingConfig
 ) -> tuple[float, ...]:
-    """Time launches that find none of their data in the cache; one at least, then within the budget."""
+    """Time launches that find no data in the cache: at least one, more while the budget lasts."""
     cold: list[float] = []
     while len(cold) < rule.cold_readings and sum(cold) < rule.sample_budget_ms * 1e6:
         if launcher.needs_refill:
@@ -221,6 +222,7 @@ def _over_budget(found: _TooLong, rule: TimingConfig) -> Failure:
     return Failure(
         code=FailureCode.OVER_TIME_BUDGET,
         stage=Stage.LAUNCH,
-        detail=f"{found.what} {found.launch_ns / 1e6:.3f} ms, timing.max_launch_ms is {rule.max_launch_ms:g}",
+        detail=f"{found.what} of {found.launch_ns / 1e6:.3f} ms exceeds "
+        f"timing.max_launch_ms ({rule.max_launch_ms:g})",
         censored=CensorReason.TOO_LONG,
     )

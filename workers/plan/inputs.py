@@ -1,25 +1,26 @@
 """What generated inputs contain: the content rule of buffers and the packing of scalars.
 
-Owns the rule and its reference implementation in numpy; ``workers/device/opencl/fill.cl`` computes the same
-bits on the device (a test holds the two together). Device-free. Does not own how many elements a
-buffer has (``workers/plan/strategies``) nor where it is allocated (``workers/device``).
+Owns the rule and its reference implementation in numpy. ``workers/device/opencl/fill.cl`` computes
+the same bits on the device; a test compares the two. Needs no device. Does not own how many
+elements a buffer has (``workers/plan/strategies``) or where it is allocated (``workers/device``).
 
 The rule, a pure function of (seed, argument position, index of the scalar within the buffer):
 
-* ``float`` and ``double``: uniform in [0, 1), so sums stay finite and square roots and logarithms real;
+* ``float`` and ``double``: uniform in [0, 1), so sums are finite, roots and logarithms real;
 * ``half``: one of the 2,048 multiples of 2**-11 in [0, 1), stored as valid half bits;
-* integers of any width: uniform in 0..15, so that a value used as an index or a loop bound stays small;
+* integers of any width: uniform in 0..15, so an index or loop bound made of one stays small;
 * integers whose launch argument says ``bounded``: uniform in [0, limit);
-* integers whose launch argument says ``prefix``: scalar i of n lies between floor(i·limit/n) and the next of
-  these, there where a hash of i says. So they never decrease and stay in [0, limit): row offsets, each row
-  about limit/n long and none longer than twice that plus one;
-* floats whose launch argument says ``signed``: either sign, magnitudes uniform in [0.5, 2): no loop that adds them up
-  is sure to end, so only where contents steer nothing, or virtual launches have shown that they end;
+* integers whose launch argument says ``prefix``: scalar i of n lies between floor(i·limit/n) and
+  floor((i+1)·limit/n); a hash of i says where. The scalars never decrease and stay in [0, limit):
+  row offsets, each row about limit/n long and none longer than twice that plus one;
+* floats whose launch argument says ``signed``: either sign, magnitudes uniform in [0.5, 2). A loop
+  that sums such values may never end, so buffers get them only where contents steer nothing, or
+  where virtual launches have ended with them;
 * integers and floats whose launch argument says ``flags``: whole numbers, uniform in [0, limit);
 * ``bool``: 0 or 1.
 
-The components of a vector type are filled one by one, the padding lane of a 3-vector too. A structure is
-filled member by member, each with a stream of its own; its padding is left alone.
+The components of a vector type are filled one by one, also the padding lane of a 3-vector. A
+structure is filled member by member, each with its own stream; its padding bytes are not written.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from llmperf_common.records import Argument
 INTEGER_LIMIT = 16
 """Generated integers are below this: small enough for any index or loop bound a kernel derives."""
 MAX_CONTENTS_LIMIT = 2**32
-"""Largest limit of a content rule: the 32 hashed bits reach no further."""
+"""Largest limit of a content rule: values come from 32 hashed bits."""
 
 _MOST_WHOLE_HALF, _MOST_WHOLE_FLOAT = 2**11, 2**24
-"""Limits of whole numbers that ``half``, and ``float`` and ``double``, hold exactly."""
+"""Largest limits up to which ``half``, and ``float`` and ``double``, hold every whole number."""
 
 _MASK32 = 0xFFFF_FFFF
 _INDEX_STEP = 0x9E37_79B9
@@ -51,7 +52,7 @@ _LEAF_STEP = 0x27D4_EB2F
 
 
 class FillKind(StrEnum):
-    """How one scalar is made of 32 hashed bits; each has a kernel ``fill_<kind>`` in fill.cl."""
+    """How 32 hashed bits become one scalar; each kind has a kernel ``fill_<kind>`` in fill.cl."""
 
     FLOAT32 = "float32"
     FLOAT64 = "float64"
@@ -64,7 +65,7 @@ class FillKind(StrEnum):
 
 
 def is_integer(kind: FillKind) -> bool:
-    """Whether scalars of a kind are integers; ``bool`` is none."""
+    """Return whether scalars of a kind are integers; ``bool`` does not count as one."""
     return kind.startswith("int")
 
 
@@ -108,12 +109,12 @@ SCALAR_TYPES: dict[str, ScalarType] = {
     "double": _scalar_type(FillKind.FLOAT64, "float64"),
     "bool": _scalar_type(FillKind.BOOL, "uint8"),
 }
-"""By canonical OpenCL name. Devices with 32-bit addresses, where size_t has 4 bytes, are not supported."""
+"""By canonical OpenCL name. 32-bit devices, where ``size_t`` has 4 bytes, are not supported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafPlace:
-    """Where a structure's member lies, in scalars of its type: ``count`` in a row of every ``stride``."""
+    """Where a member lies: ``count`` scalars from ``offset`` on, again every ``stride`` scalars."""
 
     offset: int
     stride: int
@@ -179,7 +180,7 @@ def mix32(value: int) -> int:
 
 
 def stream_key(*, seed: int, position: int) -> int:
-    """Return the 32-bit key of one argument's stream of values; 64 bits of ``seed`` count."""
+    """Return the 32-bit key of one argument's stream of values, from 64 bits of ``seed``."""
     high = mix32((seed >> 32) + 0x2545_F491)
     return mix32(mix32(seed ^ high) + (position + 1) * _POSITION_STEP)
 
@@ -187,10 +188,10 @@ def stream_key(*, seed: int, position: int) -> int:
 def fill_spec(
     argument: Argument, *, elements: int, seed: int, contents: Contents | None = None
 ) -> FillSpec:
-    """Return how to fill ``elements`` of the buffer ``argument``, all of whose scalars have one type.
+    """Return how to fill ``elements`` of a buffer whose scalars all have one type.
 
     Raises:
-        ValueError: The element type is one that cannot be filled; signatures should have said so.
+        ValueError: The element type has no fill rule. Such a kernel should have no signature.
     """
     if not is_fillable(argument.scalar_type):
         raise ValueError(f"argument {argument.name!r}: no fill rule for {argument.type_name!r}")
@@ -207,12 +208,12 @@ def fill_spec(
 def fill_specs(
     argument: Argument, *, elements: int, seed: int, contents: Contents | None = None
 ) -> tuple[FillSpec, ...]:
-    """Return how to fill ``elements`` of any buffer: one step, or one a member of its structures.
+    """Return how to fill any buffer: one step, or one per member of its structures.
 
-    A content rule goes to every integer member.
+    A content rule applies to every integer member.
 
     Raises:
-        ValueError: The element type is one that cannot be filled; signatures should have said so.
+        ValueError: The element type has no fill rule. Such a kernel should have no signature.
     """
     if not argument.leaves:
         return (fill_spec(argument, elements=elements, seed=seed, contents=contents),)
@@ -245,7 +246,7 @@ def _leaf_specs(
 
 
 def _usable(contents: Contents | None, scalar: ScalarType, num_scalars: int) -> Contents | None:
-    """Return the rule with a limit that the type and 64-bit arithmetic hold; None where the type does not know it."""
+    """Return the rule with a limit that the type can hold; None if the type does not support it."""
     if contents is None or scalar.fill_kind is FillKind.BOOL:
         return None
     if not is_integer(scalar.fill_kind):
@@ -262,12 +263,12 @@ def _usable(contents: Contents | None, scalar: ScalarType, num_scalars: int) -> 
 
 
 def reference_fill(spec: FillSpec) -> npt.NDArray[Any]:
-    """Return what the device must write for ``spec``, bit for bit (integers as unsigned), in stream order."""
+    """Return what the device must write for ``spec``, bit for bit; integers are unsigned."""
     return scalars_of(_hashed_bits(spec), spec)
 
 
 def scalars_of(bits: npt.NDArray[np.uint32], spec: FillSpec, *, start: int = 0) -> npt.NDArray[Any]:
-    """Return the scalars of ``spec`` from ``start`` on that hashed ``bits`` make, integers as unsigned."""
+    """Return the scalars of ``spec`` from index ``start`` on, made of hashed ``bits``."""
     if spec.kind.startswith("float"):
         return _floats(bits, spec)
     if spec.kind is FillKind.BOOL:
@@ -279,7 +280,7 @@ def scalars_of(bits: npt.NDArray[np.uint32], spec: FillSpec, *, start: int = 0) 
 
 
 _USED_BITS = {FillKind.FLOAT32: 24, FillKind.FLOAT64: 32, FillKind.FLOAT16: 11}
-"""Leading hashed bits that make a floating-point scalar: so many fit its significand."""
+"""Leading hashed bits used per floating-point scalar: a number of bits its significand holds."""
 
 
 def _floats(bits: npt.NDArray[np.uint32], spec: FillSpec) -> npt.NDArray[Any]:
@@ -292,7 +293,7 @@ def _floats(bits: npt.NDArray[np.uint32], spec: FillSpec) -> npt.NDArray[Any]:
     if spec.contents.rule is ContentsRule.FLAGS:
         whole = (bits.astype(np.uint64) * np.uint64(spec.contents.limit)) >> np.uint64(32)
         return np.asarray(whole, dtype)
-    # One bit is the sign, the others are a number below 3/2 to which 1/2 is added: exact in every type.
+    # One bit is the sign. The others give a number below 3/2, plus 1/2: exact in every type.
     drawn = (bits >> np.uint32(32 - used)).astype(np.uint64)
     is_negative = drawn >> np.uint64(used - 1) == 1
     fraction = drawn & np.uint64((1 << (used - 2)) - 1)
@@ -317,7 +318,7 @@ def _steered(
 def reference_bytes(
     argument: Argument, *, elements: int, seed: int, contents: Contents | None = None
 ) -> npt.NDArray[np.uint8]:
-    """Return the bytes of a whole buffer that held zeros before it was filled."""
+    """Return the bytes of a filled buffer; bytes that no rule writes are zero."""
     buffer = np.zeros(elements * argument.element_bytes, np.uint8)
     for spec in fill_specs(argument, elements=elements, seed=seed, contents=contents):
         values = reference_fill(spec)
@@ -344,7 +345,7 @@ def _hashed_bits(spec: FillSpec) -> npt.NDArray[np.uint32]:
 
 
 def clamp_scalar(scalar_type: str, value: float) -> float | int:
-    """Return ``value`` moved into the range of ``scalar_type`` (launch plans use it for narrow types).
+    """Return ``value`` moved into the range of ``scalar_type``; launch plans need it for ``char``.
 
     >>> clamp_scalar("char", 4096), clamp_scalar("uint", -1), clamp_scalar("float", 0.5)
     (127, 0, 0.5)
@@ -360,12 +361,12 @@ def clamp_scalar(scalar_type: str, value: float) -> float | int:
 
 
 def pack_scalar(argument: Argument, value: float) -> np.generic | npt.NDArray[Any]:
-    """Return ``value`` as the bytes OpenCL expects for the by-value ``argument``.
+    """Return ``value`` as the bytes that OpenCL expects for the by-value ``argument``.
 
     A vector repeats the value in every lane; a 3-vector has four lanes.
 
     Raises:
-        ValueError: The type has no rule, or the value does not fit it.
+        ValueError: The type cannot be passed, or the value does not fit it.
     """
     if not is_fillable(argument.scalar_type):
         raise ValueError(f"argument {argument.name!r}: cannot pass a {argument.type_name!r}")
@@ -373,7 +374,8 @@ def pack_scalar(argument: Argument, value: float) -> np.generic | npt.NDArray[An
     if dtype.kind != "f":
         if not float(value).is_integer():
             raise ValueError(
-                f"argument {argument.name!r}: {value} is no {argument.type_name}, which is whole"
+                f"argument {argument.name!r}: {value} is not a whole number, "
+                f"which {argument.type_name} needs"
             )
         info = np.iinfo(dtype)
         if not info.min <= int(value) <= info.max:

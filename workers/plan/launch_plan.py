@@ -1,8 +1,8 @@
-"""Which launch configs of a kernel are timed: a pure function of kernel, device class, config and analysis.
+"""Which launch configs of a kernel are timed: a pure function of kernel, device class and config.
 
-Owns how strategies share the configs of a kernel and what a config's id, regime and seed are. Arguments are the
-strategies' (``strategies/rules.py``), NDRanges are drawn by ``ndranges.py``. Never plans what cannot be
-allocated, and never looks at a time.
+Owns how strategies share the configs of a kernel, and each config's id, regime and seed. The
+arguments come from the strategies (``strategies/rules.py``), the NDRanges from ``ndranges.py``.
+Never plans a config that cannot be allocated, and never looks at a measured time.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ def plan_configs(
 ) -> tuple[LaunchConfig, ...]:
     """Return the launch configs of one kernel on one device class, in the order to run them.
 
-    ``samples_per_kernel`` in all, distinct by ``sample_id``. Several strategies take turns; a config that
-    several of them ask for is planned once and carries all their labels. Fewer where the space of NDRanges
-    is that small; none for a kernel without a signature, or of which not even one work-group fits on the
-    device.
+    There are ``samples_per_kernel`` configs, distinct by ``sample_id``. Several strategies take
+    turns; a config that several of them ask for is planned once and carries all their labels.
+    There are fewer where the kernel has fewer NDRanges, and none for a kernel without a signature
+    or where not even one work-group fits on the device.
 
     Args:
         kernel: with its signature.
         device_class: its compute units and limits.
         config: strategies, shares, caps and seed.
-        analysis: what is known of the kernel's memory. Without it, or where it knows nothing, the other
+        analysis: the kernel's memory analysis. Where it is None or has no form, the other
             strategies plan what the simple one does, under its label.
     """
     signature = kernel.signature
@@ -62,8 +62,8 @@ def plan_configs(
     wanted = config.samples_per_kernel
     planned: dict[str, LaunchConfig] = {}
     shares = [wanted // len(rules) + (n < wanted % len(rules)) for n in range(len(rules))]
-    # What a strategy cannot give (few NDRanges, configs that another had first) the others may, in a second
-    # round: more draws from the same spaces.
+    # A strategy may fall short: few NDRanges, or configs that another strategy had first. A second
+    # round lets every strategy fill the gap with more draws.
     for amounts in (shares, [wanted] * len(rules)):
         if len(planned) >= wanted:
             break
@@ -82,7 +82,7 @@ def num_configs(
     config: PlanConfig,
     analysis: Analysis | None = None,
 ) -> int:
-    """Return ``len(plan_configs(...))``; cheaper than making the configs where one strategy is asked for."""
+    """Return ``len(plan_configs(...))``, without making the configs if there is one strategy."""
     signature = kernel.signature
     if signature is None:
         return 0
@@ -93,19 +93,19 @@ def num_configs(
 
 
 def input_seed(plan_seed: int, kernel_id: str, global_size: Sequence[int]) -> int:
-    """Return the seed of a config's inputs: launches that differ by their local size, or their device, read the same."""
+    """Return the seed of a config's inputs, the same for every local size and device."""
     return seed_of([plan_seed, kernel_id, list(global_size)])
 
 
 def seed_of(value: object) -> int:
-    """Return the seed of inputs that a JSON value stands for."""
+    """Return the seed of inputs for a JSON value, in [0, 2**48)."""
     return int(content_id("inputs", value), 16) % (1 << _SEED_BITS)
 
 
 def _take_turns(
     streams: list[Iterator[LaunchConfig]], planned: dict[str, LaunchConfig], wanted: int
 ) -> None:
-    """Move configs from the streams into ``planned``, one new one a turn, until it has so many."""
+    """Move configs from the streams into ``planned``, one new config per turn, up to ``wanted``."""
     while streams and len(planned) < wanted:
         for stream in list(streams):
             if len(planned) >= wanted:

@@ -1,11 +1,11 @@
 """Draw NDRanges: how many work-groups, of what shape, in which arrangement.
 
-Owns regimes, local shapes, the sampler and the caps on sizes. Pure: every draw comes from a generator seeded
-with the content of the request, so that another machine, or a resumed run, draws the same. Does not own what
-the arguments are: ``launch_plan.py``.
+Owns regimes, local shapes, the sampler and the caps on sizes. Pure: every draw comes from a
+generator seeded with the content of the request, so another machine or a resumed run draws the
+same. Does not own what the arguments are: ``launch_plan.py``.
 
-The generator is Python's Mersenne Twister, of which only ``random()`` is used: that method's sequence for a
-given integer seed is promised never to change.
+The generator is Python's Mersenne Twister. Only its ``random()`` is used, because Python promises
+that this method's sequence for an integer seed never changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from llmperf_common.features.regimes import UNDER_UTILISED_GROUPS_PER_UNIT
 from llmperf_common.ids import content_id
 
 MAX_ASPECT = 4
-"""Longest ÷ shortest side of a 2-D or 3-D NDRange, wherever the work-group's own shape allows it."""
+"""Longest ÷ shortest side of a 2-D or 3-D NDRange, unless the local size forces a larger one."""
 
 _SHAPES_2D = (
     (8, 8), (16, 4), (4, 16), (16, 8), (8, 16), (32, 2), (64, 1), (32, 4), (16, 16), (32, 8),
@@ -31,22 +31,22 @@ _SHAPES_3D = (
     (16, 4, 4), (32, 4, 2), (8, 8, 8), (16, 8, 4), (32, 4, 4), (16, 8, 8), (32, 8, 4),
 )  # fmt: skip
 _STEP_1D, _LARGEST_1D = 32, 1024
-_NUM_FEW_SHAPES = 6
-_ARRANGEMENTS_TRIED = 16
+_NUM_FEW_SHAPES = 6  # 2-D or 3-D shapes with ``plan.local_sizes`` "few"
+_ARRANGEMENTS_TRIED = 16  # random arrangements tried to stay within MAX_ASPECT
 _REDRAWS = 8
-"""Draws a wanted NDRange may take: tiny spaces have fewer NDRanges than wanted."""
+"""Draws per wanted NDRange: a small space has fewer NDRanges than wanted, so drawing must end."""
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRequest:
-    """Everything the drawn NDRanges are a function of.
+    """Everything that decides the drawn NDRanges.
 
-    ``shapes``: local sizes that the kernel and the device allow. ``max_side``: longest side of the global
-    size, from the largest buffers that fit. Shares and caps as in ``PlanConfig``; a sibling has the global
-    size of another NDRange and a local size of its own. ``fits``: whether the buffers of a (global size, local
-    size) can be had, where ``max_side`` does not say it all; larger NDRanges are taken to need more.
+    ``shapes``: local sizes that the kernel and the device allow. ``max_side``: longest side of the
+    global size, from the largest buffers that fit. Shares and caps: as in ``PlanConfig``.
+    ``fits``: whether the buffers of a (global size, local size) can be allocated, where
+    ``max_side`` alone does not decide it; a larger NDRange is taken to need more memory.
     """
 
     key: str
@@ -65,7 +65,7 @@ class SizeRequest:
 
 
 class Draws:
-    """A documented source of random numbers, keyed by content.
+    """A reproducible source of random numbers: equal keys give equal sequences.
 
     >>> Draws("a").below(1000) == Draws("a").below(1000)
     True
@@ -83,12 +83,12 @@ class Draws:
         return min(int(self._random.random() * limit), limit - 1)
 
     def log_uniform(self, low: int, high: int, at: float) -> int:
-        """Return the integer at the share ``at`` of the way from low to high, by ratio; both included."""
+        """Return the integer at the share ``at`` from low to high on a log scale, both included."""
         return log_uniform(low, high, at)
 
 
 def log_uniform(low: int, high: int, at: float) -> int:
-    """Return the integer at the share ``at`` of the way from low to high, by ratio; both included.
+    """Return the integer at the share ``at`` from low to high on a log scale, both included.
 
     >>> log_uniform(1, 1000, 0.5)
     31
@@ -100,7 +100,7 @@ def log_uniform(low: int, high: int, at: float) -> int:
 def local_shapes(
     dims: int, max_work_group_size: int, max_sides: Shape, *, few: bool
 ) -> tuple[Shape, ...]:
-    """Return the local sizes that plans draw from, as far as the device allows them."""
+    """Return the local sizes that plans draw from and the device allows."""
     choices: tuple[Shape, ...]
     if dims == 1:
         choices = tuple((size,) for size in range(_STEP_1D, _LARGEST_1D + 1, _STEP_1D))
@@ -116,16 +116,16 @@ def local_shapes(
         if math.prod(shape) <= max_work_group_size
         and all(side <= most for side, most in zip(shape, max_sides, strict=False))
     )
-    # A device of tiny work-groups: the largest power of two it takes, and a single work-item.
+    # Only a device of very small work-groups: its largest power of two, and one work-item.
     largest = 1 << (min(max_work_group_size, *max_sides[:1]).bit_length() - 1)
     rest = (1,) * (dims - 1)
     return allowed or tuple(dict.fromkeys([(largest, *rest), (1, *rest)]))
 
 
 def small_shapes(dims: int) -> tuple[Shape, ...]:
-    """Return the local sizes of fewer work-items than any of ``local_shapes``: sides that are powers of two.
+    """Return local sizes with fewer work-items than any of ``local_shapes``: powers of two.
 
-    For kernels whose arrays are too small for the usual ones.
+    For kernels whose own arrays are too small for ``local_shapes``.
 
     >>> small_shapes(1)
     ((1,), (2,), (4,), (8,), (16,))
@@ -138,11 +138,12 @@ def small_shapes(dims: int) -> tuple[Shape, ...]:
 
 
 def draw_sizes(request: SizeRequest) -> tuple[tuple[Shape, Shape], ...]:
-    """Return distinct (global size, local size) pairs in the order in which they are to be run.
+    """Return distinct (global size, local size) pairs in the order in which to run them.
 
-    Each regime gets its share of pairs, spread evenly over its work-group counts by ratio. A regime that
-    the caps cut off gives its share to the largest counts that fit, one of few NDRanges to the next. The order is random: a drift of the
-    device must not look like an effect of size.
+    Each regime gets its share of pairs, spread evenly over its work-group counts on a log scale.
+    Where the caps cut a regime off, its share goes to the largest counts that fit. Where a regime
+    has too few NDRanges, the next one gets the missing pairs. The order is random, so that a
+    drift of the device does not look like an effect of size.
     """
     most_groups = _most_groups_by_shape(request)
     if not most_groups:
@@ -151,14 +152,14 @@ def draw_sizes(request: SizeRequest) -> tuple[tuple[Shape, Shape], ...]:
     found: dict[tuple[Shape, Shape], None] = {}
     total = 0
     for low, high, share in _ranges(request):
-        # What a regime of few NDRanges could not give is asked of the next.
+        # The pairs that the regimes before could not give are added to this one's share.
         total += share
         wanted = total - len(found)
         most_groups_of = {
             shape: most for shape, most in most_groups.items() if most >= low
         } or most_groups
         choices = list(most_groups_of.items())
-        # Siblings take their part of the range's share: fewer slots, still spread over all of it.
+        # Siblings count towards the regime's share, so fewer slots cover the same range.
         num_slots = max(1, math.ceil(wanted / (1 + request.sibling_share)))
         for attempt in range(wanted * _REDRAWS):
             if len(found) >= total:
@@ -192,9 +193,9 @@ def _sibling(
     most_groups_of: dict[Shape, int],
     bounds: tuple[int, int],
 ) -> Shape | None:
-    """Return another local size for a global size, within the same range of work-groups; None if none fits.
+    """Return another local size for a global size, within the same regime; None if none fits.
 
-    Pairs that differ in nothing else are what the choice of a local size is learnt and judged by.
+    The choice of a local size is learnt and judged from such pairs: they differ in nothing else.
     """
     fitting = [
         other
@@ -207,7 +208,7 @@ def _sibling(
 
 
 def _ranges(request: SizeRequest) -> tuple[tuple[int, int, int], ...]:
-    """Return (fewest, most work-groups, pairs wanted) of each regime, bounds included."""
+    """Return (fewest, most work-groups, pairs wanted) of each regime; both bounds are included."""
     units, wanted = request.compute_units, request.num_wanted
     most = max(request.max_groups_per_unit * units - 1, 1)
     if not request.stratified:
@@ -224,14 +225,14 @@ def _ranges(request: SizeRequest) -> tuple[tuple[int, int, int], ...]:
 
 
 def _most_groups_by_shape(request: SizeRequest) -> dict[Shape, int]:
-    """Return how many work-groups of each shape fit; shapes of which not even one does are left out."""
+    """Return how many work-groups of each shape fit, without the shapes of which none fits."""
     found: dict[Shape, int] = {}
     items = 0
     for shape in request.shapes:
         by_side = math.prod(request.max_side // side for side in shape)
         most = min(by_side, request.max_work_items // math.prod(shape))
         if request.fits is not None and most >= 1:
-            # Shapes differ little in the work-items they allow: the last one's are a good first guess.
+            # Shapes allow similar numbers of work-items: the last shape's is a good first guess.
             most = _most_that_fit(request, shape, most, guess=items // math.prod(shape))
             items = most * math.prod(shape)
         if most >= 1:
@@ -240,7 +241,7 @@ def _most_groups_by_shape(request: SizeRequest) -> dict[Shape, int]:
 
 
 def _most_that_fit(request: SizeRequest, shape: Shape, most: int, *, guess: int) -> int:
-    """Return the largest number of work-groups, arranged about square, that fits; 0 if none does."""
+    """Return the most work-groups that fit, arranged about square; 0 if not even one fits."""
 
     def fits_memory(groups: int) -> bool:
         return _fits_memory(request, _sides(_near_square(shape, groups), shape), shape)
@@ -273,7 +274,7 @@ def _fits_memory(request: SizeRequest, sides: Shape, shape: Shape) -> bool:
 
 
 def _near_square(shape: Shape, target: int) -> Shape:
-    """Spread at most ``target`` work-groups over the dimensions, sides about equal; grows with ``target``."""
+    """Return at most ``target`` work-groups as a shape of about equal sides; grows with it."""
     if len(shape) == 1:
         return (target,)
     side = (target * math.prod(shape)) ** (1 / len(shape))
@@ -287,7 +288,7 @@ def _sides(groups: Shape, shape: Shape) -> Shape:
 def _arranged(
     request: SizeRequest, draws: Draws, shape: Shape, target: int, bounds: tuple[int, int]
 ) -> Shape:
-    """Spread ``target`` work-groups over the dimensions, sides within MAX_ASPECT where possible."""
+    """Return a shape of about ``target`` work-groups, with sides within MAX_ASPECT if possible."""
     if len(shape) == 1:
         return (target,)
     side = (target * math.prod(shape)) ** (1 / len(shape))

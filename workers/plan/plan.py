@@ -1,8 +1,8 @@
 """The plan of a run: every kernel of a corpus on every device class, in a fixed order.
 
-Owns which tasks there are, their ids and the plan's identity. Immutable and derived: a process with the
-corpus and ``run.json`` has the same plan. Does not own who works on a task (``llmperf_common/ledger``), nor the way from
-an id back to its task (``task_index.py``).
+Owns the tasks, their ids and the plan's identity. The plan is immutable and derived: every process
+with the corpus and ``run.json`` has the same one. Does not own which process works on a task
+(``llmperf_common/ledger``) or how to find a task by its id (``task_index.py``).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from workers.plan.launch_plan import num_configs, plan_configs
 from workers.plan.strategies.rules import needs_analysis
 
 _LATER_FACTS = frozenset({"max_constant_buffer_bytes"})
-"""Of a device class, unknown to datasets of the first schema versions."""
+"""Facts of a device class that datasets of the first schema versions do not have."""
 _OUTSIDE_THE_PLAN = {"one_processor", "poll_hz"}
 """Keys of ``timing`` that change neither what is launched nor how often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One kernel on one device class: compiled once, all its launch configs run. ``index`` within the plan."""
+    """One kernel on one device class: compiled once, all its configs run; ``index`` in the plan."""
 
     index: int
     task_id: str
@@ -39,14 +39,14 @@ class Task:
 class Plan:
     """All tasks of a run. Task ``i`` is kernel ``i mod K`` on device class ``i div K``.
 
-    No ``slots``: the hash is worked out once, when first asked for.
+    No ``slots``: ``plan_hash`` is computed when first read, and kept.
 
     Args:
-        kernels: of the corpus, sorted by id.
+        kernels: the corpus, sorted by id.
         corpus_sha256: the corpus' identity.
         device_classes: what tasks run on; all their facts enter the hash.
-        plan_config: which launch configs.
-        timing_config: how each is timed.
+        plan_config: which launch configs are planned.
+        timing_config: how each config is timed.
 
     Raises:
         ValueError: Two kernels have the same id, or two device classes have the same name.
@@ -60,17 +60,17 @@ class Plan:
 
     def __post_init__(self) -> None:
         if len({kernel.kernel_id for kernel in self.kernels}) != len(self.kernels):
-            raise ValueError("a plan may hold each kernel once: two have the same id")
+            raise ValueError("two kernels of the plan have the same id; list each kernel once")
         if len({one.name for one in self.device_classes}) != len(self.device_classes):
-            raise ValueError("a plan may hold each device class once: two have the same name")
+            raise ValueError("two device classes of the plan have the same name; list each once")
 
     @cached_property
     def plan_hash(self) -> str:
         """Identity of the plan: 20 hex digits over everything that decides what is timed and how.
 
-        Covers corpus, device classes, plan and timing configuration, harness version and, where a strategy
-        asks for it, the version of the memory analysis; never limits, ledger, storage or logging. What was added
-        later, and is not set, is left out: the plans of earlier datasets keep their hash.
+        Covers the corpus, device classes, plan and timing configuration, harness version and, where
+        a strategy needs it, the analysis version; never limits, ledger, storage or logging. Facts
+        that were added later are left out where they are null, so earlier datasets keep their hash.
         """
         parts: dict[str, object] = {
             "corpus_sha256": self.corpus_sha256,
@@ -84,24 +84,24 @@ class Plan:
         return content_id("plan", parts)
 
     def _hashed_config(self) -> dict[str, object]:
-        """Return what decides the launch configs; simple inputs are the usual ones in any case."""
+        """Return the keys that decide the launch configs; simple plans ignore ``plain_share``."""
         is_varied = needs_analysis(self.plan_config.strategies)
         left_out = set() if is_varied else {"plain_share"}
         return self.plan_config.model_dump(mode="json", exclude=left_out)
 
     @property
     def num_tasks(self) -> int:
-        """Kernels times device classes."""
+        """Number of kernels times number of device classes."""
         return len(self.kernels) * len(self.device_classes)
 
     def task(self, index: int) -> Task:
         """Return the task at an index.
 
         Raises:
-            IndexError: There is none.
+            IndexError: The plan has no task of this index.
         """
         if not 0 <= index < self.num_tasks:
-            raise IndexError(f"task {index} of {self.num_tasks}")
+            raise IndexError(f"task index {index} is outside the plan of {self.num_tasks} tasks")
         class_index, kernel_index = divmod(index, len(self.kernels))
         kernel = self.kernels[kernel_index]
         device_class = self.device_classes[class_index]
@@ -117,7 +117,7 @@ class Plan:
         )
 
     def tasks_of_class(self, device_class: str) -> range:
-        """Return the indices of the tasks that run on the device class of this name.
+        """Return the indices of the tasks of one device class, given by its name.
 
         Raises:
             KeyError: The plan has no such device class.
@@ -129,7 +129,7 @@ class Plan:
         raise KeyError(device_class)
 
     def needs_analysis(self, kernel: Kernel) -> bool:
-        """Whether a task of this kernel begins with its memory analysis."""
+        """Return whether a task of this kernel begins with its memory analysis."""
         return (
             kernel.failure is None
             and kernel.analysis is None
@@ -138,18 +138,18 @@ class Plan:
 
     @property
     def first_strategy(self) -> Strategy:
-        """The label of a row without launch config."""
+        """The strategy label of a row without a launch config."""
         return self.plan_config.strategies[0]
 
     def configs(self, task: Task, analysis: Analysis | None = None) -> tuple[LaunchConfig, ...]:
         """Return the launch configs of a task, in the order to run them.
 
-        At least one: a kernel that cannot be launched at all has a single config with empty sizes, the
-        place of its one failed row.
+        At least one: a kernel that cannot be launched has a single config with empty sizes, which
+        becomes its one failed row.
 
         Args:
             task: one of this plan.
-            analysis: what the task's first step found out; by default what the corpus knows.
+            analysis: the result of the task's own analysis; None: the one in the corpus, if any.
         """
         planned: tuple[LaunchConfig, ...] = ()
         if task.kernel.failure is None:
@@ -166,7 +166,7 @@ class Plan:
     def num_samples(self, task: Task, analysis: Analysis | None = None) -> int:
         """Return how many rows the task gives: ``len(configs(task, analysis))``, but cheaper.
 
-        An estimate, ``samples_per_kernel``, while the analysis that decides it is not known.
+        While the kernel's analysis is not known, this is an estimate: ``samples_per_kernel``.
         """
         if task.kernel.failure is not None:
             return 1

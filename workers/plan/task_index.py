@@ -1,7 +1,8 @@
 """From task ids back to places in the plan, at eight bytes a task.
 
-Owns the packed tables of a plan's ids and the search for tasks without a result. An id is a hash, so a task is found by
-hashing all of a device class (about 1 µs each); only a ledger's rebuild and the final count ask for it, and drop it afterwards.
+Owns the packed tables of a plan's ids and the search for tasks without a result. An id is a hash,
+so finding a task means hashing its whole device class, about 1 µs per task. Only a ledger rebuild
+and the final count use the tables, and drop them afterwards.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from workers.plan.plan import Plan, Task
 
 _HEAD_DIGITS = 2 * TASK_HEAD_BYTES
 _MOST_ALIKE = 64
-"""So many ids of a class that agree in 40 bits and more are looked at: two are a rarity."""
+"""Most entries compared per search: two ids of a class that agree in 40 bits are already rare."""
 
 
 class TaskIndex:
     """Finds tasks of one plan by id.
 
-    Device classes are hashed one after the other, as far as ids are asked for: a shard holds tasks of one class, and who
-    asks does so shard by shard, so the class found last is looked at first.
+    Device classes are hashed one after the other, only as far as a search needs. A shard holds the
+    tasks of one class, and callers search shard by shard: the class found last is searched first.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -64,9 +65,10 @@ class TaskIndex:
 
 
 class _ClassTable:
-    """The ids of one device class: each entry is an id's leading bits, then the kernel's number in the lowest bits that it needs.
+    """The sorted ids of one device class, 8 bytes each.
 
-    One sort in place orders it. Ids whose leading bits agree lie side by side; the whole id has to decide between them.
+    An entry is the leading bits of an id, with the kernel's number in as many lowest bits as it
+    needs. Ids whose leading bits agree lie side by side; comparing the whole id decides.
     """
 
     def __init__(self, first: int, heads: npt.NDArray[np.uint64]) -> None:
@@ -89,7 +91,7 @@ class _ClassTable:
 
 
 def class_heads(plan: Plan) -> Iterator[npt.NDArray[np.uint64]]:
-    """Yield the leading 16 hex digits of the task ids of each device class, as numbers, in plan order."""
+    """Yield the leading 16 hex digits of the task ids, as numbers: one array per device class."""
     kernel_ids = [kernel.kernel_id for kernel in plan.kernels]
     for device_class in plan.device_classes:
         raw = task_id_heads(
@@ -102,9 +104,9 @@ def first_pending(plan: Plan, done: npt.NDArray[np.uint64], *, limit: int) -> li
     """Return the first tasks of a plan that have no result.
 
     Args:
-        plan: the tasks.
-        done: leading 16 hex digits of the ids of the finished ones, ascending.
-        limit: how many at most.
+        plan: its tasks are searched in order.
+        done: leading 16 hex digits of the ids of finished tasks, as ascending numbers.
+        limit: most tasks to return.
     """
     found: list[Task] = []
     first = 0

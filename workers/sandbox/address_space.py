@@ -1,6 +1,6 @@
-"""Bounds on what a process may still take: a source can make a compiler ask for all there is.
+"""Limits on what a process may still allocate: a source can make a compiler ask for all memory.
 
-Owns how a limit of this process is set: never above what its user or its batch system has set already.
+Owns how a limit of this process is set: never above a limit that the user or batch system has set.
 """
 
 from __future__ import annotations
@@ -12,28 +12,32 @@ _PAGES = Path("/proc/self/statm")
 
 
 def lower_limit(kind: int, most: int) -> None:
-    """Set a limit of this process (``resource.RLIMIT_…``) to ``most``, or leave it where it is lower already."""
+    """Set a limit of this process (``resource.RLIMIT_…``) to at most ``most``; never raise it."""
     limits = resource.getrlimit(kind)
     soft, hard = (most if now == resource.RLIM_INFINITY else min(most, now) for now in limits)
     resource.setrlimit(kind, (soft, hard))
 
 
 def bound_growth(num_bytes: int) -> None:
-    """Let allocations fail beyond ``num_bytes`` more than this process has now; not for GPU drivers, which reserve more.
+    """Let allocations fail that add more than ``num_bytes`` to this process's address space.
 
-    From what it has: libraries reserve address space for each of a host's processors before we come to speak (numpy's threads on 64
-    of them more than 2 GiB). A lower ``ulimit -v`` of the user stays.
+    Not for GPU drivers, which reserve more. The limit counts from the present size, because
+    libraries have already reserved address space for each processor (numpy's threads on 64
+    processors: more than 2 GiB). A lower ``ulimit -v`` of the user stays.
     """
     now = int(_PAGES.read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     lower_limit(resource.RLIMIT_AS, now + num_bytes)
 
 
 def memory_limit_text() -> str:
-    """Return what to say of this process's own limit on memory where something could not be started; empty without one.
+    """Return the part of a start's error message on this process's memory limit; "" if it has none.
 
-    Children inherit it.
+    Children inherit the limit, so it may be why one could not start.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft == resource.RLIM_INFINITY:
         return ""
-    return f"address space is limited to {soft // 2**20:,} MiB here (`ulimit -v`): raise that limit, or run without it"
+    return (
+        f"address space is limited to {soft // 2**20:,} MiB here (`ulimit -v`): "
+        "raise that limit, or run without it"
+    )

@@ -1,7 +1,7 @@
-"""Framed messages between the collector and its children, over a socket of their own.
+"""Framed messages between the collector and its children, over a socket pair per child.
 
-Owns the frame (4 bytes of length, then JSON) and the messages. A child's stdout and stderr never carry a
-verdict: what a kernel prints cannot be taken for a result.
+Owns the frame (4 bytes of length, then the message's name and JSON) and the messages. Results never
+travel on a child's stdout or stderr, so what a kernel prints cannot be taken for a result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_FRAME_BYTES = 256 * 2**20
 class CompileJob:
     """To a compile child: build ``kernel`` and leave its binary at ``binary_path``.
 
-    Then find out what its machine code needs, and end if that takes longer than ``resources_limit_s``; None: do not.
+    ``resources_limit_s``: then find what its machine code uses, in at most this time; None: do not.
     """
 
     kernel: Kernel
@@ -41,8 +41,8 @@ class CompileJob:
 class AnalyseJob:
     """To an analysis child: find out what ``kernel`` touches.
 
-    ``without_barriers``: by a copy that has none. ``choose``: and choose inputs with which it works, where the child's
-    device is a CPU, in at most ``choice_cpu_s`` of processor time, after which the child is ended by SIGXCPU.
+    ``without_barriers``: use a copy without barriers. ``choose``: on a CPU, also choose inputs
+    with which it works; SIGXCPU ends the child after ``choice_cpu_s`` of processor time for that.
     """
 
     kernel: Kernel
@@ -54,10 +54,10 @@ class AnalyseJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysed:
-    """From an analysis child: what was found out, or why nothing was.
+    """From an analysis child: what it found out, or why it found nothing.
 
-    ``no_device``: the child could not open its device; it ends. Without ``is_last`` another follows, with the inputs that
-    were chosen.
+    ``no_device``: the child could not open its device and ends. Unless ``is_last``, another such
+    message follows, with the inputs that were chosen.
     """
 
     analysis: Analysis
@@ -67,9 +67,9 @@ class Analysed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessCheckJob:
-    """To an analysis child: find the access ranges of ``configs`` of ``kernel``, the small ones first.
+    """To an analysis child: find the access ranges of a kernel's ``configs``, small ones first.
 
-    ``without_barriers``: by a copy that has none.
+    ``without_barriers``: use a copy without barriers.
     """
 
     kernel: Kernel
@@ -79,9 +79,9 @@ class AccessCheckJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRanges:
-    """From an analysis child: the access records of the job's first configs, None for one that could not be found.
+    """From an analysis child: access records of the job's first configs; None: none was found.
 
-    One after each config, since the next may never end; the one that ``is_last`` says no more will come.
+    The child sends one after each config, as the next may never end; the last has ``is_last``.
     """
 
     records: tuple[ProbeRecord | None, ...]
@@ -92,8 +92,8 @@ class AccessRanges:
 class CountJob:
     """To a counting child: count what ``configs`` of ``kernel`` execute.
 
-    ``without_barriers``: its work-items run one after another in any case. ``cpu_s``: of processor time, after which
-    the child is ended by SIGXCPU.
+    ``without_barriers``: its work-items run one after another in any case. ``cpu_s``: processor
+    time after which SIGXCPU ends the child.
     """
 
     kernel: Kernel
@@ -105,9 +105,9 @@ class CountJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """From a counting child: what the first of the job's configs execute, or why that is not known.
+    """From a counting child: what the job's first configs execute, or why that is not known.
 
-    One after each config, since the next may never end; the one that ``is_last`` has them all.
+    The child sends one after each config, as the next may never end. ``is_last``: it has them all.
     """
 
     outcomes: tuple[Work | Failure, ...]
@@ -116,9 +116,9 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerReady:
-    """From a compile, analysis or counting child: from here on, time is the job's and no longer the start-up's.
+    """From a compile, analysis or counting child: its start is over; its job's time begins.
 
-    From a compile child also when a build is done and only its resources are not yet known.
+    A compile child sends it again when a build is done and only its resources are not yet known.
     """
 
     compiler_ready: bool = True
@@ -128,7 +128,7 @@ class CompilerReady:
 class Compiled:
     """From a compile child: the program is at the job's ``binary_path``.
 
-    ``no_resources`` says why there are none where they were asked for.
+    ``no_resources`` says why ``resources`` is None although the job asked for it.
     """
 
     options: str
@@ -140,7 +140,7 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileFailed:
-    """From a compile child: the compiler said no."""
+    """From a compile child: the compiler refused the source."""
 
     failure: Failure
     seconds: float
@@ -155,13 +155,13 @@ class PeaksJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunJob:
-    """To a run child: load the program, wait for the device, time the open configs, reporting each.
+    """To a run child: load the program, wait for the device, time the open configs, report each.
 
-    ``configs`` are all of the task, ``open_indices`` those to time; ``launch_ns`` says of the others how long they
-    took, where that is known (``run_order.HUNG_NS``: they hung). ``check_indices`` get payload checks; ``device`` carries the measured peaks.
-    ``lock_path`` is the lock file of the device, None where no other lane waits for it. No config begins once the
-    others have been charged ``budget_s`` (``task_trace.share_charged_s``; None: no limit). ``has_padding``: buffers may be touched behind their ends (``LoadedKernel.reserve``).
-    ``processor``: the host's, from which launches are issued; None: any.
+    ``configs`` are all of the task, ``open_indices`` those to time. ``launch_ns``: durations of the
+    others (``run_order.HUNG_NS``: it hung; None: unknown). ``check_indices`` get payload checks.
+    ``lock_path``: the device's lock file; None: no other lane uses it. No config begins once
+    ``budget_s`` is used up (``task_trace.share_charged_s``). ``has_padding``: buffers get padding.
+    ``device`` has measured peaks. ``processor``: the host processor to launch from; None: any.
     """
 
     kernel: Kernel
@@ -182,31 +182,31 @@ class RunJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildReady:
-    """From a run child: the context is open; also the answer to a ``PeaksJob``."""
+    """From a run child: its context is open. Also the answer to a ``PeaksJob``."""
 
     device: Device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLoaded:
-    """From a run child: the kernel is loaded; from here to ``LockTaken`` it waits for the device."""
+    """From a run child: the kernel is loaded; until ``LockTaken`` it waits for the device."""
 
     loaded_s: float = 0.0
-    """Monotonic, as all times of messages."""
+    """Monotonic seconds, as are all times in messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockTaken:
-    """From a run child: it has the device to itself, and makes sure that it is sound and awake."""
+    """From a run child: it holds the device lock, and checks the device before timing."""
 
     lock_taken: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldBegan:
-    """From a run child: from here on, the device's time is the task's.
+    """From a run child: from here on, the device's time counts as the task's.
 
-    ``sentinel_ns``: the sentinel kernel's time, taken where the process that had the device before has died.
+    ``sentinel_ns``: the sentinel kernel's time, only if the last holder of the device has died.
     """
 
     began_s: float = 0.0
@@ -215,17 +215,17 @@ class HoldBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigStarted:
-    """From a run child: from here on, a death is this config's, unless another process has killed it."""
+    """From a run child: a death from here on is this config's, unless another process kills it."""
 
     started_index: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFinished:
-    """From a run child: the outcome of one config. With ``sticky`` the child is of no further use.
+    """From a run child: the outcome of one config. After ``sticky`` the child must be replaced.
 
-    ``launch_ns``: how long a launch took, also where that was too long. ``began_s`` and ``ended_s``: monotonic, the
-    same clock in all processes; None where it was not launched.
+    ``launch_ns``: duration of a launch, even if too long. ``began_s``, ``ended_s``: monotonic, the
+    same clock in all processes; None if the config was not launched.
     """
 
     finished_index: int
@@ -246,19 +246,19 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDone:
-    """From a run child: all configs were reported, the buffers are released and the device is free."""
+    """From a run child: all configs are reported, the buffers are released, the device is free."""
 
     sentinel_ns: float | None
     ended_s: float = 0.0
     buffers_s: float = 0.0
-    """Seconds of holding the device lock, spent on having buffers before the first config and giving them back after the last."""
+    """Seconds of the hold for allocating buffers before the configs, and releasing them after."""
     kept_waiting_s: float = 0.0
-    """Seconds of holding the device lock, ready to run without a processor."""
+    """Seconds of the hold in which the child was ready to run but had no processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildCrashed:
-    """From any child: an exception of LLMPerf; the child then exits with 1."""
+    """From any child: an unexpected exception; the child then exits with code 1."""
 
     traceback: str
     summary: str
@@ -314,22 +314,22 @@ _ADAPTERS: dict[str, pydantic.TypeAdapter[ToChild | FromChild]] = {}
 
 
 class ChannelClosedError(Exception):
-    """The other side is gone."""
+    """The other end of the channel is closed."""
 
 
 class UnreadableMessageError(ChannelClosedError):
-    """The other side is there and sends nonsense: a kernel that writes out of bounds can damage the child that reports on it."""
+    """The other end sends nonsense: an out-of-bounds write of a kernel can damage its process."""
 
 
 class Channel:
-    """One end of a socket pair; frames in, frames out."""
+    """One end of a socket pair that sends and receives messages."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
         self._received = bytearray()
 
     def send(self, *messages: ToChild | FromChild) -> None:
-        """Send messages whole, in one piece: a system call costs as much as a short launch. Raises ChannelClosedError."""
+        """Send messages in one system call, to save time. Raises ChannelClosedError."""
         data = bytearray()
         for message in messages:
             kind = type(message).__name__
@@ -349,10 +349,10 @@ class Channel:
             self._read_more()
 
     def receive_available(self) -> Iterator[ToChild | FromChild]:
-        """Yield the messages that have arrived, after one read; call it when the socket is readable.
+        """Read once and yield the messages that have arrived; call it when the socket is readable.
 
         Raises:
-            ChannelClosedError: The stream has ended and every whole frame was yielded.
+            ChannelClosedError: The stream has ended, after every whole frame was yielded.
         """
         closed = False
         try:
@@ -378,7 +378,7 @@ class Channel:
             return None
         (length,) = _HEADER.unpack_from(self._received)
         if length > _MAX_FRAME_BYTES:
-            raise UnreadableMessageError(f"sent an unreadable message (of {length} bytes)")
+            raise UnreadableMessageError(f"sent an unreadable message of {length} bytes")
         if len(self._received) < _HEADER.size + length:
             return None
         body = bytes(self._received[_HEADER.size : _HEADER.size + length])

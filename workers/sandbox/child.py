@@ -1,10 +1,10 @@
 """A killable child process and its channel, as its parent sees it.
 
-Owns spawning, killing and what is left to read of a dead child. Children live in a session of their own, so
-Ctrl-C reaches only the parent, and die with it (PR_SET_PDEATHSIG; ``child_main.py`` is their side).
+Owns starting and killing a child, and reading how it ended. Each child has its own session, so
+Ctrl-C reaches only the parent; the child dies with it (PR_SET_PDEATHSIG, ``child_main.py``).
 
-When a child is killed for its time is decided by ``child_pool.py`` and, for launches, by
-``workers/execution/run_lane.py``.
+Does not own when a child must be killed: ``child_pool.py`` decides that, and
+``workers/execution/run_lane.py`` for launches.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from workers.sandbox.child_environment import child_environment
 from workers.sandbox.processors import ONE_THREAD
 
 CACHE_FOLDER = "pocl"
-"""Of a child's scratch folder: where PoCL keeps what it has compiled."""
+"""Folder in a child's scratch folder where PoCL keeps compiled code."""
 _STDERR_TAIL_BYTES = 4096
 _PROC = Path("/proc")
 _PF_EXITING = 0x4
-"""Bit of a process's flags in ``/proc/PID/stat``. The kernel sets it before it closes the files,
-and with them the channel."""
+"""Bit of the flags in ``/proc/PID/stat``. Linux sets it before it closes a process's files, the
+channel among them."""
 
 
 class Child:
-    """One child process; its owner must ``kill`` or ``close`` it.
+    """One child process. Its owner must call ``kill`` or ``close``.
 
     Args:
         module: run as ``python -m module``.
-        argument: handed to the module's main as text.
-        environment: added to what a child inherits of ours.
-        scratch: a folder of the child's own for caches and its stderr.
+        argument: passed to the module's main as text.
+        environment: variables in addition to the inherited ones.
+        scratch: a folder for this child's caches and stderr.
     """
 
     def __init__(
@@ -79,15 +79,15 @@ class Child:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the child was reaped."""
+        """Whether the child has ended and was waited for."""
         return self._process.returncode is not None
 
     @property
     def was_killed_by_another(self) -> bool:
-        """Whether a SIGKILL ended it that was not ours: a user's, or the system's when memory ran out.
+        """Whether another process's SIGKILL ended the child: a user's, or Linux's without memory.
 
-        Crashes have other signals. A child that hung up and lived, its memory damaged or an exception on its way, has died
-        of ours. Ask after ``kill`` or ``close``.
+        A crash has another signal. A child that closed its channel but lived on, after damage to
+        its memory or an exception, was killed by us. Valid after ``kill`` or ``close``.
         """
         by_sigkill = self._process.returncode == -signal.SIGKILL
         return by_sigkill and self._was_ending and not self._complaint
@@ -97,7 +97,7 @@ class Child:
         return self._channel.socket.fileno()
 
     def send(self, message: ToChild) -> bool:
-        """Send a message; False if the child is gone."""
+        """Send a message; return False if the child is gone."""
         self.last_heard_s = time.monotonic()
         try:
             self._channel.send(message)
@@ -106,7 +106,7 @@ class Child:
         return True
 
     def receive(self) -> tuple[list[FromChild], bool]:
-        """Return the messages that have arrived and whether the child has hung up."""
+        """Return the messages that have arrived, and whether the child has closed its channel."""
         messages: list[FromChild] = []
         try:
             for message in self._channel.receive_available():
@@ -123,7 +123,7 @@ class Child:
         return messages, False
 
     def close(self, timeout_s: float) -> bool:
-        """Ask the child to end and wait for it; True if it ended by itself with exit code 0."""
+        """Ask the child to end and wait for it; return True if it ended by itself with code 0."""
         with contextlib.suppress(OSError):
             self._channel.socket.shutdown(socket.SHUT_WR)
         try:
@@ -135,7 +135,7 @@ class Child:
         return code == 0
 
     def kill(self) -> None:
-        """End the child and whatever it started, and reap it."""
+        """Kill the child and all processes that it has started, and wait for its end."""
         self._was_ending = self._was_ending or _is_ending(self._process.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -143,13 +143,13 @@ class Child:
         self._channel.socket.close()
 
     def describe_end(self) -> str:
-        """Say how the child ended, with the end of its stderr. Call after ``kill`` or hang-up."""
+        """Return how the child ended, with the end of its stderr; call it after ``kill``."""
         code = self._process.wait()
         how = f"exit code {code}" if code >= 0 else f"signal {_signal_name(-code)}"
         if self.was_killed_by_another:
             how += " that was not its parent's (memory may have run out)"
         elif code == -signal.SIGKILL and not self._was_ending:
-            how += " of its parent, which it had hung up on"
+            how += " of its parent, to which it no longer answered"
         if self._complaint:
             how += f", after it had {self._complaint}"
         tail = self._stderr_tail()
@@ -166,11 +166,11 @@ class Child:
 
 
 def _is_ending(pid: int) -> bool:
-    """Whether a child that was not reaped is dead, or past the point where another signal would change how it ends."""
+    """Return whether a child not yet waited for is dead, or already ending of another cause."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return False  # not known: then the signal is taken for ours
+        return False  # not known: the signal to come then counts as ours
     fields = text.rpartition(")")[2].split()
     return fields[0] in ("Z", "X") or bool(int(fields[6]) & _PF_EXITING)
 

@@ -1,7 +1,7 @@
-"""The environment of a child process that compiles or runs what a stranger wrote.
+"""The environment of a child process that compiles or runs untrusted code.
 
-Owns which variables it inherits: those that the system, Python and the OpenCL runtimes need, by name. Whatever else its
-parent has, credentials above all, stays with the parent.
+Owns which variables it inherits: those that the system, Python and the OpenCL runtimes need, by
+name. All other variables of the parent, credentials above all, are not passed on.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ from collections.abc import Mapping
 
 _NAMES = frozenset(
     {
-        "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "DISPLAY", "GLIBC_TUNABLES", "HOME", "HOSTNAME", "LANG", "LANGUAGE",
-        "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "LLMPERF_LOCK_DIR", "LLMPERF_POCL_ICD", "LOGNAME", "PATH",
-        "SHELL", "TEMP", "TERM", "TMP", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV", "XDG_CACHE_HOME", "XDG_CONFIG_HOME",
-        "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME",
+        "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "DISPLAY", "GLIBC_TUNABLES", "HOME", "HOSTNAME",
+        "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "LLMPERF_LOCK_DIR",
+        "LLMPERF_POCL_ICD", "LOGNAME", "PATH", "SHELL", "TEMP", "TERM", "TMP", "TMPDIR", "TZ",
+        "USER", "VIRTUAL_ENV", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME",
+        "XDG_RUNTIME_DIR", "XDG_STATE_HOME",
     }
 )  # fmt: skip
 _PREFIXES = re.compile(
-    r"(?:LC_|PYTHON|OCL_|OPENCL_|CL_|POCL_|PYOPENCL_|CUDA_|NVIDIA_|NV_|__NV|__GL_|INTEL_|IGC_|NEO_|CLOVER_|MESA_|RUSTICL_"
-    r"|LIBGL_|SYCL_|ZE_|ZES_|ROCM_|ROCR_|HIP_|HSA_|AMD_|GPU_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|NUMEXPR_|VECLIB_|TBB_|MALLOC_"
-    r"|ASAN_|LSAN_|TSAN_|UBSAN_|COV_|COVERAGE_|LLVM_|LIBCLANG_|CLANG_)[A-Za-z0-9_]*"
+    r"(?:LC_|PYTHON|OCL_|OPENCL_|CL_|POCL_|PYOPENCL_|CUDA_|NVIDIA_|NV_|__NV|__GL_|INTEL_|IGC_|NEO_"
+    r"|CLOVER_|MESA_|RUSTICL_|LIBGL_|SYCL_|ZE_|ZES_|ROCM_|ROCR_|HIP_|HSA_|AMD_|GPU_|OMP_|GOMP_|KMP_"
+    r"|MKL_|OPENBLAS_|NUMEXPR_|VECLIB_|TBB_|MALLOC_|ASAN_|LSAN_|TSAN_|UBSAN_|COV_|COVERAGE_|LLVM_"
+    r"|LIBCLANG_|CLANG_)[A-Za-z0-9_]*"
 )
 _SECRET = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|PRIVATE|SESSION|COOKIE|(?:^|_)KEY(?:$|_)|APIKEY",
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|PRIVATE|SESSION|COOKIE"
+    r"|(?:^|_)KEY(?:$|_)|APIKEY",
     re.IGNORECASE,
 )
 
@@ -32,9 +35,9 @@ _SECRET = re.compile(
 def child_environment(
     *more: Mapping[str, str], environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return what a child starts with: what it may inherit, then ``more``, the later of a name.
+    """Return a child's variables: those that it may inherit, then ``more``; later values win.
 
-    >>> child_environment({"A": "1"}, environ={"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "x", "NVIDIA_API_KEY": "y"})
+    >>> child_environment({"A": "1"}, environ={"PATH": "/bin", "NVIDIA_API_KEY": "x"})
     {'PATH': '/bin', 'A': '1'}
     """
     ours = os.environ if environ is None else environ
@@ -45,7 +48,7 @@ def child_environment(
 
 
 def is_inherited(name: str) -> bool:
-    """Whether a child may have this variable of its parent's.
+    """Return whether a child may have this variable of its parent.
 
     >>> is_inherited("POCL_DEBUG"), is_inherited("LLMPERF_LEDGER"), is_inherited("CUDA_TOKEN")
     (True, False, False)

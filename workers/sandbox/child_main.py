@@ -1,6 +1,6 @@
-"""A child's first steps: die with the parent (and before it, if memory runs out), bound what it may write, serve.
+"""A child's first steps: die with its parent, die first if memory runs out, limit files, serve.
 
-Owns the process boundary of every child: the one place that catches whatever is thrown.
+Owns the process boundary of every child: the one place that catches every exception.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from workers.sandbox.address_space import lower_limit
 from workers.sandbox.channel import Channel, ChannelClosedError, ChildCrashed
 
 _PR_SET_PDEATHSIG = 1
-_MAX_FILE_BYTES = 512 * 2**20
+_MAX_FILE_BYTES = 512 * 2**20  # largest size of any file that a child writes
 
 
 def serve(main: Callable[[Channel, str], None]) -> None:
-    """Run ``main(channel, argument)`` as a child process started by ``workers.sandbox.child.Child``.
+    """Run ``main(channel, argument)`` as a child process that ``workers.sandbox.child`` started.
 
-    Ends the process when the parent closes the channel; reports an exception of ours and exits with 1.
+    Returns when the parent closes the channel; reports any exception and exits with code 1.
     """
     descriptor, parent_pid, argument = sys.argv[1:]
     die_with_parent(int(parent_pid))
     die_before_parent()
-    # A kernel may write its way into any file descriptor; core dumps and logs stay small.
+    # A kernel may write into any file descriptor, so core dumps and logs must stay small.
     lower_limit(resource.RLIMIT_CORE, 0)
     lower_limit(resource.RLIMIT_FSIZE, _MAX_FILE_BYTES)
     channel = Channel(socket.socket(fileno=int(descriptor)))
@@ -46,7 +46,7 @@ def serve(main: Callable[[Channel, str], None]) -> None:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel to SIGKILL this process when its parent ends; exit if that has happened already."""
+    """Ask Linux to SIGKILL this process when its parent ends; exit if that has happened already."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
@@ -55,9 +55,9 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def die_before_parent() -> None:
-    """Ask the kernel to take this process first when memory runs out: a compiler or a kernel has eaten it.
+    """Ask Linux to kill this process first when memory runs out: its compiler or kernel used it up.
 
-    The collector would be an innocent victim; the child's death, the second time, is a coded row.
+    The collector must survive: it makes a failed row of the child's second such death.
     """
-    with contextlib.suppress(OSError):  # no /proc, or a sandbox: then it is as it was
+    with contextlib.suppress(OSError):  # no /proc, or a sandbox forbids it: nothing changes
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

@@ -1,7 +1,7 @@
-"""A few killable children that work through a queue, whatever the work does to them.
+"""A few killable children that work through a queue, even if items make them hang or crash.
 
-Owns the children, the queue and the deadlines. What a job is, what an answer means and what a death costs is its
-``PoolWork``'s: ``compiling.py``, ``analysing.py``, ``access_check.py``.
+Owns the children, the queue and the deadlines. ``PoolWork`` decides what a job is, what an answer
+means and what a death costs: ``compiling.py``, ``analysing.py``, ``access_check.py``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
 
 
 class PoolWork(Protocol[ItemT_contra]):
-    """What is done with each item; called from the pool's owner's thread."""
+    """What is done with each item. All methods run in the thread of the pool's owner."""
 
     @property
     def timeout_s(self) -> float:
-        """A child without its last answer for this long is killed."""
+        """Seconds without its last answer after which a child is killed."""
         ...
 
     def job(self, item: ItemT_contra) -> ToChild:
@@ -38,7 +38,7 @@ class PoolWork(Protocol[ItemT_contra]):
         ...
 
     def excuses_kill(self, item: ItemT_contra) -> bool:
-        """Whether another process's SIGKILL of the child costs the item nothing; then its last attempt does not count."""
+        """Return whether the last attempt does not count if another process killed the child."""
         ...
 
     def take(self, item: ItemT_contra, answer: FromChild) -> bool:
@@ -46,18 +46,18 @@ class PoolWork(Protocol[ItemT_contra]):
         ...
 
     def timed_out(self, item: ItemT_contra, after_s: float) -> None:
-        """Note that the child was killed after ``after_s`` without its last answer."""
+        """Note that the child was killed because it took longer than ``after_s``."""
         ...
 
     def died(self, item: ItemT_contra, how: str, report: str, seconds: float) -> bool:
-        """Note how the child ended after so many seconds (``report``: an exception of ours).
+        """Note how a child ended after so many seconds; ``report`` is its exception's traceback.
 
-        Returns True if the item is to be tried again in another child.
+        Return True if another child is to try the item again.
         """
         ...
 
     def forget(self, item: ItemT_contra) -> None:
-        """Remove what a finished item has left; it will not be asked for."""
+        """Remove the files of a finished item whose result is not wanted."""
         ...
 
 
@@ -68,23 +68,23 @@ class _Slot(Generic[ItemT]):
     report: str = ""
     is_ready: bool = False
     has_job: bool = False
-    """Whether the item was handed to the child. It is handed over when the child is ready, so that a failed start is not charged to it."""
+    """Whether the child has the item. It gets one once it is ready: failed starts cost no item."""
     began_s: float = 0.0
-    """When the item's time began: when it was handed out, or the child said that from then on it counts."""
+    """When the item's time began: when it was handed out, or at the child's ``CompilerReady``."""
 
 
 _MAX_FAILED_STARTS = 3
-"""Failed starts in a row after which no more children are started: the items are not at fault."""
+"""Failed starts in a row after which no more children are started: the items are not the cause."""
 
 
 class ChildPool(Generic[ItemT]):
-    """Up to ``num_children`` children; single-threaded, driven by its owner's polling.
+    """Up to ``num_children`` children; single-threaded, driven by calls of its owner.
 
     Args:
         start_child: starts a child whose scratch folder has the given name.
-        name: of the scratch folders.
+        name: prefix of the scratch folders' names.
         work: what is done with each item.
-        num_children: at once.
+        num_children: most children at once.
     """
 
     def __init__(
@@ -107,16 +107,16 @@ class ChildPool(Generic[ItemT]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits and nothing is worked on."""
+        """Whether no item is waiting or being worked on."""
         return not self._waiting and not self._busy_slots()
 
     def warm_up(self, num_children: int) -> None:
-        """Start this many children, within the pool's limit, before there are items for them."""
+        """Start children before there are items, up to this number and the pool's limit."""
         while len(self._slots) < min(num_children, self._num_children):
             self._add_slot()
 
     def await_started(self) -> None:
-        """Wait until no child is starting; one that ends meanwhile is not charged to an item."""
+        """Wait until no child is starting; a failed start costs no item an attempt."""
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while starting := [slot.child for slot in self._slots if not slot.is_ready]:
             if time.monotonic() > deadline_s:
@@ -125,7 +125,7 @@ class ChildPool(Generic[ItemT]):
                 self.handle(child)
 
     def allow(self, num_children: int) -> None:
-        """Lower the limit of children to this number."""
+        """Lower the limit of children to this number; never raise it."""
         self._num_children = min(self._num_children, num_children)
 
     def submit(self, item: ItemT) -> None:
@@ -134,17 +134,17 @@ class ChildPool(Generic[ItemT]):
 
     @property
     def num_busy(self) -> int:
-        """How many children have an item."""
+        """Number of children that have an item."""
         return len(self._busy_slots())
 
     def start_waiting(self, *, most_busy: int | None = None) -> None:
         """Hand waiting items to idle children, starting children as needed.
 
         Args:
-            most_busy: so many may have an item now; None: all.
+            most_busy: largest number of children that may have an item now; None: no limit.
 
         Raises:
-            ChildStartError: Children end, one after the other, before they are ready for any item.
+            ChildStartError: Several children in a row have ended before they were ready.
         """
         while self._waiting and (most_busy is None or self.num_busy < most_busy):
             self._hear_idle()
@@ -157,11 +157,11 @@ class ChildPool(Generic[ItemT]):
                 self._give(slot)
 
     def children(self) -> list[Child]:
-        """The children to watch for messages."""
+        """Return the children to watch for messages."""
         return [slot.child for slot in self._slots]
 
     def handle(self, child: Child) -> None:
-        """Take in what ``child`` has sent."""
+        """Process what ``child`` has sent."""
         slot = next(slot for slot in self._slots if slot.child is child)
         messages, hung_up = child.receive()
         for message in messages:
@@ -170,9 +170,9 @@ class ChildPool(Generic[ItemT]):
             self._child_gone(slot)
 
     def step(self, wait_s: float) -> None:
-        """Start what waits, take in what children send within ``wait_s`` seconds, and kill those that are late.
+        """Start waiting items, process what children send within ``wait_s`` s, and kill late ones.
 
-        For an owner that watches this pool alone. Raises ChildStartError.
+        For an owner that watches only this pool. Raises ChildStartError.
         """
         self.start_waiting()
         by_descriptor = {child.fileno(): child for child in self.children()}
@@ -183,7 +183,7 @@ class ChildPool(Generic[ItemT]):
         self.check_deadlines(time.monotonic())
 
     def check_deadlines(self, now_s: float) -> None:
-        """Kill the children that take too long. Raises ChildStartError, as ``start_waiting``."""
+        """Kill the children that take too long. Raises ChildStartError, like ``start_waiting``."""
         for slot in self._busy_slots():
             limit_s = self._work.timeout_s if slot.is_ready else START_TIMEOUT_S
             if slot.item is None or now_s - slot.began_s <= limit_s:
@@ -198,7 +198,7 @@ class ChildPool(Generic[ItemT]):
 
     @property
     def has_finished(self) -> bool:
-        """Whether ``take_finished`` would return any."""
+        """Whether ``take_finished`` would return an item."""
         return bool(self._finished)
 
     def take_finished(self) -> list[ItemT]:
@@ -207,13 +207,13 @@ class ChildPool(Generic[ItemT]):
         return finished
 
     def take_waiting(self, is_wanted: Callable[[ItemT], bool]) -> list[ItemT]:
-        """Take back the items of this kind that no child has begun with."""
+        """Remove and return the wanted items that no child has begun."""
         taken = [item for item in self._waiting if is_wanted(item)]
         self._waiting = deque(item for item in self._waiting if not is_wanted(item))
         return taken
 
     def drop(self, is_lost: Callable[[ItemT], bool]) -> None:
-        """Forget these items; a child at work on one is killed."""
+        """Forget the lost items, and kill the children that work on one."""
         self._waiting = deque(item for item in self._waiting if not is_lost(item))
         for item in filter(is_lost, self._finished):
             self._work.forget(item)
@@ -233,7 +233,7 @@ class ChildPool(Generic[ItemT]):
             self._discard(slot)
 
     def _hear_idle(self) -> None:
-        """Take in what idle children have sent: one started ahead may be ready by now, or gone."""
+        """Process what idle children have sent: one started early may be ready by now, or gone."""
         idle = [slot.child for slot in self._slots if slot.item is None]
         for child in select.select(idle, [], [], 0)[0] if idle else ():
             self.handle(child)
@@ -271,7 +271,7 @@ class ChildPool(Generic[ItemT]):
                 self._finished.append(item)
 
     def _give(self, slot: _Slot[ItemT]) -> None:
-        """Hand the slot's item to its child, which is ready."""
+        """Send the slot's item to its child, which is ready."""
         if slot.item is None:
             return
         slot.has_job = True
@@ -279,7 +279,7 @@ class ChildPool(Generic[ItemT]):
             self._child_gone(slot)
 
     def _failed_to_start(self, slot: _Slot[ItemT], why: str) -> None:
-        """Take the item of a child back that never was ready. Raises ChildStartError where it was one too many."""
+        """Take back the item of a child that never was ready; ChildStartError if often in a row."""
         if slot.item is not None:
             self._waiting.appendleft(slot.item)
             slot.item = None
@@ -290,7 +290,7 @@ class ChildPool(Generic[ItemT]):
 
     def _child_gone(self, slot: _Slot[ItemT]) -> None:
         if slot not in self._slots:
-            return  # it was gone when its item was handed to it
+            return  # already handled: sending the item to it failed
         self._discard(slot)
         item = slot.item
         if not slot.is_ready and item is not None:

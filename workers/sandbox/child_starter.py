@@ -1,6 +1,6 @@
-"""Start children for a device and clear away what ended ones have left.
+"""Start children for a device, and remove the scratch folders of ended ones.
 
-Owns the scratch folders below one folder. A child's life is its pool's or slot's.
+Owns the scratch folders below one folder. A child's pool or slot owns its life.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from workers.sandbox.processors import for_work_ahead
 
 _SEED_FOLDER = "cache-seed"
 _FEW_THREADS = {"POCL_MAX_PTHREAD_COUNT": "2", "POCL_CPU_MAX_CU_COUNT": "2"}
-"""PoCL's name for it, old and new: each of a dozen children would else start a thread for each processor."""
-_NICE = 10
+"""PoCL's old and new name. Otherwise each of a dozen children starts a thread per processor."""
+_NICE = 10  # niceness of children beside the timing, or the parent's if higher
 
 
 class ChildStarter:
-    """Starts children, each with a scratch folder of its own below ``scratch``."""
+    """Starts children, each with its own scratch folder below ``scratch``."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         self._started: list[Child] = []
 
     def keep_cache_of(self, child: Child) -> None:
-        """Give all later children a copy of what ``child``'s runtime has compiled: so far, our own kernels.
+        """Give all later children a copy of what ``child``'s runtime has compiled: our own kernels.
 
-        Each would compile them anew: on PoCL that is a second of every task. The copies are apart, so a child
-        that is killed in a build, or gone wild, spoils its own only.
+        Otherwise each child compiles them again, which costs a second per task on PoCL. The copies
+        are separate, so a child that crashes or is killed in a build damages only its own.
         """
         cache, seed = child.scratch / CACHE_FOLDER, self._scratch / _SEED_FOLDER
         if cache.is_dir() and not seed.exists():
@@ -46,12 +46,12 @@ class ChildStarter:
         """Start ``python -m module`` for the device ``ref``.
 
         Args:
-            module: of the child.
-            name: of its folder.
+            module: the child's main module.
+            name: name of its scratch folder.
             ref: the device.
-            beside_timing: it works while another child times: it must stay out of that one's way.
+            beside_timing: it works while another child times, and must not slow that one down.
         """
-        # What an ended child has left is of no more use once the next one starts: its end is reported by then.
+        # The ends of earlier children have been reported by now: their folders are not needed.
         for ended in [child for child in self._started if child.has_ended]:
             shutil.rmtree(ended.scratch, ignore_errors=True)
             self._started.remove(ended)
@@ -69,10 +69,10 @@ class ChildStarter:
         return child
 
     def _cuda_cache(self) -> dict[str, str]:
-        """Return where NVIDIA's driver keeps what it has translated; a folder that the user named is kept.
+        """Return where NVIDIA's driver caches compiled code, unless the user has named a folder.
 
-        One for all children of a run: what a compile child has translated a run child need not translate again. Not the
-        user's own: a second run would find the first one's work done.
+        All children of a run share the folder, so a run child need not compile again what a compile
+        child has. It is not the user's own cache: there a second run would find the first one's.
         """
         if "CUDA_CACHE_PATH" in os.environ:
             return {}
@@ -80,9 +80,9 @@ class ChildStarter:
 
 
 def _stand_back(pid: int) -> None:
-    """Leave the child the processors of work ahead, at a low priority; its threads come after."""
+    """Move the child to the processors for work ahead, at a low priority; threads inherit both."""
     processors = for_work_ahead(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError):  # it has ended already
+    with contextlib.suppress(OSError):  # the child has ended already
         mine = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PROCESS, pid, max(mine, _NICE))
     if processors is not None:
@@ -91,5 +91,5 @@ def _stand_back(pid: int) -> None:
 
 
 def _chosen(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return those that the user has set, as they are set."""
+    """Return the variables that the user has set, with the user's values."""
     return {name: os.environ[name] for name in variables if name in os.environ}

@@ -1,4 +1,4 @@
-"""What a child may use of the processor: the system ends one that uses more."""
+"""Limits on a child's processor time: the system ends a child that uses more."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 
 def allow_cpu(seconds: float) -> None:
-    """Let the system end this process (SIGXCPU) when it has used so many seconds of processor time more, all threads together."""
-    _set_limit(max(1, math.ceil(sum(os.times()[:2]) + seconds)))  # below 0 it would be no limit
+    """Let SIGXCPU end this process after ``seconds`` more of processor time over all threads."""
+    _set_limit(max(1, math.ceil(sum(os.times()[:2]) + seconds)))  # a negative one means no limit
 
 
 @contextmanager
 def allowed_cpu(seconds: float) -> Iterator[None]:
-    """Do so until the block is left."""
+    """Limit the processor time, as ``allow_cpu`` does, until the block is left."""
     allow_cpu(seconds)
     try:
         yield
@@ -25,7 +25,7 @@ def allowed_cpu(seconds: float) -> Iterator[None]:
 
 
 def _set_limit(wanted: int) -> None:
-    """Set the limit, or the hard one where that is lower."""
+    """Set the soft limit to ``wanted`` seconds, or to the hard limit if that is lower."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     unlimited = resource.RLIM_INFINITY
     possible = wanted if hard == unlimited else hard if wanted == unlimited else min(wanted, hard)

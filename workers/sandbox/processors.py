@@ -1,7 +1,8 @@
-"""Which processors children may use, so that the one that times has a core of its own, and how many threads.
+"""Which processors and how many threads children use, so that the timing child has its own core.
 
-A launch config is a hundred calls from Python between launches of microseconds. Beside eight compilers and analysers on
-16 processors it took twice the time: a core shared with a busy thread, or with its sibling's, is half a core.
+Timing a launch config takes about a hundred calls from Python between launches of microseconds. It
+took twice as long beside eight compilers and analysers on 16 processors: a thread that shares its
+core with a busy one gets half a core.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 FEWEST_PROCESSORS = 8
-"""Processors below which none is set aside: the work ahead of timing needs all."""
+"""Fewest processors of which some are set aside. A smaller host needs all for the work ahead."""
 SET_ASIDE = 4
-"""Processors for the child that times, the one that loads, and the collector with its threads."""
+"""Processors for the child that times, the child that loads, and the collector's threads."""
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""Environment of children. They are many, and their matrices small: threads of a linear-algebra library cost four times the work."""
+"""Children are many and their matrices small: with more threads their algebra takes 4 times the
+processor time."""
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
@@ -23,13 +25,13 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 def for_work_ahead(
     processors: Collection[int], siblings_of: Callable[[int], frozenset[int]] | None = None
 ) -> frozenset[int] | None:
-    """Return the processors for children beside the timing; None where all may be used.
+    """Return the processors for children beside the timing; None if they may use all.
 
-    Whole cores are set aside: a core's threads share it.
+    Whole cores are set aside, because the threads of a core share it.
 
     Args:
         processors: those that this process may use.
-        siblings_of: the hardware threads of a processor's core, itself among them; by default the kernel's word.
+        siblings_of: the hardware threads of a processor's core, itself included; None: from Linux.
 
     >>> sorted(for_work_ahead(range(8), lambda one: frozenset({one % 4, one % 4 + 4})) or ())
     [2, 3, 6, 7]
@@ -43,10 +45,10 @@ def for_work_ahead(
 def for_launches(
     processors: Collection[int], siblings_of: Callable[[int], frozenset[int]] | None = None
 ) -> tuple[int, ...]:
-    """Return the processors from which launches may be issued, best first; none where none is set aside.
+    """Return the processors from which launches may be issued, best first; () if none is set aside.
 
-    They are those that children beside the timing leave alone, one of each core. The host's first core is the last choice: most
-    interrupts are served there.
+    They are one processor of each core that is set aside. The host's first core comes last, because
+    it serves most interrupts.
 
     >>> for_launches(range(16), lambda one: frozenset({one % 8, one % 8 + 8}))
     (1, 0)
@@ -57,7 +59,7 @@ def for_launches(
 
 
 def core_of(processor: int) -> int:
-    """Return the name of the processor's core: its lowest thread, also where we may not use that."""
+    """Return the core's number: that of its lowest thread, even if this process may not use it."""
     return min(_siblings(processor))
 
 
@@ -67,9 +69,10 @@ def share_of(
     num_shares: int,
     siblings_of: Callable[[int], frozenset[int]] | None = None,
 ) -> frozenset[int]:
-    """Return one of ``num_shares`` equal parts of the processors, in whole cores; all of them where there are too few.
+    """Return one of ``num_shares`` equal parts of the processors, in whole cores; all if too few.
 
-    >>> [sorted(share_of(range(8), index, 2, lambda one: frozenset({one % 4, one % 4 + 4}))) for index in (0, 1)]
+    >>> siblings_of = lambda one: frozenset({one % 4, one % 4 + 4})
+    >>> [sorted(share_of(range(8), index, 2, siblings_of)) for index in (0, 1)]
     [[0, 1, 4, 5], [2, 3, 6, 7]]
     """
     cores = _cores(processors, siblings_of)
@@ -94,7 +97,7 @@ def _cores_set_aside(
 def _cores(
     processors: Collection[int], siblings_of: Callable[[int], frozenset[int]] | None
 ) -> list[frozenset[int]]:
-    """Return the processors by core, in the order of their lowest threads."""
+    """Return the processors by core; cores are in the order of their lowest threads."""
     siblings_of = siblings_of or _siblings
     cores: list[frozenset[int]] = []
     for processor in sorted(processors):

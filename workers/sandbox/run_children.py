@@ -1,6 +1,6 @@
-"""The process that owns a device context: starting it, starting it again, and when the device counts as lost.
+"""The process that owns a device context: its start, its restarts, and when its device is lost.
 
-Does not know what it is asked to run: ``run_lane.py``.
+Does not own which jobs the process gets: ``run_lane.py``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from workers.sandbox.child import Child
 
 START_TIMEOUT_S = 120.0
 _EXIT_TIMEOUT_S = 5.0
-"""Seconds that the loop waits for an exiting child: a longer wait would delay commits."""
+"""Seconds that the loop waits for an exiting child; a longer wait would delay commits."""
 _MAX_FAILED_STARTS = 3
 MOST_KILLS = 30
-"""Number of kills in a row, by other processes, of children that have no kernel in hand: then starting more is of no use."""
+"""Kills in a row, by other processes, of idle children, after which no further one is started."""
 
 
 class DeviceLostError(LlmperfError):
@@ -31,15 +31,15 @@ class DeviceLostError(LlmperfError):
 
 
 class ChildStartError(DeviceLostError):
-    """One child cannot open the device, however often it is started; others may have it open."""
+    """One child fails to open the device at every start; other children may have it open."""
 
 
 class RunChild:
-    """One run child at a time, and its successors.
+    """One run child at a time, with restarts.
 
     Args:
         start_child: starts a run child whose scratch folder has the given name.
-        name: of the folders, before their numbers.
+        name: prefix of the scratch folders' names.
     """
 
     def __init__(self, start_child: Callable[[str], Child], *, name: str) -> None:
@@ -47,18 +47,18 @@ class RunChild:
         self._names = (f"{name}-{number}" for number in itertools.count())
         self._failed_starts = 0
         self.current: Child | None = None
-        """The child that runs what there is to run."""
+        """The child that gets the jobs."""
         self.is_ready = False
         """Whether the current child has opened its device."""
 
     def ensure(self) -> bool:
-        """Have a current child; returns whether it is ready for a job."""
+        """Start a child if there is none; return whether the child is ready for a job."""
         if self.current is None:
             self.current, self.is_ready = self._start_child(next(self._names)), False
         return self.is_ready
 
     def note_ready(self) -> None:
-        """The current child has opened its device."""
+        """Note that the current child has opened its device."""
         self.is_ready = True
         self._failed_starts = 0
 
@@ -70,10 +70,11 @@ class RunChild:
         self.is_ready = False
 
     def drop_failed_start(self, report: str) -> None:
-        """Kill the current child, which ended (or was silent) before it had opened its device.
+        """Kill the current child, which ended or was silent before it had opened its device.
 
         Raises:
-            ChildStartError: It was one too many in a row; ``report`` (or how it ended) is the message.
+            ChildStartError: Too many starts in a row have failed. The message is ``report``, or
+                else how the last child ended.
         """
         child = self.current
         assert child is not None, "no child to drop"
@@ -84,7 +85,7 @@ class RunChild:
             raise ChildStartError(_lost(report or child.describe_end()))
 
     def end_current(self) -> str | None:
-        """Let the current child exit; None if it went well or another process has killed it, else how it ended."""
+        """Let the current child exit; return its failure, None if fine or killed from outside."""
         child = self.current
         assert child is not None, "no child to end"
         clean = child.close(_EXIT_TIMEOUT_S)
@@ -92,15 +93,15 @@ class RunChild:
         return None if clean or child.was_killed_by_another else child.describe_end()
 
     def open_device(self) -> Device:
-        """Wait for a fresh current child to open its device, trying again where that fails.
+        """Wait for the current child to open its device; start new ones if it fails.
 
         Raises:
-            DeviceLostError: The child ends or gives no answer, time and again.
+            DeviceLostError: Every attempt failed.
         """
         return self._until_ready(self.ensure)
 
     def measure_peaks(self) -> Device:
-        """Have the device's peaks measured by the current child. Raises DeviceLostError."""
+        """Return the device with peaks, measured by the current child. Raises DeviceLostError."""
 
         def ask() -> None:
             if not self.ensure():
@@ -142,12 +143,12 @@ class RunChild:
 
 
 def start_failure(name: str, why: str) -> str:
-    """Say that processes beside the one that has the device cannot be started, and why the last could not."""
+    """Return the message for processes beside the timing that cannot be started."""
     mend = memory_limit_text() or "see `llmperf doctor`, and how much memory is free"
-    lines = why.strip().splitlines() or ["it ended without a word"]
+    lines = why.strip().splitlines() or ["it ended without a message"]
     return f"processes that {name} kernels cannot be started ({lines[-1].strip()}): {mend}"
 
 
 def _lost(why: str) -> str:
-    mend = memory_limit_text() or "see `llmperf doctor`, and whether another process fills it"
+    mend = memory_limit_text() or "see `llmperf doctor`, and whether another process has filled it"
     return f"the device cannot be opened ({why}): {mend}"

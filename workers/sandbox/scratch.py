@@ -1,4 +1,4 @@
-"""Scratch folders that do not pile up: one a collector, named by its process, swept when that is gone."""
+"""Scratch folders: one per collector, named after its process, removed after its end or death."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from llmperf_common.ledger.protocol import Holder
 from llmperf_common.store.files.filesystem import StoreError
 
 FEWEST_FREE_BYTES = 8 * 2**20
-"""Free space for the binaries and compiler caches of a few kernels."""
+"""Bytes of free space that the binaries and compiler caches of a few kernels need."""
 _PREFIX = "llmperf-scratch-"
 
 
 @contextlib.contextmanager
 def scratch_folder(holder: Holder) -> Iterator[Path]:
-    """Yield an empty folder for ``holder``; it is removed at the end, those of dead collectors at the start."""
+    """Remove folders of dead holders, yield an empty one for ``holder``, remove it at the end."""
     root = Path(tempfile.gettempdir())
     for old in root.glob(f"{_PREFIX}*"):
         if _is_left_over(old, holder):
@@ -34,7 +34,7 @@ def scratch_folder(holder: Holder) -> Iterator[Path]:
 
 
 def check_space(folder: Path) -> None:
-    """Tell a full disk from a bad kernel: compilers crash on both, and a committed row is final.
+    """Refuse a full disk: compilers crash on it as on a bad kernel, and a committed row is final.
 
     Raises:
         StoreError: The scratch folder has no free space to compile in.
@@ -42,8 +42,10 @@ def check_space(folder: Path) -> None:
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < FEWEST_FREE_BYTES:
         raise StoreError(
-            f"no space left to compile in {folder} ({free_bytes:,} bytes free, {FEWEST_FREE_BYTES:,} needed): "
-            "nothing committed is lost; free some space or set TMPDIR, and run the same command again"
+            f"no space left to compile in {folder} "
+            f"({free_bytes:,} bytes free, {FEWEST_FREE_BYTES:,} needed): "
+            "nothing committed is lost; "
+            "free some space or set TMPDIR, and run the same command again"
         )
 
 
@@ -54,15 +56,15 @@ def _is_left_over(folder: Path, holder: Holder) -> bool:
             host=holder.host, boot_id=holder.boot_id, pid=int(pid), start_ticks=int(start_ticks)
         )
         is_ours = folder.stat().st_uid == os.getuid()
-    except (ValueError, OSError):  # not our name, or a colleague has just removed it
+    except (ValueError, OSError):  # another program's name, or just removed by another collector
         return False
     boot = world[: len(holder.boot_id[:8])]
     if boot != holder.boot_id[:8]:
         return is_ours
-    # Another container that shares this folder has pids of its own: only its boot can tell.
+    # Pids of another container that shares this folder mean nothing here; only its boot id does.
     return is_ours and world == _world(holder) and not is_alive(owner)
 
 
 def _world(holder: Holder) -> str:
-    """Return what a pid is unique in: a boot of the host and a pid namespace."""
+    """Return what makes a pid unique: the host's boot and the pid namespace."""
     return f"{holder.boot_id[:8]}x{Path('/proc/self/ns/pid').stat().st_ino}"

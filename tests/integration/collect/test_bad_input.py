@@ -251,7 +251,7 @@ def test_no_such_gpu(three_kernels: Collected, tmp_path: Path) -> None:
     ("content", "words"),
     [
         (None, ("No such file",)),
-        ("{", ("no JSON",)),
+        ("{", ("not JSON",)),
         ("[]", ("a JSON object is needed",)),
         ('{"behaviour": []}', ("'behaviour' is unknown", "did you mean 'behaviours'?")),
         ('{"device": {"compute_units": 0}}', ("device.compute_units", "at least 1")),

@@ -1,7 +1,7 @@
-"""The CUDA door: OpenCL's PTX loaded through the CUDA driver (pycuda), for what OpenCL does not tell.
+"""The only module that imports pycuda: it loads OpenCL's PTX through the CUDA driver.
 
-Owns CUDA contexts and modules, and the only import of pycuda. What the PTX means is ``ptx.py``'s, the occupancy's
-arithmetic ``occupancy.py``'s; launches are ``cuda/launcher.py``'s.
+Owns CUDA contexts and modules, for facts that OpenCL does not give. ``ptx.py`` interprets the PTX,
+``occupancy.py`` computes occupancy, ``cuda/launcher.py`` launches.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from workers.device.cuda.ptx import CudaPtx, UnsupportedPtxError, translate
 from workers.device.cuda.ptxas_log import notes_on
 
 USUAL_WORK_GROUP_SIZE = 256
-"""Work-items for which occupancy is computed where a kernel requires no size: the most that
-NVIDIA's OpenCL grants such a kernel."""
+"""Work-items for which occupancy is computed if a kernel requires no size: the most that NVIDIA's
+OpenCL grants such a kernel."""
 
-_JIT_LOG_VERBOSE = 12  # CU_JIT_LOG_VERBOSE; pycuda 2026.1 has no name for it, but takes any number
+_JIT_LOG_VERBOSE = 12  # CU_JIT_LOG_VERBOSE: pycuda 2026.1 has no name for it but takes any number
 _UUID_BYTES = 16
 
 
 class CudaContext:
-    """An open CUDA context on the GPU with this UUID; one a process, closed before it ends.
+    """An open CUDA context on the GPU with this UUID; one per process, to be closed before its end.
 
     pycuda aborts a process that ends with a context still open.
     """
@@ -60,16 +60,17 @@ class CudaContext:
     def resources(
         self, binary: bytes, kernel_name: str, *, work_dim: int, work_group_size: int | None = None
     ) -> KernelResources:
-        """Compile an OpenCL binary's PTX once more, and return what the machine code needs.
+        """Compile an OpenCL binary's PTX again, and return what the machine code needs.
 
         Args:
-            binary: as ``clGetProgramInfo`` gives it.
-            kernel_name: which of its kernels.
+            binary: the program binary that ``clGetProgramInfo`` returns.
+            kernel_name: one of its kernels.
             work_dim: dimensions of the NDRange.
-            work_group_size: for which occupancy is said; None: the usual, or the most that the kernel can have.
+            work_group_size: work-items for the occupancy; None: ``USUAL_WORK_GROUP_SIZE``, or the
+                kernel's maximum if that is lower.
 
         Raises:
-            CudaError: CUDA does not take it.
+            CudaError: CUDA does not accept the program.
         """
         started_s = time.perf_counter()
         module, log = self._load(_translated(binary, work_dim=work_dim))
@@ -100,7 +101,7 @@ class CudaContext:
         )
 
     def load(self, binary: bytes, kernel_name: str, *, work_dim: int) -> CudaKernel:
-        """Load a kernel of an OpenCL binary to be launched. Raises CudaError."""
+        """Return a kernel of an OpenCL binary, ready to be launched. Raises CudaError."""
         return self._kernel(_translated(binary, work_dim=work_dim, for_launch=True), kernel_name)
 
     def upload(self, data: npt.NDArray[np.uint8]) -> CudaBuffer:
@@ -108,11 +109,11 @@ class CudaContext:
         return CudaBuffer(self._driver, data)
 
     def event_clock(self) -> EventClock:
-        """Return what times launches by events. Raises CudaError."""
+        """Return a clock that times launches by events. Raises CudaError."""
         return EventClock(self._driver, self._kernel(SPIN_PTX, "spin"))
 
     def synchronize(self) -> None:
-        """Wait for all launches. Raises CudaError if one failed; the context is of no further use then."""
+        """Wait for all launches. Raises CudaError if one failed; the context is then lost."""
         with self._errors():
             self._context.synchronize()
 
@@ -123,7 +124,7 @@ class CudaContext:
         return int(free)
 
     def close(self) -> None:
-        """Give the context up, whatever state it is in."""
+        """Close the context, whatever state it is in."""
         for end in (self._context.pop, self._context.detach):
             with contextlib.suppress(self._driver.Error):
                 end()
@@ -140,8 +141,8 @@ class CudaContext:
         self.close()
 
     def _load(self, ptx: CudaPtx) -> tuple[Any, str]:
-        """Return the module and what its compiler said."""
-        # The compiler says nothing about a program that the driver finds in its cache: make each one new.
+        """Return the module and its compiler's log."""
+        # For a program in the driver's cache the log is empty, so each program is made unique.
         fresh = f"// {os.getpid()} {time.time_ns()} {next(self._nonces)}\n".encode() + ptx.image
         said: list[str] = []
         with self._errors():
@@ -202,7 +203,7 @@ def _pycuda_driver() -> Any:
 
 @contextlib.contextmanager
 def _without_compile_cache() -> Iterator[None]:
-    """Let a driver that starts now keep no compiled programs: these would push OpenCL's out of the cache on disk."""
+    """Disable the disk cache of a driver that starts here: its code would push out OpenCL's."""
     name = "CUDA_CACHE_DISABLE"
     before = os.environ.get(name)
     os.environ[name] = "1"
@@ -216,9 +217,9 @@ def _without_compile_cache() -> Iterator[None]:
 
 
 def _ordinal_of(device_uuid: str) -> int:
-    """Return the number that the CUDA driver of this process has for the GPU: numbers of others say nothing.
+    """Return the CUDA driver's number of the GPU in this process. Raises CudaError if it has none.
 
-    Raises CudaError if it does not see it. pycuda cannot ask for a UUID.
+    Numbers of other libraries may differ, and pycuda cannot ask for a UUID.
     """
     try:
         cuda = ctypes.CDLL("libcuda.so.1")

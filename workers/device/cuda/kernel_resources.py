@@ -1,8 +1,8 @@
-"""Finding out, in a compile child, what a kernel's machine code needs of an NVIDIA GPU.
+"""Finds, in a compile child, what a kernel's machine code needs of an NVIDIA GPU.
 
-Owns when a CUDA context is opened (at the first kernel, not before) and what the second compiler may cost: a time limit
-of its own, beyond which the process ends. Its death costs the kernel nothing: ``compiling.py`` builds it once more and
-asks for no resources. CUDA itself: ``driver.py``.
+Owns when a CUDA context is opened (for the first kernel, not before), and the time limit of the
+second compilation, after which the process ends. That costs the kernel nothing: ``compiling.py``
+builds it again and asks for no resources. CUDA itself: ``driver.py``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ResourceReader:
-    """Reads resources on the device that ``ref`` names; closes what it opened."""
+    """Reads resources on the device ``ref``; a context manager that closes its CUDA context."""
 
     def __init__(self, ref: DeviceRef) -> None:
         self._ref = ref
@@ -31,11 +31,11 @@ class ResourceReader:
         self._no_context = ""
 
     def read(self, kernel: Kernel, binary: bytes, *, limit_s: float) -> KernelResources | str:
-        """Return what ``kernel``, built as ``binary``, needs, or in a sentence why that is not known.
+        """Return what ``kernel``, built as ``binary``, needs, or a sentence why that is not known.
 
-        After ``limit_s`` seconds the process ends by SIGALRM: a compiler that hangs listens to nothing else.
+        SIGALRM ends the process after ``limit_s`` seconds: nothing else stops a hung compiler.
         """
-        from workers.device.cuda.launcher import CudaError  # noqa: PLC0415  (only where it is asked for)
+        from workers.device.cuda.launcher import CudaError  # noqa: PLC0415  (loaded only if needed)
 
         signature = kernel.signature
         if self._no_context or signature is None:
@@ -45,7 +45,7 @@ class ResourceReader:
                 if self._context is None:
                     self._context = self._opened()
             except (CudaError, LookupError) as error:
-                self._no_context = str(error)  # it will not be there for the next kernel either
+                self._no_context = str(error)  # the next kernel would meet the same error
                 return self._no_context
             required = signature.required_local_size
             try:
@@ -82,7 +82,7 @@ class ResourceReader:
 
 @contextlib.contextmanager
 def ended_after(seconds: float) -> Iterator[None]:
-    """End the process by SIGALRM if the block takes longer, whatever it does and whichever lock it holds."""
+    """End this process by SIGALRM if the block takes longer, even if it hangs in foreign code."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:

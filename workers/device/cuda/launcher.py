@@ -1,7 +1,8 @@
 """Buffers, launches and event times on a CUDA context that ``cuda/driver.py`` has opened.
 
-Owns how arguments reach a kernel and what lies between two events. Knows pycuda's driver only as the object that the
-door hands out. No sample is timed here: it is for comparison with OpenCL and, later, for hardware counters.
+Owns how arguments reach a kernel, and what is between two events. Gets pycuda's driver as an object
+from ``cuda/driver.py``. Times no samples: it serves comparisons with OpenCL and, later, hardware
+counters.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ turn:
     ret;
 }
 """
-"""PTX of a kernel that keeps one multiprocessor busy for a given number of ns, so that commands
-enqueued meanwhile run without a gap."""
+"""PTX of a kernel that keeps one multiprocessor busy for a given number of ns. Commands enqueued
+meanwhile then run without a gap."""
 
 
 class CudaError(Exception):
-    """CUDA cannot do it: no pycuda, no such device, a program it does not take, a launch that failed."""
+    """CUDA refuses: no pycuda, no such device, an invalid program, or a failed launch."""
 
 
 @contextlib.contextmanager
 def cuda_errors(driver: Any) -> Iterator[None]:
-    """Turn any error of pycuda's into a CudaError.
+    """Turn any error of pycuda into a CudaError.
 
-    A UnicodeDecodeError, too: where the driver has left its log buffers unwritten, pycuda reads what lay there.
+    A UnicodeDecodeError, too: pycuda decodes its log buffers even if the driver left them unset.
     """
     try:
         yield
@@ -56,7 +57,7 @@ def cuda_errors(driver: Any) -> Iterator[None]:
 
 
 class CudaBuffer:
-    """Memory on the GPU that begins with ``data``, freed with this object."""
+    """Memory on the GPU that holds ``data`` at first; freed with this object."""
 
     def __init__(self, driver: Any, data: npt.NDArray[np.uint8]) -> None:
         """Allocate and write. Raises CudaError."""
@@ -68,22 +69,22 @@ class CudaBuffer:
 
     @property
     def address(self) -> bytes:
-        """As a kernel's argument."""
+        """The address as a kernel argument: 8 bytes, little-endian."""
         return int(self._allocation).to_bytes(8, "little")
 
     def write(self, data: npt.NDArray[np.uint8]) -> None:
-        """Overwrite the buffer's beginning. Raises CudaError."""
+        """Overwrite the beginning of the buffer. Raises CudaError."""
         with cuda_errors(self._driver):
             if data.nbytes:
                 self._driver.memcpy_htod(self._allocation, data)
 
     def copy_from(self, other: CudaBuffer) -> None:
-        """Overwrite the beginning with all of another buffer, on the GPU. Raises CudaError."""
+        """Overwrite the beginning of the buffer with another one, on the GPU. Raises CudaError."""
         with cuda_errors(self._driver):
             self._driver.memcpy_dtod(self._allocation, other._allocation, other._num_bytes)
 
     def read(self, num_bytes: int) -> bytes:
-        """Return the first bytes, after all launches. Raises CudaError."""
+        """Return the first bytes, after all launches have ended. Raises CudaError."""
         data = np.empty(num_bytes, np.uint8)
         with cuda_errors(self._driver):
             if num_bytes:
@@ -92,7 +93,7 @@ class CudaBuffer:
 
 
 class CudaKernel:
-    """A loaded kernel; ``function`` is pycuda's."""
+    """A loaded kernel; ``function`` is pycuda's object for it."""
 
     def __init__(self, driver: Any, entry: Entry, function: Any) -> None:
         self.driver = driver
@@ -109,12 +110,13 @@ class CudaKernel:
         """Return a launch of this kernel.
 
         Args:
-            global_size: work-items, a multiple of ``local_size`` in each of one to three dimensions.
-            local_size: work-items of a work-group.
-            arguments: by position: a buffer, the bytes of a scalar or, for a ``__local`` one, how many bytes it has.
+            global_size: work-items in one to three dimensions; each a multiple of ``local_size``.
+            local_size: work-items of a work-group, in as many dimensions.
+            arguments: by position: a buffer, the bytes of a scalar, or the number of bytes of a
+                ``__local`` argument.
 
         Raises:
-            CudaError: An argument is not of the parameter's kind or size, or the sizes do not divide.
+            CudaError: An argument has the wrong kind or size, or the sizes do not divide.
         """
         if any(total % group for total, group in zip(global_size, local_size, strict=True)):
             raise CudaError(f"global size {global_size}, local size {local_size}")
@@ -163,17 +165,17 @@ class CudaLaunch:
         self._call = (num_groups, local_size, packed, shared_bytes, None)
 
     def enqueue(self) -> None:
-        """Launch without waiting. Raises CudaError."""
+        """Launch without waiting for the end. Raises CudaError."""
         with cuda_errors(self._kernel.driver):
-            # Below pycuda's own calls: these guess the arguments' types, and set the shape by a deprecated function.
+            # pycuda's public calls guess argument types and set the shape by a deprecated function.
             self._kernel.function._launch_kernel(*self._call)
 
 
 class EventClock:
-    """Times launches by CUDA events.
+    """Times launches with CUDA events.
 
     Args:
-        driver: pycuda's.
+        driver: pycuda's driver module.
         spinner: the kernel of ``SPIN_PTX``, on the same context.
     """
 
@@ -183,20 +185,22 @@ class EventClock:
         self._place = CudaBuffer(driver, np.zeros(8, np.uint8))
 
     def time_ns(self, launch: CudaLaunch, count: int = 1, *, spin_ns: int = 0) -> float:
-        """Return the mean time of ``count`` launches by events around all of them, ns.
+        """Return the mean time of ``count`` launches between two events, ns.
 
         Args:
             launch: what to launch.
-            count: how often, back to back.
-            spin_ns: keep the GPU busy for so long before the first event, while all is enqueued. Without it the GPU
-                waits between event and launch for the host, and that is measured, too.
+            count: number of launches, back to back.
+            spin_ns: ns for which the GPU is kept busy before the first event, while all launches
+                are enqueued. With 0, the time includes the GPU's wait for the host.
 
         Raises:
-            CudaError: A launch failed; the context is of no further use.
+            CudaError: A launch failed; the context is lost.
         """
         wait = self._spinner.prepare(
-            global_size=(1,), local_size=(1,), arguments=[self._place, spin_ns.to_bytes(8, "little")]
-        )  # fmt: skip
+            global_size=(1,),
+            local_size=(1,),
+            arguments=[self._place, spin_ns.to_bytes(8, "little")],
+        )
         with cuda_errors(self._driver):
             start, end = self._driver.Event(), self._driver.Event()
             self._driver.Context.synchronize()
@@ -211,4 +215,4 @@ class EventClock:
 
 
 SPIN_PTX = translate(_SPIN, work_dim=1, for_launch=True)
-"""The program of the kernel ``spin``: it goes the way of all others."""
+"""The kernel ``spin``, translated like any other program."""

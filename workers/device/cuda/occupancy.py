@@ -1,7 +1,8 @@
-"""How many work-groups of a kernel a multiprocessor holds at once, and what bounds them.
+"""How many work-groups of a kernel a multiprocessor holds at once, and which resources limit them.
 
-Owns the arithmetic; device-free. The rules are those of NVIDIA's occupancy calculator (``cuda_occupancy.h``, CUDA
-13.0) for compute capability 7 to 9, with all shared memory that the multiprocessor can give (the calculator's default).
+Owns the arithmetic; needs no device. The rules are those of NVIDIA's occupancy calculator
+(``cuda_occupancy.h``, CUDA 13.0) for compute capability 7 to 9. As in its default, a
+multiprocessor gives all the shared memory that it can.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ from dataclasses import dataclass
 from llmperf_common.builds import OccupancyLimit
 
 _REGISTER_UNIT = 256
-"""Registers: the step in which a warp gets them."""
+"""Registers are given to a warp in steps of this number."""
 _SUB_PARTITIONS = 4
-"""Parts of a multiprocessor: each has a quarter of the registers, and a warp stays in one."""
+"""Parts of a multiprocessor. Each has a quarter of the registers, and a warp stays in one part."""
 _MAX_REGISTERS = 256
 _SHARED_UNIT_BYTES = {7: 256, 8: 128, 9: 128}
-"""By major compute capability: shared memory is given to a work-group in steps of this."""
+"""Bytes by major compute capability: the steps in which a work-group gets shared memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multiprocessor:
-    """What one multiprocessor has; the CUDA driver's attributes of the same names.
+    """The limits of one multiprocessor: the CUDA driver's attributes of the same names.
 
-    ``reserved_shared_bytes`` are the system's share of each work-group's memory (1,024 since compute capability 8).
+    ``reserved_shared_bytes``: the system's share of each work-group's shared memory (1,024 since
+    compute capability 8).
     """
 
     compute_capability: tuple[int, int]
@@ -40,9 +42,9 @@ class Multiprocessor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupancy:
-    """``share`` of the multiprocessor's warps that are resident; 0 where such a work-group cannot run.
+    """The occupancy of one kernel; ``share`` of warps resident, 0 if such a work-group cannot run.
 
-    ``limited_by``: all that bound the number of work-groups to ``num_work_groups``.
+    ``limited_by``: every resource that limits the number of work-groups to ``num_work_groups``.
     """
 
     num_work_groups: int
@@ -58,18 +60,19 @@ def occupancy(
     work_group_size: int,
     max_work_group_size: int,
 ) -> Occupancy | None:
-    """Return how full a multiprocessor can be of this kernel; None for an architecture whose rules are not here.
+    """Return how full a multiprocessor gets with this kernel; None for an unknown architecture.
 
     Args:
         sm: the multiprocessor.
-        registers: of a work-item.
-        shared_bytes: of a work-group, ``__local`` arguments included.
-        work_group_size: in work-items.
-        max_work_group_size: what the kernel was compiled for, in work-items.
+        registers: per work-item.
+        shared_bytes: per work-group, ``__local`` arguments included.
+        work_group_size: work-items of a work-group.
+        max_work_group_size: most work-items that the kernel was compiled for.
 
-    >>> h200 = Multiprocessor(compute_capability=(9, 0), warp_size=32, max_work_items=2048, max_work_groups=32,
-    ...     max_work_group_size=1024, registers=65536, registers_per_work_group=65536, shared_bytes=233472,
-    ...     shared_bytes_per_work_group=49152, reserved_shared_bytes=1024)
+    >>> h200 = Multiprocessor(
+    ...     compute_capability=(9, 0), warp_size=32, max_work_items=2048, max_work_groups=32,
+    ...     max_work_group_size=1024, registers=65536, registers_per_work_group=65536,
+    ...     shared_bytes=233472, shared_bytes_per_work_group=49152, reserved_shared_bytes=1024)
     >>> occupancy(h200, registers=40, shared_bytes=0, work_group_size=256, max_work_group_size=1024)
     Occupancy(num_work_groups=6, share=0.75, limited_by=(<OccupancyLimit.REGISTERS: 'registers'>,))
     """
@@ -95,7 +98,7 @@ def occupancy(
 
 def _by_registers(sm: Multiprocessor, registers: int, warps: int) -> int:
     a_warp = _rounded_up(registers * sm.warp_size, _REGISTER_UNIT)
-    # The hardware checks a work-group as if its warps were spread over all sub-partitions evenly.
+    # The hardware checks a work-group as if its warps were spread evenly over all sub-partitions.
     a_group = a_warp * _rounded_up(warps, _SUB_PARTITIONS)
     if a_group > sm.registers_per_work_group or registers > _MAX_REGISTERS:
         return 0

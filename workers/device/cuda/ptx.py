@@ -1,11 +1,13 @@
-"""PTX as NVIDIA's OpenCL compiler writes it, made into PTX that the CUDA driver loads: text in, text out.
+"""Translates the PTX of NVIDIA's OpenCL compiler into PTX that the CUDA driver loads.
 
-Owns the differences between the two dialects and the list of a program's kernels; no device, no driver. Strict: what
-it does not know it refuses (``UnsupportedPtxError``), because a kernel that CUDA runs wrongly looks like one that works.
+Owns the differences between the two dialects, and the list of a program's kernels; uses no device.
+It refuses everything that it does not know (``UnsupportedPtxError``), because a kernel that CUDA
+runs wrongly looks like one that works.
 
-What OpenCL's driver puts into ``%envreg`` and CUDA's does not is documented nowhere (the PTX ISA: "driver-defined").
-Here: 0-2 group offset and 3-5 global offset, both 0 in every launch of ours; 6-8 number of work-groups, CUDA's
-``%nctaid``; 9 the NDRange's dimensions. Two public readers of such PTX agree on these; any other is refused.
+OpenCL's driver fills the registers ``%envreg``, CUDA's does not. What they hold is not documented
+(the PTX ISA says "driver-defined"). Here: 0-2 group offset and 3-5 global offset, both 0 in every
+launch of LLMPerf; 6-8 number of work-groups, CUDA's ``%nctaid``; 9 the NDRange's dimensions. Two
+public readers of such PTX agree on these. Any other register is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ type, double16."""
 _DYNAMIC_SHARED = "llmperf_dynamic_shared"
 _TYPE_BYTES = {
     f".{kind}{bits}": bits // 8
-    for kind, widths in {"u": (8, 16, 32, 64), "s": (8, 16, 32, 64), "b": (8, 16, 32, 64), "f": (16, 32, 64)}.items()
+    for kind, widths in {
+        "u": (8, 16, 32, 64), "s": (8, 16, 32, 64), "b": (8, 16, 32, 64), "f": (16, 32, 64),
+    }.items()
     for bits in widths
 }  # fmt: skip
 _ZERO_REGISTERS = range(6)
@@ -41,11 +45,11 @@ _CONSTANT_VARIABLE = re.compile(
 
 
 class UnsupportedPtxError(ValueError):
-    """The text has something whose meaning under CUDA is not known here."""
+    """The PTX has something whose meaning under CUDA is not known here."""
 
 
 class ParameterSpace(StrEnum):
-    """What a kernel's parameter is: a value, or a pointer into a memory."""
+    """The kind of a kernel parameter: a value, or a pointer into one of the memories."""
 
     VALUE = "value"
     GLOBAL = "global"
@@ -55,7 +59,7 @@ class ParameterSpace(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter: ``num_bytes`` and ``alignment_bytes`` of itself, not of what it points to."""
+    """One parameter; ``num_bytes`` and ``alignment_bytes`` are its own, not its target's."""
 
     name: str
     num_bytes: int
@@ -71,10 +75,10 @@ class Entry:
     parameters: tuple[Parameter, ...]
 
     def pack(self, values: Sequence[bytes]) -> bytes:
-        """Return the parameters' values as the one buffer that a launch takes.
+        """Return the parameters' values in the one buffer that a launch takes.
 
         Raises:
-            ValueError: Not as many values as parameters, or one of another size.
+            ValueError: The number of values, or the size of one, does not fit the parameters.
         """
         if len(values) != len(self.parameters):
             raise ValueError(
@@ -99,7 +103,7 @@ class CudaPtx:
 
     @property
     def image(self) -> bytes:
-        """What ``cuModuleLoadDataEx`` takes: the text with a NUL behind it."""
+        """The argument of ``cuModuleLoadDataEx``: the text, ended by a NUL."""
         return self.text.encode() + b"\0"
 
     def entry(self, name: str) -> Entry:
@@ -111,22 +115,24 @@ class CudaPtx:
 
 
 def translate(binary: bytes, *, work_dim: int, for_launch: bool = False) -> CudaPtx:
-    """Return the program of an OpenCL binary (``clGetProgramInfo(BINARIES)``) as CUDA's driver takes it.
+    """Return the program of an OpenCL binary (``clGetProgramInfo(BINARIES)``) for CUDA's driver.
 
     Args:
-        binary: PTX as NVIDIA's OpenCL keeps it.
-        work_dim: dimensions of the NDRange it will be launched with, 1 to 3: a kernel may ask for them.
-        for_launch: also change how arguments arrive. A ``__local`` argument becomes an offset into the dynamic shared
-            memory (OpenCL's driver passes an address); a ``__constant`` argument points to global memory. Without it
-            the instructions are OpenCL's own, for finding out what they need.
+        binary: PTX as NVIDIA's OpenCL stores it.
+        work_dim: dimensions of the NDRange, 1 to 3; a kernel may ask for them.
+        for_launch: also change how arguments are passed. A ``__local`` argument becomes an offset
+            into the dynamic shared memory (OpenCL's driver passes an address). A ``__constant``
+            argument points to global memory. Otherwise the instructions stay OpenCL's own, to find
+            the resources that they need.
 
     Raises:
-        UnsupportedPtxError: It is no such PTX, or has something not known here (images, other registers).
+        UnsupportedPtxError: Not such PTX, or with unknown parts (images, other registers).
 
-    >>> made = translate(b'''.version 8.4
+    >>> text = b'''.version 8.4
     ... .target sm_90, texmode_independent
     ... .address_size 64
-    ... .entry k(.param .u64 .ptr .global .align 4 k_param_0) { mov.b32 %r1, %envreg3; ret; }''', work_dim=1)
+    ... .entry k(.param .u64 .ptr .global .align 4 k_param_0) { mov.b32 %r1, %envreg3; ret; }'''
+    >>> made = translate(text, work_dim=1)
     >>> print(made.text.splitlines()[-1])
     .entry k(.param .u64 k_param_0) { mov.b32 %r1, 0; ret; }
     """
@@ -182,7 +188,7 @@ def _with_environment(text: str, work_dim: int) -> str:
         elif number == _WORK_DIM_REGISTER:
             known = str(work_dim)
         else:
-            raise UnsupportedPtxError(f"%envreg{number}: what it holds is not known")
+            raise UnsupportedPtxError(f"%envreg{number}: its meaning is not known")
         return f"{found[1]}{known}{found[3]}"
 
     text = _ENVIRONMENT.sub(value, text)
@@ -212,7 +218,7 @@ def _with_plain_parameters(text: str) -> tuple[str, tuple[Entry, ...]]:
 
 
 def _parameter(words: Sequence[str]) -> tuple[Parameter, str]:
-    """Return what a declaration says, and the declaration without its ``.ptr`` and what belongs to that."""
+    """Return the parameter, and its declaration without ``.ptr`` and that word's own options."""
     declaration = " ".join(words)
     pattern = (
         r"\.param(?: \.align (?P<own>\d+))? (?P<type>\.\w+)"
@@ -253,7 +259,7 @@ def _with_launch_arguments(text: str, entries: Iterable[Entry]) -> str:
 
 
 def _with_shared_offset(text: str, parameter: Parameter) -> str:
-    """Add the address of the dynamic shared memory to each read of ``parameter``, which is its offset there."""
+    """Add the address of the dynamic shared memory to each read of ``parameter``, an offset."""
     name, bits = re.escape(parameter.name), 8 * parameter.num_bytes
     load = re.compile(
         rf"(?<![\w.$@%])(ld\.param\.[ub]{bits}\s+(%[\w$]+)\s*,\s*\[\s*{name}\s*(?:\+\s*0\s*)?\]\s*;)"

@@ -1,7 +1,7 @@
-"""What NVIDIA's PTX compiler says about a kernel when it is asked to talk: spills and stack.
+"""The verbose log of NVIDIA's PTX compiler: spills, stack and registers of a kernel.
 
-Owns the reading of that log, the same from ``ptxas -v``, from the driver's compiler (``CU_JIT_LOG_VERBOSE``) and from
-OpenCL's (``-cl-nv-verbose``). No other source reports spills.
+Owns the reading of that log. It is the same from ``ptxas -v``, from the driver's compiler
+(``CU_JIT_LOG_VERBOSE``) and from OpenCL's (``-cl-nv-verbose``). No other source reports spills.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PROPERTIES = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerNotes:
-    """Of one kernel, a work-item: None where the log does not say."""
+    """The numbers for one kernel, per work-item; None if the log does not give them."""
 
     stack_bytes: int | None
     spill_store_bytes: int | None
@@ -26,7 +26,7 @@ class CompilerNotes:
 
 
 def notes_on(log: str, kernel_name: str) -> CompilerNotes:
-    """Return what ``log`` says about the kernel; all None where it does not name it.
+    """Return the log's numbers for one kernel; all None if the log does not name it.
 
     >>> notes_on('''ptxas info    : Compiling entry function 'k' for 'sm_90'
     ... ptxas info    : Function properties for k
@@ -50,7 +50,7 @@ def notes_on(log: str, kernel_name: str) -> CompilerNotes:
 
 
 def _section(log: str, begin: str, next_begin: str) -> str:
-    """Return the text behind ``begin`` up to the next ``next_begin``; empty if there is none."""
+    """Return the text after ``begin`` and before the next ``next_begin``; "" if there is none."""
     found = re.search(begin, log)
     return re.split(next_begin, log[found.end() :])[0] if found else ""
 

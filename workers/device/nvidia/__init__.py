@@ -1,1 +1,1 @@
-"""What NVIDIA's tools say of a GPU, and the locks that share one."""
+"""What NVIDIA's libraries report of a GPU, and the locks by which collectors share one."""

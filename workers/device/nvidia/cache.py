@@ -1,8 +1,8 @@
-"""What the CUDA driver knows of an NVIDIA GPU and its OpenCL does not tell, asked through ctypes.
+"""Facts of an NVIDIA GPU that the CUDA driver reports and OpenCL does not, read through ctypes.
 
-The size of the L2 (NVIDIA's OpenCL reports 4,325,376 bytes of cache on an H200, 132 x 32 KiB, some first-level
-figure; flushing twice that would leave the 60 MB L2 warm) and the resources of a compute unit. Attributes are read
-without creating a CUDA context, and without any library but the driver's own.
+They are the L2's size and the resources of a compute unit. NVIDIA's OpenCL reports 4,325,376 bytes
+of cache for an H200 (132 x 32 KiB, a first-level figure); a flush of twice that would leave the
+60 MB L2 warm. No CUDA context is created, and no library but the driver's own is loaded.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Attribute(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvidiaFacts:
-    """Fields of ``Device`` of the same names; None where the driver does not know the attribute."""
+    """Fields of ``Device`` with the same names; None if the driver does not know the attribute."""
 
     compute_capability: str | None = None
     warp_size: int | None = None
@@ -56,19 +56,19 @@ class NvidiaFacts:
 
 
 def l2_cache_bytes(device_uuid: str) -> int | None:
-    """Return the L2's size of the GPU with this UUID; None without a CUDA driver or such a GPU."""
+    """Return the L2's bytes of the GPU with this UUID; None without CUDA driver or such a GPU."""
     ask = _questions(device_uuid)
     return ask(_Attribute.L2_CACHE_SIZE) if ask else None
 
 
 def nvidia_facts(device_uuid: str) -> NvidiaFacts:
-    """Return what the CUDA driver says of the GPU with this UUID; all None without a driver or such a GPU."""
+    """Return the CUDA driver's facts of the GPU with this UUID; all None if it has no such GPU."""
     ask = _questions(device_uuid)
     return facts_of(ask) if ask else NvidiaFacts()
 
 
 def facts_of(ask: Callable[[int], int | None]) -> NvidiaFacts:
-    """Return the facts that ``ask`` gives, by number of the attribute."""
+    """Return the facts, from ``ask``, which maps an attribute's number to its value."""
     major, minor = (
         ask(_Attribute.COMPUTE_CAPABILITY_MAJOR),
         ask(_Attribute.COMPUTE_CAPABILITY_MINOR),
@@ -89,7 +89,7 @@ def facts_of(ask: Callable[[int], int | None]) -> NvidiaFacts:
 
 
 def _pci_bus_id(ask: Callable[[int], int | None]) -> str | None:
-    """Return the address as NVML writes it; a GPU's function is always 0."""
+    """Return the PCI address as NVML writes it; the function of a GPU is always 0."""
     domain, bus = ask(_Attribute.PCI_DOMAIN_ID), ask(_Attribute.PCI_BUS_ID)
     device = ask(_Attribute.PCI_DEVICE_ID)
     if domain is None or bus is None or device is None:
@@ -98,7 +98,7 @@ def _pci_bus_id(ask: Callable[[int], int | None]) -> str | None:
 
 
 def _questions(device_uuid: str) -> Callable[[int], int | None] | None:
-    """Return a function from an attribute's number to its value on one GPU; None without driver or GPU."""
+    """Return a function from an attribute's number to one GPU's value; None if there is no GPU."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:

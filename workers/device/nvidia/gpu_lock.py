@@ -1,6 +1,7 @@
-"""The lock of one GPU: which process of the host holds it, readable by all.
+"""The lock of one GPU, with a note on its holder that every user of the host can read.
 
-Owns the holder's note in the lock file. The file and its safety: ``host_lock.py``; who needs it: ``ownership.py``.
+Owns that note. The lock file and its safety: ``host_lock.py``; who needs the lock:
+``ownership.py``.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from llmperf_common.records import Device
 from workers.device.nvidia.host_lock import LOCK_FOLDER_VARIABLE, lock_folder, lock_now, open_lock
 
 PATIENCE_S = 2.0
-"""Seconds to wait for a lock: the process of a collector that was just killed is gone by then."""
+"""Seconds to wait for a lock; a collector that was just killed has ended by then."""
 POLL_S = 0.1
 _MAX_OWNER_BYTES = 4096
 
 
 class GpuTakenError(LlmperfError):
-    """The GPU is not ours alone; the message says whose it is and what to do."""
+    """The GPU is in use or cannot be locked; the message says by whom or why, and what to do."""
 
     exit_code = Exit.NO_DEVICE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Who holds a GPU's lock, as the holder wrote it: for messages only."""
+    """The holder of a GPU's lock, as it wrote about itself; used only in messages."""
 
     pid: int
     host: str
@@ -46,7 +47,7 @@ class Owner:
     out: str
 
     def describe(self) -> str:
-        """Return one line."""
+        """Return the holder in one line."""
         return (
             f"pid {self.pid} of {self.user} on {self.host}, since {self.started_at}, "
             f"at work for {self.out}"
@@ -60,7 +61,7 @@ def lock_path(device: Device, folder: Path | None = None) -> Path:
 
 
 def owner_of(device: Device, folder: Path | None = None) -> Owner | None:
-    """Return who holds a GPU now, None if it is free (or its lock cannot be looked at)."""
+    """Return the holder of a GPU's lock; None if it is free or its lock cannot be read."""
     try:
         descriptor = os.open(
             lock_path(device, folder), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -78,22 +79,22 @@ def owner_of(device: Device, folder: Path | None = None) -> Owner | None:
 
 @contextlib.contextmanager
 def gpu_lock(device: Device, out: str) -> Iterator[None]:
-    """Hold the GPU's lock; ``out`` is where its holder collects, for others to read. Raises GpuTakenError."""
+    """Hold the GPU's lock and note ``out``, where its holder collects. Raises GpuTakenError."""
     path = lock_path(device)
     try:
         descriptor = open_lock(path)
     except OSError as error:
         raise GpuTakenError(
-            f"{device.name} cannot be locked: {path}: {error.strerror or error}; set {LOCK_FOLDER_VARIABLE} to a "
-            "folder that all users of this GPU may write to"
+            f"{device.name} cannot be locked: {path}: {error.strerror or error}; "
+            f"set {LOCK_FOLDER_VARIABLE} to a folder that all users of this GPU may write to"
         ) from error
     try:
         if not _lock_soon(descriptor):
             owner = _read_owner(descriptor)
             who = owner.describe() if owner else f"a process that holds {path}"
             raise GpuTakenError(
-                f"{device.name} ({device.device_uuid}) is taken by {who}: wait for it or stop it, or choose another "
-                "--device (several GPUs may collect into one --out)"
+                f"{device.name} ({device.device_uuid}) is taken by {who}: wait for it or stop it, "
+                "or choose another --device (several GPUs may collect into one --out)"
             )
         _write_owner(descriptor, _this_owner(out))
         try:
@@ -116,7 +117,7 @@ def _lock_soon(descriptor: int) -> bool:
 def _this_owner(out: str) -> Owner:
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
+    except (KeyError, OSError):  # in a container, the user may have no name
         user = f"uid {os.getuid()}"
     return Owner(
         pid=os.getpid(),
@@ -128,9 +129,9 @@ def _this_owner(out: str) -> Owner:
 
 
 def _write_owner(descriptor: int, owner: Owner | None) -> None:
-    """Leave a note for others; the lock holds without it."""
+    """Write a note for other processes; the lock does not depend on it."""
     data = json.dumps(dataclasses.asdict(owner)).encode()[:_MAX_OWNER_BYTES] if owner else b""
-    with contextlib.suppress(OSError):  # opened for reading only, or the folder is full
+    with contextlib.suppress(OSError):  # opened for reading only, or the disk is full
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, data, 0)
 
@@ -145,5 +146,5 @@ def _read_owner(descriptor: int) -> Owner | None:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` without what would steer a terminal: another user wrote it."""
+    """Return another user's ``text`` without control characters, which a terminal would obey."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

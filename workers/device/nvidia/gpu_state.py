@@ -1,4 +1,4 @@
-"""What an NVIDIA GPU is at right now, for people: clocks, heat, who computes on it, who owns it.
+"""The present state of an NVIDIA GPU, for display: clocks, temperature, processes, owner.
 
 Owns the summary that ``llmperf doctor`` shows. Opens no compute context.
 """
@@ -18,10 +18,10 @@ from workers.device.nvidia.nvml_gpu import ComputeProcess, GpuLimits, Health
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """One GPU at one moment; what NVML tells is None where it is absent.
+    """One GPU at one moment; fields from NVML are None if NVML is absent.
 
-    ``processes`` is None, too, where NVML does not say who computes on the card; ``owner`` is the collector that
-    holds it.
+    ``processes`` is also None if NVML does not report which processes compute on the card.
+    ``owner``: the collector that holds the card.
     """
 
     owner: Owner | None
@@ -33,7 +33,7 @@ class GpuState:
 
     @property
     def throttle_reasons(self) -> tuple[str, ...]:
-        """The names of what slows the card down now."""
+        """The names of the reasons that slow the card down now."""
         if self.reading is None or self.reading.reasons is None:
             return ()
         found = self.reading.reasons & THROTTLING
@@ -41,7 +41,7 @@ class GpuState:
 
 
 def gpu_state(device: Device) -> GpuState | None:
-    """Return what ``device`` is at; None for other devices than NVIDIA's."""
+    """Return the state of ``device``; None if it is not NVIDIA's."""
     if device.platform != NVIDIA_PLATFORM:
         return None
     owner = owner_of(device)

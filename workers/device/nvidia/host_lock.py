@@ -1,7 +1,7 @@
-"""Lock files of a host, for what only one of its collectors may have: a GPU, a processor to launch from.
+"""Lock files of a host, for resources of one collector each: a GPU, or a processor to launch from.
 
-Owns where they lie and their safety in a folder that all users may write to. A lock is an advisory ``flock``: it goes
-when its holder dies, however that happens, and the file stays.
+Owns their folder, and their safety in a folder that all users may write to. A lock is an advisory
+``flock``: it ends with its holder, however that ends, and the file stays.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ from collections.abc import Mapping
 from pathlib import Path
 
 LOCK_FOLDER_VARIABLE = "LLMPERF_LOCK_DIR"
-_SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108  (all users must come to the same one)
+_SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108  (all users must find the same)
 
 
 def lock_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of the lock files: one for all users and jobs of the host.
+    """Return the folder of the lock files, one for all users and jobs of the host.
 
-    ``LLMPERF_LOCK_DIR``, else the first of ``/run/lock`` and ``/tmp`` that all users may write to. Not ``TMPDIR``,
-    which batch systems set for each job, unless there is nothing else.
+    It is ``LLMPERF_LOCK_DIR``, else the first of ``/run/lock`` and ``/tmp`` that all users may
+    write to. ``TMPDIR`` comes last, because batch systems set it for each job.
     """
     chosen = environ.get(LOCK_FOLDER_VARIABLE)
     if chosen:
         return Path(chosen)
     for folder in _SHARED_FOLDERS:
-        # By its mode and not by what we may do: root may write anywhere, and would look elsewhere than others.
+        # Judged by its mode, not by access: root may write anywhere, but must choose as others do.
         if folder.is_dir() and folder.stat().st_mode & stat.S_IWOTH:
             return folder
     return Path(tempfile.gettempdir())
 
 
 def open_lock(path: Path) -> int:
-    """Open a lock file, making it if need be; children do not inherit it.
+    """Open a lock file, and create it if needed; children do not inherit it.
 
-    An existing file is opened without O_CREAT: in folders like /tmp the kernel refuses that for another user's file
-    (``fs.protected_regular``). It must be a plain file of one name, so that a link cannot make us write elsewhere.
+    An existing file is opened without O_CREAT, which Linux refuses for another user's file in
+    folders like /tmp (``fs.protected_regular``). The file must be a regular one with one name, so
+    that no link makes us write elsewhere.
     """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     while True:
@@ -48,11 +49,9 @@ def open_lock(path: Path) -> int:
         except FileNotFoundError:
             with contextlib.suppress(FileExistsError):
                 descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-                os.fchmod(descriptor, 0o666)  # whatever the umask: others must be able to lock it
+                os.fchmod(descriptor, 0o666)  # against the umask: other users must lock it, too
                 break
-        except (
-            PermissionError
-        ):  # of a user whose file is not writable to us: it can still be locked
+        except PermissionError:  # another user's file, not writable for us: it can still be locked
             descriptor = os.open(path, (flags & ~os.O_RDWR) | os.O_RDONLY)
             break
     status = os.fstat(descriptor)
@@ -63,7 +62,7 @@ def open_lock(path: Path) -> int:
 
 
 def lock_now(descriptor: int) -> bool:
-    """Lock an open file without waiting; False where another process holds it. Raises OSError."""
+    """Lock an open file without waiting; False if another process holds it. Raises OSError."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -72,10 +71,10 @@ def lock_now(descriptor: int) -> bool:
 
 
 def try_lock(path: Path) -> int | None:
-    """Return a descriptor that holds the lock file until it is closed, None where another process holds it.
+    """Return a descriptor that holds the lock until it is closed; None if another process has it.
 
     Raises:
-        OSError: It cannot be opened or locked, or is no plain file.
+        OSError: The file cannot be opened or locked, or is not a regular one.
     """
     descriptor = open_lock(path)
     is_ours = False

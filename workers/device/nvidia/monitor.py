@@ -1,8 +1,8 @@
-"""What a device was like while it was timed: clock, temperature, throttling, polled beside the launches.
+"""The state of a device while it is timed: clock, temperature and throttling, polled in a thread.
 
-Owns the polling thread, the window that belongs to one launch config, and what counts as throttled. Does not
-know who answers: a ``Source`` is NVML's (``nvml_gpu.py``) or a test's. Nothing here ever raises into the thread that
-measures.
+Owns the polling thread, the readings that belong to one launch config, and what counts as
+throttled. Does not own where readings come from: a ``Source`` is NVML (``nvml_gpu.py``) or a
+test's. No error here reaches the thread that measures.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from types import TracebackType
 from typing import Protocol, Self
 
 MAX_NEIGHBOUR_DISTANCE_S = 0.25
-"""Seconds: a poll this close to a launch config stands for it. A config takes about 1 ms, and polls
-are 100 ms apart."""
+"""Largest distance, s, from which a poll counts for a launch config. A config takes about 1 ms, and
+polls are 100 ms apart."""
 THROTTLED_CLOCK_SHARE = 0.75
-"""Share of the highest clock below which a busy device counts as throttled: nvbench's rule."""
+"""Share of the highest clock below which a busy device counts as throttled, as in nvbench."""
 KEPT_S = 1800.0
-"""Seconds that readings are kept. A finished task asks about its configs, and it may have held the
-device for ``limits.task_timeout_s`` and waited for it before."""
+"""Seconds for which readings are kept: a task asks for them after its end, and before that it may
+have waited for the device and held it for ``limits.task_timeout_s``."""
 _JOIN_TIMEOUT_S = 2.0
-"""Seconds to wait for the polling thread: the driver of a lost GPU may never answer."""
+"""Seconds to wait for the polling thread's end: the driver of a lost GPU may never answer."""
 
 _logger = logging.getLogger(__name__)
 
 
 class ClockReason(IntFlag):
-    """Why a clock is where it is: NVML's bits (nvml.h, ``nvmlClocksEventReason…``); unknown bits are kept."""
+    """Reasons for a clock: NVML's bits (nvml.h, ``nvmlClocksEventReason…``); unknown ones stay."""
 
     GPU_IDLE = 0x1
     APPLICATION_CLOCKS = 0x2
@@ -56,17 +56,17 @@ THROTTLING = (
     | ClockReason.HARDWARE_THERMAL
     | ClockReason.POWER_BRAKE
 )
-"""Reasons that slow a card down. Not among them: idle, clocks that a user chose (application,
-display, sync boost), and the limits of voltage and board (``RELIABILITY``, ``BOARD_LIMIT``), which
-always hold for a card at its highest clock."""
+"""Reasons that slow a card down. Not among them: idle; clocks that a user chose (application,
+display, sync boost); the limits of voltage and board (``RELIABILITY``, ``BOARD_LIMIT``), which are
+always set for a card at its highest clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One poll. None: the source could not tell.
+    """One poll; a field is None if the source does not report it.
 
-    ``at_s`` is on the monotonic clock. ``busy_share`` (0 to 1) is the share of the driver's own, longer period
-    in which a kernel ran.
+    ``at_s``: monotonic seconds. ``busy_share``: share, 0 to 1, of the driver's own longer period in
+    which a kernel ran.
     """
 
     at_s: float
@@ -79,13 +79,13 @@ class Reading:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the clock is that of a resting device and says nothing of a launch."""
+        """Whether the device was idle: its clock then says nothing about a launch."""
         return self.reasons is not None and ClockReason.GPU_IDLE in self.reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """The state of a device in a window of time; None where it was not read, or cannot be."""
+    """The state of a device in a window of time; None if unknown."""
 
     sm_clock_mhz: float | None = None
     temperature_c: float | None = None
@@ -93,22 +93,22 @@ class Condition:
 
 
 class Source(Protocol):
-    """Who answers polls. Called by the monitor's thread only."""
+    """A source of readings; only the monitor's thread calls it."""
 
     def read(self, at_s: float) -> Reading:
-        """Return what can be read now; what cannot is None. ``at_s``: the time to give it."""
+        """Return what can be read now, with the time ``at_s``; None for the rest."""
         ...
 
     def close(self) -> None:
-        """Let go of the device."""
+        """Release the device."""
         ...
 
 
 def is_throttled(reading: Reading, *, max_sm_clock_mhz: float | None) -> bool | None:
-    """Return whether a reading shows a throttled device; None where it cannot tell.
+    """Return whether a reading shows a throttled device; None if it cannot show it.
 
-    True: a reason among ``THROTTLING``, or a busy device whose clock is below three quarters of its highest.
-    A resting device has slowed down by itself and says nothing.
+    True for a reason among ``THROTTLING``, or for a busy device below three quarters of its highest
+    clock. An idle device has slowed down by itself, so its reading shows nothing.
 
     >>> busy = Reading(at_s=0.0, sm_clock_mhz=1200.0, reasons=ClockReason(0))
     >>> is_throttled(busy, max_sm_clock_mhz=1980.0), is_throttled(busy, max_sm_clock_mhz=1500.0)
@@ -125,9 +125,9 @@ def is_throttled(reading: Reading, *, max_sm_clock_mhz: float | None) -> bool | 
 
 
 def condition_of(readings: Sequence[Reading], *, max_sm_clock_mhz: float | None) -> Condition:
-    """Return what ``readings`` say together: means over those that can tell, throttled if any says so.
+    """Return the state from several readings: means, and throttled if any reading shows it.
 
-    The clock of a resting device is left out: it is what the driver falls back to between launches.
+    Clocks of idle readings are left out: the driver lowers them between launches.
     """
     verdicts = {is_throttled(one, max_sm_clock_mhz=max_sm_clock_mhz) for one in readings}
     return Condition(
@@ -143,13 +143,13 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 class Monitor:
-    """Polls a source in a thread of its own and remembers the last minutes; close it when done.
+    """Polls a source in its own thread and keeps the last readings; must be closed.
 
     Args:
-        source: what to ask; the monitor closes it.
-        poll_hz: polls a second, above 0.
-        max_sm_clock_mhz: the device's highest clock, for nvbench's rule; None: only reasons count.
-        clock: monotonic seconds; the same clock as of the caller of ``between``.
+        source: where readings come from; the monitor closes it.
+        poll_hz: polls per second, above 0.
+        max_sm_clock_mhz: highest clock of the device; None: only reasons show throttling.
+        clock: monotonic seconds, the same clock as in calls of ``between``.
     """
 
     def __init__(
@@ -174,10 +174,11 @@ class Monitor:
         self._thread.start()
 
     def between(self, start_s: float, end_s: float) -> Condition:
-        """Return what the device was like from ``start_s`` to ``end_s`` of the monotonic clock.
+        """Return the device's state from ``start_s`` to ``end_s``, monotonic seconds.
 
-        By the readings inside; where there is none, by the nearest before and after, if they are at most
-        ``MAX_NEIGHBOUR_DISTANCE_S`` away. Asked right at the end of a window, only the one before is there.
+        It comes from the readings inside. Without any, it comes from the nearest ones before and
+        after, if at most ``MAX_NEIGHBOUR_DISTANCE_S`` away. Right after the window only the one
+        before exists.
         """
         inside, before, after = self._around(start_s, end_s)
         chosen = inside
@@ -200,7 +201,7 @@ class Monitor:
             return self._readings[-1] if self._readings else None
 
     def close(self) -> None:
-        """End the thread and let the source go; a thread that the driver holds is left behind."""
+        """End the thread and close the source; leave a thread that waits for the driver running."""
         self._closing.set()
         self._thread.join(_JOIN_TIMEOUT_S)
         if self._thread.is_alive():
@@ -226,7 +227,7 @@ class Monitor:
         inside: list[Reading] = []
         after: Reading | None = None
         with self._lock:
-            for reading in reversed(self._readings):  # a window is asked for soon after it
+            for reading in reversed(self._readings):  # most windows are recent
                 if reading.at_s > end_s:
                     after = reading
                 elif reading.at_s >= start_s:
@@ -241,7 +242,7 @@ class Monitor:
             reading = self._read()
             with self._lock:
                 self._readings.append(reading)
-            # From now where polling fell behind: what was missed cannot be caught up with.
+            # Polls that were missed are skipped, not made up for.
             next_s = max(next_s + self._period_s, self._clock())
             self._closing.wait(max(0.0, next_s - self._clock()))
 
@@ -249,7 +250,7 @@ class Monitor:
         at_s = self._clock()
         try:
             return self._source.read(at_s)
-        except Exception as error:  # noqa: BLE001  (this thread's boundary: a blind monitor, not a lost run)
+        except Exception as error:  # noqa: BLE001  (the thread's boundary: no data, no lost run)
             if not self._has_warned:
                 self._has_warned = True
                 _logger.warning(

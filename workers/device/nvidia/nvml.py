@@ -1,7 +1,7 @@
-"""The one door to NVML: ``pynvml`` of the package ``nvidia-ml-py``.
+"""The only module that imports ``pynvml`` (package ``nvidia-ml-py``), the Python library of NVML.
 
-Owns how a card is found (by UUID or PCI bus, never by index: NVML's order is not OpenCL's) and what a missing
-library, driver or card becomes: a value. What is asked of a card: ``nvml_gpu.py``.
+Owns how a card is found: by UUID or PCI bus, never by index, since NVML's order is not OpenCL's. A
+missing library, driver or card becomes a value. The queries to a card: ``nvml_gpu.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ANSWER_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlAbsent:
-    """Why NVML answers nothing here, and what would mend it; ``is_lost``: the card is known and does not answer."""
+    """Why NVML does not answer, and how to mend it; ``is_lost``: the card exists but is silent."""
 
     reason: str
     mend: str
@@ -36,11 +36,11 @@ class NvmlAbsent:
 
 
 def open_gpu(device_uuid: str, pci_bus_id: str | None = None) -> NvmlGpu | NvmlAbsent:
-    """Return the card of an OpenCL device.
+    """Return the NVML card of an OpenCL device.
 
     Args:
         device_uuid: ``Device.device_uuid``: 8-4-4-4-12 hex digits, with or without ``GPU-``.
-        pci_bus_id: tried where NVML finds nothing by UUID.
+        pci_bus_id: used if NVML finds no card by UUID.
     """
     library = _started()
     if isinstance(library, NvmlAbsent):
@@ -58,7 +58,7 @@ def open_gpu(device_uuid: str, pci_bus_id: str | None = None) -> NvmlGpu | NvmlA
             return NvmlGpu(library, getattr(library, function)(name))
         except library.NVMLError as error:
             why = f"{name}: {error}"
-            # By UUID NVML looks at all cards, and says so where any of them is lost; by its place only at this one.
+            # By UUID NVML asks all cards, and any lost one gives this error; by bus only this one.
             is_lost = name == pci_bus_id and is_from_a_lost_card(library, error)
     library.nvmlShutdown()
     if is_lost:
@@ -71,16 +71,16 @@ def open_gpu(device_uuid: str, pci_bus_id: str | None = None) -> NvmlGpu | NvmlA
 
 
 def open_gpu_of(device: Device) -> NvmlGpu | NvmlAbsent | None:
-    """Return the card behind an OpenCL device; None where there is none, because NVIDIA did not make it."""
+    """Return the NVML card of an OpenCL device; None if the device is not NVIDIA's."""
     if device.platform != NVIDIA_PLATFORM:
         return None
     return open_gpu(device.device_uuid, device.pci_bus_id)
 
 
 def open_monitor(device: Device, *, poll_hz: float) -> Monitor | None:
-    """Return a running monitor of ``device``; None for others than NVIDIA's, without NVML, and at 0 polls a second.
+    """Return a running monitor of ``device``; None if it is not NVIDIA's, or for ``poll_hz`` 0.
 
-    What is missing is reported once, as a warning; its columns are null.
+    None, too, without NVML: a warning then says what is missing, and the columns are null.
     """
     if poll_hz <= 0:
         return None
@@ -97,10 +97,10 @@ def open_monitor(device: Device, *, poll_hz: float) -> Monitor | None:
 
 
 def problems_of(device: Device) -> tuple[str, ...]:
-    """Return what speaks against using the card behind ``device``, to be asked after a child was killed.
+    """Return reasons not to use the card behind ``device``; ask after a child was killed.
 
-    Empty where it is sound, or where that is not known. A driver that does not answer is what speaks against it: the question is
-    asked in a thread, since a lost GPU can block its driver for ever.
+    Empty if the card is healthy or its state is not known. A driver that does not answer is a
+    reason, so a thread asks it: a lost GPU can block its driver for ever.
     """
     if device.platform != NVIDIA_PLATFORM:
         return ()
@@ -126,7 +126,7 @@ def _problems_of(device: Device) -> tuple[str, ...]:
 def all_compute_pids() -> Mapping[str, frozenset[int]] | NvmlAbsent:
     """Return the pids with a compute context on each card that NVML lists, by bare UUID.
 
-    For before a device is opened, when it is not known yet which card it will be.
+    Call it before a device is opened, when it is not known yet which card that will be.
     """
     library = _started()
     if isinstance(library, NvmlAbsent):
@@ -145,7 +145,7 @@ def all_compute_pids() -> Mapping[str, frozenset[int]] | NvmlAbsent:
 
 
 def uuid_of_gpu(gpu_id: str) -> str | NvmlAbsent:
-    """Return the UUID of a card named by its index in PCI bus order, or by a UUID or the beginning of one."""
+    """Return a card's UUID, from its index in PCI bus order or from the beginning of its UUID."""
     library = _started()
     if isinstance(library, NvmlAbsent):
         return library
@@ -169,7 +169,7 @@ def uuid_of_gpu(gpu_id: str) -> str | NvmlAbsent:
 
 
 def absence() -> NvmlAbsent | None:
-    """Return why NVML cannot be used on this machine, None if it can."""
+    """Return why NVML cannot be used on this machine; None if it can."""
     library = _started()
     if isinstance(library, NvmlAbsent):
         return library
@@ -178,9 +178,9 @@ def absence() -> NvmlAbsent | None:
 
 
 def _started() -> Any | NvmlAbsent:
-    """Return the library, initialised (once more), or why there is none."""
+    """Return the initialised library, or why there is none; each call needs a shutdown."""
     try:
-        import pynvml  # noqa: PLC0415, TID251  (only where a GPU is asked about)
+        import pynvml  # noqa: PLC0415, TID251  (loaded only where a GPU is asked for)
     except ImportError:
         return NvmlAbsent(reason="nvidia-ml-py is not installed", mend=INSTALL)
     try:

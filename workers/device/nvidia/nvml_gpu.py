@@ -1,7 +1,7 @@
-"""One NVIDIA GPU as NVML reports it: clocks, heat, power, the processes on it, and whether it is sound.
+"""One NVIDIA GPU as NVML reports it: clocks, temperature, power, processes and health.
 
-Owns the queries and that an unanswered one is None. Reads only: nothing is set. The library is handed in by its
-door, ``nvml.py``.
+Owns the queries; a query without an answer gives None. Only reads: changes no setting. ``nvml.py``
+imports the library and passes it in.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 class ComputeProcess:
     """A process with a compute context on a GPU.
 
-    ``pid`` is as the driver counts: in a container with pids of its own it can be the host's.
+    ``pid``: the driver's; in a container with its own pids it can be the host's.
     """
 
     pid: int
@@ -30,7 +30,7 @@ class ComputeProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLimits:
-    """What a card may do at most, as set up on this host; None where NVML does not tell."""
+    """The limits of a card as set on this host; None if NVML does not report one."""
 
     max_sm_clock_mhz: float | None
     max_memory_clock_mhz: float | None
@@ -39,9 +39,10 @@ class GpuLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What NVML tells a normal user of a card's state. ``problems``: why it should not be used; empty if sound.
+    """A card's health, as far as NVML tells a normal user.
 
-    ``uncorrected_ecc_errors``: since the driver was loaded; None where not counted. They need not be ours.
+    ``problems``: reasons not to use it; empty if healthy. ``uncorrected_ecc_errors``: since the
+    driver was loaded, by any process; None if not counted.
     """
 
     problems: tuple[str, ...]
@@ -49,9 +50,9 @@ class Health:
 
 
 class NvmlGpu:
-    """One card, until ``close``; a monitor's ``Source``. Queries of what a card lacks answer None.
+    """One card, until ``close``; a ``Source`` of a monitor. Made by ``open_gpu``.
 
-    Made by ``open_gpu``.
+    A query of a figure that the card lacks returns None.
     """
 
     def __init__(self, library: Any, handle: Any) -> None:
@@ -73,7 +74,7 @@ class NvmlGpu:
         return _text(info.busId) if info is not None else ""
 
     def read(self, at_s: float) -> Reading:
-        """Return what can be read now; costs one NVML call a value."""
+        """Return what can be read now, at one NVML call per value."""
         return Reading(at_s=at_s, **{name: query() for name, query in self.queries().items()})
 
     def queries(self) -> Mapping[str, Callable[[], Any]]:
@@ -97,7 +98,7 @@ class NvmlGpu:
         )
 
     def compute_processes(self) -> tuple[ComputeProcess, ...] | None:
-        """Return who has a compute context on the card now; None where NVML does not tell."""
+        """Return the processes with a compute context on the card; None if NVML does not tell."""
         found = self._ask("nvmlDeviceGetComputeRunningProcesses")
         if found is None:
             return None
@@ -106,11 +107,11 @@ class NvmlGpu:
         )
 
     def health(self) -> Health:
-        """Return what speaks against using the card: for after a child was killed, or hung."""
+        """Return the card's health; ask after a child was killed or has hung."""
         try:
             self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
         except self._nvml.NVMLError as error:
-            # A card without this figure is sound: only what comes from a card that is gone speaks against it.
+            # A healthy card may lack this figure. Only errors of a lost card are a problem.
             if is_from_a_lost_card(self._nvml, error):
                 return Health(
                     problems=(f"it does not answer: {error}",), uncorrected_ecc_errors=None
@@ -118,9 +119,7 @@ class NvmlGpu:
         problems = []
         if self._ask("nvmlDeviceGetRetiredPagesPendingStatus"):
             problems.append("memory pages wait to be retired: it needs a reset")
-        rows = self._ask(
-            "nvmlDeviceGetRemappedRows"
-        )  # what cards since Ampere have in place of pages
+        rows = self._ask("nvmlDeviceGetRemappedRows")  # cards since Ampere remap rows, not pages
         if rows is not None and (rows[2] or rows[3]):
             problems.append("memory rows wait to be remapped, or could not be: it needs a reset")
         action = self._recovery_action()
@@ -136,7 +135,7 @@ class NvmlGpu:
         )
 
     def close(self) -> None:
-        """Let NVML go; the last user in this process unloads it."""
+        """Release NVML; the last user in this process unloads it."""
         try:
             self._nvml.nvmlShutdown()
         except self._nvml.NVMLError as error:
@@ -159,12 +158,12 @@ class NvmlGpu:
     def _temperature_c(self) -> float | None:
         sensor = self._nvml.NVML_TEMPERATURE_GPU
         found = self._ask("nvmlDeviceGetTemperatureV", sensor)
-        # The older name, of libraries before 13; it is to go in 14.
+        # The older name, for libraries before 13; announced to be removed in 14.
         return _number(self._ask("nvmlDeviceGetTemperature", sensor) if found is None else found)
 
     def _reasons(self) -> ClockReason | None:
         bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
-        if bits is None:  # drivers before 535 know them as throttle reasons only
+        if bits is None:  # drivers before 535 only know the older name
             bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return None if bits is None else ClockReason(bits)
 
@@ -182,9 +181,10 @@ class NvmlGpu:
         return int(answers[0].value.uiVal)
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        """Return what one NVML function answers for this card, or None.
+        """Return the answer of one NVML function for this card, or None.
 
-        A function that library, driver or card lack is asked once; any other error may pass. Each is reported once.
+        A function that library, driver or card lack is called only once. Any other error may pass,
+        so the function is called again. Each error is reported once.
         """
         key, nvml = f"{name}{arguments}", self._nvml
         if key in self._lacking:
@@ -221,7 +221,7 @@ def _text(value: Any) -> str:
 
 
 def is_from_a_lost_card(nvml: Any, error: Any) -> bool:
-    """Return whether an ``NVMLError`` is what a card that is gone answers, and not one that lacks a figure."""
+    """Return whether an ``NVMLError`` comes from a lost card, not from one that lacks a figure."""
     return error.value in (
         nvml.NVML_ERROR_GPU_IS_LOST,
         nvml.NVML_ERROR_RESET_REQUIRED,

@@ -1,7 +1,8 @@
 """The buffers of one kernel on an OpenCL device.
 
-Owns the buffers of a task (``OpenclLoadedKernel``), and that at most one launch config is in place. What may be launched:
-``opencl/limits.py``; how: ``opencl/launcher.py``. What a buffer contains is ``workers/plan/inputs.py``'s rule.
+Owns the buffers of a task (``OpenclLoadedKernel``), and that at most one launch config is in place.
+``opencl/limits.py`` checks configs, ``opencl/launcher.py`` launches them, and
+``workers/plan/inputs.py`` has the rule for contents.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ _logger = logging.getLogger(__name__)
 _BOTH_PADDINGS_BYTES = FRONT_PADDING_BYTES + PADDING_BYTES
 
 _RESERVED_SHARE = 0.5
-"""Largest share of the device's memory that is allocated before it is needed."""
+"""Largest share of the device's memory that ``reserve`` allocates."""
 _AHEAD_SHARE = 1 / 16
 """The same share while another process holds the device. One process has ``_RESERVED_SHARE``, three
-have this, and each keeps 1/32 for later."""
+have this share, and each keeps 1/32 for later."""
 
 
 class OpenclLoadedKernel:
-    """A kernel with the buffers of its task, which grow to the largest config seen and are reused."""
+    """A kernel with the buffers of its task; they grow to the largest config and are reused."""
 
     def __init__(self, *, queue: DeviceQueue, kernel: Kernel, cl_kernel: cl.Kernel) -> None:
         if kernel.signature is None:
@@ -42,12 +43,12 @@ class OpenclLoadedKernel:
         self.cl_kernel = cl_kernel
         self._current: OpenclLauncher | None = None
         self._buffers: dict[int, cl.Buffer] = {}
-        """By position; a padded buffer is a part of ``_wholes``'s."""
+        """By position; a padded buffer is a part of the one in ``_wholes``."""
         self._wholes: dict[int, cl.Buffer] = {}
         self._ends_of_contents: dict[int, int] = {}
-        """By position, bytes of a buffer behind which there are zeros; not known of one that was just taken."""
+        """By position, bytes after which a buffer has only zeros; not known for a fresh one."""
         self._paddings_to_clear: list[tuple[cl.Buffer, int]] = []
-        """Padded buffers, and how many bytes lie between their paddings."""
+        """Allocations with padding, and the number of bytes between their two paddings."""
         self._is_reserved = False
         self._limits = LaunchLimits(
             name=kernel.name,
@@ -64,16 +65,17 @@ class OpenclLoadedKernel:
         with_padding: bool,
         ahead: bool = False,
     ) -> None:
-        """Allocate each buffer as large as the largest of these configs needs it, where that fits all together.
+        """Allocate each buffer as large as the largest config needs it, if all fit; launch nothing.
 
-        Growing from config to config would free and allocate a dozen times, at a launch's cost or more each. Configs
-        that are too large for the device are left to ``prepare``, which refuses them. Nothing is launched.
+        Buffers that grew from config to config would be freed and allocated a dozen times, each
+        time at the cost of a launch or more. ``prepare`` refuses configs that are too large.
 
         Args:
-            configs: those to come.
-            with_padding: on a GPU there are also ``FRONT_PADDING_BYTES`` before and ``PADDING_BYTES`` behind each, zeros once a
-                config is prepared.
-            ahead: another process has the device: what needs more than ``_AHEAD_SHARE`` is left for a second call.
+            configs: the configs to come.
+            with_padding: on a GPU, put ``FRONT_PADDING_BYTES`` before and ``PADDING_BYTES`` behind
+                each buffer; ``prepare`` fills them with zeros.
+            ahead: another process holds the device: if more than ``_AHEAD_SHARE`` is needed,
+                allocate nothing yet.
 
         Raises:
             DeviceFailure: The context is lost.
@@ -110,12 +112,10 @@ class OpenclLoadedKernel:
         except DeviceFailure as error:
             if error.sticky:
                 raise
-            self.release(
-                keep=False
-            )  # another process has the memory: smaller configs may find enough
+            self.release(keep=False)  # another process has the memory; smaller configs may fit
 
     def _largest_bytes(self, configs: Sequence[LaunchConfig]) -> dict[int, int]:
-        """Return the most that these configs need of each global buffer, by position."""
+        """Return the most bytes that these configs need of each global buffer, by position."""
         largest: dict[int, int] = {}
         for config in configs:
             for argument, given in zip(self.signature.arguments, config.args, strict=True):
@@ -144,12 +144,12 @@ class OpenclLoadedKernel:
         self._paddings_to_clear.clear()
 
     def prepare(self, config: LaunchConfig) -> OpenclLauncher:
-        """Put the arguments of ``config`` in place, every buffer filled with the inputs of its seed.
+        """Set the arguments of ``config``, every buffer filled with the inputs of its seed.
 
-        The launcher of an earlier config must not be used any more: they share kernel and buffers.
+        Launchers of earlier configs become invalid: they share kernel and buffers.
 
         Raises:
-            DeviceFailure: ``launch_error`` (NDRange or argument), ``out_of_memory``.
+            DeviceFailure: ``launch_error`` (NDRange or argument) or ``out_of_memory``.
         """
         self._limits.check(config)
         try:
@@ -158,7 +158,7 @@ class OpenclLoadedKernel:
             can_give_back = self._is_reserved or self.queue.kept.num_bytes > 0
             if error.failure.code is not FailureCode.OUT_OF_MEMORY or not can_give_back:
                 raise
-            # Drivers may find memory at a buffer's first use only, so what was reserved, or kept, can be too much after all.
+            # Some drivers allocate at first use: reserved or kept buffers can then be too much.
             self.release(keep=False)
             return self._put_in_place(config)
 
@@ -186,17 +186,17 @@ class OpenclLoadedKernel:
         return launcher
 
     def read_buffer(self, position: int, num_bytes: int) -> bytes:
-        """Return the first bytes, guard included, of one argument's buffer."""
+        """Return the first bytes of one argument's buffer, its guard included."""
         with cl_errors(Stage.CHECK, waiting=True):
             return self.queue.read(self._buffers[position], num_bytes)
 
     def release(self, *, keep: bool = True) -> None:
-        """Give the kernel's buffers back, and wait for what was freed to be cleared: it would disturb the next timed launch.
+        """Release the kernel's buffers; wait until the driver has cleared freed memory.
 
-        Where the context is lost they are gone already.
+        Clearing would disturb the next timed launch. A lost context has no buffers any more.
 
         Args:
-            keep: for the next kernel, within bounds.
+            keep: keep buffers for the next kernel, within bounds, instead of freeing them.
         """
         self._retire_current()
         try:
@@ -244,7 +244,7 @@ class OpenclLoadedKernel:
         num_bytes = elements * argument.element_bytes
         needed = padded(num_bytes)
         allocate = self.queue.kept.take
-        if argument.kind is ArgumentKind.CONSTANT_BUFFER:  # one that is too large is refused
+        if argument.kind is ArgumentKind.CONSTANT_BUFFER:  # ``check`` has refused too large ones
             needed = max(min(needed, self._limits.max_constant_bytes), num_bytes, 4)
             allocate = self.queue.allocate
         held = self._buffers.get(argument.position)
@@ -267,14 +267,13 @@ class OpenclLoadedKernel:
         )
 
     def _clear_behind(self, position: int, end_bytes: int) -> None:
-        """Make zeros of what a larger config, or another kernel, has left behind a config's contents and their guard.
+        """Fill with zeros what a larger config or another kernel has left behind the guard.
 
-        A kernel that reaches further than was planned would else do other work after one config than after another.
+        Otherwise a kernel that reads further than planned would depend on the config before it.
         """
         held = self._buffers[position]
-        padding_bytes = (
-            PADDING_BYTES if position in self._wholes else 0
-        )  # ``_clear_paddings`` has cleared it
+        # ``_clear_paddings`` has cleared the padding.
+        padding_bytes = PADDING_BYTES if position in self._wholes else 0
         dirty_bytes = self._ends_of_contents.get(position, held.size - padding_bytes)
         if dirty_bytes > end_bytes:
             self.queue.fill_bytes(held, 0, start=end_bytes, num_bytes=dirty_bytes - end_bytes)

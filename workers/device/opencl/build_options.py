@@ -1,8 +1,8 @@
-"""The words of a kernel's build options, and which of them matter before a device sees it.
+"""The words of a kernel's build options, and which of them matter before a device compiles it.
 
-Owns their splitting, and the list of those that a device's compiler may be handed: a corpus of a stranger names them, and
-others read files. Options with a quote that is never closed are split at blanks: they are refused with a code
-(``session.py``), nothing before it stumbles over them.
+Owns how options are split into words, and the list of options that a device's compiler may get: a
+corpus is untrusted, and other options read files. Options with an unclosed quote are split at
+blanks; ``session.py`` refuses them later, with a code.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import shlex
 _MACRO = re.compile(
     r"[A-Za-z_]\w*(?:\([\w,.]*\))?(?:=[!#%&()*+,\-./:;<=>?\[\]^\w{|}~]*)?", re.ASCII
 )
-"""Runtimes split what they are handed once more, at blanks and at quotes of their own: neither is in here."""
+"""No blanks and no quotes: runtimes split the options again, at blanks and by their own quotes."""
 _KNOWN = re.compile(
     r"-cl-std=CL\d\.\d|-w|-Werror"
-    r"|-cl-(?:single-precision-constant|denorms-are-zero|fp32-correctly-rounded-divide-sqrt|opt-disable|strict-aliasing"
-    r"|uniform-work-group-size|no-subgroup-ifp|mad-enable|no-signed-zeros|unsafe-math-optimizations|finite-math-only"
-    r"|fast-relaxed-math|kernel-arg-info)"
+    r"|-cl-(?:single-precision-constant|denorms-are-zero|fp32-correctly-rounded-divide-sqrt"
+    r"|opt-disable|strict-aliasing|uniform-work-group-size|no-subgroup-ifp|mad-enable"
+    r"|no-signed-zeros|unsafe-math-optimizations|finite-math-only|fast-relaxed-math"
+    r"|kernel-arg-info)"
     r"|-cl-nv-(?:verbose|maxrregcount=\d+|opt-level=\d|allow-expensive-optimizations)"
     r"|-cl-intel-(?:256-GRF-per-thread|128-GRF-per-thread|greater-than-4GB-buffer-required)",
     re.ASCII,
@@ -26,7 +27,7 @@ _KNOWN = re.compile(
 
 
 def option_words(build_options: str) -> tuple[str, ...]:
-    """Return the words as a shell would.
+    """Return the words of the options, split as a shell does.
 
     >>> option_words("-DA='1 2' -w"), option_words("-DA='1 2")
     (('-DA=1 2', '-w'), ("-DA='1", '2'))
@@ -38,7 +39,7 @@ def option_words(build_options: str) -> tuple[str, ...]:
 
 
 def refused_option(build_options: str) -> str | None:
-    """Return the first word that no compiler is handed; None if there is none.
+    """Return the first option that no compiler may get; None if all are allowed.
 
     >>> refused_option("-DN=4 -D M -cl-fast-relaxed-math"), refused_option("-DN=4 -I/etc")
     (None, '-I/etc')
@@ -58,7 +59,7 @@ def refused_option(build_options: str) -> str | None:
 
 
 def parser_options(build_options: str) -> tuple[str, ...]:
-    """Keep what the parser needs of a device compiler's options: macros and the standard.
+    """Return the options that the parser needs: macros and the OpenCL C standard.
 
     >>> parser_options("-DN=4 -D M -cl-fast-relaxed-math -cl-std=CL1.2")
     ('-DN=4', '-D', 'M', '-cl-std=CL1.2')

@@ -1,9 +1,9 @@
 """A private compiler cache for each process.
 
-PoCL keeps compiled kernels in one folder a user; processes killed in the middle of a build leave broken
-files there, and a shared one makes the second run of a benchmark differ from the first. So each process
-gets its own, and the next process removes the folders of the dead. Must run before OpenCL is loaded:
-PoCL reads the variable once.
+PoCL keeps compiled kernels in one folder per user. A process that is killed during a build leaves
+broken files there, and a shared folder makes the second run of a benchmark differ from the first.
+So each process gets its own folder, and the next process removes the folders of dead ones. Must run
+before OpenCL is loaded: PoCL reads the variable once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _PREFIX = "llmperf-pocl-"
 
 
 def use_private_cache() -> None:
-    """Point PoCL at a folder of this process, removed at its exit; pyopencl's own cache is off.
+    """Give PoCL a folder of this process, removed at its exit; disable pyopencl's own cache.
 
-    A ``POCL_CACHE_DIR`` that the user set is kept; one that is our parent's is not.
+    A ``POCL_CACHE_DIR`` set by the user stays; one of the parent process is replaced.
     """
     os.environ["PYOPENCL_NO_CACHE"] = "1"
     given = Path(os.environ.get("POCL_CACHE_DIR", ""))
@@ -40,7 +40,7 @@ def remove_private_cache() -> None:
 
 
 def remove_dead_caches(root: Path) -> None:
-    """Remove the folders of processes that no longer live (they were killed and could not)."""
+    """Remove the folders of processes that have ended without removing them."""
     for folder in root.glob(f"{_PREFIX}{_pid_namespace()}-*"):
         pid = folder.name.removeprefix(f"{_PREFIX}{_pid_namespace()}-").split("-")[0]
         if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
@@ -52,5 +52,5 @@ def _own_prefix() -> str:
 
 
 def _pid_namespace() -> int:
-    """Return which process numbers these are: containers may share /tmp, but not their pids."""
+    """Return the id of the pid namespace: containers may share /tmp, but have their own pids."""
     return Path("/proc/self/ns/pid").stat().st_ino

@@ -1,8 +1,9 @@
-"""The text that a device's compiler is handed: a kernel's source without a way to another file.
+"""The source text that a device's compiler gets: it cannot name any other file.
 
-Owns the last door before a compiler. A directive that would read a file is an error in the branch in which it stands,
-inline assembly is one wherever it is used, and a source cannot ask whether a file is there. A source in which nothing of
-that kind is named stays as it is. The parser needs none of this: it sees no file (``clang/parse.py``).
+Owns the last check before a compiler. A directive that would read a file becomes an error in its
+branch, inline assembly becomes an error wherever it is used, and a source cannot test whether a
+file exists. A source without any such word is not changed. The parser needs none of this, as it
+can see no file (``clang/parse.py``).
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ _TO_LINE_END = re.compile(
 )
 _HARMLESS_DIRECTIVES = frozenset(
     {
-        "", "define", "elif", "elifdef", "elifndef", "else", "endif", "if", "ifdef", "ifndef", "line", "pragma",
-        "undef",
+        "", "define", "elif", "elifdef", "elifndef", "else", "endif", "if", "ifdef", "ifndef",
+        "line", "pragma", "undef",
     }
 )  # fmt: skip
 _MESSAGE_DIRECTIVES = frozenset({"error", "warning"})
-"""Compilers disagree on whether a comment can begin in one."""
+"""Compilers disagree on whether a comment can begin in such a directive."""
 _NOT_IN_A_MESSAGE = re.compile(r"[^\w .,:;()<>=+/-]|/(?=/)")
 _READING_PRAGMA = re.compile(r"\b(?:dependency|module|include_alias|pch_preprocess)\b")
 _READING_PRAGMA_IN_CODE = re.compile(r"\bdependency\b|\bclang\s+module\b|\binclude_alias\b")
@@ -45,16 +46,17 @@ _QUESTIONS = frozenset({"__has_include", "__has_include_next", "__has_embed", "_
 _RESERVED = tuple([word] for word in _ASSEMBLY | _QUESTIONS)
 _SUSPECT = re.compile(
     r"include|import|embed|asm|__has_|dependency|module|pch_|\#\#|%:%:"
-    r"|^[^\S\n]*(?:\#|%:)[^\S\n]*(?!(?:define|undef|if|ifdef|ifndef|elif|elifdef|elifndef|else|endif|line|pragma"
+    r"|^[^\S\n]*(?:\#|%:)[^\S\n]*"
+    r"(?!(?:define|undef|if|ifdef|ifndef|elif|elifdef|elifndef|else|endif|line|pragma"
     r"|error|warning|\d+)\b|$)[^\s]",
     re.MULTILINE,
 )
 _READ_ALIKE = re.compile(r"[\x00\ufeff\x1a]|\r(?!\n)|\?\?[=/]|\\[^\S\n]+\n|[^\S \t\n\r\f\v]")
-"""What one compiler reads as white space, a new line or a sign, and another does not."""
+"""Characters that one compiler reads as white space, a new line or a sign, and another does not."""
 _WITHOUT_ASSEMBLY = "".join(
     f'#define {word} "inline assembly is refused" 0\n' for word in sorted(_ASSEMBLY)
 )
-"""No name in it that a source could define, and no sense as code."""
+"""Contains no name that a source could define, and is not valid as code."""
 _WITHOUT_QUESTIONS = "".join(f"#undef {word}\n" for word in sorted(_QUESTIONS))
 _QUIETLY = (
     "#ifdef __clang__\n#pragma clang diagnostic push\n"
@@ -64,11 +66,11 @@ _QUIETLY = (
 
 
 def compiler_text(source: str, options: str = "") -> str:
-    r"""Return what a compiler may be handed of ``source``; lines keep their numbers.
+    r"""Return what a compiler may get of ``source``; lines keep their numbers.
 
     Args:
         source: OpenCL C.
-        options: its build options; a macro in them may name what the source does not.
+        options: its build options; their macros may contain what the source does not.
 
     >>> compiler_text('#include "/etc/passwd"\nint x;')
     '#error not in the corpus: include  /etc/passwd\nint x;'
@@ -87,7 +89,7 @@ def compiler_text(source: str, options: str = "") -> str:
 
 
 def _joined(source: str) -> str:
-    """Return ``source`` with its lines joined as a compiler would; empty lines take the place of the joined ones."""
+    """Return ``source`` with continued lines joined; empty lines keep the number of lines."""
     text = _NEWLINE.sub("\n", source.replace("\0", " ").replace("\ufeff", " ").replace("\x1a", " "))
     while True:
         with_signs = _TRIGRAPH.sub(lambda found: _TRIGRAPHS[found[0]], text)
@@ -108,7 +110,7 @@ def _joined(source: str) -> str:
 
 
 def _sanitised(text: str) -> tuple[str, set[str]]:
-    """Return ``text`` without comments and reading directives, and the words that are left in its code."""
+    """Return ``text`` without comments and directives that read, and the words of its code."""
     pieces: list[str] = []
     words: set[str] = set()
     reads_by_pragma = "_Pragma" in text and _READING_PRAGMA_IN_CODE.search(text) is not None
@@ -138,13 +140,13 @@ def _leaves_line_blank(piece: str, was_blank: bool) -> bool:
 
 
 def _directive(text: str, found: re.Match[str]) -> tuple[str, int]:
-    """Return what stands for the directive whose sign was ``found``, and where in ``text`` to go on."""
+    """Return what replaces the directive whose sign is ``found``, and where ``text`` goes on."""
     between = _BLANK.match(text, found.end())
-    assert between is not None, "it matches nothing, too"
+    assert between is not None, "the pattern matches an empty string, too"
     name = _NAME.match(text, between.end())
-    assert name is not None, "it matches nothing, too"
+    assert name is not None, "the pattern matches an empty string, too"
     whole = _TO_LINE_END.match(text, name.end())
-    assert whole is not None, "it matches nothing, too"
+    assert whole is not None, "the pattern matches an empty string, too"
     word, rest = name[0], _COMMENT.sub(" ", whole[0])
     is_harmless = word in _HARMLESS_DIRECTIVES or word.isdecimal()
     if word == "pragma":

@@ -1,7 +1,7 @@
-"""OpenCL devices: finding one by name, and its record.
+"""OpenCL devices: how one is found by name, and its record.
 
-Owns how a ``DeviceRef`` becomes a pyopencl device and a pyopencl device a ``Device``. Measured peaks are
-``opencl_peaks``'s; which devices are usable is ``find``'s.
+Owns how a ``DeviceRef`` becomes a pyopencl device, and how that becomes a ``Device``. ``peaks.py``
+measures peaks; ``workers/discovery/find.py`` decides which devices are usable.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _VENDOR_NOISE = re.compile(
 
 
 def find_cl_device(ref: DeviceRef) -> cl.Device:
-    """Return the device that ``ref`` names, by platform and device name, never by bare index.
+    """Return the device that ``ref`` names, by platform and device name, not only by an index.
 
     ``cuda:N`` counts the GPUs of its platform, because cards of one model share their name.
 
     Raises:
-        LookupError: No such device here; the message lists what there is.
+        LookupError: There is no such device; the message lists the devices found.
     """
     seen: list[str] = []
     for platform in _platforms():
@@ -56,10 +56,10 @@ def find_cl_device(ref: DeviceRef) -> cl.Device:
 
 
 def opened_queue(ref: DeviceRef) -> tuple[cl.Device, cl.Context, cl.CommandQueue]:
-    """Return the device that ``ref`` names with a context and a queue of its own.
+    """Return the device that ``ref`` names, with a new context and queue.
 
     Raises:
-        LookupError: The device is not there or cannot be opened.
+        LookupError: The device is not present or cannot be opened.
     """
     cl_device = find_cl_device(ref)
     try:
@@ -72,7 +72,7 @@ def opened_queue(ref: DeviceRef) -> tuple[cl.Device, cl.Context, cl.CommandQueue
 def _platforms() -> list[cl.Platform]:
     try:
         return list(cl.get_platforms())
-    except cl.Error:  # the loader's answer where no driver is installed
+    except cl.Error:  # the loader's answer if no driver is installed
         return []
 
 
@@ -84,7 +84,7 @@ def _devices_of(platform: cl.Platform) -> list[cl.Device]:
 
 
 def list_cl_devices() -> list[tuple[DeviceRef, cl.Device]]:
-    """Return every device this process sees, with the selector by which it is reached from here."""
+    """Return every device that this process sees, with the selector that finds it again."""
     found: list[tuple[DeviceRef, cl.Device]] = []
     for platform in cl.get_platforms():
         num_gpus = 0
@@ -103,7 +103,7 @@ def list_cl_devices() -> list[tuple[DeviceRef, cl.Device]]:
 
 
 def describe(device: cl.Device) -> Device:
-    """Return the record of ``device``, peaks not yet measured, nor what NVML alone can tell."""
+    """Return the record of ``device``, without peaks and without facts from NVML."""
     platform = device.platform.name.strip()
     name = device.name.strip()
     driver = f"{device.platform.version.strip()} / {device.driver_version.strip()}"
@@ -137,10 +137,11 @@ def describe(device: cl.Device) -> Device:
 def device_class_slug(*, platform: str, name: str, compute_units: int, is_cpu: bool) -> str:
     """Return the name under which equal devices share their samples.
 
-    A GPU's is its model. On a CPU the runtime decides the time as much as the silicon does, and so does
-    the number of its cores, so both are in it.
+    A GPU's name is its model. On a CPU the runtime and the number of cores decide the time as much
+    as the model does, so the name has all three.
 
-    >>> device_class_slug(platform="NVIDIA CUDA", name="NVIDIA H200", compute_units=132, is_cpu=False)
+    >>> device_class_slug(
+    ...     platform="NVIDIA CUDA", name="NVIDIA H200", compute_units=132, is_cpu=False)
     'h200'
     >>> device_class_slug(platform="Portable Computing Language", name="pthread-AMD EPYC",
     ...                   compute_units=2, is_cpu=True)
@@ -158,10 +159,10 @@ def _slug(text: str) -> str:
 
 
 def last_level_cache_bytes(device: cl.Device) -> int:
-    """Return the size of the last-level cache, bytes: OpenCL's own figure is wrong on most runtimes.
+    """Return the size of the last-level cache, bytes: OpenCL's own figure is often wrong.
 
-    Intel's reports the L2 of one core: on CPU devices the kernel's list is asked too. NVIDIA's reports
-    something of the first level: the CUDA driver is asked.
+    Intel's runtime reports the L2 of one core, so for a CPU Linux's list counts, too. NVIDIA's
+    reports a first-level figure, so for a GPU the CUDA driver's figure counts, too.
     """
     sizes = [int(device.global_mem_cache_size)]
     if device.type & cl.device_type.CPU:
@@ -180,10 +181,10 @@ def _cache_bytes(text: str) -> int:
 
 
 def device_uuid(device: cl.Device) -> str | None:
-    """Return the vendor's UUID of the device, or None where it has none.
+    """Return the vendor's UUID of the device; None if it has none.
 
-    pyopencl has no name for CL_DEVICE_UUID_KHR and refuses a bare number, so the ICD loader that it
-    already holds is asked directly.
+    pyopencl has no name for CL_DEVICE_UUID_KHR and refuses a bare number, so this asks the ICD
+    loader that pyopencl has loaded.
     """
     if "cl_khr_device_uuid" not in device.extensions.split():
         return None
@@ -192,8 +193,12 @@ def device_uuid(device: cl.Device) -> str | None:
         return None
     buffer = (ctypes.c_ubyte * _UUID_BYTES)()
     status = library.clGetDeviceInfo(
-        ctypes.c_void_p(device.int_ptr), _CL_DEVICE_UUID_KHR, ctypes.c_size_t(_UUID_BYTES), buffer, None
-    )  # fmt: skip
+        ctypes.c_void_p(device.int_ptr),
+        _CL_DEVICE_UUID_KHR,
+        ctypes.c_size_t(_UUID_BYTES),
+        buffer,
+        None,
+    )
     digits = bytes(buffer).hex()
     if status != 0 or not digits.strip("0"):
         return None

@@ -1,7 +1,7 @@
 """OpenCL's error numbers as failure codes.
 
-Owns the table and the one context manager through which every pyopencl error of a kernel passes. An
-error is known by its number, never by its text (texts differ between vendors and releases).
+Owns the table, and the one context manager that handles every pyopencl error of a kernel. An error
+is known by its number, never by its text, which differs between vendors and releases.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _OUT_OF_MEMORY = frozenset({-4, -5, -6, -61})
 """MEM_OBJECT_ALLOCATION_FAILURE, OUT_OF_RESOURCES, OUT_OF_HOST_MEMORY, INVALID_BUFFER_SIZE."""
 
 _LAUNCH_ERRORS = frozenset({-48, -49, -50, -51, -52, -53, -54, -55, -56, -63})
-"""INVALID_KERNEL ... INVALID_KERNEL_ARGS, then dimension, work-group and work-item sizes, offset."""
+"""INVALID_KERNEL to INVALID_KERNEL_ARGS; dimension, work-group and work-item sizes, offset."""
 
 _BUILD_ERRORS = frozenset({-11, -15, -17, -42, -43, -44, -45, -46, -47})
 """Build, compile and link failures; invalid binary, options, program, executable, kernel name."""
 
 _DEVICE_FAULTS = frozenset({-14, -36, -9999})
-"""A failed event in the wait list, a lost queue, NVIDIA's own number for an illegal access."""
+"""A failed event in the wait list, a lost queue, and NVIDIA's own number for an illegal access."""
 
 
 def failure_of(
     error: cl.Error, *, stage: Stage, waiting: bool = False, log: str = ""
 ) -> DeviceFailure:
-    """Return ``error`` as the failure it means.
+    """Return the failure that a pyopencl error means.
 
     Args:
-        error: what pyopencl raised.
-        stage: where the kernel was on its way.
-        waiting: whether we waited for launched work; whatever fails there is the kernel's fault, and the
-            context cannot be trusted any more (NVIDIA answers OUT_OF_RESOURCES to an illegal access).
+        error: the error that pyopencl raised.
+        stage: the stage of the kernel's life in which it was raised.
+        waiting: whether the call waited for launched work. Any error is then the kernel's fault,
+            and the context is lost (NVIDIA answers OUT_OF_RESOURCES to an illegal access).
         log: the compiler's log, if any.
     """
     number = int(error.code)
@@ -64,12 +64,12 @@ def cl_errors(stage: Stage, *, waiting: bool = False) -> Iterator[None]:
 
 
 def launch_error(detail: str) -> DeviceFailure:
-    """Return a refusal of our own, made before the driver could crash on it."""
+    """Return a refusal by LLMPerf, made before the driver could crash on the launch."""
     return _failure(FailureCode.LAUNCH_ERROR, Stage.LAUNCH, detail)
 
 
 def out_of_memory(detail: str) -> DeviceFailure:
-    """Return that a launch config needs more memory than the device has."""
+    """Return the failure of a launch config that needs more memory than the device has."""
     return _failure(FailureCode.OUT_OF_MEMORY, Stage.LAUNCH, detail)
 
 

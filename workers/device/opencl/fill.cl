@@ -1,4 +1,4 @@
-// LLMPerf's own kernels: inputs, cache flush, digests, and the loads by which a device is measured.
+// LLMPerf's own kernels: inputs, cache flush, digests, and the loads that measure a device.
 // The fill kernels compute what workers/plan/inputs.py describes, bit for bit.
 
 uint mix32(uint v)
@@ -15,10 +15,10 @@ uint hashed(ulong i, uint key)
     return mix32((uint)i * 0x9E3779B9u + (key ^ ((uint)(i >> 32) * 0xC2B2AE35u)));
 }
 
-// Where scalar i of a structure's member lies: `count` of them in every `stride`, from `offset`.
+// Index of scalar i of a structure's member: `count` scalars from `offset` on, every `stride`.
 #define LEAF_PLACE (i / count * stride + offset + i % count)
 
-// NAME fills n scalars in a row and `zeros` more with 0, NAME_leaf those of one member of n / count structures.
+// NAME writes n scalars and `zeros` zeros behind them; NAME_leaf a member of n / count structures.
 #define FILL_AS(NAME, TYPE, EXPRESSION)                                         \
     __kernel void NAME(__global TYPE *out, ulong n, uint key, ulong limit,      \
                        ulong zeros)                                             \
@@ -47,7 +47,7 @@ uint hashed(ulong i, uint key)
     FILL_AS(bounded_##KIND, TYPE, (TYPE)below_limit(bits, limit))               \
     FILL_AS(prefix_##KIND, TYPE, (TYPE)prefix_value(i, n, bits, limit))
 
-// Between floor(i * limit / n) and the next of these, so that values never decrease.
+// Between floor(i * limit / n) and floor((i + 1) * limit / n), so that values never decrease.
 ulong prefix_value(ulong i, ulong n, uint bits, ulong limit)
 {
     ulong low = i * limit / n;
@@ -55,7 +55,7 @@ ulong prefix_value(ulong i, ulong n, uint bits, ulong limit)
     return low + (((ulong)bits * (high - low)) >> 32);
 }
 
-// 1/2 more than a number below 3/2, made of all but two of the `used` leading bits; the first of them is the sign.
+// 1/2 plus a number below 3/2, from all but two of the `used` leading bits; the first is the sign.
 long signed_steps(uint bits, uint used)
 {
     ulong drawn = bits >> (32 - used), fraction = drawn & ((1ul << (used - 2)) - 1);
@@ -80,7 +80,7 @@ FILL_INTEGERS(int16, ushort)
 FILL_INTEGERS(int32, uint)
 FILL_INTEGERS(int64, ulong)
 
-// vstore_half needs no cl_khr_fp16; the 11 bits fit a half's significand, so no rounding.
+// vstore_half needs no cl_khr_fp16. The 11 bits fit a half's significand, so nothing is rounded.
 #define FILL_HALVES(NAME, EXPRESSION)                                           \
     __kernel void NAME##_float16(__global half *out, ulong n, uint key,         \
                                  ulong limit, ulong zeros)                      \
@@ -106,8 +106,8 @@ FILL_HALVES(fill, (float)(bits >> 21) * 0x1.0p-11f)
 FILL_HALVES(flags, (float)below_limit(bits, limit))
 FILL_HALVES(signed, (float)signed_steps(bits, 11) * 0x1.0p-9f)
 
-// Writes `n` quads of words that differ from call to call (a compressing memory must not see a constant).
-// One quad a work-item: a strided loop took 75 ms for 64 MiB on a 2-core CPU, this takes 5.
+// Writes `n` quads of words, other ones in each call: a compressing memory must not see a constant.
+// One quad per work-item: a strided loop took 75 ms for 64 MiB on a 2-core CPU, this takes 5 ms.
 __kernel void flush(__global uint4 *out, ulong n, uint key)
 {
     ulong i = get_global_id(0);
@@ -115,7 +115,7 @@ __kernel void flush(__global uint4 *out, ulong n, uint key)
         out[i] = (uint4)((uint)i ^ key);
 }
 
-// Writes `value`, four times the same byte, to n bytes from `start`: 16 a work-item, one by one where these lie across.
+// Writes `value`, a byte repeated four times, to n bytes from `start`: 16 at once if aligned.
 __kernel void set_bytes(__global uchar *out, ulong start, ulong n, uint value)
 {
     ulong i = (ulong)get_global_id(0) * 16;
@@ -130,7 +130,7 @@ __kernel void set_bytes(__global uchar *out, ulong start, ulong n, uint value)
     }
 }
 
-// Sums of hashed words: independent of the order in which work-items arrive.
+// Sums of hashed words, which do not depend on the order of the work-items.
 __kernel void digest(__global const uint *words, ulong n, __global uint *sums)
 {
     uint a = 0, b = 0;
@@ -156,8 +156,8 @@ __kernel void triad(__global const float4 *a, __global const float4 *b, __global
         c[i] = a[i] + 3.0f * b[i];
 }
 
-// Eight independent chains of four lanes: 64 FLOP a turn, enough to cover the latency of an FMA.
-// Written a * m + k, which OpenCL lets the compiler contract: PoCL's fma() is a call a lane, 25x slower.
+// Eight independent chains of four lanes: 64 FLOP per turn, enough to cover the latency of an FMA.
+// Written a * m + k, which OpenCL may contract: PoCL's fma() is a call per lane, 25x slower.
 #define FMA_CHAIN(NAME, SCALAR, VECTOR)                                         \
     __kernel void NAME(__global SCALAR *out, uint turns, SCALAR x, SCALAR y)    \
     {                                                                           \
@@ -177,7 +177,7 @@ __kernel void triad(__global const float4 *a, __global const float4 *b, __global
 
 FMA_CHAIN(fma_float32, float, float4)
 
-// A little of everything, always the same amount: its time drifts when the device's state does.
+// Always the same work: its time drifts only if the device's state does.
 __kernel void sentinel(__global const float *in, __global float *out, uint turns)
 {
     uint i = (uint)get_global_id(0);
@@ -193,8 +193,8 @@ FILL_FLOATS(float64, double, (double)bits * 0x1.0p-32, 32, 0x1.0p-30)
 FMA_CHAIN(fma_float64, double, double4)
 #endif
 
-// Has 2 KiB of private memory a work-item, which no optimiser can take away: once a context has found room for it, kernels with as much
-// need not wait for that.
+// Uses 2 KiB of private memory per work-item, which no optimiser can remove. Once a context has
+// allocated that much, later kernels that need as much do not wait for it.
 __kernel void deep(__global uint *out, uint turns)
 {
     uint values[512];

@@ -1,8 +1,10 @@
-"""Device memory that was freed and, it seems, is not cleared yet.
+"""Device memory that was freed, and that the driver is probably still clearing.
 
-On an H200 (driver 580.159) launches that wait for memory take 12 to 14 % longer after a buffer was freed, those of other processes, too, for as long as its
-bytes take at 335 to 440 GB/s; after one that was never used, and so has no pages, they do not (``benchmarks/device/freed_memory.py``). So the driver presumably clears
-freed pages beside whatever runs next. Owns how long to wait for that.
+On an H200 (driver 580.159) launches limited by memory take 12 to 14 % longer after a buffer was
+freed, also in other processes. This lasts as long as the buffer's bytes take at 335 to 440 GB/s. A
+buffer that was never used, and so has no pages, causes no delay
+(``benchmarks/device/freed_memory.py``). So the driver presumably clears freed pages during later
+launches. Owns how long to wait for that.
 """
 
 from __future__ import annotations
@@ -11,17 +13,17 @@ import time
 from collections.abc import Callable
 
 CLEARED_BYTES_PER_S = 300e9
-"""Bytes a second at which the driver clears freed memory, less than measured: waiting too long
-costs less than a wrong time."""
+"""Bytes per second at which the driver clears freed memory. Less than measured, since waiting too
+long costs less than a wrong time."""
 
 
 class FreedMemory:
-    """What one context has freed.
+    """The memory that one context has freed.
 
     Args:
-        bytes_per_s: how fast it is cleared; None: nothing is, as on a CPU device.
+        bytes_per_s: speed of clearing; None: nothing is cleared, as on a CPU device.
         clock: monotonic seconds.
-        sleep: waits so many seconds.
+        sleep: waits for a number of seconds.
     """
 
     def __init__(
@@ -37,7 +39,7 @@ class FreedMemory:
         self._cleared_s: float | None = None
 
     def note(self, num_bytes: int) -> None:
-        """So many bytes are freed now; they are cleared after what was freed before."""
+        """Note that ``num_bytes`` are freed now; they are cleared after those freed before."""
         if self._bytes_per_s is not None:
             from_s = self._clock()
             if self._cleared_s is not None:
@@ -45,7 +47,7 @@ class FreedMemory:
             self._cleared_s = from_s + num_bytes / self._bytes_per_s
 
     def await_cleared(self) -> None:
-        """Sleep until all of it should be cleared."""
+        """Sleep until all freed memory should be cleared."""
         if self._cleared_s is not None:
             left_s = self._cleared_s - self._clock()
             if left_s > 0:

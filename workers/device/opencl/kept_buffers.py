@@ -1,8 +1,9 @@
-"""Device buffers that outlive their task: the next one takes them over.
+"""Device buffers that outlive their task, for the next task to use.
 
-Owns which buffers are kept and for whom. Allocating and freeing take locks of NVIDIA's driver that all processes of a host share,
-whatever their GPU: while another one opens or closes a context they take 8 ms on average and up to 45 ms, in place of 0.3 (H200,
-driver 580.159; launches, copies and loading of programs are not held up).
+Owns which buffers are kept. Allocating and freeing take locks in NVIDIA's driver that all processes
+of a host share, on all its GPUs. While another process opens or closes a context, they take 8 ms on
+average and up to 45 ms instead of 0.3 ms (H200, driver 580.159). Launches, copies and loading of
+programs are not delayed.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from workers.device.interface import DeviceFailure
 from workers.device.opencl.errors import cl_errors
 
 PAGE_BYTES = 2**21
-"""Bytes to which kept buffers are rounded up. NVIDIA's driver maps pages of 2 MiB, so this costs no
-memory, and buffers of similar size share one."""
+"""Bytes: sizes of kept buffers are multiples of this. NVIDIA's driver maps pages of 2 MiB, so this
+costs no memory, and tasks with buffers of similar size can use the same ones."""
 
 
 class KeptBuffers:
-    """Gives out buffers and keeps those that come back, the last ones first to stay.
+    """Gives out buffers and keeps returned ones; the longest kept are freed first.
 
-    A kept buffer contains what its last kernel has left: its next user fills it.
+    A kept buffer still has the contents of its last kernel: its next user fills it.
 
     Args:
-        allocate: makes a buffer of so many bytes; raises DeviceFailure.
-        free: frees one; raises pyopencl.Error where the context is lost.
-        max_bytes: most that is kept in all; 0: every buffer is allocated and freed.
+        allocate: returns a buffer of this many bytes; raises DeviceFailure.
+        free: frees a buffer; raises pyopencl.Error if the context is lost.
+        max_bytes: most bytes to keep in all; 0: every buffer is allocated and freed.
     """
 
     def __init__(
@@ -42,18 +43,18 @@ class KeptBuffers:
         self._free = free
         self._max_bytes = max_bytes
         self._kept: list[tuple[int, cl.Buffer]] = []
-        """With their sizes, longest kept first."""
+        """Pairs of bytes and buffer, longest kept first."""
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that are kept now."""
+        """Number of bytes that are kept now."""
         return sum(size for size, _ in self._kept)
 
     def take(self, num_bytes: int) -> cl.Buffer:
-        """Return a buffer of at least ``num_bytes``: the smallest kept one that is not twice as large, else a new one.
+        """Return a buffer of at least ``num_bytes``: a kept one up to twice as large, or a new one.
 
         Raises:
-            DeviceFailure: Even without the kept ones there is too little free memory for it.
+            DeviceFailure: There is too little memory, even after all kept buffers were freed.
         """
         if not self._max_bytes:
             return self._allocate(num_bytes)
@@ -74,10 +75,10 @@ class KeptBuffers:
             return self._allocate(num_bytes)
 
     def give_back(self, buffer: cl.Buffer) -> None:
-        """Keep a buffer that no kernel uses any more, in place of the longest kept ones where all would be too much.
+        """Keep a buffer that no kernel uses any more; free the longest kept ones if needed.
 
         Raises:
-            pyopencl.Error: The context is lost, and a buffer was to be freed.
+            pyopencl.Error: The context is lost, and a buffer had to be freed.
         """
         num_bytes = int(buffer.size)
         if num_bytes > self._max_bytes:
@@ -88,7 +89,7 @@ class KeptBuffers:
         self._kept.append((num_bytes, buffer))
 
     def drop(self) -> None:
-        """Free what is kept.
+        """Free all kept buffers.
 
         Raises:
             pyopencl.Error: The context is lost.

@@ -1,7 +1,7 @@
-"""One launch config in place on an OpenCL device: refills, launches, what they leave.
+"""One launch config in place on an OpenCL device: refills, launches, and their results.
 
-Owns ``OpenclLauncher``. The buffers are their kernel's (``opencl/buffers.py``); how often a config is launched is
-``workers/measure/timing.py``'s.
+Owns ``OpenclLauncher``. ``opencl/buffers.py`` owns the buffers, and ``workers/measure/timing.py``
+decides how often a config is launched.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from workers.device.opencl.errors import cl_errors, failure_of
 from workers.device.opencl.queue import DeviceQueue, OwnLaunch
 from workers.plan.inputs import fill_specs
 
-AT_ONCE = 10
+AT_ONCE = 10  # launches of a short kernel that are enqueued together
 _AT_ONCE_BELOW_NS = 9_000.0
-"""Nanoseconds of a launch below which several are enqueued at once. Enqueueing one takes 14 us, so
-each has ended before the next is there."""
+"""Nanoseconds of a launch below which several are enqueued at once. Enqueueing one takes 14 µs, so
+each has ended before the next one is enqueued."""
 _AT_ONCE_REFILL_BYTES = 2**21
-"""Bytes whose refill is as fast as such a launch."""
+"""Most bytes to refill between such launches: a refill of this size takes as long as a launch."""
 IDLE_NS = 3_000
-"""Nanoseconds that the device is idle between two launches. Back to back it is 1,300 on an H200,
-and 5,000 or more where the device waits for the host. Then events are as long as of launches that
-are waited for one by one."""
+"""Fewest nanoseconds for which the device must be idle before a launch counts. The gap is 1,300 ns
+on an H200 back to back, and 5,000 ns or more where the device waits for the host. In the latter
+case event times are those of launches that are waited for one by one."""
 
 _WRITTEN = (Access.WRITE, Access.READ_WRITE)
 _START, _END = cl.profiling_info.START, cl.profiling_info.END
@@ -35,7 +35,7 @@ _START, _END = cl.profiling_info.START, cl.profiling_info.END
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedBuffer:
-    """One global or constant buffer of the current launch config; ``num_bytes`` without its guard."""
+    """One global or constant buffer of the current config; ``num_bytes`` is without its guard."""
 
     argument: Argument
     buffer: cl.Buffer
@@ -73,21 +73,21 @@ class OpenclLauncher:
 
     @property
     def needs_refill(self) -> bool:
-        """Whether the kernel reads a buffer that it also writes."""
+        """Whether the kernel reads a buffer that it writes."""
         return self._needs_refill
 
     def refill(self, *, seed: int, everything: bool = False) -> None:
-        """Restore the written buffers (all with ``everything``) to the inputs of ``seed``; untimed.
+        """Restore the written buffers (``everything``: all) to the inputs of ``seed``; untimed.
 
-        The zeros behind a buffer are restored, too (those behind structures only with the first inputs of a
-        config): one that shrank would still hold a larger config's inputs.
+        The zeros behind a buffer are restored, too (behind structures only at a config's first
+        refill): otherwise a smaller buffer would be followed by a larger config's inputs.
         """
         self._require_current()
         with cl_errors(Stage.LAUNCH):
             self._enqueue_refill(seed, everything=everything)
 
     def _enqueue_refill(self, seed: int, *, everything: bool = False) -> cl.Event | None:
-        """Enqueue the fills; return the last one's event, None where there is nothing to fill."""
+        """Enqueue the fills; return the last one's event, None if there is nothing to fill."""
         if seed != self._fill_seed:
             self._fills = {
                 item.argument.position: self._prepare_fills(item, seed) for item in self._buffers
@@ -120,9 +120,9 @@ class OpenclLauncher:
         return tuple(launches)
 
     def launch(self, count: int = 1) -> float:
-        """Launch ``count`` times back to back and return the mean device time of one launch, ns.
+        """Launch ``count`` times back to back; return the mean device time of one launch, ns.
 
-        From the first start to the last end, so the gaps between queued launches are in it.
+        It is measured from the first start to the last end, so it includes gaps between launches.
         """
         self._require_current()
         config, queue, kernel = self._config, self._queue.queue, self._cl_kernel
@@ -141,7 +141,7 @@ class OpenclLauncher:
             raise failure_of(error, stage=Stage.LAUNCH, waiting=is_waiting) from error
 
     def num_at_once(self, estimate_ns: float) -> int:
-        """Return how many launches of about this time may be enqueued at once; 1 on CPU devices, which lag behind."""
+        """Return how many such launches to enqueue at once; 1 on CPU devices, which lag behind."""
         if not self._queue.is_gpu or estimate_ns > _AT_ONCE_BELOW_NS:
             return 1
         if self.needs_refill:
@@ -150,7 +150,7 @@ class OpenclLauncher:
         return AT_ONCE
 
     def launch_each(self, count: int, *, refill_seed: int) -> list[float]:
-        """Launch ``count`` times without waiting in between; return the times of those that found the device idle, ns."""
+        """Launch ``count`` times without waiting in between; return times on an idle device, ns."""
         self._require_current()
         config, queue, kernel = self._config, self._queue.queue, self._cl_kernel
         global_size, local_size = config.global_size, config.local_size
@@ -180,7 +180,7 @@ class OpenclLauncher:
         return times_ns
 
     def flush_cache(self) -> None:
-        """Write twice the last-level cache so that the next launch starts cold."""
+        """Write twice the last-level cache, so that the next launch starts cold."""
         with cl_errors(Stage.LAUNCH):
             self._queue.flush_cache()
 
@@ -201,7 +201,7 @@ class OpenclLauncher:
             )
 
     def retire(self) -> None:
-        """Its kernel's arguments and buffers are another config's from now on."""
+        """Invalidate this launcher: its kernel's arguments and buffers go to another config."""
         self._is_retired = True
 
     def _require_current(self) -> None:

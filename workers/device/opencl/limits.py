@@ -1,6 +1,7 @@
-"""What a kernel's launches may ask of an OpenCL device, found out before anything is put in place.
+"""The limits of a kernel's launches on an OpenCL device, checked before arguments are set.
 
-Owns the checks of a launch config, and the guard behind each buffer. Where buffers lie: ``opencl/buffers.py``.
+Owns the checks of a launch config, and the guard behind each buffer. ``opencl/buffers.py`` places
+the buffers.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from workers.device.opencl.errors import cl_errors, launch_error, out_of_memory
 from workers.plan.inputs import is_fillable
 
 GUARD_BYTES = 4096
-"""Bytes of zeroed padding behind every buffer: a kernel that reaches a little too far reads zeros, not its neighbour."""
+"""Bytes of zeros behind every buffer: a kernel that reads a little too far reads zeros."""
 
 
 class LaunchLimits:
     """The limits of one kernel on one device.
 
     Args:
-        name: the kernel's, for messages.
-        signature: the kernel's.
-        cl_kernel: loaded on the device.
-        cl_device: where it is launched.
+        name: the kernel's name, for messages.
+        signature: the kernel's signature.
+        cl_kernel: the kernel, loaded on the device.
+        cl_device: the device on which it is launched.
         device: its record.
 
     Raises:
-        DeviceFailure: ``unsupported``: an argument's kind or type.
+        DeviceFailure: ``unsupported``: an argument's kind or type cannot be passed.
     """
 
     def __init__(
@@ -54,16 +55,16 @@ class LaunchLimits:
             driver_local_bytes = int(work_group_info(info.LOCAL_MEM_SIZE, cl_device))
             self.max_constant_bytes = int(cl_device.max_constant_buffer_size)
         if signature.required_local_size is not None:
-            # NVIDIA's OpenCL says 256 of a kernel that requires 1,024, and launches it.
+            # NVIDIA's OpenCL reports 256 for a kernel that requires 1,024, but launches it.
             required = math.prod(signature.required_local_size)
             self._max_local_items = max(self._max_local_items, required)
         self._static_local_bytes = max(driver_local_bytes, signature.static_local_bytes)
 
     def check(self, config: LaunchConfig) -> None:
-        """Refuse what cannot be launched.
+        """Refuse a config that cannot be launched.
 
         Raises:
-            DeviceFailure: ``launch_error`` (NDRange or argument), ``out_of_memory``.
+            DeviceFailure: ``launch_error`` (NDRange or argument) or ``out_of_memory``.
         """
         if len(config.args) != len(self._signature.arguments):
             raise launch_error(
@@ -123,7 +124,7 @@ class LaunchLimits:
 
 
 def padded(num_bytes: int) -> int:
-    """Return ``num_bytes`` with its guard, in whole guards, so that close sizes share a buffer."""
+    """Return ``num_bytes`` in whole guards, plus one guard; close sizes can share a buffer."""
     return (num_bytes + GUARD_BYTES - 1) // GUARD_BYTES * GUARD_BYTES + GUARD_BYTES
 
 

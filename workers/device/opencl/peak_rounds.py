@@ -1,12 +1,12 @@
-"""The best rate of several loads, measured in rounds: every load has a short turn in each of them.
+"""The best rate of several loads, measured in rounds: every load has a short turn in each round.
 
-Owns the rounds and their spread. What a load launches is ``opencl_peaks``'s.
+Owns the rounds and their spread. ``peaks.py`` has the loads.
 
-Best of five launches in a row was not enough on a CPU device: 2 ms in all, less than a time slice
-of the scheduler. While another process has one of two processors for that long, half the peak was
-recorded (3 of 8 starts on 2 cores gave 117 instead of 231 GFLOP/s). Eight rounds are enough for one
-busy process; beside two of them one start in a CI run still gave 158, so rounds go on until two of
-them agree.
+The best of five launches in a row was not enough on a CPU device: they took 2 ms, less than a time
+slice of the scheduler. If another process used one of two processors for that long, half the peak
+was recorded (117 instead of 231 GFLOP/s in 3 of 8 starts on 2 cores). Eight rounds are enough
+beside one busy process. Beside two, one start in a CI run still gave 158 GFLOP/s, so rounds go on
+until two of them agree.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from typing import Protocol
 NUM_ROUNDS = 8
 MOST_ROUNDS = 32
 AGREEMENT = 0.05
-"""Two rounds agree if their rates differ by less than this share: a peak needs to be right within some per cent."""
+"""Largest relative difference between two rounds that agree: a peak must be right within 5 %."""
 TURN_S = 0.03
-"""Seconds that a load has in each round: several time slices, and hundreds of launches of a short load."""
+"""Seconds per load and round: several time slices, and hundreds of launches of a short load."""
 
 
 class Load(Protocol):
-    """Work that is launched again and again."""
+    """Work that is launched repeatedly."""
 
     def launch_rate(self) -> float:
-        """Launch once and return the rate of this launch, in the unit of the peak."""
+        """Launch once and return the rate, in the unit of the peak."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The best rate of all rounds; ``spread`` = (best - median of the rounds' bests) / best, 0 to 1."""
+    """The best rate of all rounds; ``spread``, 0 to 1: (best - median of rounds) / best."""
 
     best: float
     spread: float
@@ -51,14 +51,14 @@ def peaks_of(
 ) -> list[Peak]:
     """Return the peak of each load.
 
-    Rounds go on beyond ``num_rounds`` while some load's best rate was reached in a single round: the
-    others were disturbed, so that one may have been, too.
+    Rounds go on beyond ``num_rounds`` while the best rate of some load was reached in only one
+    round: the other rounds were disturbed, so that one may have been, too.
 
     Args:
         loads: what to measure, warmed up.
-        num_rounds: how often each load has its turn at least; the turns of one load lie as far apart as the others take.
-        most_rounds: how often each load has its turn at most.
-        turn_s: seconds of a turn, at least one launch.
+        num_rounds: fewest turns of each load; between two turns all other loads have theirs.
+        most_rounds: most turns of each load.
+        turn_s: seconds of a turn; it has at least one launch.
         clock_s: monotonic seconds.
     """
     rounds: list[list[float]] = []
@@ -70,7 +70,7 @@ def peaks_of(
 
 
 def _all_are_confirmed(rounds: Sequence[Sequence[float]]) -> bool:
-    """Return whether a second round came close to the best rate of each load."""
+    """Return whether a second round came close to the best rate, for each load."""
     highest_two = (sorted(rates)[-2:] for rates in zip(*rounds, strict=True))
     return all(second > (1 - AGREEMENT) * best for second, best in highest_two)
 

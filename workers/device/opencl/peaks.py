@@ -1,8 +1,7 @@
-"""What a device can do at best, measured by our own kernels in a second or two.
+"""The peaks of a device, measured by LLMPerf's own kernels in a second or two.
 
-Owns the loads and their sizes; the rounds in which they take turns are ``peak_rounds``'s. The
-figures serve the floor check and the roofline, so they need to be within some per cent, not to be
-records.
+Owns the loads and their sizes; ``peak_rounds.py`` owns the rounds. The floor check and the roofline
+use these figures, so an error of some per cent is acceptable.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ _BYTES_A_VECTOR = 16
 
 
 class FmaLoad:
-    """Chains of fused multiply-adds that keep every arithmetic unit busy for about a millisecond."""
+    """Chains of fused multiply-adds that keep every arithmetic unit busy for about 1 ms."""
 
     def __init__(self, queue: DeviceQueue, kernel_name: str) -> None:
-        """Allocate its output and set its arguments; ``kernel_name`` is ``fma_float32`` or ``…64``."""
+        """Allocate the output and set arguments; ``kernel_name``: ``fma_float32`` or ``…64``."""
         self._queue = queue
         scalar = np.float32 if kernel_name == "fma_float32" else np.float64
         self.num_items = queue.device.compute_units * 2048
@@ -49,16 +48,16 @@ class FmaLoad:
 
 
 class TriadLoad:
-    """STREAM's triad over three arrays of ``total_bytes`` in all.
+    """STREAM's triad over three arrays with ``total_bytes`` together.
 
-    Counted as STREAM does: two reads and one write an element, no write-allocate. ``floor_ns`` is taken
-    off (at most half the time): data that fit a GPU's cache are moved faster than a launch begins and ends, and
-    a peak that is too low would flag honest kernels. Give the shortest empty launch: the best of thousands of
-    launches has the shortest start, too.
+    Bytes are counted as in STREAM: two reads and one write per element, no write-allocate.
+    ``floor_ns`` is subtracted, but at most half the time: data in a GPU's cache are moved faster
+    than a launch begins and ends, and a peak that is too low would flag correct kernels. Pass the
+    shortest empty launch, as the best of thousands of launches has the shortest start, too.
     """
 
     def __init__(self, queue: DeviceQueue, *, total_bytes: int, floor_ns: float = 0.0) -> None:
-        """Allocate and fill its arrays."""
+        """Allocate and fill the arrays."""
         self._queue = queue
         self._floor_ns = floor_ns
         self._vectors = max(queue.own_local_size, total_bytes // (_TRIAD_ARRAYS * _BYTES_A_VECTOR))
@@ -76,13 +75,13 @@ class TriadLoad:
         return num_bytes / max(time_ns - self._floor_ns, time_ns / 2)
 
     def free(self) -> None:
-        """Free its arrays."""
+        """Free the arrays."""
         for array in self._arrays:
             self._queue.free(array)
 
 
 def measure_peaks(queue: DeviceQueue, device: Device) -> Device:
-    """Return ``device`` with its peaks and their spread, its observed timer step and its launch floor."""
+    """Return ``device`` with its peaks and their spread, timer step and launch floor."""
     timer_step_ns, empty_ns = _timer_step_and_empty_launches(queue)
     cache = device.last_level_cache_bytes or 2**20
     beyond_cache = min(
@@ -98,7 +97,7 @@ def measure_peaks(queue: DeviceQueue, device: Device) -> Device:
     loads: dict[str, Load] = {**triads, **chains}
     before_ns = thread_times_ns()
     for load in loads.values():
-        load.launch_rate()  # first touch of its pages, and the runtime's threads have something to do
+        load.launch_rate()  # touches its pages, and shows which threads of the runtime work
     with contextlib.nullcontext() if queue.is_gpu else placed_apart(before_ns):
         peaks = dict(zip(loads, peaks_of(list(loads.values())), strict=True))
     for triad in triads.values():
@@ -123,10 +122,10 @@ def measure_peaks(queue: DeviceQueue, device: Device) -> Device:
 def _timer_step_and_empty_launches(
     queue: DeviceQueue,
 ) -> tuple[float, npt.NDArray[np.int64]]:
-    """Return the smallest step the event clock was seen to make and the times of an empty kernel, ns.
+    """Return the smallest observed step of the event clock, and the times of an empty kernel, ns.
 
-    The step is observed because advertised ones are wrong: NVIDIA's OpenCL says 1,000 ns on an H200
-    where stamps are 32 ns apart.
+    The step is observed because advertised steps are wrong: NVIDIA's OpenCL says 1,000 ns on an
+    H200, where stamps are 32 ns apart.
     """
     kernel = queue.new_kernel("empty_launch")
     output = queue.allocate(4096)

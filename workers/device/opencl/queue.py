@@ -1,7 +1,7 @@
 """A context's profiling queue with LLMPerf's own kernels on it (``fill.cl``).
 
-Owns the queue and every launch that is not a timed kernel: fills, flushes, digests. Buffers of a task are
-``opencl_buffers``'s, timed launches ``opencl_launch``'s.
+Owns the queue and every launch that is not timed: fills, flushes, digests. ``buffers.py`` owns the
+buffers of a task, ``launcher.py`` the timed launches.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _KEPT_SHARE = 1 / 32
 def set_scalar(kernel: cl.Kernel, position: int, value: np.generic | npt.NDArray[Any]) -> None:
     """Set an argument that is passed by value.
 
-    ``Kernel.set_arg`` takes any object and finds out by failing three times what a number is: 14 us against 0.1,
-    as much as a short launch. The function that it ends with is not public, so its absence is allowed for.
+    ``Kernel.set_arg`` takes any object and tries three conversions of a number first: 14 µs instead
+    of 0.1 µs, as long as a short launch. The private function that it then calls may be missing.
     """
     set_bytes = getattr(kernel, "_set_arg_buf", kernel.set_arg)
     set_bytes(position, value)
 
 
 class OwnLaunch:
-    """One of our kernels with its arguments in place, to be launched as often as needed."""
+    """One of LLMPerf's own kernels with its arguments set, to be launched repeatedly."""
 
     __slots__ = ("_kernel", "_num_items", "_queue")
 
@@ -82,11 +82,11 @@ class DeviceQueue:
         self.own_local_size = min(64 if is_cpu else 256, device.max_work_group_size)
 
     def new_kernel(self, name: str) -> cl.Kernel:
-        """Return one of fill.cl's kernels as an object of the caller's own: its arguments stay set."""
+        """Return a new object of one of fill.cl's kernels: only its owner sets its arguments."""
         return cl.Kernel(self._program, name)
 
     def own_kernel(self, name: str) -> cl.Kernel:
-        """Return one of fill.cl's kernels (one object a name: set its arguments before each use)."""
+        """Return the shared object of a kernel in fill.cl; set its arguments before each use."""
         if name not in self._kernels:
             self._kernels[name] = cl.Kernel(self._program, name)
         return self._kernels[name]
@@ -97,13 +97,13 @@ class DeviceQueue:
             return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, num_bytes)
 
     def free(self, buffer: cl.Buffer) -> None:
-        """Free a device buffer. Raises pyopencl.Error where the context is lost."""
+        """Free a device buffer. Raises pyopencl.Error if the context is lost."""
         num_bytes = int(buffer.size)
         buffer.release()
         self.freed.note(num_bytes)
 
     def deepen_private_memory(self) -> None:
-        """Have a GPU's context allocate for kernels with much private memory now, not while the first of them holds the device lock."""
+        """Make a GPU's context allocate private memory now, not while a kernel holds the lock."""
         if self.is_gpu:
             out = self.allocate(4 * self.own_local_size)
             kernel = self.own_kernel("deep")
@@ -114,36 +114,34 @@ class DeviceQueue:
             out.release()
 
     def make_resident(self, buffers: Sequence[cl.Buffer]) -> None:
-        """Have a GPU find the memory of these buffers now; else NVIDIA's driver does at their first use. Nothing is launched.
+        """Make a GPU allocate these buffers' memory now, not at first use; launch nothing.
 
         Raises:
             DeviceFailure: out_of_memory.
         """
         if self.is_gpu and buffers:
             flags = cl.mem_migration_flags.CONTENT_UNDEFINED
-            with cl_errors(
-                Stage.LAUNCH
-            ):  # nothing of a kernel's runs: what fails is what its number says
+            with cl_errors(Stage.LAUNCH):  # no kernel runs, so the error number tells the cause
                 cl.enqueue_migrate_mem_objects(self.queue, list(buffers), flags).wait()
 
     def enqueue_own(self, kernel: cl.Kernel, num_items: int) -> cl.Event:
-        """Enqueue one of our kernels over ``num_items``, rounded up to whole work-groups."""
+        """Enqueue one of LLMPerf's kernels over ``num_items``, rounded up to whole work-groups."""
         local = self.own_local_size
         total = math.ceil(max(num_items, 1) / local) * local
         self._has_own_work = True
         return cl.enqueue_nd_range_kernel(self.queue, kernel, (total,), (local,))
 
     def time_launch(self, kernel: cl.Kernel, num_items: int) -> float:
-        """Launch one of our kernels and return its device time, ns."""
+        """Launch one of LLMPerf's kernels and return its device time, ns."""
         event = self.enqueue_own(kernel, num_items)
         event.wait()
         return float(event.profile.end - event.profile.start)
 
     def settle(self) -> None:
-        """Wait for fills, flushes and the clearing of what was freed, so that every timed launch starts on an idle device.
+        """Wait for fills, flushes and clearing, so that a timed launch starts on an idle device.
 
-        Queued behind other work a launch looks shorter: on an H200 3.6 us against 5.4 us for vadd of
-        1,024 elements, so kernels that need refills would seem faster than those that do not.
+        A launch queued behind other work looks shorter: 3.6 µs instead of 5.4 µs on an H200 (vadd
+        of 1,024 elements). Kernels that need refills would seem faster than those that do not.
         """
         if self._has_own_work:
             self.queue.finish()
@@ -151,11 +149,11 @@ class DeviceQueue:
         self.freed.await_cleared()
 
     def note_settled(self) -> None:
-        """The last enqueued command has been waited for: nothing of ours is left on the queue."""
+        """Note that the last command was waited for: no work of LLMPerf's is left on the queue."""
         self._has_own_work = False
 
     def fill(self, buffer: cl.Buffer, kind: FillKind, num_scalars: int, key: int) -> None:
-        """Enqueue filling ``num_scalars`` of ``kind`` without a content rule."""
+        """Enqueue a fill of ``num_scalars`` of ``kind`` without a content rule."""
         spec = FillSpec(kind=kind, key=key, num_scalars=num_scalars)
         self.prepared_fill(buffer, spec, slot=()).enqueue()
 
@@ -164,14 +162,14 @@ class DeviceQueue:
     ) -> OwnLaunch:
         """Return the launch of ``spec``'s fill kernel on ``buffer``.
 
-        It is valid until the next call with the same ``slot``: a slot has its kernel objects for itself, so that
-        launching again sets no arguments (as long as launching, from Python).
+        The launch is valid until the next call with the same ``slot``. Each slot has its own kernel
+        object, so a repeated launch sets no arguments, which would take as long as the launch.
 
         Args:
-            buffer: what to fill.
-            spec: with what.
-            slot: names the kernel object.
-            num_zeros: so many scalars behind the filled ones become 0; none where ``spec`` has a place.
+            buffer: the buffer to fill.
+            spec: the values.
+            slot: name of the kernel object.
+            num_zeros: scalars behind the filled ones to set to 0; none if ``spec`` has a place.
         """
         kernel = self._fill_kernels.get((slot, spec.kernel_name))
         if kernel is None:
@@ -179,7 +177,7 @@ class DeviceQueue:
         limit = spec.contents.limit if spec.contents else 0
         place = spec.place
         tail = (num_zeros,) if place is None else (place.offset, place.stride, place.count)
-        # One by one: pyopencl's set_args writes Python code for each kernel object, which takes milliseconds.
+        # Not set_args: there pyopencl generates Python code for each kernel object, in some ms.
         kernel.set_arg(0, buffer)
         set_scalar(kernel, 1, np.uint64(spec.num_scalars))
         set_scalar(kernel, 2, np.uint32(spec.key))
@@ -189,10 +187,11 @@ class DeviceQueue:
         return OwnLaunch(self, kernel, spec.num_scalars + num_zeros)
 
     def fill_bytes(self, buffer: cl.Buffer, byte: int, *, num_bytes: int, start: int = 0) -> None:
-        """Enqueue writing ``byte`` to ``num_bytes`` bytes from ``start``.
+        """Enqueue a write of ``byte`` to ``num_bytes`` bytes from ``start``.
 
-        On a GPU by a kernel of our own: NVIDIA's driver (580.159) does not come back from clEnqueueFillBuffer of 2 GiB,
-        and loses the context where the offset is as large. Elsewhere compiling ours would cost each process 0.1 s.
+        A GPU uses LLMPerf's own kernel: NVIDIA's driver (580.159) does not return from
+        clEnqueueFillBuffer of 2 GiB, and loses the context if the offset is as large. On other
+        devices, compiling that kernel would cost each process 0.1 s.
         """
         if not self.is_gpu:
             pattern = np.array([byte], dtype=np.uint8)
@@ -207,12 +206,10 @@ class DeviceQueue:
         self.enqueue_own(kernel, math.ceil(num_bytes / _SET_BYTES_AT_ONCE))
 
     def flush_cache(self) -> None:
-        """Write twice the last-level cache, at most a quarter of what one allocation may have."""
+        """Write twice the last-level cache, but at most a quarter of the largest allocation."""
         if self._flush is None:
             self._flush = self._new_flush()
-            self._enqueue_flush(
-                *self._flush[:2]
-            )  # first touch of its pages, first use of its kernel
+            self._enqueue_flush(*self._flush[:2])  # first use of its pages and its kernel
             self.queue.finish()
         self._enqueue_flush(*self._flush[:2])
 
@@ -231,7 +228,7 @@ class DeviceQueue:
         launch.enqueue()
 
     def digest(self, buffer: cl.Buffer, num_bytes: int) -> str:
-        """Return a hash of the buffer's first ``num_bytes`` (rounded up to words) as 16 hex digits."""
+        """Return a hash of the first ``num_bytes``, rounded up to words, as 16 hex digits."""
         sums = np.zeros(2, dtype=np.uint32)
         words = (num_bytes + 3) // 4
         if self._digest_sums is None:
@@ -253,7 +250,7 @@ class DeviceQueue:
         return data.tobytes()
 
     def close(self) -> None:
-        """Wait for the queue, then free what it owns; a context that is already lost is only logged."""
+        """Wait for the queue, then free its buffers; log the error if the context is lost."""
         try:
             self.queue.finish()
             self.kept.drop()
@@ -261,7 +258,7 @@ class DeviceQueue:
                 self._flush[2].release()
             if self._digest_sums is not None:
                 self._digest_sums.release()
-        except cl.Error as error:  # its failure was reported when it happened
+        except cl.Error as error:  # the failure itself has been reported before
             _logger.warning("closing a lost context: %s", error)
         self._flush = self._digest_sums = None
         self._fill_kernels.clear()

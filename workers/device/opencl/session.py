@@ -1,7 +1,7 @@
-"""The OpenCL door: a compiler for compile children and a session for run children.
+"""OpenCL sessions for run children, and compilers for compile children.
 
-Owns contexts, queues, programs. Buffers are ``opencl_buffers``'s, launches ``opencl_launch``'s, measured peaks
-``opencl_peaks``'s. Nothing here limits time: a child that does not answer is killed by its parent.
+Owns contexts, queues and programs. ``buffers.py`` owns buffers, ``launcher.py`` launches, and
+``peaks.py`` measured peaks. Has no time limits: the parent kills a child that does not answer.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def build_program(
 ) -> tuple[cl.Program, str]:
     """Build from source text or from a binary; return the program and the compiler's log.
 
-    Source and options may be a stranger's: the compiler is handed neither a way to another file nor an option that is
-    not known to be harmless.
+    Source and options may be untrusted. The compiler gets no way to another file, and only options
+    that are known to be harmless.
 
-    pyopencl's own cache is off: a build must cost what it costs, and nothing may be shared with a child
-    that gets killed.
+    pyopencl's own cache is off: build times must be real, and no file may be shared with a child
+    that is killed.
 
     Raises:
-        DeviceFailure: ``build_error`` with the log.
+        DeviceFailure: ``build_error``, with the compiler's log.
     """
     try:
         words = shlex.split(options)
@@ -56,17 +56,17 @@ def build_program(
     refused = refused_option(options)
     if refused is not None:
         raise _build_error(
-            f"build option {refused!r} is refused: only -D, -U, -w, -Werror and the known -cl- options are allowed; "
-            "nor may a macro's value have blanks or quotes in it"
+            f"build option {refused!r} is refused: only -D, -U, -w, -Werror and the known "
+            "-cl- options are allowed; a macro's value must not contain blanks or quotes"
         )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # compiler output, and pyopencl on "defeated caching"
+        warnings.simplefilter("ignore")  # compiler output, and pyopencl's on "defeated caching"
         if isinstance(source, bytes):
             program = cl.Program(context, [device], [source])
         else:
             program = cl.Program(context, compiler_text(source, options))
-            # Looking at it makes it a plain program. pyopencl's caching path, its default, loses the log
-            # of a failed build and leaves the source in a temporary file.
+            # This query makes it a plain program. pyopencl's default path with its cache loses the
+            # log of a failed build and leaves the source in a temporary file.
             program.get_info(cl.program_info.NUM_DEVICES)
         try:
             program.build(options=words, cache_dir=False)  # type: ignore[arg-type]
@@ -82,7 +82,9 @@ def _build_error(detail: str) -> DeviceFailure:
 
 def _build_log(program: cl.Program, device: cl.Device) -> str:
     try:
-        log = program.get_build_info(device, cl.program_build_info.LOG)  # type: ignore[no-untyped-call]
+        log = program.get_build_info(  # type: ignore[no-untyped-call]
+            device, cl.program_build_info.LOG
+        )
     except cl.Error:
         return ""
     return str(log).strip("\0\n ")
@@ -92,18 +94,18 @@ class OpenclCompiler:
     """Compiles kernels to the device's binaries; lives in a compile child."""
 
     def __init__(self, ref: DeviceRef) -> None:
-        """Open a context on the device that ``ref`` names (LookupError if it is not there)."""
+        """Open a context on the device that ``ref`` names; LookupError if it is not present."""
         self._device = find_cl_device(ref)
         self._context = cl.Context([self._device])
 
     def compile(self, kernel: Kernel) -> Program:
-        """Build ``kernel`` from source. Raises DeviceFailure (build_error) with the compiler's log."""
+        """Build ``kernel`` from source. Raises DeviceFailure (build_error) with the log."""
         start_s = time.perf_counter()
         program, log = build_program(
             self._context, self._device, kernel.source, kernel.build_options
         )
         with cl_errors(Stage.BUILD):
-            cl.Kernel(program, kernel.name)  # a name the program lacks is the source's fault, too
+            cl.Kernel(program, kernel.name)  # a missing kernel name is an error of the source, too
             binary = bytes(program.binaries[0])
         return Program(
             binary=binary,
@@ -117,7 +119,7 @@ class OpenclSession:
     """An open context with a profiling queue; lives in a run child."""
 
     def __init__(self, ref: DeviceRef) -> None:
-        """Open the device that ``ref`` names and build our own kernels (LookupError if not there)."""
+        """Open the device ``ref`` and build LLMPerf's kernels; LookupError if it is not present."""
         self._cl_device = find_cl_device(ref)
         self._context = cl.Context([self._cl_device])
         self._device = describe(self._cl_device)
@@ -139,17 +141,17 @@ class OpenclSession:
 
     @property
     def device(self) -> Device:
-        """The device's record; peaks are None until ``measure_peaks``."""
+        """The device's record; its peaks are None before ``measure_peaks``."""
         return self._device
 
     def measure_peaks(self) -> Device:
-        """Measure bandwidths, FLOP/s, timer step and launch floor with our own kernels."""
+        """Measure bandwidths, FLOP/s, timer step and launch floor with LLMPerf's own kernels."""
         with cl_errors(Stage.PROBE):
             self._device = measure_peaks(self._queue, self._device)
         return self._device
 
     def load(self, kernel: Kernel, program: Program) -> OpenclLoadedKernel:
-        """Load a compiled kernel, from source where the program has no binary. Raises DeviceFailure."""
+        """Load a compiled kernel, from source if there is no binary. Raises DeviceFailure."""
         code = program.binary or kernel.source
         built, _ = build_program(self._context, self._cl_device, code, program.options)
         with cl_errors(Stage.BUILD):
@@ -162,10 +164,10 @@ class OpenclSession:
             self._spinner = FmaLoad(self._queue, "fma_float32")
         end_s = time.perf_counter() + milliseconds / 1000
         while time.perf_counter() < end_s:
-            self._spinner.launch_ns()  # an error here is an earlier kernel's: it must not fail this one
+            self._spinner.launch_ns()  # an error here belongs to an earlier kernel, not to this one
 
     def sentinel_ns(self) -> float:
-        """Time the sentinel kernel, whose work never changes: median of its launches, ns."""
+        """Return the median time of the sentinel kernel's launches, ns; its work never changes."""
         with cl_errors(Stage.LAUNCH, waiting=True):
             return self._sentinel_ns()
 
@@ -183,7 +185,7 @@ class OpenclSession:
         return float(np.median(readings))
 
     def close(self) -> None:
-        """Wait for the queue and let the context go."""
+        """Wait for the queue and release the context."""
         self._spinner = None
         self._sentinel = None
         self._queue.close()

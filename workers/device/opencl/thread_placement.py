@@ -1,8 +1,8 @@
-"""One processor for each of the busiest threads of this process, for a moment.
+"""Pins each of the busiest threads of this process to its own processor, for a short time.
 
-Owns the affinity of threads that a runtime has started. Linux leaves two of our threads on one
-processor while another process has the next one for itself: on 2 cores an OpenCL runtime then works
-on one thread for seconds, and a launch takes twice as long (116 instead of 232 GFLOP/s, half of the
+Owns the affinity of threads that a runtime has started. Linux may keep two of our threads on one
+processor while another process has a whole one. On 2 cores an OpenCL runtime then works on one
+thread for seconds, and a launch takes twice as long (116 instead of 232 GFLOP/s, in half of the
 starts beside one busy process).
 """
 
@@ -20,17 +20,17 @@ def thread_times_ns() -> dict[int, int]:
     """Return the processor time of each thread of this process so far, ns."""
     times_ns = {}
     for task in _TASKS.iterdir():
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # the thread has just ended
             times_ns[int(task.name)] = int((task / "schedstat").read_text().split()[0])
     return times_ns
 
 
 @contextlib.contextmanager
 def placed_apart(before_ns: Mapping[int, int]) -> Iterator[None]:
-    """Keep the busiest threads since ``before_ns`` on a processor each; at the end all have their affinity back.
+    """Pin the threads busiest since ``before_ns`` to one processor each; undo it at the end.
 
     Args:
-        before_ns: ``thread_times_ns()`` before the work whose threads are meant.
+        before_ns: ``thread_times_ns()`` before the work that shows which threads are busy.
     """
     own = _affinities()
     processors = set[int]().union(*own.values())
@@ -48,16 +48,16 @@ def placed_apart(before_ns: Mapping[int, int]) -> Iterator[None]:
     finally:
         for thread in placed:
             _allow(thread, own[thread])
-        # A thread that was started meanwhile has inherited a single processor.
+        # A thread that was started in the block has inherited a single processor.
         for thread in thread_times_ns().keys() - own.keys():
             _allow(thread, processors)
 
 
 def _affinities() -> dict[int, set[int]]:
-    """Return the processors that each thread of this process may use; a runtime may have pinned some."""
+    """Return the processors that each thread may use; a runtime may have pinned some threads."""
     found = {}
     for task in _TASKS.iterdir():
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # the thread has just ended
             found[int(task.name)] = os.sched_getaffinity(int(task.name))
     return found
 

@@ -1,8 +1,9 @@
-"""The buffers of one launch, from what memory analysis found: how many elements, and what steers the kernel.
+"""The buffers of one launch, from a memory analysis: their elements and their steering contents.
 
-Owns the order in which they follow from each other. First come the buffers whose extent has a form. Row offsets
-(``PREFIX``) then size what they index, the rest has the simple rule's elements, and last every buffer of indices
-gets the largest limit with which all it indexes is within its elements.
+Owns the order in which sizes follow from each other. Buffers whose extent has a form come first.
+Row offsets (``PREFIX``) then size the buffers that they index. The remaining buffers have the
+simple rule's elements. Last, every buffer of indices gets the largest limit that keeps all
+accesses through it inside the indexed buffers.
 """
 
 from __future__ import annotations
@@ -35,16 +36,17 @@ from workers.plan.strategies.scalars import (
 )
 
 ELEMENTS_PER_ROW = 16
-"""Elements behind each row offset: what real sparse matrices have on average, in order of magnitude."""
+"""Elements per row offset: the order of magnitude of real sparse matrices."""
 _FILLED = frozenset({ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER})
 _ROW_SHARE = 4
-"""Rows are shorter where all of them would take more than this part of a launch's bytes."""
+"""Rows get shorter where all of them would take more than 1/4 of the bytes of a launch."""
 
 
 def simple_elements(argument: Argument, global_size: Shape, local_size: Shape) -> int:
-    """Return the simple rule's elements of a pointer argument.
+    """Return the number of elements that the simple rule gives a pointer argument.
 
-    g**dims, g the longest side of the global size; for ``__local`` pointers one a work-item of the group.
+    It is g**dims, where g is the longest side of the global size. A ``__local`` pointer gets one
+    element per work-item of the group.
     """
     if argument.kind is ArgumentKind.LOCAL_BUFFER:
         return math.prod(local_size)
@@ -56,7 +58,7 @@ def simple_elements(argument: Argument, global_size: Shape, local_size: Shape) -
 def simple_argument(
     argument: Argument, global_size: Shape, local_size: Shape, given: Number | None
 ) -> LaunchArgument:
-    """Return what the simple rule passes for one argument, or what was ``given`` for it."""
+    """Return what the simple rule passes for one argument, or the user's ``given`` value."""
     if argument.kind.is_buffer:
         elements = simple_elements(argument, global_size, local_size)
         elements = elements if given is None else int(given)
@@ -67,10 +69,10 @@ def simple_argument(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysedBuffers:
-    """What is planned for the pointers of one kernel.
+    """The rule for the pointer arguments of one kernel.
 
-    ``max_launch_bytes``: of all buffers of a launch. ``given``: what a user has fixed, by position: the
-    elements of a buffer, which the others follow, and the value of a scalar.
+    ``max_launch_bytes``: limit of all buffers of a launch together. ``given``: what the user has
+    fixed, by position: the elements of a buffer, or the value of a scalar. Other buffers follow it.
     """
 
     signature: Signature
@@ -88,10 +90,10 @@ class AnalysedBuffers:
         """Return all arguments of one launch.
 
         Args:
-            global_size: of the launch.
-            local_size: of the launch.
+            global_size: work-items of the launch, by dimension.
+            local_size: work-items of a work-group, by dimension.
             values: of the scalars, by position.
-            contents: of the buffers whose values steer nothing that is known; None: the usual ones.
+            contents: of the buffers whose values steer nothing known; None: the usual contents.
         """
         scalars = {one.name: values[one.position] for one in integer_scalars(self.signature)}
         sizes = launch_sizes(global_size, local_size, scalars)
@@ -118,7 +120,7 @@ class AnalysedBuffers:
     def _elements(
         self, sizes: Mapping[str, int], global_size: Shape, local_size: Shape
     ) -> dict[int, int]:
-        """Return the elements of every pointer argument by position, at least 1 each."""
+        """Return the number of elements of every pointer argument, by position; at least 1 each."""
         pointers = {one.position: one for one in self.signature.arguments if one.kind.is_buffer}
         fixed = {at: int(self.given[at]) for at in pointers if at in self.given}
         found = dict(fixed)
@@ -128,8 +130,8 @@ class AnalysedBuffers:
             extent = self.analysis.extent(position)
             reach = extent_elements(extent, sizes)
             if extent is not None and reach is not None:
-                # A form that is only what probes happened to touch must not make a buffer smaller than
-                # it would be without.
+                # A form that is not validated may be too small, so the simple rule's size is the
+                # least that the buffer gets.
                 plain = simple_elements(argument, global_size, local_size)
                 found[position] = max(1, reach, 0 if extent.validated else plain)
         with_form = frozenset(found)
@@ -162,12 +164,12 @@ class AnalysedBuffers:
         return found
 
     def _row_elements(self, argument: Argument, rows: int) -> int:
-        """Return the elements behind ``rows`` row offsets: fewer a row where memory is short."""
+        """Return the elements behind ``rows`` row offsets, fewer per row if memory is short."""
         most_elements = self.max_launch_bytes // _ROW_SHARE // max(1, argument.element_bytes)
         return max(rows, min(ELEMENTS_PER_ROW * rows, most_elements))
 
     def _limits(self, sizes: Mapping[str, int], elements: Mapping[int, int]) -> dict[int, Contents]:
-        """Return what the buffers hold whose values steer the kernel."""
+        """Return the contents of the buffers whose values steer the kernel, by position."""
         limits: dict[int, Contents] = {}
         for argument in self.signature.arguments:
             role = self.analysis.index_role(argument.position)
@@ -178,14 +180,14 @@ class AnalysedBuffers:
 
 
 def can_hold_indices(argument: Argument) -> bool:
-    """Whether the content rules apply: a global or constant buffer with integers in it."""
+    """Return whether the content rules apply: a global or constant buffer that holds integers."""
     return argument.kind in _FILLED and any(
         is_integer_scalar(one) for one in _scalar_types(argument)
     )
 
 
 def _if_known(contents: Contents | None, argument: Argument) -> Contents | None:
-    """Return the rule where it makes a difference to a buffer: ``SIGNED`` where it holds floating-point numbers."""
+    """Return the rule if it changes this buffer's values: ``SIGNED`` needs floating-point ones."""
     if contents is None or argument.kind not in _FILLED:
         return None
     types = _scalar_types(argument)
@@ -195,24 +197,25 @@ def _if_known(contents: Contents | None, argument: Argument) -> Contents | None:
 
 
 def extent_elements(extent: Extent | None, sizes: Mapping[str, int]) -> int | None:
-    """Return the elements that an extent's form gives; None without one that this launch can evaluate."""
+    """Return the elements that an extent's form gives; None if this launch cannot evaluate it."""
     if extent is None:
         return None
     try:
         return extent.elements(sizes)
-    except KeyError:  # a factor that is no size of this launch: a vector's lane, say
+    except KeyError:  # a factor that is no size of this launch, such as a vector's lane
         return None
 
 
 def _largest_limit(
     role: IndexRole, argument: Argument, sizes: Mapping[str, int], elements: Mapping[int, int]
 ) -> int:
-    """Return the largest limit of the values with which every target stays within its elements."""
+    """Return the largest limit of values at which every target stays within its elements."""
     most = min(
-        MAX_CONTENTS_LIMIT, *(largest_value(one) + 1 for one in _scalar_types(argument) if is_integer_scalar(one))
-    )  # fmt: skip
+        MAX_CONTENTS_LIMIT,
+        *(largest_value(one) + 1 for one in _scalar_types(argument) if is_integer_scalar(one)),
+    )
     targets = [one for one in role.targets if one.position in elements]
-    if not targets:  # they bound a loop and index nothing
+    if not targets:  # the values bound a loop and index no buffer
         rows = elements[argument.position]
         few = INTEGER_LIMIT if role.rule is ContentsRule.BOUNDED else ELEMENTS_PER_ROW * rows
         return max(1, min(few, most))
@@ -225,7 +228,7 @@ def _largest_limit(
 
 
 def largest_that(holds: Callable[[int], bool], most: int) -> int:
-    """Return the largest number in [1, most] for which ``holds``, which must not come back; at least 1.
+    """Return the largest number in [1, most] for which the monotone ``holds`` is true; at least 1.
 
     >>> largest_that(lambda number: number * number <= 50, 1000)
     7

@@ -1,6 +1,6 @@
 """What fits on a device: local sizes, buffers, local memory. Never plan what cannot be allocated.
 
-Owns the limits that a plan respects; what a driver refuses in spite of them is a failed row.
+Owns the limits that a plan respects. Where a driver still refuses a launch, the row fails.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from workers.plan.ndranges import Shape, local_shapes, small_shapes
 
 GLOBAL_KINDS = frozenset({ArgumentKind.GLOBAL_BUFFER, ArgumentKind.CONSTANT_BUFFER})
 _GUARD_BYTES = 2 * 4096
-"""Each buffer is allocated in whole pages with a zeroed page behind it."""
+"""Bytes: each buffer is allocated in whole pages with a zeroed page behind it."""
 
 
 def launch_bytes(signature: Signature, config: LaunchConfig) -> int:
@@ -44,7 +44,7 @@ def fits(
     device_class: DeviceClass,
     config: PlanConfig,
 ) -> bool:
-    """Whether the buffers and the local memory of a launch can be had."""
+    """Return whether the buffers and the local memory of a launch can be allocated."""
     sizes = buffer_bytes(signature, args)
     guarded = sum(sizes) + _GUARD_BYTES * len(sizes)
     return (
@@ -69,7 +69,7 @@ def _constant_bytes(signature: Signature, args: Sequence[LaunchArgument]) -> int
 
 
 def _constant_limit(device_class: DeviceClass) -> int:
-    """Return the most bytes of one ``__constant`` buffer (NVIDIA: 64 KiB; its guard may be cut off)."""
+    """Return the most bytes of one ``__constant`` buffer, without guard page (NVIDIA: 64 KiB)."""
     limit_bytes = device_class.max_constant_buffer_bytes
     return device_class.max_allocation_bytes if limit_bytes is None else limit_bytes
 
@@ -81,10 +81,11 @@ def shapes_within(
     few: bool,
     allows: Callable[[Shape], bool],
 ) -> tuple[Shape, ...]:
-    """Return the local sizes that kernel and device allow, local memory left aside.
+    """Return the local sizes that kernel and device allow, without regard to local memory.
 
-    ``allows``: whether the kernel's own arrays are large enough for a local size. Where they are for none of the
-    usual ones: the smaller ones for which they are, of at least half of the work-items of the largest of these.
+    ``allows``: whether the kernel's own arrays are large enough for a local size. If none of the
+    usual sizes passes, smaller ones are returned: those that pass and have at least half as many
+    work-items as the largest that passes.
     """
     dims = signature.dims
     limits = _side_limits(signature, device_class)
@@ -112,11 +113,11 @@ def shapes_within_local_memory(
     few: bool,
     allows: Callable[[Shape], bool],
 ) -> tuple[Shape, ...]:
-    """Return the local sizes whose local memory (``needed_bytes``, the declared included) fits.
+    """Return the local sizes whose local memory fits.
 
-    ``allows``: as of ``shapes_within``.
-
-    Where even the smallest of the usual shapes is too large: the longest one-sided one that fits.
+    ``needed_bytes``: local memory of a launch, the declared arrays included. ``allows``: as in
+    ``shapes_within``. Where even the smallest of the usual shapes needs too much: the longest
+    shape along dimension 0 that fits.
     """
     shapes = shapes_within(signature, device_class, few=few, allows=allows)
     limit_bytes = device_class.local_memory_bytes
@@ -137,7 +138,7 @@ def shapes_within_local_memory(
 
 
 def max_simple_side(signature: Signature, device_class: DeviceClass, config: PlanConfig) -> int:
-    """Return the longest side of a global size whose buffers of side**dims elements all fit."""
+    """Return the longest side of a global size at which buffers of side**dims elements all fit."""
     sizes = [one.element_bytes for one in signature.arguments if one.kind in GLOBAL_KINDS]
     if not sizes:
         return config.max_work_items

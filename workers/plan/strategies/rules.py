@@ -1,7 +1,7 @@
 """The three input strategies as functions of the NDRange, and which of them a kernel allows.
 
-Owns the honest fall-back: what an analysis cannot carry is planned by the next simpler strategy and carries that
-one's label, so a kernel is never without configs because its analysis failed.
+Owns the fall-back: where an analysis does not suffice for a strategy, the next simpler strategy
+plans the configs, under its own label. A failed analysis leaves no kernel without configs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from workers.plan.strategies.scalars import (
 from workers.plan.strategies.varied import ChosenInputs, Varied, VariedInputs
 
 Arguments = tuple[LaunchArgument, ...]
-_TRIAL_BYTES = 2**30
+_TRIAL_BYTES = 2**30  # assumed limit of a launch's buffers where no device is given
 
 
 class InputRule(Protocol):
@@ -50,7 +50,7 @@ class InputRule(Protocol):
 
     @property
     def allows(self) -> Callable[[Shape], bool]:
-        """Whether the kernel's own arrays are large enough for a local size."""
+        """Tells whether the kernel's own arrays are large enough for a local size."""
         ...
 
     def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
@@ -65,9 +65,9 @@ def any_local_size(_: Shape) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimpleRule:
-    """Everything as large as the NDRange; source: LLMPerf, arXiv 2503.11244.
+    """Buffers and integers as large as the NDRange; source: LLMPerf, arXiv 2503.11244.
 
-    ``given``: what a user has fixed, by position: elements of a buffer, value of a scalar.
+    ``given``: what the user has fixed, by position: elements of a buffer, or value of a scalar.
     """
 
     signature: Signature
@@ -76,7 +76,7 @@ class SimpleRule:
     given: Mapping[int, Number] = field(default_factory=dict)
 
     def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
-        """Return g**dims elements for buffers, global size 0 for integers, 1.0 for other numbers."""
+        """Return g**dims elements for buffers, global size 0 for integers, 1.0 for floats."""
         return tuple(
             simple_argument(one, global_size, local_size, self.given.get(one.position))
             for one in self.signature.arguments
@@ -85,9 +85,10 @@ class SimpleRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryAnalysisRule:
-    """Scalars by their role or as they were chosen, every buffer as large as its extent says.
+    """Scalars by their role or as chosen for the kernel; every buffer as large as its extent.
 
-    ``varied``: what differs from the usual values. ``fits_memory``: whether the buffers of a launch can be had.
+    ``varied``: the values that differ from the usual ones. ``fits_memory``: whether the buffers of
+    a launch can be allocated.
     """
 
     buffers: AnalysedBuffers
@@ -97,11 +98,11 @@ class MemoryAnalysisRule:
 
     @property
     def allows(self) -> Callable[[Shape], bool]:
-        """Whether the kernel's own arrays are large enough for a local size."""
+        """Tells whether the kernel's own arrays are large enough for a local size."""
         return self.buffers.analysis.allows
 
     def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
-        """Return scalars that follow the NDRange, and the buffers that follow from both."""
+        """Return scalars that follow the NDRange, and buffers that follow from both."""
         variation = self.varied.at(global_size)
         fixed = {**variation.scalars, **self.buffers.given}
 
@@ -117,13 +118,14 @@ class MemoryAnalysisRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoupledRule:
-    """Scalars drawn independently of the NDRange; extents follow.
+    """Scalars drawn independently of the NDRange; the extents follow.
 
-    Floating-point ones only where the analysis has validated every extent: then they decide none.
+    Floating-point scalars are drawn only if every extent is validated, as no extent depends on
+    them then.
 
-    ``key``: of the draws, with the global size. Two launches of one global size have the same draws, so that
-    siblings differ in nothing but the local size. ``varied`` and ``fits_memory``: as of ``MemoryAnalysisRule``; what was
-    chosen is not drawn.
+    ``key``: seeds the draws, together with the global size. Launches of one global size have the
+    same draws, so that siblings differ only in the local size. ``varied``, ``fits_memory``: as in
+    ``MemoryAnalysisRule``; a scalar with a chosen value is not drawn.
     """
 
     buffers: AnalysedBuffers
@@ -134,11 +136,11 @@ class DecoupledRule:
 
     @property
     def allows(self) -> Callable[[Shape], bool]:
-        """Whether the kernel's own arrays are large enough for a local size."""
+        """Tells whether the kernel's own arrays are large enough for a local size."""
         return self.buffers.analysis.allows
 
     def arguments(self, global_size: Shape, local_size: Shape) -> Arguments:
-        """Return drawn scalars, and the buffers that follow from them and the NDRange."""
+        """Return drawn scalars, and buffers that follow from them and the NDRange."""
         draws = Draws(content_id("decoupled", [self.key, list(global_size)]))
         drawn = [(one, draws.unit()) for one in scalar_arguments(self.buffers.signature)]
         floats_vary = all(extent.validated for extent in self.buffers.analysis.extents)
@@ -162,12 +164,12 @@ def _first_that_fits(
     limits: Sequence[int],
     fits_memory: Callable[[Arguments], bool],
 ) -> Arguments:
-    """Return the arguments of the first limit whose buffers can be had, else those of the last."""
+    """Return the arguments of the first limit whose buffers fit, else those of the last limit."""
     arguments: Arguments = ()
     for limit in limits:
         previous, arguments = arguments, with_limit(limit)
         if arguments == previous or fits_memory(arguments):
-            break  # equal: no scalar follows the limit, so no other will help
+            break  # equal arguments: no scalar depends on the limit, so another limit cannot help
     return arguments
 
 
@@ -178,7 +180,7 @@ def rules_for(
     config: PlanConfig,
     analysis: Analysis | None,
 ) -> tuple[InputRule, ...]:
-    """Return the rules that the asked strategies come to for one kernel, each once, in the order asked."""
+    """Return the rules for the asked strategies, or simpler ones, each once and in order."""
     strategies = tuple(
         dict.fromkeys(_possible(signature, one, analysis) for one in config.strategies)
     )
@@ -194,17 +196,17 @@ def completing_rule(
     analysis: Analysis | None,
     given: Mapping[int, Number],
 ) -> InputRule:
-    """Return the rule that completes launches of which a user has fixed some arguments.
+    """Return the rule that completes launches in which a user has fixed some arguments.
 
-    It is the memory-analysis rule, or the simple one where the analysis cannot carry it, as ``collect``
-    plans the same kernel. What is fixed is kept, and what is missing follows from it.
+    It is the memory-analysis rule, or the simple one where the analysis does not suffice, as in
+    ``collect``. Fixed arguments are kept, and the missing ones follow from them.
 
     Args:
         kernel: with its signature.
-        device_class: of the launches.
-        config: its caps.
-        analysis: what is known of the kernel's memory.
-        given: position to the elements of a buffer or the value of a scalar.
+        device_class: where the launches run.
+        config: its caps apply.
+        analysis: the kernel's memory analysis, if any.
+        given: by position, the elements of a buffer or the value of a scalar.
     """
     assert kernel.signature is not None, "a kernel without signature cannot be launched"
     strategy = _possible(kernel.signature, Strategy.MEMORY_ANALYSIS, analysis)
@@ -212,9 +214,9 @@ def completing_rule(
 
 
 def trial_rule(signature: Signature, analysis: Analysis, choice: InputChoice) -> InputRule | None:
-    """Return the memory-analysis rule with a choice of inputs at every global size, on no device in particular.
+    """Return the memory-analysis rule with one choice of inputs at every global size.
 
-    None for a kernel whose analysis cannot carry it: of such a one nothing is chosen.
+    It depends on no device. None for a kernel whose analysis does not suffice for the rule.
     """
     if _possible(signature, Strategy.MEMORY_ANALYSIS, analysis) is Strategy.SIMPLE:
         return None
@@ -228,12 +230,12 @@ def trial_rule(signature: Signature, analysis: Analysis, choice: InputChoice) ->
 
 
 def needs_analysis(strategies: Sequence[Strategy]) -> bool:
-    """Whether one of these strategies asks what a kernel touches."""
+    """Return whether one of these strategies needs a memory analysis."""
     return any(one is not Strategy.SIMPLE for one in strategies)
 
 
 def _possible(signature: Signature, wanted: Strategy, analysis: Analysis | None) -> Strategy:
-    """Return ``wanted``, or the next simpler strategy that what is known of the kernel allows."""
+    """Return ``wanted``, or the next simpler strategy for which the analysis suffices."""
     if wanted is Strategy.SIMPLE or analysis is None or not _has_forms(signature, analysis):
         return Strategy.SIMPLE
     if wanted is Strategy.DECOUPLED and not _can_decouple(signature, analysis):
@@ -250,10 +252,10 @@ def _has_forms(signature: Signature, analysis: Analysis) -> bool:
 
 
 def _can_decouple(signature: Signature, analysis: Analysis) -> bool:
-    """Whether scalars may vary on their own: there are some, and no buffer's size would be a guess.
+    """Return whether scalars may vary independently: there are some, and every buffer has a form.
 
-    A buffer without form has the simple rule's elements, and those are enough only while every scalar is the
-    global size.
+    A buffer without a form has the simple rule's elements. These are enough only while every scalar
+    equals the global size.
     """
     known = _known_positions(analysis)
     pointers = [one.position for one in signature.arguments if one.kind.is_buffer]
@@ -261,7 +263,7 @@ def _can_decouple(signature: Signature, analysis: Analysis) -> bool:
 
 
 def _known_positions(analysis: Analysis) -> frozenset[int]:
-    """Return the buffers with a form of their own or, as targets of index values, of another's."""
+    """Return the positions of buffers with a form: their own, or as a target of index values."""
     with_form = {one.position for one in analysis.extents if one.form is not None}
     targets = {one.position for role in analysis.index_roles for one in role.targets}
     return frozenset(with_form | targets)
@@ -280,7 +282,7 @@ def _rule(
         if analysis is None or not needs_analysis(config.strategies):
             return SimpleRule(signature=signature, given=given or {})
         return SimpleRule(signature=signature, allows=analysis.allows, given=given or {})
-    assert analysis is not None, "only simple plans do without an analysis"
+    assert analysis is not None, "only the simple strategy can plan without an analysis"
     buffers = AnalysedBuffers(
         signature=signature,
         analysis=analysis,

@@ -1,8 +1,8 @@
-"""The values of scalar arguments: as large as the NDRange, by their role, or drawn independently of it.
+"""The values of scalar arguments: by their role, as large as the NDRange, or drawn independently.
 
-Owns one function a strategy, each a pure one of the NDRange (and, for drawn values, of a key). Values are moved
-into the range of narrow types. Roles are read from the source by ``size_roles.py``; values at which more
-work-items are active are tried by ``workers/work/input_choice.py``.
+Owns one function per strategy, each a pure function of the NDRange and, for drawn values, of a
+draw. Values are moved into the range of narrow types. ``workers/source/size_roles.py`` reads the
+roles from the source; ``workers/work/input_choice.py`` tries values that keep more work-items busy.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from llmperf_common.records import Argument, ArgumentKind, Signature, SizeRole
 from workers.plan.ndranges import Shape, log_uniform
 
 LOOP_LIMITS = (1024, 128, 16, 1)
-"""What a scalar gets that bounds a loop or whose role is unknown, at most: work-items of a full device that all
-loop over the global size would run for hours. The first of these with which the buffers fit is taken, so that
-rows of a matrix get shorter where there are many of them, and no NDRange is out of reach."""
+"""Largest values of scalars that bound a loop or have no known role: if every work-item of a full
+device looped over the global size, a launch would take hours. The first limit at which the buffers
+fit is used, so matrices of many rows get shorter rows and no NDRange is left out."""
 DRAWN_LOOP_LIMITS = (4096, 512, 64, 8, 1)
-"""The same for drawn values: the upper end of their range."""
+"""The same for drawn values: the upper ends of their ranges."""
 MOST_LANES = 32
-"""What a scalar gets that splits a work-group: no more than the shortest 1-D group of a plan, and a power of two, by
-which the parts of a group come out even and their halves meet."""
+"""Value of a scalar that splits a work-group: the shortest 1-D group of a plan. It is a power of
+two, so it divides a group into equal parts."""
 GUARD_SPREAD = 4
 """A drawn guard lies between the global size divided by this and times this."""
-PITCH_SPREAD = 2
+PITCH_SPREAD = 2  # a drawn row length lies between global size 0 and this times it
 
 FLOATS = frozenset({"half", "float", "double"})
 _GUARDED_AXIS = {SizeRole.GUARD_0: 0, SizeRole.GUARD_1: 1, SizeRole.GUARD_2: 2}
 
 STAYING_SHARE = 0.5
-"""Of drawn floating-point scalars that are 1.0 as everywhere else."""
+"""Share of drawn floating-point scalars that stay at the usual 1.0."""
 _LEAST_FLOAT_LOG2, _MOST_FLOAT_LOG2 = -3.0, 3.0
-"""Of the others, which are drawn log-uniformly: the analysis has seen 1.0, 2.5 and -2.5."""
+"""Range of the others, drawn log-uniformly: the analysis has probed 1.0, 2.5 and -2.5."""
 NEGATIVE_SHARE = 0.25
-"""Of those others, where the analysis has seen that they steer nothing."""
+"""Share of these others that are negative, if the analysis found that they steer nothing."""
 
 Number = int | float
 
@@ -46,21 +46,21 @@ def scalar_arguments(signature: Signature) -> tuple[Argument, ...]:
 
 
 def integer_scalars(signature: Signature) -> tuple[Argument, ...]:
-    """Return the integer arguments passed by value: those that may be sizes."""
+    """Return the integer arguments passed by value: the scalars that may be sizes."""
     return tuple(one for one in scalar_arguments(signature) if is_integer_scalar(one.scalar_type))
 
 
 def simple_value(argument: Argument, global_size: Shape) -> Number:
-    """Return what the simple strategy passes: global size 0 for an integer, 1.0 for a floating-point number."""
+    """Return what the simple strategy passes: global size 0 for an integer, 1.0 for a float."""
     return _fitting(argument, global_size[0])
 
 
 def role_value(argument: Argument, global_size: Shape, limit: int) -> Number:
     """Return what the memory-analysis strategy passes.
 
-    A guard gets the global size it is compared with, the row length of a matrix (``PITCH``) global size 0.
-    What splits a work-group gets ``MOST_LANES``. In one dimension no row lies along the NDRange: there, and for loops and unknown roles, it is global size 0
-    up to ``limit``, one of ``LOOP_LIMITS``.
+    A guard gets the global size that it is compared with. The row length of a matrix (``PITCH``)
+    gets global size 0, and a scalar that splits a work-group gets ``MOST_LANES``. Loop bounds,
+    unknown roles and 1-D row lengths get global size 0, at most ``limit`` (of ``LOOP_LIMITS``).
     """
     axis = guarded_axis(argument, global_size)
     if axis is not None:
@@ -73,18 +73,18 @@ def role_value(argument: Argument, global_size: Shape, limit: int) -> Number:
 
 
 def drawn_value(argument: Argument, global_size: Shape, at: float, limit: int) -> Number:
-    """Return what the decoupled strategy passes: an integer drawn log-uniformly, 1.0 for a floating-point number.
+    """Return what the decoupled strategy passes: a log-uniform integer, or 1.0 for a float.
 
-    Guards lie within a factor of ``GUARD_SPREAD`` around the global size they are compared with, so that
-    both sides of the guard are seen; row lengths between what the row needs and ``PITCH_SPREAD`` times that;
-    what splits a work-group is a power of two up to ``MOST_LANES``; loops and unknown roles in [1, ``limit``], one
-    of ``DRAWN_LOOP_LIMITS``.
+    Guards lie within a factor of ``GUARD_SPREAD`` around the global size that they are compared
+    with, so that both sides of the guard occur. Row lengths lie between global size 0 and
+    ``PITCH_SPREAD`` times that. A scalar that splits a work-group is a power of two up to
+    ``MOST_LANES``. Loop bounds and unknown roles lie in [1, ``limit``].
 
     Args:
         argument: passed by value.
-        global_size: of the launch.
+        global_size: work-items of the launch, by dimension.
         at: a draw in [0, 1).
-        limit: of loops and unknown roles.
+        limit: largest value of loop bounds and unknown roles, one of ``DRAWN_LOOP_LIMITS``.
     """
     axis = guarded_axis(argument, global_size)
     if argument.size_role is SizeRole.LANES:
@@ -99,7 +99,7 @@ def drawn_value(argument: Argument, global_size: Shape, at: float, limit: int) -
 
 
 def drawn_float(at: float) -> float:
-    """Return a floating-point scalar: 1.0 for half of the draws in [0, 1), else log-uniform in [1/8, 8].
+    """Return a floating-point scalar: 1.0 for half of the draws, else log-uniform in [1/8, 8].
 
     >>> drawn_float(0.2), drawn_float(0.5), drawn_float(0.75), drawn_float(0.9)
     (1.0, 0.125, 1.0, 3.482)
@@ -112,7 +112,7 @@ def drawn_float(at: float) -> float:
 
 
 def signed_float(value: float, at: float) -> float:
-    """Return a drawn floating-point scalar with its sign, by another draw; 1.0 stays.
+    """Return ``value`` with the sign that the draw ``at`` in [0, 1) gives; 1.0 stays positive.
 
     >>> signed_float(1.0, 0.1), signed_float(3.5, 0.1), signed_float(3.5, 0.3)
     (1.0, -3.5, 3.5)
@@ -121,30 +121,30 @@ def signed_float(value: float, at: float) -> float:
 
 
 def chosen_value(argument: Argument, global_size: Shape, choice: ScalarChoice) -> Number:
-    """Return what an integer scalar gets in place of its role's value."""
+    """Return the chosen value of an integer scalar, used in place of its role's value."""
     if choice is ScalarChoice.HIGH:
         return _fitting(argument, HIGH_FACTOR * global_size[0])
     return _fitting(argument, 1 if choice is ScalarChoice.LOW else 0)
 
 
 def is_float_scalar(argument: Argument) -> bool:
-    """Whether the argument is a floating-point number passed by value."""
+    """Return whether the argument is a floating-point number passed by value."""
     return argument.kind is ArgumentKind.SCALAR and argument.scalar_type in FLOATS
 
 
 def guarded_axis(argument: Argument, global_size: Shape) -> int | None:
-    """Return the dimension whose index the scalar is compared with; None if none of the launch's."""
+    """Return the dimension of the index that the scalar guards; None if the launch has no such."""
     axis = _GUARDED_AXIS.get(argument.size_role)
     return axis if axis is not None and axis < len(global_size) else None
 
 
 def is_row_length(argument: Argument, global_size: Shape) -> bool:
-    """Whether the scalar is the length of rows that lie along dimension 0."""
+    """Return whether the scalar is the length of rows that lie along dimension 0."""
     return argument.size_role is SizeRole.PITCH and len(global_size) > 1
 
 
 def largest_value(scalar_type: str) -> int:
-    """Return the largest integer of a type; that of ``long`` for types of an address' width."""
+    """Return the largest integer of a type; ``size_t`` and the like count as ``long``."""
     return integer_range(scalar_type)[1]
 
 

@@ -1,8 +1,9 @@
-"""Inputs beside the usual ones: values with which a kernel works, and floating-point numbers other than 1.0.
+"""Inputs other than the usual ones: values with which a kernel works, and floats other than 1.0.
 
-Owns which global sizes keep the usual values, and what the others get: what was chosen for the kernel
-(``InputChoice``; how: ``workers/work/input_choice.py``), and what its analysis has shown to steer nothing. A pure function of
-(plan seed, kernel, global size): siblings, and devices, do not differ in it.
+Owns which global sizes keep the usual values, and what the others get: the ``InputChoice`` of the
+kernel (made by ``workers/work/input_choice.py``), and random values where its analysis shows that
+they steer nothing. A pure function of plan seed, kernel and global size: it is the same for
+siblings and for all devices.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from workers.plan.strategies.scalars import (
 
 SIGNED = Contents(rule=ContentsRule.SIGNED, limit=2)
 SIGNED_SHARE = 0.25
-"""Of the global sizes of a kernel whose buffers' contents steer nothing."""
+"""Share of the varied global sizes that get ``SIGNED``, if a kernel's contents steer nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variation:
     """What one launch gets in place of the usual values.
 
-    ``scalars``: by position, those that have another. ``contents``: of buffers whose values steer nothing that is known.
+    ``scalars``: by position, only those that change. ``contents``: of the buffers whose values
+    steer nothing known; None: the usual contents.
     """
 
     scalars: Mapping[int, Number] = field(default_factory=dict)
@@ -45,7 +47,7 @@ USUAL = Variation()
 
 
 class Varied(Protocol):
-    """Says what launches of a global size get in place of the usual values."""
+    """Gives the values that replace the usual ones in launches of a global size."""
 
     def at(self, global_size: Shape) -> Variation:
         """Return the variation of launches of one global size."""
@@ -54,13 +56,13 @@ class Varied(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenInputs:
-    """What was chosen for a kernel and nothing else: the same at every global size."""
+    """The choice made for a kernel and nothing else: the same at every global size."""
 
     signature: Signature
     choice: InputChoice
 
     def at(self, global_size: Shape) -> Variation:
-        """Return the values of the choice."""
+        """Return the chosen values; a ``HIGH`` scalar grows with the global size."""
         wanted = [
             (one, self.choice.of_scalar(one.position)) for one in integer_scalars(self.signature)
         ]
@@ -76,7 +78,8 @@ class ChosenInputs:
 class VariedInputs:
     """The variations of one kernel.
 
-    ``key``: of the draws, with the global size. ``plain_share``: of global sizes that keep the usual values.
+    ``key``: seeds the draws, together with the global size. ``plain_share``: share of global sizes
+    that keep the usual values.
     """
 
     signature: Signature
@@ -94,7 +97,7 @@ class VariedInputs:
         choice = self.analysis.inputs or InputChoice()
         chosen = ChosenInputs(signature=self.signature, choice=choice).at(global_size)
         scalars = {**self._floats(draws), **chosen.scalars}
-        # Kernels that do the same whatever is in their buffers; negative numbers were among what was tried.
+        # Contents do not change what such a kernel does; the analysis tried negative numbers, too.
         may_be_signed = self.analysis.data_dependent is False and draws.unit() < SIGNED_SHARE
         return Variation(
             scalars=scalars, contents=chosen.contents or (SIGNED if may_be_signed else None)
@@ -109,7 +112,7 @@ class VariedInputs:
 
     @property
     def _floats_are_free(self) -> bool:
-        """Whether floating-point scalars decide no extent, no index and no loop."""
+        """Whether floating-point scalars affect no extent, no index and no loop."""
         choice = self.analysis.inputs
         if choice is None or not choice.floats_free:
             return False

@@ -109,7 +109,7 @@ def test_speed_is_wall_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", ["no JSON"]),
+        ("{", ["not JSON"]),
         ("[]", ["a JSON object"]),
         ('{"spead": 1}', ["spead", "unknown", "speed"]),
         ('{"speed": -1}', ["speed", "at least"]),

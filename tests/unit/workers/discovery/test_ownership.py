@@ -321,4 +321,4 @@ def test_without_nvml_the_lock_still_counts(caplog, holder):
     holder.wait()
     with GpuClaim(REF, out=OUT, allow_busy=False) as claim:
         claim.take(GPU)
-    assert "whether others compute on NVIDIA H200 is not known" in caplog.text
+    assert "whether other processes compute on NVIDIA H200 is not known" in caplog.text

@@ -106,7 +106,9 @@ def test_where_all_are_taken_launches_come_from_anywhere(caplog: pytest.LogCaptu
     assert not caplog.text
     held.append(taken())
     assert [one.number for one in held] == [3, 2, 1, 0, None]
-    assert "none of 3, 2, 1, 0 is free: others have taken it" in caplog.text
+    assert (
+        "none of the processors 3, 2, 1, 0 is free: other collectors have taken them" in caplog.text
+    )
     held[1].give_up()
     assert held[1].number is None
     assert taken().number == 2
