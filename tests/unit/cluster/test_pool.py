@@ -690,7 +690,7 @@ def test_labels_that_no_node_has_are_told_once() -> None:
     bench = Bench(ClusterConfig(pools=(NodePool(labels={"pool": "Z"}),), scan_interval_s=1.0))
     bench.step(5)
     assert len(bench.said) == 1
-    assert "no node has the labels pool=Z (labels there are: pool=A, pool=B)" in bench.said[0]
+    assert "no node has the labels pool=Z (existing labels: pool=A, pool=B)" in bench.said[0]
     assert bench.pool.missing_labels == (bench.said[0],)
 
 
