@@ -120,7 +120,7 @@ def collect_on_cluster(
     def refused(slot: ActorSlot) -> str | None:
         if ledger != SQLITE or not hosts or slot.host in hosts:
             return None
-        return "it is another host, and --ledger sqlite serves one: use --ledger redis://HOST:PORT"
+        return "it is on another host; --ledger sqlite serves one: use --ledger redis://HOST:PORT"
 
     pool = ActorPool(
         runtime,
@@ -226,7 +226,7 @@ def _tell_shared(pool: ActorPool, say: Callable[[str], None]) -> None:
     )
     for (_, _, name), num in used.items():
         if num > 1:
-            say(f"{num} actors time on one {name} at once: their times are not its own alone")
+            say(f"{num} actors time on one {name} at once: they disturb each other's times")
 
 
 def _watch(

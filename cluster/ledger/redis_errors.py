@@ -47,10 +47,10 @@ _PASSING = frozenset(
 _SIGN_IN = "name a user and its password in the URL: redis://USER:PASSWORD@HOST:PORT/0"
 _NO_CLUSTER = "it is a node of a Redis Cluster; name a server outside a Redis Cluster"
 _REMEDIES = {
-    "NOPERM": f"give its user what a ledger needs: ACL SETUSER USER {RIGHTS}",
+    "NOPERM": f"give its user the rights of a ledger: ACL SETUSER USER {RIGHTS}",
     "NOAUTH": _SIGN_IN,
     "WRONGPASS": _SIGN_IN,
-    "DENIED": "give it a password, or let it listen to this network",
+    "DENIED": "set a password on the server, or let it accept this network",
     "WRONGTYPE": "another program has written to our keys, llmperf:*; name another database of the "
     "server, redis://…/1",
     "MOVED": _NO_CLUSTER,

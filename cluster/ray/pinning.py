@@ -79,7 +79,7 @@ def _without_gpu(
         if any(p.ref.platform == NVIDIA_PLATFORM for p in report.devices):
             assert absent is not None, "there was an id to look up"
             return NoSlotDevice(
-                reason=f"which card GPU {gpu_ids[0]} is cannot be checked: {absent.reason} "
+                reason=f"cannot check which card GPU {gpu_ids[0]} is: {absent.reason} "
                 f"({absent.mend})"
             )
     return _chosen("cpu", report)

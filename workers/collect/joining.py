@@ -106,8 +106,8 @@ def pin_run(fs: Filesystem, plan: Plan) -> RunRecord:
     run = read_run(fs)
     if run is None or run.plan_hash != plan.plan_hash:
         raise StoreLostError(
-            f"{fs.describe(RUN_FILE)} has become another run's while this one was starting: run "
-            "the same command again"
+            f"{fs.describe(RUN_FILE)} now belongs to another run, which started at the same "
+            "time: run the same command again"
         )
     return run
 

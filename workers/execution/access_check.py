@@ -80,7 +80,7 @@ class AccessCheck:
         """Give up configs by the records that came before the config that took too long."""
         name, num_known = state.task.kernel.name, len(state.access_records)
         _logger.info(
-            "%s: access ranges known of %d configs, not of the next after %g s",
+            "%s: access ranges known of %d configs; the next one was killed after %g s",
             name,
             num_known,
             after_s,
@@ -176,9 +176,9 @@ def _why(
         starts = [(size, _below_bytes(record.access_ranges, position)) for size, record in smaller]
         largest = max(_elements(one, position) for one in kept.values())
         if _expected(ends, items) > largest * argument.element_bytes + PADDING_BYTES:
-            return f"it reaches beyond the end of argument {argument.name!r}, as on a CPU device"
+            return f"it reaches beyond the end of argument {argument.name!r} on a CPU device"
         if _expected(starts, items) > FRONT_PADDING_BYTES:
-            return f"it reaches before the start of argument {argument.name!r}, as on a CPU device"
+            return f"it reaches before the start of argument {argument.name!r} on a CPU device"
     return ""
 
 

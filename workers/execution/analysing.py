@@ -115,8 +115,8 @@ def analysis_device(ref: DeviceRef, how: str) -> DeviceRef:
     Args:
         ref: the device that times them.
         how: ``limits.analysis_device``. ``auto`` takes a usable CPU OpenCL device for kernels of a
-            GPU: a kernel touches the same elements on every device, and GPU time is dear. ``same``
-            takes ``ref``.
+            GPU: a kernel touches the same elements on every device, and GPU time is scarce.
+            ``same`` takes ``ref``.
     """
     if how == "same" or not ref.selector.startswith("cuda"):
         return ref

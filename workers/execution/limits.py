@@ -1,7 +1,7 @@
 """The limits of a run on its device: chooses the values that the configuration leaves open.
 
-Owns the values that differ between a GPU, whose time is dear and whose faults destroy the context,
-and a CPU device, whose work competes with ours for the same cores.
+Owns the values that differ between a GPU, whose time is scarce and whose faults destroy the
+context, and a CPU device, whose work competes with ours for the same cores.
 """
 
 from __future__ import annotations

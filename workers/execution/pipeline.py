@@ -285,7 +285,7 @@ class DevicePipeline:
 
     def _start_work(self) -> None:
         if not (self._quiet and self._slot.states):
-            # Counting and analysis share a number of children: what has begun goes first.
+            # Counting and analysis share a limit of children: what has begun is finished first.
             most = self._limits.num_analysis_children
             self._counting.start_waiting(most_busy=most - self._analysers.num_busy)
             self._analysers.start_waiting(most_busy=most - self._counting.num_busy)

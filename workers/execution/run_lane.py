@@ -155,7 +155,7 @@ class RunLane:
     def _take(self, message: FromChild) -> None:
         state = self.state
         if isinstance(message, ChildCrashed):
-            # A crash at the start is told to the user as a fault of the device: in few words.
+            # A crash at the start is reported as the device's fault: the user sees the summary.
             self._report = message.summary if self._phase is Phase.STARTING else message.traceback
         elif isinstance(message, ChildReady):
             self.child.note_ready()
