@@ -289,8 +289,8 @@ class ActorPool:
             return
         record.actor, record.start_at_s = None, now_s + pause_s
         why = (
-            f"{told.drained}; no other slot of its device class collects, it is tried again "
-            f"in {pause_s:g} s"
+            f"{told.drained}; no other slot of its device class collects, it is retried in "
+            f"{pause_s:g} s"
         )
         self._note_state(record, SlotState.PAUSED, why)
 

@@ -499,14 +499,14 @@ def test_the_last_slot_of_its_class_pauses_for_drift_and_is_tried_again() -> Non
     assert bench.states() == [SlotState.DRAINED, SlotState.DRAINED, SlotState.PAUSED]
     assert bench.said[-1] == (
         "h2:bbbbbb/gpu0: paused: its sentinel kernel takes 40% longer than at first; "
-        "no other slot of its device class collects, it is tried again in 10 s"
+        "no other slot of its device class collects, it is retried in 10 s"
     )
     assert not bench.pool.is_over
     told = slots_document(bench.pool)
     assert told["seats"] == {"drained": 2, "paused": 1}
     assert told["not_collecting"][2]["state"] == "paused"
-    assert "tried again in 10 s" in told["not_collecting"][2]["why"]
-    assert any("paused" in line and "tried again in 10 s" in line for line in lines_of(bench.pool))
+    assert "retried in 10 s" in told["not_collecting"][2]["why"]
+    assert any("paused" in line and "retried in 10 s" in line for line in lines_of(bench.pool))
     bench.step(8)
     assert len(bench.actors) == 3, "not before the pause is over"
     bench.step(2)
@@ -558,7 +558,7 @@ def test_a_device_that_was_as_fast_again_has_all_its_patience_back() -> None:
         bench.step()
         drift(bench, last, is_steady=True)
         assert bench.states()[2] is SlotState.PAUSED
-        assert "tried again in 10 s" in bench.said[-1]
+        assert "retried in 10 s" in bench.said[-1]
         bench.step(10)
 
 
