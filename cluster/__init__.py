@@ -1,4 +1,4 @@
-"""Many machines: the Redis ledger, the Ray actors, the pool that keeps them at work, and their metrics.
+"""Many machines: the Redis ledger, the Ray actors, the pool that restarts them, and their metrics.
 
-Collecting on one machine needs none of it. ``workers/collect/loop.py`` takes any ``Ledger``.
+Collecting on one machine needs none of this. ``workers/collect/loop.py`` takes any ``Ledger``.
 """

@@ -1,7 +1,7 @@
-"""``collect --cluster``: the driver. It finds the devices, makes the plan, and watches; data never passes it.
+"""``collect --cluster``: the driver. It finds the devices, makes the plan and watches the actors.
 
-Owns the order of a run over many nodes. It may die at any moment: its actors end with it, and the same command again attaches to the
-dataset and its ledger and goes on.
+Owns the order of a run over many nodes; no data passes through it. The driver may die at any time:
+its actors end with it, and the same command attaches to the dataset and its ledger and resumes.
 """
 
 from __future__ import annotations
@@ -83,29 +83,29 @@ def collect_on_cluster(
     control: Control,
     observer: ClusterObserver,
 ) -> CollectSummary:
-    """Collect ``corpus`` on every GPU of a cluster, from wherever an earlier run stopped.
+    """Collect ``corpus`` on every GPU of a cluster; resume if an earlier run stopped.
 
     Args:
         corpus: the kernels.
         fs: the dataset folder, as the driver sees it.
-        location: its name, the same on all nodes.
+        location: the dataset's name, the same on all nodes.
         runtime: the cluster.
         config: the whole tree.
         device: ``--device``, for pools that name none.
         ledger: ``sqlite`` or a Redis URL.
-        state_folder: for what must not lie on a network.
-        control: for Ctrl-C.
-        observer: told how it goes on.
+        state_folder: for files that must not lie on a network.
+        control: passes Ctrl-C on.
+        observer: receives the run's progress.
 
     Raises:
-        ManyHostsError: ``ledger`` is a file, and the nodes are several hosts.
+        ManyHostsError: ``ledger`` is a file, and the cluster has several hosts.
         NoSlotsError: No node has the labels, or no device can be used.
-        NothingCompilesError: No kernel can be built on any node; nothing was recorded.
+        NothingCompilesError: No kernel can be built on any node; no failure was recorded.
         StoreError: The dataset cannot be used.
     """
     started_s = time.monotonic()
     limits = config.limits
-    # The driver alone judges the whole run's limits: an actor knows its own rows only.
+    # Only the driver checks the limits of the whole run: an actor knows its own rows only.
     theirs = config.model_copy(
         update={"limits": limits.model_copy(update={"max_time_s": None, "max_failures": None})}
     )
@@ -120,7 +120,7 @@ def collect_on_cluster(
     def refused(slot: ActorSlot) -> str | None:
         if ledger != SQLITE or not hosts or slot.host in hosts:
             return None
-        return "it is another host, and --ledger sqlite serves one: say --ledger redis://HOST:PORT"
+        return "it is on another host; --ledger sqlite serves one: use --ledger redis://HOST:PORT"
 
     pool = ActorPool(
         runtime,
@@ -150,7 +150,7 @@ def collect_on_cluster(
     devices = tuple(pool.devices.values())
     if latest_manifest(fs) is None:
         if reason is EndReason.INTERRUPTED:
-            raise KeyboardInterrupt  # nothing has been finished yet
+            raise KeyboardInterrupt  # no task has finished yet
         raise _unfinished(pool, plan, None)
     summary = summarise(fs, plan, devices, reason, seconds=time.monotonic() - started_s)
     if reason is EndReason.COMPLETE and summary.num_tasks_done < summary.num_tasks:
@@ -166,7 +166,7 @@ def _opened(
     started_s: float,
     say: Callable[[str], None],
 ) -> tuple[Device, ...]:
-    """Wait until all actors have their devices, or some have and the others take too long."""
+    """Wait until all actors have opened their devices, or until some have and time is up."""
     deadline_s = started_s + config.cluster.start_timeout_s
     has_told = False
     while True:
@@ -197,19 +197,19 @@ def _refuse_many_hosts(pool: ActorPool, ledger: str) -> None:
     if ledger == SQLITE and len(hosts) > 1:
         raise ManyHostsError(
             f"--ledger sqlite is a file and serves one host, but this cluster has {len(hosts)} "
-            f"({', '.join(hosts[:5])}): start a Redis server and say --ledger redis://HOST:PORT"
+            f"({', '.join(hosts[:5])}): start a Redis server and use --ledger redis://HOST:PORT"
         )
 
 
 def _wanted(devices: tuple[Device, ...], config: ClusterCollectConfig) -> tuple[Device, ...]:
-    """Return the devices whose classes are planned for."""
+    """Return the devices whose classes the plan covers."""
     classes = config.cluster.device_classes
     found = {one.device_class for one in devices}
     missing = sorted(set(classes or ()) - found)
     if missing:
         raise NoSlotsError(
-            f"cluster.device_classes asks for {', '.join(missing)}, but the cluster has {', '.join(sorted(found))}: "
-            "start a node that has it, or leave it out"
+            f"cluster.device_classes asks for {', '.join(missing)}, but the cluster has "
+            f"{', '.join(sorted(found))}: start a node that has it, or leave it out"
         )
     return tuple(one for one in devices if classes is None or one.device_class in classes)
 
@@ -220,13 +220,13 @@ def _absent_classes(plan: Plan, pool: ActorPool) -> list[str]:
 
 
 def _tell_shared(pool: ActorPool, say: Callable[[str], None]) -> None:
-    """An actor sits on each Ray GPU, also where a CPU device stands in for it: then several time on one processor."""
+    """Report the devices that several actors use: a CPU device stands in for each Ray GPU."""
     used = Counter(
         (slot.node_id, device.device_uuid, device.name) for slot, device in pool.devices.items()
     )
     for (_, _, name), num in used.items():
         if num > 1:
-            say(f"{num} actors time on one {name} at once: their times are not its own alone")
+            say(f"{num} actors time on one {name} at once: they disturb each other's times")
 
 
 def _watch(
@@ -275,7 +275,7 @@ def _why_none(pool: ActorPool) -> str:
 
 
 def _unfinished(pool: ActorPool, plan: Plan, summary: CollectSummary | None) -> Exception:
-    """Say why no actor collects any more although tasks are left."""
+    """Return the error for a run that has tasks left but no actor to take them."""
     num_done = summary.num_tasks_done if summary else 0
     records = [p for p in pool.slots.values() if p.state in (SlotState.DRAINED, SlotState.GONE)]
     lines = [f"  {record.slot.name}: {record.state.value}: {record.why}" for record in records]
@@ -283,13 +283,14 @@ def _unfinished(pool: ActorPool, plan: Plan, summary: CollectSummary | None) -> 
     lines += [f"  no node has device class {name}" for name in _absent_classes(plan, pool)]
     if summary is not None:
         lines.append(
-            f"  planned {summary.num_planned:,} = ok {summary.num_ok:,} + failed {summary.num_failed:,} + "
-            f"pending {summary.num_pending:,}"
+            f"  planned {summary.num_planned:,} = ok {summary.num_ok:,} + failed "
+            f"{summary.num_failed:,} + pending {summary.num_pending:,}"
         )
     text = "\n".join(
         [
-            f"{plan.num_tasks - num_done:,} of {plan.num_tasks:,} tasks are left and no actor can take them; "
-            "everything finished is saved, the same command goes on:",
+            f"{plan.num_tasks - num_done:,} of {plan.num_tasks:,} tasks are left and no actor can "
+            "take them; all finished tasks are saved. Mend the causes and run the same command "
+            "again, it resumes:",
             *lines,
         ]
     )

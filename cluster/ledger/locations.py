@@ -1,4 +1,4 @@
-"""Where the ledgers of a run are kept, and what else lies beside its dataset: what ``--ledger`` and ``--out`` say."""
+"""Find the places that ``--ledger`` and ``--out`` name: a run's ledgers and its other files."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ SQLITE = "sqlite"
 def ledger_locations(
     ledger: str, location: str, state_folder: Path
 ) -> Callable[[RunRecord], LedgerLocation]:
-    """Return what opens the ledgers of a run.
+    """Return a function that gives the ledgers' location of a run.
 
     Args:
         ledger: ``sqlite`` or the URL of a Redis server.
         location: the dataset, a folder or ``s3://…``.
-        state_folder: for SQLite files whose dataset lies on a network.
+        state_folder: for SQLite files whose dataset lies on a network or in an object store.
 
     Raises:
         MissingExtra: The client library of Redis is not installed.
-        LedgerUrlError: The URL is none, or its server is too old.
-        LedgerAwayError: The server cannot be reached, or refuses us.
+        LedgerUrlError: The URL is invalid, or its server is too old.
+        LedgerAwayError: The server cannot be reached, or refuses to serve us.
     """
     if ledger == SQLITE:
         dataset = local_folder(location)
@@ -37,21 +37,21 @@ def ledger_locations(
 
         return sqlite_location
     require("redis", "cluster")
-    from cluster.ledger.redis import redis_locations  # noqa: PLC0415  (a server's users have the extra)
+    from cluster.ledger.redis import redis_locations  # noqa: PLC0415  (needs the extra `cluster`)
 
     folder = local_folder(location)
     return redis_locations(ledger, location if folder is None else str(folder.absolute()))
 
 
 def sqlite_folder(location: str | Path, state_folder: Path, run_id: str) -> Path:
-    """Return where the SQLite ledgers of a run lie."""
+    """Return the folder of a run's SQLite ledgers."""
     folder = local_folder(location)
-    if folder is None:  # a run begun anew under the same name has a ledger of its own
+    if folder is None:  # a new run under the same name must have a ledger of its own
         return kept_beside(location, state_folder) / f"ledger-{run_id}"
     return ledger_folder(folder, state_folder)
 
 
 def kept_beside(location: str | Path, state_folder: Path) -> Path:
-    """Return the folder of a run's files that are not part of the dataset: the dataset's own where it is a folder."""
+    """Return the folder for a run's files beside the data: the dataset's own if it is a folder."""
     folder = local_folder(location)
     return state_folder / state_name(str(location)) if folder is None else folder

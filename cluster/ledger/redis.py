@@ -1,8 +1,9 @@
 """The ledger of a cluster: one Redis server, shared by the workers of all hosts.
 
-Owns the keys and the scripts (``lua/``): each method is one script, so one round trip, and atomic. Time is the server's. What
-is kept is what was touched: leases in hand, one bit a finished task, a line a shard; never the plan. Redis may forget: a ledger
-is bound to one life of its server. A collector that finds another life, or nothing, builds the next epoch from the shards.
+Owns the keys and the scripts (``lua/``). Each method calls one script: one round trip, and atomic.
+Times are the server's. The server keeps the leases in hand, one bit for each finished task and one
+entry for each shard, never the plan. Redis may forget, so a ledger ends when its server restarts:
+the next collector then builds a ledger of the next epoch from the shards.
 """
 
 from __future__ import annotations
@@ -48,17 +49,19 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _KEYS = (
-    "meta", "expiry", "held", "free", "leases", "cursors", "done", "shards", "unpublished", "publisher", "board",
+    "meta", "expiry", "held", "free", "leases", "cursors", "done", "shards", "unpublished",
+    "publisher", "board",
 )  # fmt: skip
 _STAYING = (("expiry", math.inf), ("held", -1), ("free", -1), ("unpublished", 0))
-"""A member without a name, which no script gives out: these keys are there as long as their ledger is, so that a missing one is noticed."""
+"""Keys and the score of a member with an empty name, which no script returns. It keeps the key from
+being empty, so a missing key shows that the server has lost a part of the ledger."""
 RUNS_KEY = "llmperf:runs"
-"""The datasets that a server has had ledgers of."""
+"""The set of datasets that have had a ledger on this server."""
 _US = 1_000_000
 _BINDING = frozenset({"claim", "commit", "extend"})
-"""The scripts that change what becomes of a task."""
+"""The scripts that decide who holds a task, or that it is done."""
 _AT_ONCE = 500
-"""Shards in one call: the server answers no other client while a script runs."""
+"""Shards in one call: while a script runs, the server answers no other client."""
 
 
 class RedisLedger:
@@ -66,9 +69,9 @@ class RedisLedger:
 
     Args:
         client: the ledger closes it.
-        prefix: of its keys, the epoch among it.
-        epoch: it was built in.
-        clock_offset_us: added to the server's time; tests let time pass by it.
+        prefix: of its keys; contains the epoch.
+        epoch: the epoch of this ledger.
+        clock_offset_us: added to the server's time; tests move time with it.
     """
 
     def __init__(
@@ -96,16 +99,16 @@ class RedisLedger:
         ]
 
     def renew(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease]:
-        """Extend ``leases``; returns those still held."""
+        """Extend ``leases``; return those still held."""
         held = set(self._run("extend", _us(ttl_s), *self._tokens(leases)))
         return [lease for lease in leases if lease.epoch == self._epoch and lease.task in held]
 
     def release(self, leases: Sequence[Lease]) -> None:
-        """Give leases back: they expire now."""
+        """End leases: their tasks are free at once."""
         self._run("extend", -1, *self._tokens(leases))
 
     def commit(self, *, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> CommitOutcome:
-        """Bind all tasks of ``leases`` to ``shards`` or, if one token is stale, none."""
+        """Bind all tasks of ``leases`` to ``shards`` or, if one token is stale, bind none."""
         tokens = self._tokens(leases)
         name = sha256(repr((self._epoch, tokens)).encode()).hexdigest()[:20]
         entries = [part for entry in shards for part in (entry.name, _entry_text(entry, name))]
@@ -151,11 +154,11 @@ class RedisLedger:
         return TaskCounts(done=done, leased=leased, total=len(tasks))
 
     def report(self, worker: str, document: str) -> None:
-        """Put a worker's heartbeat in the place of its last one."""
+        """Keep a worker's heartbeat in place of its last one."""
         self._run("report", worker, document, _us(SILENT_LIMIT_S))
 
     def workers(self) -> list[WorkerReport]:
-        """Return the last heartbeats."""
+        """Return each worker's last heartbeat."""
         answer = self._run("workers", _us(SILENT_LIMIT_S))
         return sorted(
             (
@@ -170,7 +173,7 @@ class RedisLedger:
         self._client.close()
 
     def _tokens(self, leases: Sequence[Lease]) -> list[int]:
-        """Return task, token, task, …; of a lease of another epoch a token that no holder has."""
+        """Return task, token, task, …; leases of another epoch get token 0, which nobody holds."""
         return [
             part
             for lease in leases
@@ -193,7 +196,7 @@ class RedisLedger:
             raise
 
     def _end_if_torn(self) -> None:
-        """End a ledger that a script may have left half changed: a commit asked for again would find itself recorded."""
+        """End a ledger that a script may have half changed: a retried commit could look done."""
         if self._is_torn:
             with told_as_ours(self._client):
                 self._client.delete(self._keys[0])
@@ -201,11 +204,11 @@ class RedisLedger:
 
 
 class RedisLocation:
-    """A Redis server with ledgers of datasets, one an epoch.
+    """A Redis server with the ledgers of a dataset, one for each epoch.
 
     Args:
-        client: a connection pool to it; closed by the ledgers that it opens.
-        dataset: names the dataset; the same for all its workers, and for no other dataset of this server.
+        client: connections to the server; the ledgers opened here close them.
+        dataset: a name that all workers of the dataset use, and no other dataset of the server.
         about: a JSON document about the run, for those who look at the server (``redis_runs.py``).
     """
 
@@ -213,7 +216,7 @@ class RedisLocation:
         self._client = client
         self._dataset = dataset
         self._about = about
-        # In braces: a cluster of servers keeps all keys with the same such part on one of them.
+        # The braces make a cluster of Redis servers keep all keys of a dataset on one server.
         self._prefix = f"llmperf:{{{dataset}}}"
 
     def key(self, name: str) -> str:
@@ -221,7 +224,7 @@ class RedisLocation:
         return f"{self._prefix}:{name}"
 
     def open(self, epoch: int, plan_hash: str) -> Ledger | None:
-        """Open the ledger of ``epoch``; None if it is gone, of another plan, or of an earlier life of the server."""
+        """Open the ledger of ``epoch``; None if it is gone, stale, or of another plan."""
         with told_as_ours(self._client):
             found = self._client.hmget(f"{self._of(epoch)}:meta", ["epoch", "plan_hash", "run_id"])
             wanted = [str(epoch), plan_hash, self._run_id()]
@@ -244,15 +247,15 @@ class RedisLocation:
         shards: Iterable[ShardEntry],
         done: Iterable[tuple[int, str]],
     ) -> Ledger:
-        """Create the ledger of ``epoch`` and open it; ``meta`` comes last, and nothing counts before it is there."""
+        """Create the ledger of ``epoch`` and open it; it exists only once ``meta`` is written."""
         prefix = self._of(epoch)
         with told_as_ours(self._client):
             run_id = (
                 self._run_id()
-            )  # first: what a server forgets that is started anew meanwhile does not count
+            )  # first: if the server restarts meanwhile, this ledger must not count
             self._client.sadd(
                 self.key("epochs"), epoch
-            )  # so that what is half built can be removed
+            )  # so that `retire` can remove a half-built ledger
             self._client.delete(*(f"{prefix}:{key}" for key in _KEYS))
             for key, score in _STAYING:
                 self._client.zadd(f"{prefix}:{key}", {"": score})
@@ -267,10 +270,10 @@ class RedisLocation:
                 bits[task // 8] |= 0x80 >> task % 8
             self._client.set(
                 f"{prefix}:done", bytes(bits) or bytes(1)
-            )  # it must be there: lua/prelude.lua
+            )  # never empty, as lua/prelude.lua checks it
             meta: _Fields = {"plan_hash": plan_hash, "run_id": run_id, "last_token": 0}
             self._client.hset(f"{prefix}:meta", mapping={**meta, "epoch": epoch})
-            # Last and again: one wiped meanwhile must not have a ledger that no command can find and end.
+            # Again: if the server was wiped meanwhile, `retire` must still find this ledger.
             self._client.sadd(self.key("epochs"), epoch)
             self._client.set(self.key("about"), self._about)
             self._client.sadd(RUNS_KEY, self._dataset)
@@ -278,7 +281,7 @@ class RedisLocation:
 
     def _remove(self, epoch: int) -> None:
         prefix = self._of(epoch)
-        self._client.delete(f"{prefix}:meta")  # first: from now on nothing can be committed to it
+        self._client.delete(f"{prefix}:meta")  # first: it takes no commit from now on
         self._client.unlink(*(f"{prefix}:{key}" for key in _KEYS))
         self._client.srem(self.key("epochs"), epoch)
 
@@ -290,15 +293,15 @@ class RedisLocation:
 
 
 def redis_locations(url: str, location: str) -> Callable[[RunRecord], RedisLocation]:
-    """Return what opens the ledgers of a run on the server at ``url``.
+    """Return a function that gives the location of a run's ledgers on the server at ``url``.
 
     Args:
         url: as ``connect`` takes it.
-        location: the dataset, as its workers name it.
+        location: the dataset's name, as its workers use it.
 
     Raises:
-        LedgerUrlError: The URL is none, or its server is too old.
-        LedgerAwayError: The server cannot be reached, or refuses us.
+        LedgerUrlError: The URL is invalid, or its server is too old.
+        LedgerAwayError: The server cannot be reached, or refuses to serve us.
     """
     client = connect(url)
     with closed_if_refused(client):
@@ -330,19 +333,26 @@ def _name(holder: Holder) -> str:
 
 def _entry_text(entry: ShardEntry, commit: str) -> str:
     return json.dumps(
-        {"rows": entry.rows, "bytes": entry.bytes, "sha256": entry.sha256, "tasks": entry.tasks, "commit": commit}
+        {
+            "rows": entry.rows, "bytes": entry.bytes, "sha256": entry.sha256,
+            "tasks": entry.tasks, "commit": commit,
+        }
     )  # fmt: skip
 
 
 def _entry(name: str, text: bytes) -> ShardEntry:
     found = json.loads(text)
     return ShardEntry(
-        name=name, rows=found["rows"], bytes=found["bytes"], sha256=found["sha256"], tasks=found["tasks"]
+        name=name, rows=found["rows"], bytes=found["bytes"], sha256=found["sha256"],
+        tasks=found["tasks"],
     )  # fmt: skip
 
 
 def _about(run: RunRecord, location: str) -> str:
-    """Say what a run is, for those who see the server only. Of its tasks each class has as many, in this order."""
+    """Return the run's facts as JSON, for viewers of the server.
+
+    Tasks are numbered by device class, in the order given; each class has equally many.
+    """
     return json.dumps(
         {
             "location": location,

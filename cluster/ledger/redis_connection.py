@@ -1,6 +1,7 @@
-"""A connection to the Redis server of a cluster's ledgers: its URL, its version, our rights there, and errors in our words.
+"""Connect to the Redis server of a cluster's ledgers, or say why it cannot be used.
 
-Owns how a server is reached and refused, before any ledger; what is kept there: ``ledger/redis.py``.
+Owns the checks before a ledger is opened (URL, version, rights) and the translation of errors into
+the ledger's. What the server keeps: ``ledger/redis.py``.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ _LEAST_VERSION = (6, 2)
 
 
 class LedgerUrlError(LlmperfError, ValueError):
-    """``--ledger`` names no Redis server that can be used."""
+    """``--ledger`` names no usable Redis server."""
 
     exit_code = Exit.USAGE
 
 
 def connect(url: str) -> RedisClient:
-    """Return a client of the server at ``url``: ``redis://[USER:PASSWORD@]HOST:PORT/DB``, ``rediss://`` for TLS.
+    """Return a client for ``url``: ``redis://[USER:PASSWORD@]HOST:PORT/DB``; ``rediss://`` for TLS.
 
     Raises:
-        LedgerUrlError: The URL is none, or its server is too old.
-        LedgerAwayError: The server cannot be reached, or refuses us.
+        LedgerUrlError: The URL is invalid, or its server is too old.
+        LedgerAwayError: The server cannot be reached, or refuses to serve us.
     """
     scheme, separator, rest = url.partition("://")
-    url = f"{scheme.lower()}{separator}{rest}"  # the client library knows no Redis://
+    url = f"{scheme.lower()}{separator}{rest}"  # the client library refuses `Redis://`
     named = f"--ledger {public_url(url)!r}"
     if public_url(url).endswith(MASK):
-        # Its parts are not where they seem: what the client library says of them may be of the password.
+        # The URL cannot be split: the client library's message could show parts of the password.
         raise LedgerUrlError(
-            f"{named}: invalid URL: write redis://[USER:PASSWORD@]HOST:PORT[/DB], and of the password (and of ?options) "
-            "each of / ? # @ and of space in its percent-encoded form, as %2F for /"
+            f"{named}: invalid URL: write redis://[USER:PASSWORD@]HOST:PORT[/DB]; in the password "
+            "(and in ?options) write each of / ? # @ and space percent-encoded, as %2F for /"
         )
     try:
         client = redis.Redis.from_url(
@@ -52,9 +53,9 @@ def connect(url: str) -> RedisClient:
             socket_timeout=_TIMEOUT_S,
             retry=Retry(
                 NoBackoff(), 0
-            ),  # the loop's own Backoff waits, and goes on with its work meanwhile
+            ),  # the loop's Backoff waits instead, so that its other work goes on
         )
-        client.connection_pool.make_connection()  # opens nothing, but knows which options there are
+        client.connection_pool.make_connection()  # opens no connection, but checks the options
         if client.connection_pool.connection_kwargs.get("decode_responses"):
             raise ValueError("decode_responses is not supported: leave it out")
     except (TypeError, ValueError) as error:
@@ -74,7 +75,7 @@ def connect(url: str) -> RedisClient:
 
 @contextlib.contextmanager
 def closed_if_refused(client: RedisClient) -> Iterator[None]:
-    """Close the client where the server turns out to be of no use."""
+    """Close the client if the server cannot be used."""
     try:
         yield
     except (LedgerAwayError, LedgerUrlError):
@@ -83,7 +84,7 @@ def closed_if_refused(client: RedisClient) -> Iterator[None]:
 
 
 def rehearse_rights(client: RedisClient) -> None:
-    """Raise ``LedgerRefusedError`` if our user lacks a right; a server that cannot write just now does not matter here."""
+    """Raise ``LedgerRefusedError`` if our user lacks a right; other errors do not matter here."""
     rights = rehearsal()
     with told_as_ours(client), client.pipeline(transaction=False) as pipeline:
         for _, command in rights:
@@ -102,13 +103,13 @@ def rehearse_rights(client: RedisClient) -> None:
 
 @contextlib.contextmanager
 def told_as_ours(client: RedisClient | None = None) -> Iterator[None]:
-    """Raise what the client library raises as an error of the ledger, which names the server of ``client``."""
+    """Raise errors of the client library as the ledger's, naming the server of ``client``."""
     try:
         yield
     except redis.RedisError as error:
         ours = as_ours(error, client)
         if client is not None and repeats_password(error, client):
-            raise ours or type(error)("its text has our password and is left out") from None
+            raise ours or type(error)("the message contains our password: left out") from None
         if ours is None:
             raise
         raise ours from error

@@ -1,8 +1,9 @@
-"""What a Redis server or its client library says went wrong, as an error of the ledger.
+"""Translate what a Redis server or its client library reports into errors of the ledger.
 
-Owns which of it passes by itself, and which an operator has to mend and how; no connection: that is ``redis_connection.py``'s. A failure is known by its exception class where the client has one, else by the code word that an error reply
-begins with: from the errors that it has classes for, which differ by its version, the client cuts the word off. Redis 6.2 wraps the
-reply to a command in a script into a sentence of its own, Redis 7 does not.
+Owns which failures pass by themselves, and what an operator must do about the others. A failure is
+known by its exception class or, if the client has none, by the code word that begins the error
+reply. The client cuts the word off from errors for which its version has a class. Redis 6.2 wraps
+the reply to a command in a script into a sentence of its own, Redis 7 does not.
 """
 
 from __future__ import annotations
@@ -35,21 +36,23 @@ _WORD_OF_SENTENCE = {
     "The user executing the script can't ": "NOPERM",
     "Script killed by user with SCRIPT KILL": "BUSY",
 }
-"""How replies begin that Redis 6.2 and 7.0 give no code word."""
+"""The beginnings of replies to which Redis 6.2 and 7.0 give no code word."""
 _PASSING = frozenset(
     {
-        "OOM", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "LOADING", "NOSCRIPT", "BUSY", "MISCONF", "NOREPLICAS",
+        "OOM", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "LOADING", "NOSCRIPT", "BUSY",
+        "MISCONF", "NOREPLICAS",
     }
 )  # fmt: skip
-"""It is full, cannot write, follows another server, is at work on something else: its operator needs nothing of us to end that."""
+"""The server is full, read-only, loading or busy: its operator ends that without help from us."""
 _SIGN_IN = "name a user and its password in the URL: redis://USER:PASSWORD@HOST:PORT/0"
 _NO_CLUSTER = "it is a node of a Redis Cluster; name a server outside a Redis Cluster"
 _REMEDIES = {
-    "NOPERM": f"give its user what a ledger needs: ACL SETUSER USER {RIGHTS}",
+    "NOPERM": f"give its user the rights of a ledger: ACL SETUSER USER {RIGHTS}",
     "NOAUTH": _SIGN_IN,
     "WRONGPASS": _SIGN_IN,
-    "DENIED": "give it a password, or let it listen to this network",
-    "WRONGTYPE": "another program has written to our keys, llmperf:*; name another database of the server, redis://…/1",
+    "DENIED": "set a password on the server, or let it accept this network",
+    "WRONGTYPE": "another program has written to our keys, llmperf:*; name another database of the "
+    "server, redis://…/1",
     "MOVED": _NO_CLUSTER,
     "ASK": _NO_CLUSTER,
     "CROSSSLOT": _NO_CLUSTER,
@@ -60,20 +63,22 @@ _TLS_REMEDY = (
 )
 
 _WRAP = re.compile(
-    r"^Error running script \(call to f_[0-9a-f]{40}\): @user_script: ?\d+: (@user_script: ?\d+: -?)?"
+    r"^Error running script \(call to f_[0-9a-f]{40}\): "
+    r"@user_script: ?\d+: (@user_script: ?\d+: -?)?"
 )
 _PLACE = re.compile(r" script: [0-9a-f]{40}, on @user_script:\d+\.$")
 _CODE_WORD = re.compile(r"^[A-Z]+(?= |$)")
 
 
 class LedgerRefusedError(LedgerAwayError):
-    """The server will not serve us until an operator mends a right, a password, a certificate or a key.
+    """The server refuses us until an operator mends a right, a password, a certificate or a key.
 
-    Opening a ledger raises it at once. Amid a run it is waited for as for a server that cannot be reached: it worked before, so an
-    operator is changing the server, and what the worker holds is kept that long. Each wait says what to do.
+    Opening a ledger raises it at once. Later in a run the loop waits, as for a server that does not
+    answer: the ledger worked before, so an operator is changing the server. The worker keeps what
+    it holds meanwhile, and each wait says what to do.
 
     Attributes:
-        is_amid_script: a script was ended by it, perhaps with half of its work done.
+        is_amid_script: it ended a script, which may have done half of its work.
     """
 
     def __init__(self, message: str, *, is_amid_script: bool = False) -> None:
@@ -84,11 +89,11 @@ class LedgerRefusedError(LedgerAwayError):
 def as_ours(
     error: redis.RedisError, client: redis.Redis | None = None
 ) -> LedgerAwayError | LedgerLostError | None:
-    """Return the ledger's error for a failure; None for our own bug, which a retry would hide.
+    """Return the ledger's error for a failure; None for a bug of ours: a retry would hide that.
 
     Args:
-        error: of the client library.
-        client: that was used, to say which server it was.
+        error: the client library's.
+        client: the client that raised it, to name the server.
     """
     where = f"{_server_of(client)}: " if client is not None else ""
     word, text = _read(error)
@@ -111,7 +116,7 @@ def as_ours(
 
 
 def repeats_password(error: redis.RedisError, client: redis.Redis | None) -> bool:
-    """Whether a server, or a program in front of it, has sent our password back: as part of a command that it does not know."""
+    """Whether an error's text has our password: a server quotes commands that it does not know."""
     return without(str(error), _password_of(client)) != str(error)
 
 
@@ -124,7 +129,7 @@ def _password_of(client: redis.Redis | None) -> str:
 
 
 def _read(error: redis.RedisError) -> tuple[str, str]:
-    """Return the code word of an error, '' if it has none, and its text with the word and without what Redis adds in scripts."""
+    """Return an error's code word ('' if none), and its text without what Redis adds in scripts."""
     text = _without_script(str(error))
     for kind, word in _WORD_OF_CLASS:
         if isinstance(error, kind):
@@ -143,11 +148,11 @@ def _without_script(text: str) -> str:
 
 
 def _is_of_tls(error: redis.RedisError, client: redis.Redis | None) -> bool:
-    """Whether a connection failed for its certificates, and not for want of a server."""
+    """Whether a connection failed because of its certificates, not because no server answers."""
     cause = error.__cause__ or error.__context__
     if isinstance(
         cause, FileNotFoundError
-    ):  # the CA's; where a unix socket is not there, nor is a server
+    ):  # the CA file's, but for a unix socket it means that no server runs
         kind = client.connection_pool.connection_class if client is not None else None
         return kind is not None and issubclass(kind, redis.SSLConnection)
     has_gone = isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
@@ -155,7 +160,7 @@ def _is_of_tls(error: redis.RedisError, client: redis.Redis | None) -> bool:
 
 
 def _server_of(client: redis.Redis) -> str:
-    """Return where a client's server is, without user and password."""
+    """Return the address of a client's server, without user and password."""
     options = client.connection_pool.connection_kwargs
     return str(
         options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"

@@ -1,6 +1,7 @@
-"""The runs that a Redis server has ledgers of, for those who look at the server and not at a dataset.
+"""List the runs that have ledgers on a Redis server, for viewers without the dataset.
 
-Owns what is read there; nothing is changed. The client library stays behind ``ledger/redis.py``, ``redis_connection.py`` and ``redis_errors.py``.
+Only reads. The client library stays behind ``ledger/redis.py``, ``redis_connection.py`` and
+``redis_errors.py``.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _MAX_TASKS = 1 << 40
 class RunOnServer:
     """One run, from its ``about`` record.
 
-    ``view`` is None while it has no ledger that counts: the server was wiped or started anew, and no collector has
-    built the next one yet.
+    ``view`` is None while the run has no valid ledger: the server was wiped or restarted, and no
+    collector has built the next ledger yet.
     """
 
     run_id: str
@@ -41,11 +42,11 @@ def runs_on(url: str, *, only: str | None = None) -> list[RunOnServer]:
 
     Args:
         url: of the server.
-        only: the name of the one dataset to look at, as ``RedisLocation`` is given it.
+        only: the name of the only dataset to return, as ``RedisLocation`` takes it.
 
     Raises:
-        LedgerUrlError: The URL is none, or its server is too old.
-        LedgerAwayError: The server cannot be reached, or refuses us.
+        LedgerUrlError: The URL is invalid, or its server is too old.
+        LedgerAwayError: The server cannot be reached, or refuses to serve us.
     """
     client = connect(url)
     try:
@@ -78,7 +79,7 @@ def _run(client: RedisClient, dataset: str) -> RunOnServer | None:
         run = None
     if run is None or not 0 <= run.num_tasks < _MAX_TASKS:
         _log.warning(
-            "%s does not hold the record of a run: it is left out", ledger_location.key("about")
+            "%s does not hold the record of a run: it is not shown", ledger_location.key("about")
         )
         return None
     ranges = class_ranges(run.num_tasks, len(run.device_classes))

@@ -1,6 +1,6 @@
-"""A ledger that reports the time of each call: for the metrics of an actor.
+"""A ledger that reports how long each call took, for an actor's metrics.
 
-Owns nothing of the ledger itself. A call that fails is reported, too.
+Owns no part of the ledger itself. Failed calls are reported, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class TimedLocation:
-    """A ``LedgerLocation`` whose ledgers tell how long each call took."""
+    """A ``LedgerLocation`` whose ledgers report how long each call took."""
 
     def __init__(
         self, ledger_location: LedgerLocation, called: Callable[[str, float], None]
@@ -55,7 +55,7 @@ class TimedLocation:
 
 
 class TimedLedger:
-    """A ``Ledger`` that reports the time of each call, also of failed ones."""
+    """A ``Ledger`` that reports how long each call took, also a failed one."""
 
     def __init__(self, ledger: Ledger, called: Callable[[str, float], None]) -> None:
         self._ledger = ledger
@@ -112,7 +112,7 @@ class TimedLedger:
         return self._timed("counts", lambda: self._ledger.counts(tasks))
 
     def report(self, worker: str, document: str) -> None:
-        """Put a worker's heartbeat in the place of its last one."""
+        """Keep a worker's heartbeat in place of its last one."""
         self._timed("report", lambda: self._ledger.report(worker, document))
 
     def workers(self) -> list[WorkerReport]:

@@ -1,6 +1,6 @@
-"""How long the last slot that collects for a device class waits when its sentinel has drifted.
+"""How long a slot with a slow sentinel pauses if no other slot collects for its device class.
 
-Owns the backoff of one slot, and when it is given up; pure. Which slots collect is the pool's to know.
+Owns the backoff of one slot and when it is given up; pure. The pool knows which slots collect.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ class DriftPause:
     """The pauses of one slot since its device was last seen at its usual speed."""
 
     baseline_ns: float | None = None
-    """The sentinel's time at first, which the next actor is judged by."""
+    """The sentinel's first time, in ns, against which the next actor's readings are judged."""
     since_s: float | None = None
-    """When the first of these pauses began; None: the device is not known to be slow."""
+    """When the first of these pauses began; None while the device is not known to be slow."""
     pause_s: float = 0.0
 
     def next_pause_s(self, now_s: float, *, first_s: float, limit_s: float) -> float | None:
-        """Return how long to wait now, None where the device has been slow for ``limit_s``.
+        """Return how long to pause now; None if the device has been slow for ``limit_s`` or longer.
 
         >>> pause = DriftPause()
-        >>> [pause.next_pause_s(now_s, first_s=10, limit_s=300) for now_s in (0, 15, 40, 85, 150, 280, 301)]
+        >>> times_s = (0, 15, 40, 85, 150, 280, 301)
+        >>> [pause.next_pause_s(now_s, first_s=10, limit_s=300) for now_s in times_s]
         [10, 20, 40, 60.0, 60.0, 60.0, None]
         """
         if self.since_s is None:
@@ -35,5 +36,5 @@ class DriftPause:
         return self.pause_s
 
     def note_steady(self) -> None:
-        """The sentinel took its usual time again."""
+        """Note that the sentinel took its usual time again."""
         self.since_s, self.pause_s = None, 0.0

@@ -1,6 +1,7 @@
-"""When a GPU is drained: its times are no longer what they were, or nothing runs on it any more.
+"""The rules for draining a GPU: it has become slow, is throttled, or every task on it faults.
 
-Owns the rules; an observer of the loop that asks the worker to stop. What NVML forbids after a fault is ``DeviceLostError``.
+Owns the rules: an observer of the loop that asks the worker to stop. A card that NVML calls unsound
+after a fault is another matter: ``DeviceLostError``.
 """
 
 from __future__ import annotations
@@ -23,20 +24,21 @@ _logger = logging.getLogger(__name__)
 
 _FEWEST_SAMPLES = 500
 _SECONDS_LOOKED_AT = 120.0
-"""Seconds of samples that are judged. A few power-hungry kernels in a row throttle a sound card for
+"""Seconds of samples that are judged: a few power-hungry kernels in a row throttle a sound card for
 a second."""
 _READINGS = 5
 
 
 class DrainRule(SilentObserver):
-    """Watches the results of one device and reports once why it should be drained.
+    """Watches the results of one device and reports once that it should be drained, and why.
 
     Args:
         config: the thresholds.
-        drain: is given the cause and the reason in words.
-        baseline_ns: the sentinel's time at first, where an earlier actor has it. The first reading is then enough to
-            say that the device is still slow.
-        drains_for_drift: False on a CPU device, which every other process of its machine slows down: drift is logged.
+        drain: receives the cause and the reason in words.
+        baseline_ns: the sentinel's first time, if an earlier actor measured it; then one reading is
+            enough to find that the device is still slow.
+        drains_for_drift: False on a CPU device, which every other process slows down: drift is only
+            logged.
         clock_s: monotonic seconds, which no clock setting changes.
     """
 
@@ -53,21 +55,21 @@ class DrainRule(SilentObserver):
         self._config = config
         self._drain = drain
         self._throttled: deque[tuple[float, bool]] = deque()
-        """When, in seconds, and whether; of the last two minutes, or longer where these have few samples."""
+        """Time in s, and whether throttled, of the samples of two minutes, or of the last 500."""
         self._first_ns: list[float] = []
         self._is_on_trial = baseline_ns is not None
         self._drains_for_drift = drains_for_drift
         self._has_logged_drift = False
         self.baseline_ns = baseline_ns
-        """The sentinel's time at first, ns; None before five readings."""
+        """The sentinel's first time in ns; None before five readings."""
         self.is_steady = False
-        """Whether the sentinel's time was within the limit of its baseline at least once."""
+        """Whether the sentinel's time was ever within the limit of its baseline."""
         self._last_ns: deque[float] = deque(maxlen=_READINGS)
         self._faulty_tasks = 0
         self._has_told = False
 
     def finished(self, lease: Lease, result: TaskResult) -> None:
-        """A task has its result."""
+        """Judge the device by a task's result."""
         del lease
         self._note_throttling(result.samples)
         for reading in result.sentinel:
@@ -117,13 +119,14 @@ class DrainRule(SilentObserver):
         if drift is not None and not self._has_logged_drift:
             self._has_logged_drift = True
             _logger.warning(
-                "the sentinel kernel takes %.0f %% longer than at first; a CPU device goes on: other processes slow it down",
+                "the sentinel kernel takes %.0f %% longer than at first; a CPU device goes on: "
+                "other processes slow it down",
                 100 * drift,
             )
         return None
 
     def _too_much_drift(self) -> float | None:
-        """Return by what share the sentinel takes longer than at first, None where that is within the limit or not known."""
+        """Return the share by which the sentinel is slower than at first; None if within limits."""
         is_judged = len(self._last_ns) == _READINGS or (self._is_on_trial and self._last_ns)
         if self.baseline_ns is None or not is_judged:
             return None
@@ -135,9 +138,11 @@ class DrainRule(SilentObserver):
 
 
 def drains_for_drift(ref: DeviceRef) -> bool:
-    """Whether a device is given up when its sentinel gets slower: not a CPU, which all processes share.
+    """Whether a slower sentinel drains a device: not a CPU, which all processes share.
 
-    >>> [drains_for_drift(DeviceRef(selector=name, platform="", name="")) for name in ("cuda:0", "pocl", "cpu")]
+    >>> names = ("cuda:0", "pocl", "cpu")
+    >>> refs = [DeviceRef(selector=name, platform="", name="") for name in names]
+    >>> [drains_for_drift(ref) for ref in refs]
     [True, False, False]
     """
     return ref.selector not in ("cpu", "pocl")

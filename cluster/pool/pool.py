@@ -1,7 +1,8 @@
 """The pool: keeps an actor on every slot until the end of the run, also after deaths.
 
-Owns who is started, started again, drained or let in later. Not on the data path: actors share the work by the ledger, and the
-pool knows of it only what they tell. Ray-free (``runtime.py``), and without waits: its owner calls ``step``.
+Owns which slots get an actor, a restart, a drain or a later retry. Actors share the work through
+the ledger: no data passes the pool, it only knows their reports. It needs no Ray (``runtime.py``)
+and never waits: its owner calls ``step``.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from workers.collect.loop_interfaces import EndReason
 from workers.corpus.read import Corpus
 
 _TAKEN_PATIENCE_S = 60.0
-"""Seconds for which another process may hold a GPU, such as the actors of a driver that was just killed."""
+"""Seconds for which another process may hold a GPU: the actors of a killed driver end by then."""
 _SILENCE_LIMIT_S = 120.0
-"""Seconds without a report after which a running actor is ended: its process hangs."""
+"""Seconds without a report after which a running actor is killed: its process hangs."""
 _STOP_PATIENCE_S = 30.0
-"""Seconds that actors may take to end after they dropped their tasks."""
+"""Seconds in which actors must end after they dropped their tasks."""
 _LONGEST_PAUSE_S = 30.0
 
 
@@ -34,11 +35,12 @@ class ActorPool:
     Args:
         runtime: the cluster.
         config: of the cluster.
-        spec_of: makes an actor's spec.
+        spec_of: returns a slot's spec for its actor.
         device: the selector of pools that name none.
-        say: receives what an operator should know.
-        store_patience_s: how long a dataset or ledger may be out of an actor's reach before its slot is drained.
-        refused: why a slot cannot serve, None where it can.
+        say: receives messages for the operator.
+        store_patience_s: seconds for which an actor may fail to reach dataset or ledger before its
+            slot is drained.
+        refused: returns why a slot cannot serve, None if it can.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class ActorPool:
         self._is_stopping = False
         self.slots: dict[ActorSlot, SlotRecord] = {}
         self.missing_labels: tuple[str, ...] = ()
-        """What to tell of pools that no node belongs to."""
+        """A message for each pool of the config that no node belongs to."""
 
     def step(self, now_s: float) -> None:
         """Read the state of nodes and actors; start, stop and report as needed."""
@@ -86,15 +88,15 @@ class ActorPool:
         self._judge_the_unheard(now_s)
 
     def begin(self, corpus: Corpus, run_id: str, device_classes: Sequence[str]) -> None:
-        """Let all open actors, and later ones as they open, collect a run for these device classes."""
+        """Let all open actors, and those that open later, collect a run of these device classes."""
         self._run = (corpus, run_id, frozenset(device_classes))
         for record in self.slots.values():
             self._begin_if_open(record)
 
     def stop(self, *, drop: bool) -> None:
-        """Ask all actors to end and start no more. A slot that waits has nothing in hand and is ended at once."""
+        """Ask all actors to end; start no more. Waiting slots have no tasks and end at once."""
         self._is_stopping, self._is_dropping = True, self._is_dropping or drop
-        self._stopped_s = None  # the clock of patience begins with the next step
+        self._stopped_s = None  # _end_the_silent sets it in the next step
         for record in self.slots.values():
             if record.state in (SlotState.WAITING, SlotState.PAUSED):
                 self._end(record, SlotState.DONE, "the run was stopped")
@@ -111,7 +113,7 @@ class ActorPool:
 
     @property
     def devices(self) -> dict[ActorSlot, Device]:
-        """The device of each actor that has opened one, whatever became of it since."""
+        """The device that each slot's actor has opened, also of slots that have ended since."""
         return {
             record.slot: record.device
             for record in self.slots.values()
@@ -120,7 +122,7 @@ class ActorPool:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that was asked for is there, and every slot has its device open or never will."""
+        """Whether all wanted classes are there and no slot will still open its device."""
         wanted = set(self._config.device_classes or ())
         return (
             bool(self.slots)
@@ -133,7 +135,7 @@ class ActorPool:
 
     @property
     def is_over(self) -> bool:
-        """Whether no actor runs or will be started."""
+        """Whether no actor runs and none will be started."""
         return not any(record.is_active for record in self.slots.values())
 
     @property
@@ -179,7 +181,7 @@ class ActorPool:
         record.why = f"{record.why}; since then {waits}" if record.why else waits
 
     def _end_the_silent(self, now_s: float) -> None:
-        """No run waits for ever for an actor whose process hangs."""
+        """Kill actors that do not report, or do not stop: no run waits for them for ever."""
         if self._is_stopping and self._stopped_s is None:
             self._stopped_s = now_s
         for record in self.slots.values():
@@ -189,19 +191,20 @@ class ActorPool:
             if self._is_dropping and now_s - (self._stopped_s or now_s) > _STOP_PATIENCE_S:
                 self._end(record, SlotState.DONE, "it did not stop in time")
             elif silent_s > _SILENCE_LIMIT_S:
-                self._died(record, f"it has told nothing for {silent_s:.0f} s", now_s)
+                self._died(record, f"it has sent no report for {silent_s:.0f} s", now_s)
 
     def _judge_the_unheard(self, now_s: float) -> None:
-        """Say which slots wait long for Ray, and give them up once no other slot works or will.
+        """Report slots that wait long for Ray; give them up once no other slot works or will.
 
-        While another slot works they cost nothing: a GPU may be another job's for hours, and its slot joins when it is free.
+        While another slot works, waiting costs nothing: another job may hold a GPU for hours, and
+        the slot joins as soon as the GPU is free.
         """
         done_classes = {
             record.device.device_class
             for record in self.slots.values()
             if record.state is SlotState.DONE and record.device is not None
         }
-        # An actor that was started again may be the only one of its class: it is given its time to answer.
+        # A restarted actor may be the only one of its class: it, too, gets its time to answer.
         unheard = [record for record in self.slots.values() if record.is_unheard]
         needless = {p.slot for p in unheard if p.device and p.device.device_class in done_classes}
         late = {p.slot for p in unheard if now_s - p.start_at_s > self._config.start_timeout_s}
@@ -215,8 +218,8 @@ class ActorPool:
             elif record.slot in late and not record.is_overdue:
                 record.is_overdue = True
                 self._say(
-                    f"{record.slot.name}: waiting for {waited_s:.0f} s: {record.why}; `ray list actors` names who runs "
-                    "there; the slot joins by itself as soon as Ray starts its actor"
+                    f"{record.slot.name}: waiting for {waited_s:.0f} s: {record.why}; `ray list "
+                    "actors` shows who uses it; the slot joins as soon as Ray starts its actor"
                 )
 
     def _end(self, record: SlotRecord, state: SlotState, why: str) -> None:
@@ -226,7 +229,7 @@ class ActorPool:
 
     @staticmethod
     def _keep_counts(record: SlotRecord) -> None:
-        """Add the last actor's counts to those of its slot, and drop its report."""
+        """Add the last actor's counts to its slot's, and drop its report."""
         record.earlier, record.num_tasks_earlier = record.statuses, record.num_tasks_done
         record.report = None
 
@@ -261,9 +264,9 @@ class ActorPool:
             self._failed(record, told, now_s)
 
     def _drained(self, record: SlotRecord, told: ActorReport, now_s: float) -> None:
-        """Give the slot up; the last that collects of its device class pauses where the cause may pass.
+        """Give the slot up, or pause it if it is the last of its class and the cause may pass.
 
-        A slot that waits, for Ray or for its own pause, may never collect again: it is no other slot to rely on.
+        Slots that wait, for Ray or in a pause, do not count: they may never collect again.
         """
         is_last = not any(
             one is not record and one.is_collecting and is_same_class(one, record)
@@ -278,11 +281,17 @@ class ActorPool:
             now_s, first_s=config.drift_pause_s, limit_s=config.drift_patience_s
         )
         if pause_s is None:
-            why = f"{told.drained}, and still does after {config.drift_patience_s:g} s (cluster.drift_patience_s)"
+            why = (
+                f"{told.drained}, and still does after {config.drift_patience_s:g} s "
+                "(cluster.drift_patience_s)"
+            )
             self._note_state(record, SlotState.DRAINED, why)
             return
         record.actor, record.start_at_s = None, now_s + pause_s
-        why = f"{told.drained}; no other slot of its device class collects, tried again in {pause_s:g} s"
+        why = (
+            f"{told.drained}; no other slot of its device class collects, it is retried in "
+            f"{pause_s:g} s"
+        )
         self._note_state(record, SlotState.PAUSED, why)
 
     def _failed(self, record: SlotRecord, told: ActorReport, now_s: float) -> None:
@@ -299,7 +308,7 @@ class ActorPool:
             record.failing, record.failing_since_s, record.pause_s = told.kind, now_s, 0.0
         if now_s - record.failing_since_s < patience_s:
             if record.pause_s == 0.0 and told.kind is FailureKind.STORE:
-                self._say(f"{record.slot.name}: tried again: {told.detail}")
+                self._say(f"{record.slot.name}: it is tried again: {told.detail}")
             record.pause_s = min(_LONGEST_PAUSE_S, 1.5 * record.pause_s or 2.0)
             record.state, record.why, record.actor = SlotState.WAITING, told.detail, None
             record.start_at_s = now_s + record.pause_s

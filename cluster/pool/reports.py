@@ -1,6 +1,6 @@
-"""Reports of an actor: values that cross between processes.
+"""What an actor reports: values that cross between processes.
 
-Owns the actor's states. They go one way, from ``STARTING`` to ``ENDED`` or ``FAILED``; an actor is used once.
+Owns the actor's states: from ``STARTING`` to ``ENDED`` or ``FAILED``, never back.
 """
 
 from __future__ import annotations
@@ -16,61 +16,62 @@ from workers.collect.loop_interfaces import EndReason
 
 
 class ActorState(StrEnum):
-    """How far an actor is."""
+    """The state of an actor."""
 
     STARTING = "starting"
-    """It looks for its device and opens it."""
+    """The actor looks for its device and opens it."""
     OPEN = "open"
-    """It has its device and waits for the plan."""
+    """The actor has its device and waits for the plan."""
     COLLECTING = "collecting"
     ENDED = "ended"
-    """Its class has no task left, or it was asked to stop; everything finished is committed."""
+    """The actor's class has no task left, or it was asked to stop; finished work is committed."""
     FAILED = "failed"
 
 
 class FailureKind(StrEnum):
-    """Why an actor has failed, as far as its pool does different things about it."""
+    """Why an actor has failed; each kind has its own consequence for the slot."""
 
     DEVICE = "device"
-    """The device cannot be used: its slot is drained."""
+    """The device cannot be used: the slot is drained."""
     NO_BUILD = "no_build"
-    """No kernel can be built there: its slot is drained."""
+    """No kernel can be built on the node: the slot is drained."""
     TAKEN = "taken"
-    """Another process has the GPU, perhaps an actor that is just ending: tried again."""
+    """Another process, perhaps an ending actor, has the GPU: the slot is tried again a while."""
     STORE = "store"
-    """The dataset cannot be written or read, or the ledger not reached, from this node: tried again for a while."""
+    """The node cannot reach the dataset or the ledger: the slot is tried again for a while."""
     FOREIGN = "foreign"
-    """The dataset folder of this node is another one: its slot is drained."""
+    """The dataset's name means another folder on this node: the slot is drained."""
     INTERNAL = "internal"
-    """A bug of LLMPerf: tried again like a death."""
+    """A bug of LLMPerf: the slot is tried again, as after a death."""
 
 
 class DrainCause(StrEnum):
-    """What an actor asked to be drained for."""
+    """Why an actor asked to be drained."""
 
     FAULTS = "faults"
     THROTTLING = "throttling"
     DRIFT = "drift"
-    """The sentinel takes longer than at first. It may pass: the last slot that collects of a class is tried again."""
+    """The sentinel takes longer than at first. It may pass: the last slot of a class is retried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorSpec:
-    """What an actor is made with.
+    """What an actor is started with.
 
     Args:
-        slot: where it sits.
+        slot: the actor's slot.
         location: the dataset folder, as every node names it.
-        ledger: ``sqlite`` or a Redis URL; no text of this value has it.
-        state_folder: for what must not lie on a network.
+        ledger: ``sqlite`` or a Redis URL; left out of ``repr``, as a URL may contain a password.
+        state_folder: for files that must not lie on a network.
         config: the whole tree.
-        sentinel_baseline_ns: what the sentinel took at first, where an earlier actor was drained for drift: this one's
-            first reading says whether the device is as fast again. None: this actor's own first readings are the baseline.
+        sentinel_baseline_ns: the sentinel's first time, if an earlier actor was drained for drift;
+            one reading then shows whether the device is fast again. None: the actor's own first
+            readings are the baseline.
     """
 
     slot: ActorSlot
     location: str
-    ledger: str = field(repr=False)  # its URL has a password
+    ledger: str = field(repr=False)  # a URL contains a password
     state_folder: Path
     config: ClusterCollectConfig
     sentinel_baseline_ns: float | None = None
@@ -78,9 +79,9 @@ class ActorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorReport:
-    """One actor at one moment; counts are of this actor alone.
+    """The state of one actor at one moment; counts are of this actor alone.
 
-    ``statuses`` are committed rows by status, ``collecting_s`` seconds since it began to collect.
+    ``statuses``: committed rows by status; ``collecting_s``: seconds since it began to collect.
     """
 
     state: ActorState
@@ -90,11 +91,11 @@ class ActorReport:
     device: Device | None = None
     reason: EndReason | None = None
     drained: str = ""
-    """Why it asked to be drained; it then ends by itself."""
+    """Why the actor asked to be drained; it then ends by itself."""
     drain_cause: DrainCause | None = None
     sentinel_baseline_ns: float | None = None
     is_steady: bool = False
-    """Whether a reading of the sentinel lay within the limit of a baseline since this actor began."""
+    """Whether one of this actor's sentinel readings was within the limit of the baseline."""
     statuses: dict[str, int] = field(default_factory=dict)
     num_tasks_done: int = 0
     num_tasks_in_hand: int = 0
@@ -104,5 +105,5 @@ class ActorReport:
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether the state is final."""
         return self.state in (ActorState.ENDED, ActorState.FAILED)

@@ -1,4 +1,4 @@
-"""What a pool needs of a cluster: nodes and actors. Ray gives it in earnest (``ray/runtime.py``), tests in memory."""
+"""What a pool needs of a cluster: nodes and actors; from Ray (``ray/runtime.py``), or for tests."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from workers.corpus.read import Corpus
 
 
 class ClusterAddressError(LlmperfError, ValueError):
-    """The Ray cluster that was named cannot be joined."""
+    """The named Ray cluster cannot be joined."""
 
     exit_code = Exit.USAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorGone:
-    """The actor's process or node is dead; what it had leased is free again when its leases run out."""
+    """The actor's process or node is dead; its leases run out."""
 
     why: str
 
 
 class Actor(Protocol):
-    """The pool's hold on one actor; no method waits."""
+    """The pool's handle on one actor; no method waits."""
 
     def poll(self) -> ActorReport | ActorGone | None:
-        """Return the actor's last report, None if there is none since the last call."""
+        """Return the actor's last report; None if there was none since the last call."""
         ...
 
     def begin(self, corpus: Corpus, run_id: str) -> None:
-        """Let it collect the run of this id."""
+        """Let the actor collect the run of this id."""
         ...
 
     def stop(self, *, drop: bool) -> None:
-        """Ask it to finish what has the device and end; ``drop``: not even that."""
+        """Ask the actor to finish the tasks on the device and end; ``drop``: to drop them, too."""
         ...
 
     def kill(self) -> None:
-        """End its process, whatever it does."""
+        """End the actor's process at once."""
         ...
 
 

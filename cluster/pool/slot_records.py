@@ -1,4 +1,4 @@
-"""What the pool knows of a slot: its state, its present actor, what its earlier ones have done."""
+"""The pool's record of a slot: its state, its present actor, and the counts of earlier actors."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from llmperf_common.records import Device
 
 
 class SlotState(StrEnum):
-    """What a slot is to the pool."""
+    """The state of a slot."""
 
     WAITING = "waiting"
-    """To be started at ``SlotRecord.start_at_s``, or asked of Ray, and its actor has not answered yet."""
+    """An actor starts at ``start_at_s``, or Ray was asked for one that has not answered yet."""
     RUNNING = "running"
-    """Its actor has answered."""
+    """The slot's actor has answered."""
     PAUSED = "paused"
-    """No other of its device class collects, and it is too slow for now: tried again at ``SlotRecord.start_at_s``."""
+    """The device is too slow and no other slot of its class collects: tried at ``start_at_s``."""
     DONE = "done"
     DRAINED = "drained"
-    """Given up for this run; ``SlotRecord.why`` says why."""
+    """The slot is given up for this run; ``SlotRecord.why`` has the reason."""
     GONE = "gone"
-    """Its node is dead."""
+    """The slot's node is dead."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SlotRecord:
-    """One slot with its present actor and what its earlier ones have done."""
+    """One slot with its present actor and the counts of its earlier ones."""
 
     slot: ActorSlot
     state: SlotState = SlotState.WAITING
@@ -43,27 +43,27 @@ class SlotRecord:
     heard_s: float = 0.0
     """Time of the present actor's last report; meaningless before the first."""
     is_overdue: bool = False
-    """Whether the driver has reported that the present actor has not answered for long."""
+    """Whether the operator was told that the present actor has not answered for long."""
     deaths_in_a_row: int = 0
     failing: FailureKind | None = None
-    """Why the last actors here ended, each before it had done anything; since when is the next."""
+    """Why the last actors here failed before they did any work; ``failing_since_s``: since when."""
     failing_since_s: float = 0.0
     pause_s: float = 0.0
     drift: DriftPause = field(default_factory=DriftPause)
     device: Device | None = None
-    """What the last actor here has opened."""
+    """The device that the last actor here has opened."""
     earlier: Counter[str] = field(default_factory=Counter)
-    """Rows by status of the actors that have ended here."""
+    """Rows by status of the actors here that have ended."""
     num_tasks_earlier: int = 0
 
     @property
     def is_active(self) -> bool:
-        """Whether an actor runs here, or will be started."""
+        """Whether an actor runs here or will be started."""
         return self.state in (SlotState.WAITING, SlotState.RUNNING, SlotState.PAUSED)
 
     @property
     def is_collecting(self) -> bool:
-        """Whether an actor collects here, or does so as soon as the run begins, and has not asked to be drained."""
+        """Whether an actor collects or will when the run begins, and did not ask to be drained."""
         told = self.report
         return (
             self.state is SlotState.RUNNING
@@ -74,17 +74,17 @@ class SlotRecord:
 
     @property
     def is_unheard(self) -> bool:
-        """Whether its actor was asked of Ray and has not answered: it has nothing in hand."""
+        """Whether Ray was asked for an actor that has not answered: then no task is in hand."""
         return self.state is SlotState.WAITING and self.actor is not None
 
     @property
     def num_tasks_done(self) -> int:
-        """Tasks committed from this slot."""
+        """The number of tasks committed from this slot."""
         return self.num_tasks_earlier + (self.report.num_tasks_done if self.report else 0)
 
     @property
     def statuses(self) -> Counter[str]:
-        """Rows by status, committed from this slot."""
+        """Committed rows of this slot by status."""
         return self.earlier + Counter(self.report.statuses if self.report else {})
 
 

@@ -1,6 +1,6 @@
-"""Where actors sit: one slot a Ray GPU, or one a node that has none.
+"""The slots where actors run: one for each Ray GPU, or one for each node of a pool without GPUs.
 
-Owns the matching of nodes to pools by their labels. Pure: what Ray knows comes in as values.
+Owns the matching of nodes to pools by their labels. Pure: what Ray knows is passed in as values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ClusterNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorSlot:
-    """Where one actor runs. ``index`` counts the slots of its node, ``num_on_node`` of them."""
+    """The place of one actor; ``index``: among the ``num_on_node`` slots of its node."""
 
     node_id: str
     host: str
@@ -37,7 +37,7 @@ class ActorSlot:
 
     @property
     def name(self) -> str:
-        """As messages and metrics call it."""
+        """The slot's name in messages and metrics."""
         kind = "gpu" if self.on_gpu else "cpu"
         return f"{self.host}:{self.node_id[:6]}/{kind}{self.index}"
 
@@ -45,15 +45,16 @@ class ActorSlot:
 def slots_of(
     nodes: Sequence[ClusterNode], pools: Sequence[NodePool], *, device: str
 ) -> tuple[ActorSlot, ...]:
-    """Return the slots of all nodes that belong to a pool: one a GPU; in a pool without GPUs, one a node.
+    """Return the slots of all nodes in a pool: one for each GPU or, in pools without, each node.
 
     Args:
         nodes: of the cluster.
-        pools: tried in order.
+        pools: in order; a node belongs to the first that matches.
         device: the selector of pools that name none.
 
     >>> node = ClusterNode(node_id="a1", host="h", labels={"pool": "A"}, num_gpus=2)
-    >>> [slot.name for slot in slots_of([node], [NodePool(labels={"pool": "in(A,B)"})], device="auto")]
+    >>> pools = [NodePool(labels={"pool": "in(A,B)"})]
+    >>> [slot.name for slot in slots_of([node], pools, device="auto")]
     ['h:a1/gpu0', 'h:a1/gpu1']
     """
     found: list[ActorSlot] = []
@@ -91,13 +92,13 @@ def matches(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 def unmatched_pools(
     nodes: Sequence[ClusterNode], pools: Sequence[NodePool]
 ) -> tuple[tuple[NodePool, str], ...]:
-    """Return the pools that no node belongs to, each with what to tell of it."""
+    """Return the pools that no node belongs to, each with a message for the operator."""
     there = sorted({f"{key}={value}" for node in nodes for key, value in node.labels.items()})
     known = ", ".join(there[:20]) or "none"
     return tuple(
         (
             pool,
-            f"no node has the labels {_written(pool.labels)} (labels there are: {known}); "
+            f"no node has the labels {_written(pool.labels)} (existing labels: {known}); "
             "start a node with `ray start --labels=...`, or change cluster.pools",
         )
         for pool in pools

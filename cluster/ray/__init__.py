@@ -1,1 +1,1 @@
-"""The door to Ray: its runtime and its actors."""
+"""The only imports of Ray: the runtime of a cluster and its actors."""

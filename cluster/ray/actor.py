@@ -1,7 +1,7 @@
-"""The actor: one process on one slot, with one device, running the same loop as ``llmperf collect``.
+"""The actor: one process with one device on one slot; it runs the loop of ``llmperf collect``.
 
-Owns the thread that works, and the reports to the pool. Its methods answer at once, so that an answer that does not come means
-a process or node that is gone. Knows nothing of Ray but the GPU ids that it is given: ``ray/runtime.py`` starts it.
+Owns the working thread and the reports to the pool. Its methods answer at once: no answer means
+that the process or node is gone. Of Ray it knows only its GPU ids; ``ray/runtime.py`` starts it.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
 
 
 class CollectActor:
-    """Collects with one device, in a thread that starts with the object; see ``report``.
+    """Collects with one device, in a thread that starts with the object; progress: ``report``.
 
     Args:
         spec: what to collect, and how.
         gpu_ids: the GPU ids that Ray assigned to this process.
         context: ids of the actor and its node, for the event log.
-        meter: receives its metrics; None for no metrics.
+        meter: receives the actor's metrics; None for no metrics.
     """
 
     def __init__(
@@ -103,10 +103,10 @@ class CollectActor:
 
         A collector thread that ended without a final state is reported as an internal failure.
         """
-        is_at_work = self._thread.is_alive()  # asked first: its last word is the report's
+        is_at_work = self._thread.is_alive()  # first: a thread may end after its last report
         told, now_s = self._report, time.monotonic()
         if not is_at_work and not told.is_final:
-            why = "its collector ended without a word"
+            why = "its collector thread ended without a report"
             return ActorReport(state=ActorState.FAILED, kind=FailureKind.INTERNAL, detail=why)
         reading = self._gpu.read(now_s) if self._gpu and not told.is_final else None
         return ActorReport(
@@ -134,7 +134,7 @@ class CollectActor:
         self._may_go_on.set()
 
     def stop(self, *, drop: bool) -> None:
-        """Finish the tasks that have the device and end; ``drop``: not even these."""
+        """Finish the tasks that hold the device and end; ``drop``: end without finishing them."""
         self._control.num_interrupts = max(self._control.num_interrupts, 2 if drop else 1)
         self._may_go_on.set()
 
@@ -149,12 +149,12 @@ class CollectActor:
                 else:
                     _logger.error("the collector ends: %s", error)
                 text = masked(traceback.format_exc() if kind is None else str(error))
-                with contextlib.suppress(OSError):  # what has failed may be this very disk
-                    self._keep(logs)  # first: after the report, this process may be ended
+                with contextlib.suppress(OSError):  # the error may come from this very disk
+                    self._keep(logs)  # first: after a final report this process may be killed
                 self._tell(ActorState.FAILED, text, kind or FailureKind.INTERNAL)
 
     def _keep(self, logs: EventLogHandler) -> None:
-        """Write down what was logged while no event log was open, where there is a dataset to write to."""
+        """Write what was logged before an event log was open, if there is a dataset to write to."""
         events = kept_beside(self._spec.location, self._spec.state_folder) / "events"
         if not logs.has_waiting or not events.is_dir():
             return
@@ -181,7 +181,7 @@ class CollectActor:
                 gpu = open_gpu_of(device)
                 self._gpu = None if isinstance(gpu, NvmlAbsent) else gpu
                 reason, device = self._collect(worker, ref, device, *self._run)
-        # Told when children and scratch folder are gone: this process may be ended for it.
+        # Last, when children and scratch folder are gone: after this the process may be killed.
         self._tell(ActorState.ENDED, device=device, reason=reason)
 
     def _collect(
@@ -227,7 +227,7 @@ class CollectActor:
         )
 
     def _drain(self, cause: DrainCause, reason: str) -> None:
-        _logger.warning("drained: %s", reason)  # into the event log, too
+        _logger.warning("drained: %s", reason)  # this also goes into the event log
         self._drain_cause = cause
         self._drained = self._control.drained = reason
         self.stop(drop=False)
@@ -254,7 +254,7 @@ class CollectActor:
 
 
 class _Counts(SilentObserver):
-    """Counts what one actor does."""
+    """Counts tasks and rows of one actor."""
 
     def __init__(self) -> None:
         self.statuses: Counter[str] = Counter()
@@ -262,28 +262,28 @@ class _Counts(SilentObserver):
         self.num_in_hand = 0
 
     def claimed(self, task: Task, lease: Lease) -> None:
-        """A task was leased."""
+        """Count a leased task."""
         del task, lease
         self.num_in_hand += 1
 
     def finished(self, lease: Lease, result: TaskResult) -> None:
-        """A task has its result, not yet durable."""
+        """Count a task that has its result."""
         del lease, result
         self.num_in_hand = max(0, self.num_in_hand - 1)
 
     def committed(self, stem: str, results: Sequence[TaskResult], epoch: int) -> None:
-        """Results are durable."""
+        """Count durable rows."""
         del stem, epoch
         self.statuses += statuses_of(results)
         self.num_tasks_done += len(results)
 
     def lost(self, tasks: Sequence[int], why: str) -> None:
-        """Leases were lost and their work dropped."""
+        """Count lost leases."""
         del why
         self.num_in_hand = max(0, self.num_in_hand - len(tasks))
 
 
 def use_share_of_processors(index: int, num_shares: int) -> None:
-    """Keep this thread, and the processes that it starts, to its share of the processors, beside the actors of the node's other GPUs."""
+    """Keep this thread and its children to the share of the processors that its GPU gets."""
     if num_shares > 1:
         os.sched_setaffinity(0, share_of(os.sched_getaffinity(0), index, num_shares))

@@ -1,7 +1,8 @@
-"""Which OpenCL device an actor must use, so that each times the GPU that Ray gave it and no other.
+"""Find the OpenCL device of an actor: exactly the GPU that Ray assigned to it.
 
-Owns the identity check: Ray's GPU id → NVML (by index in PCI bus order, or by UUID) → UUID → the OpenCL device of that UUID. The
-mask ``CUDA_VISIBLE_DEVICES`` only saves trying the other cards; nothing is concluded from its indices.
+Owns the identity check: Ray's GPU id → NVML (by index in PCI bus order, or by UUID) → UUID → the
+OpenCL device of that UUID. ``CUDA_VISIBLE_DEVICES`` only avoids trying the other cards; its indices
+are never used.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from workers.discovery.find import DeviceReport, NoDevice, choose, try_runtimes_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSlotDevice:
-    """Why an actor has no device, and what would mend it."""
+    """Why an actor has no device, and what to do about it."""
 
     reason: str
 
@@ -26,18 +27,19 @@ class NoSlotDevice:
 def device_of_slot(
     selector: str, gpu_ids: Sequence[str], report: DeviceReport | None = None
 ) -> DeviceRef | NoSlotDevice:
-    """Return the device of an actor.
+    """Return the device of an actor, or why it has none.
 
     Args:
-        selector: of its pool: ``auto``, ``cuda``, ``pocl``, ``cpu`` or ``replay:FILE``.
-        gpu_ids: what Ray gave the actor: one id, or none on a node without GPUs.
-        report: the OpenCL devices of this process; tried now where None.
+        selector: its pool's: ``auto``, ``cuda``, ``pocl``, ``cpu`` or ``replay:FILE``.
+        gpu_ids: Ray's ids for the actor: one, or none on a node without GPUs.
+        report: the OpenCL devices of this process; None: they are tried now.
     """
     if selector.startswith(SELECTOR_PREFIX) or selector in ("cpu", "pocl"):
         return _chosen(selector, report)
     if selector not in ("auto", "cuda"):
         return NoSlotDevice(
-            reason=f"--device {selector!r} with --cluster: Ray chooses the GPU; say auto, cuda, cpu, pocl or replay:FILE"
+            reason=f"--device {selector!r} with --cluster: Ray chooses the GPU; use auto, cuda, "
+            "cpu, pocl or replay:FILE"
         )
     uuid = uuid_of_gpu(gpu_ids[0]) if gpu_ids else None
     if uuid is None or isinstance(uuid, NvmlAbsent):
@@ -52,13 +54,13 @@ def device_of_slot(
             )
     there = [p.device.device_uuid for p in report.devices if p.device is not None]
     return NoSlotDevice(
-        reason=f"Ray gave GPU {gpu_ids[0]} ({uuid}), but OpenCL lists {', '.join(there) or 'no device'}: "
-        "see llmperf doctor on that node"
+        reason=f"Ray gave GPU {gpu_ids[0]} ({uuid}), but OpenCL lists "
+        f"{', '.join(there) or 'no device'}: run `llmperf doctor` on that node"
     )
 
 
 def bare_uuid(uuid: str) -> str:
-    """Return a GPU's UUID without ``GPU-``, in lower case."""
+    """Return a GPU's UUID in lower case, without ``GPU-``."""
     return uuid.lower().removeprefix("gpu-")
 
 
@@ -68,7 +70,7 @@ def _without_gpu(
     absent: NvmlAbsent | None,
     report: DeviceReport | None,
 ) -> DeviceRef | NoSlotDevice:
-    """Return the CPU device of a slot that no real GPU is behind; a GPU that cannot be identified is refused."""
+    """Return the CPU device of a slot without a real GPU; refuse an unidentifiable GPU."""
     if selector == "cuda":
         why = f"NVML: {absent.reason} ({absent.mend})" if absent else "Ray gave no GPU"
         return NoSlotDevice(reason=f"--device cuda: {why}")
@@ -77,7 +79,8 @@ def _without_gpu(
         if any(p.ref.platform == NVIDIA_PLATFORM for p in report.devices):
             assert absent is not None, "there was an id to look up"
             return NoSlotDevice(
-                reason=f"which card GPU {gpu_ids[0]} is cannot be checked: {absent.reason} ({absent.mend})"
+                reason=f"cannot check which card GPU {gpu_ids[0]} is: {absent.reason} "
+                f"({absent.mend})"
             )
     return _chosen("cpu", report)
 

@@ -1,7 +1,7 @@
-"""The door to Ray: connecting, nodes, and actors on slots.
+"""The door to Ray: connects, lists nodes, starts actors on slots.
 
-Owns how Ray is used: an actor sits on a node for good (a dead node's slots are gone), is never restarted by Ray (the pool
-does it, visibly), and answers short questions only. Everything above it sees ``Runtime``.
+Owns how Ray is used. An actor stays on its node (a dead node's slots are gone), Ray never restarts
+it (the pool does, visibly), and it answers short questions only. All other code uses ``Runtime``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from llmperf_common.store.files.environment import store_settings
 from workers.corpus.read import Corpus
 
 _ENVIRONMENT = {
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # Ray's GPU ids are NVML's indices, which are in this order
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # Ray's GPU ids are NVML's indices, which have this order
 }
 
 
@@ -51,7 +51,7 @@ class RayRuntime:
         )
 
     def start(self, spec: ActorSpec) -> RayActor:
-        """Start an actor on its slot; it may wait there for a GPU that another job of the cluster has."""
+        """Start an actor on its slot; Ray may let it wait for a GPU that another job holds."""
         slot = spec.slot
         options: dict[str, Any] = {
             "num_cpus": 0,
@@ -64,14 +64,14 @@ class RayRuntime:
         return RayActor(_Actor.options(**options).remote(spec), self)
 
     def corpus_of(self, corpus: Corpus) -> Any:
-        """Return the reference of a corpus, put into the object store once."""
+        """Return the reference of a corpus, which is put into the object store once."""
         if id(corpus) not in self._corpora:
             self._corpora[id(corpus)] = ray.put(corpus)
         return self._corpora[id(corpus)]
 
 
 class RayActor:
-    """The pool's hold on one actor: at most one question is on its way."""
+    """The pool's handle on one actor; at most one request is pending."""
 
     def __init__(self, handle: Any, runtime: RayRuntime) -> None:
         self._handle = handle
@@ -79,7 +79,7 @@ class RayActor:
         self._question: Any = None
 
     def poll(self) -> ActorReport | ActorGone | None:
-        """Return the actor's last report, None if there is none since the last call; request the next."""
+        """Return the actor's last report, None if none is new; request the next."""
         if self._question is None:
             self._question = self._handle.report.remote()
         ready, _ = ray.wait([self._question], timeout=0)
@@ -96,21 +96,21 @@ class RayActor:
         return report
 
     def begin(self, corpus: Corpus, run_id: str) -> None:
-        """Let it collect."""
+        """Let the actor collect the run of this id."""
         self._handle.begin.remote(self._runtime.corpus_of(corpus), run_id)
 
     def stop(self, *, drop: bool) -> None:
-        """Ask it to stop."""
+        """Ask the actor to stop."""
         self._handle.stop.remote(drop=drop)
 
     def kill(self) -> None:
-        """End its process, whatever it does."""
+        """End the actor's process at once."""
         with contextlib.suppress(ray.exceptions.RayError):
             ray.kill(self._handle)
 
 
 class RayMeter:
-    """Metrics through Ray's agent of the node, which Prometheus scrapes; their names begin with ``ray_`` there."""
+    """Exports metrics through the node's Ray agent to Prometheus, with the prefix ``ray_``."""
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
@@ -143,7 +143,7 @@ class RayMeter:
 
 
 class _SlotActor(CollectActor):
-    """``CollectActor`` with what Ray knows of it."""
+    """``CollectActor`` with the ids that Ray gave it."""
 
     def __init__(self, spec: ActorSpec) -> None:
         context = ray.get_runtime_context()
@@ -167,7 +167,7 @@ _Actor: Any = ray.remote(_SlotActor)
 
 @contextlib.contextmanager
 def connected() -> Iterator[RayRuntime]:
-    """Connect to the cluster of this job, or of ``RAY_ADDRESS``; without either start one for this process alone."""
+    """Connect to the job's cluster or ``RAY_ADDRESS``; without either start Ray for this run."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if ray.is_initialized():
         yield RayRuntime()
@@ -181,8 +181,9 @@ def connected() -> Iterator[RayRuntime]:
             raise ClusterAddressError(
                 f"cannot start Ray here: {_first_line(error)}"
                 if is_own
-                else f"cannot join the Ray cluster at RAY_ADDRESS={public_url(address)!r}: {_first_line(error)}: name HOST:PORT of its head "
-                "(6379 unless told otherwise; http://… is for `ray job submit --address`), with the same versions of Ray and Python"
+                else f"cannot join the Ray cluster at RAY_ADDRESS={public_url(address)!r}: "
+                f"{_first_line(error)}: name HOST:PORT of its head (6379 by default; http://… is "
+                "for `ray job submit --address`), and use its versions of Ray and Python"
             ) from error
         yield RayRuntime()
 
@@ -197,7 +198,7 @@ def _joined(address: str) -> Iterator[None]:
 
 
 def _of_our_own() -> contextlib.AbstractContextManager[None]:
-    # Actors take no CPUs of Ray's; it would start an idle worker for each.
+    # Actors need none of Ray's CPUs, and Ray starts an idle worker for each CPU: a few suffice.
     return own_ray(ray, include_dashboard=False, num_cpus=min(4, os.cpu_count() or 1))
 
 

@@ -1,7 +1,7 @@
-"""The metrics of an actor: their names, what they mean, and how they follow from what its loop and its report tell.
+"""The metrics of an actor: their names, their meanings, and how its loop and reports set them.
 
-Owns the table of metrics and the observer that feeds them. Who exports them is a ``Meter``: Ray's agent in earnest
-(``ray/runtime.py``), a dictionary in tests.
+Owns the table of metrics and the observer that sets them. A ``Meter`` exports them: Ray's agent
+(``ray/runtime.py``) or, in tests, a dictionary.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from workers.collect.observers import SilentObserver, statuses_of
 from workers.collect.self_report import WorkerState
 
 TAGS = ("seat", "node", "device_class")
-"""On every metric."""
+"""The tags of every metric."""
 _BOUNDARIES_S = (
     0.0005,
     0.001,
@@ -39,7 +39,7 @@ _BOUNDARIES_S = (
 
 
 class MetricKind(StrEnum):
-    """As Prometheus knows them."""
+    """The kinds of metrics in Prometheus."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -48,7 +48,7 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One metric; ``tags`` are its own, beside ``TAGS``."""
+    """One metric; it has its own ``tags`` beside ``TAGS``."""
 
     name: str
     kind: MetricKind
@@ -76,47 +76,48 @@ TASKS_IN_HAND = Metric(
 OK_RATE = Metric(
     name="llmperf_ok_samples_per_second",
     kind=MetricKind.GAUGE,
-    meaning="Ok rows a second, over the last minute.",
+    meaning="Ok rows per second, over the last minute.",
 )
 BUSY_SHARE = Metric(
     name="llmperf_device_busy_share",
     kind=MetricKind.GAUGE,
-    meaning="Share of time in which a kernel ran, 0 to 1, by NVML; not there for other devices.",
+    meaning="Share of time in which a kernel ran, 0 to 1, by NVML; not set for other devices.",
 )
 TEMPERATURE = Metric(
     name="llmperf_device_temperature_celsius",
     kind=MetricKind.GAUGE,
-    meaning="Temperature of the GPU by NVML; not there for other devices.",
+    meaning="Temperature of the GPU by NVML; not set for other devices.",
 )
 THROTTLED_SHARE = Metric(
     name="llmperf_device_throttled_share",
     kind=MetricKind.GAUGE,
-    meaning="Share of the last 500 samples that were throttled; not there where it cannot be measured.",
+    meaning="Share of the last 500 samples that were throttled; not set where it is not measured.",
 )
 STATE = Metric(
     name="llmperf_worker_state",
     kind=MetricKind.GAUGE,
-    meaning="1 for the state that the actor is in, 0 for the others: collecting, ended, drained, failed.",
+    meaning="1 for the actor's state, 0 for the others: collecting, ended, drained, failed.",
     tags=("state",),
 )
 SEAT_STATE = Metric(
     name="llmperf_seat_state",
     kind=MetricKind.GAUGE,
-    meaning="From the driver, which outlives its actors: 1 for the state that a slot is in, 0 for the others: "
+    meaning="From the driver, which outlives its actors: 1 for the slot's state, 0 for the others: "
     "waiting, running, done, drained, gone.",
     tags=("state",),
 )
 LEDGER_SECONDS = Metric(
     name="llmperf_ledger_seconds",
     kind=MetricKind.HISTOGRAM,
-    meaning="Length of one call of the ledger, its round trip included, in seconds; by call.",
+    meaning="Length of one call of the ledger with its round trip, in seconds; by call.",
     tags=("call",),
     boundaries=_BOUNDARIES_S,
 )
 COMMIT_SECONDS = Metric(
     name="llmperf_commit_seconds",
     kind=MetricKind.HISTOGRAM,
-    meaning="From a task's result to its being durable, in seconds: waiting for its shard, writing and recording it.",
+    meaning="From a task's result until it is durable, in seconds: the time to wait for its shard, "
+    "write it and record it.",
     boundaries=_BOUNDARIES_S,
 )
 METRICS = (
@@ -135,7 +136,7 @@ METRICS = (
 
 
 class Meter(Protocol):
-    """Takes values. No method raises or waits."""
+    """Exports values. No method raises or waits."""
 
     def add(self, metric: Metric, value: float, tags: Mapping[str, str]) -> None:
         """Increase a counter."""
@@ -151,7 +152,7 @@ class Meter(Protocol):
 
 
 class SilentMeter:
-    """Takes values and forgets them."""
+    """Discards all values."""
 
     def add(self, metric: Metric, value: float, tags: Mapping[str, str]) -> None:
         """Increase a counter."""
@@ -164,11 +165,11 @@ class SilentMeter:
 
 
 class MetricsObserver(SilentObserver):
-    """Feeds a meter from what the loop of one actor does.
+    """Sets a meter's metrics from the events of one actor's loop.
 
     Args:
-        meter: takes the values.
-        tags: of all of them.
+        meter: exports the values.
+        tags: of all values.
         clock_s: monotonic seconds.
     """
 
@@ -185,12 +186,12 @@ class MetricsObserver(SilentObserver):
         self._finished_s: dict[str, float] = {}
 
     def finished(self, lease: Lease, result: TaskResult) -> None:
-        """A task has its result, not yet durable."""
+        """Note when a task got its result."""
         del lease
         self._finished_s[result.task_id] = self._clock_s()
 
     def committed(self, stem: str, results: Sequence[TaskResult], epoch: int) -> None:
-        """Results are durable."""
+        """Count durable rows and tasks, and the time since each task's result."""
         del stem, epoch
         now_s = self._clock_s()
         for status, count in statuses_of(results).items():
@@ -202,16 +203,16 @@ class MetricsObserver(SilentObserver):
                 self._meter.observe(COMMIT_SECONDS, now_s - began_s, self._tags)
 
     def lost(self, tasks: Sequence[int], why: str) -> None:
-        """Leases were lost and their work dropped."""
+        """Forget the times of results: some of these tasks are lost."""
         del tasks, why
-        self._finished_s.clear()  # of those kept, the time to their commit is not told
+        self._finished_s.clear()  # also of tasks that were kept: their commit time is not reported
 
     def ledger_called(self, call: str, seconds: float) -> None:
-        """A call of the ledger has come back."""
+        """Add the time of one call of the ledger."""
         self._meter.observe(LEDGER_SECONDS, seconds, {**self._tags, "call": call})
 
     def heard(self, document: Mapping[str, Any]) -> None:
-        """The worker has reported."""
+        """Set the gauges from the worker's report."""
         gauges = (
             (TASKS_IN_HAND, "tasks_in_hand"),
             (OK_RATE, "ok_per_s"),

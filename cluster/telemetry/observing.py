@@ -1,4 +1,4 @@
-"""Showing a run over many nodes: an observer that shows nothing, and a line of text for each slot."""
+"""Show a run over many nodes: an observer that shows nothing, and a line of text for each slot."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from workers.plan.plan import Plan
 
 
 class SilentClusterObserver:
-    """Hears everything and does nothing."""
+    """Ignores every call."""
 
     def say(self, text: str) -> None:
-        """Something that an operator should know."""
+        """Ignore a message for the operator."""
 
     def began(self, plan: Plan, devices: tuple[Device, ...], num_tasks_done: int) -> None:
-        """The plan is made and actors begin."""
+        """Ignore the begin of the run."""
 
     def stands(self, pool: ActorPool) -> None:
-        """How all actors are now."""
+        """Ignore the state of the actors."""
 
 
 def lines_of(pool: ActorPool) -> list[str]:

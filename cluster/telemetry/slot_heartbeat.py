@@ -1,7 +1,8 @@
 """The driver's own heartbeat in the ledger: the slots, and why some of them do not collect.
 
-Owns an observer around the one that shows the run, and the thread that reports: a ledger that does not answer must not hold the pool
-up. A slot whose device cannot be opened never reaches the ledger itself; it is seen here.
+Owns an observer around the one that shows the run, and the thread that reports: a ledger that does
+not answer must not hold up the pool. An actor that cannot open its device never reports to the
+ledger; its slot is seen here.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _logger = logging.getLogger(__name__)
 
 
 class SlotHeartbeat:
-    """Passes everything on to an observer, and keeps a heartbeat with the slots in the ledger.
+    """Passes every call on to an observer, and keeps a heartbeat about the slots in the ledger.
 
     Args:
         observer: receives every call.
@@ -76,24 +77,24 @@ class SlotHeartbeat:
         self._thread: threading.Thread | None = None
 
     def say(self, text: str) -> None:
-        """Something that an operator should know."""
+        """Pass on a message for the operator."""
         self._observer.say(text)
 
     def began(self, plan: Plan, devices: tuple[Device, ...], num_tasks_done: int) -> None:
-        """The plan is made and actors begin."""
+        """Pass the begin on and start the reporting thread."""
         self._observer.began(plan, devices, num_tasks_done)
         self._log = open_event_log(self._events, self._worker_id)
         self._thread = threading.Thread(target=self._report, name="slot-heartbeat", daemon=True)
         self._thread.start()
 
     def stands(self, pool: ActorPool) -> None:
-        """How all actors are now."""
+        """Pass the state of the actors on, log changed slots and update the report."""
         self._observer.stands(pool)
         self._note_changes(pool)
         self._document = self._facts | slots_document(pool)
 
     def close(self) -> None:
-        """Report a last time; a ledger that does not answer is not waited for."""
+        """Report a last time, without waiting for a ledger that does not answer."""
         if self._document:
             self._document |= {"state": "ended"}
         self._closing.set()
@@ -117,20 +118,20 @@ class SlotHeartbeat:
                 ledger = ledger or self._open()
                 if ledger is not None and self._document:
                     ledger.report(self._worker_id, json.dumps(self._document, ensure_ascii=False))
-            except Exception as error:  # noqa: BLE001  (as in workers/collect/heartbeat.py: nothing depends on it)
+            except Exception as error:  # noqa: BLE001  (nothing depends on a heartbeat)
                 _logger.info("no heartbeat in the ledger: %s", error)
                 ledger = None
         if ledger is not None:
             ledger.close()
 
     def _open(self) -> Ledger | None:
-        """Open the ledger that the actors have made; making one is theirs."""
+        """Open the ledger that the actors have created; the driver never creates one."""
         run, epoch = read_run(self._fs), latest_epoch(self._fs)
         return self._ledger_location_of(run).open(epoch, run.plan_hash) if run and epoch else None
 
 
 def slots_document(pool: ActorPool) -> dict[str, Any]:
-    """Return how many slots are in each state, and of those that do not collect a few with the reason."""
+    """Return the number of slots in each state, and the reasons of some that do not collect."""
     records = list(pool.slots.values())
     told = [
         {"seat": record.slot.name, "state": record.state.value, "why": _first_line(record.why)}

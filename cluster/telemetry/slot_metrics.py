@@ -1,7 +1,7 @@
-"""The metrics of the driver: in which state each slot is.
+"""The metrics of the driver: the state of each slot.
 
-Owns an observer around the one that shows the run. An actor that has ended tells nothing any more; that it was drained is
-known here.
+Owns an observer around the one that shows the run. An actor that has ended reports nothing more, so
+only the driver can tell that it was drained.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INTERVAL_S = 2.0
 
 
 class SlotMetrics:
-    """Passes everything on to an observer and sets the metrics of the slots."""
+    """Passes every call on to an observer and sets the metrics of the slots."""
 
     def __init__(
         self,
@@ -35,15 +35,15 @@ class SlotMetrics:
         self._after_s = clock_s()
 
     def say(self, text: str) -> None:
-        """Something that an operator should know."""
+        """Pass on a message for the operator."""
         self._observer.say(text)
 
     def began(self, plan: Plan, devices: tuple[Device, ...], num_tasks_done: int) -> None:
-        """The plan is made and actors begin."""
+        """Pass on the begin of the run."""
         self._observer.began(plan, devices, num_tasks_done)
 
     def stands(self, pool: ActorPool) -> None:
-        """How all actors are now."""
+        """Pass the state of the actors on, and set the metrics if they are due."""
         self._observer.stands(pool)
         now_s = self._clock_s()
         if now_s < self._after_s and not pool.is_over:

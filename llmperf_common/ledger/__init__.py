@@ -1,4 +1,5 @@
-"""Who works on which task, and which shard holds its result, while a run goes on.
+"""The ledger: who works on which task during a run, and which shard holds the task's result.
 
-``protocol.py`` is what every ledger promises, ``sqlite.py`` the embedded one; ``attach.py`` opens or rebuilds it.
+``protocol.py`` states what every ledger guarantees, ``sqlite.py`` is the embedded ledger,
+``attach.py`` opens or rebuilds a ledger.
 """

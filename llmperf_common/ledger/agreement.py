@@ -1,11 +1,11 @@
-"""Whether a ledger and the manifests agree, and what follows where they do not.
+"""Compare a ledger with the manifests, and find what each of them lacks.
 
-Owns the comparison, in both directions. A ledger that was rolled back (a copy, or one whose write-ahead log was
-removed) knows *less* than the manifests: it would give finished tasks out again. Manifests that were removed know
-less than the ledger: their shards must be listed again.
+Owns the comparison in both directions. A ledger that was rolled back (a copy, or one without its
+write-ahead log) knows *less* than the manifests: it would lease finished tasks again. Manifests of
+which some were removed know less than the ledger: their shards must be listed again.
 
-What makes a comparison of names enough: a ledger binds each task to one shard. If it knows every shard that a manifest
-lists, then no shard that it has recorded beside these has one of their tasks.
+It suffices to compare names, because a ledger binds each task to one shard: if it knows every shard
+of a manifest, then no other shard that it has recorded contains one of their tasks.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class Comparison:
 
     Attributes:
         unknown: kernels shards that the manifest lists and the ledger has never recorded.
-        unlisted: what the ledger has recorded and the manifest neither lists nor has replaced.
-        num_without_shard: tasks that the ledger calls finished and no shard holds. It would never give them out again.
+        unlisted: shards that the ledger has recorded and the manifest neither lists nor replaces.
+        num_without_shard: tasks that the ledger calls finished but no shard holds; the ledger would
+            never lease them again.
     """
 
     unknown: tuple[str, ...]
@@ -41,10 +42,10 @@ class Comparison:
 
 
 def compare(ledger: Ledger, fs: Filesystem) -> Comparison:
-    """Compare ``ledger`` with the current manifest, in an order that colleagues at work do not disturb.
+    """Compare ``ledger`` with the current manifest; other collectors at work do not disturb that.
 
-    A commit comes before its manifest. So the ledger is asked for its counts first, then the manifest is read, and
-    then the ledger is asked for the manifest's shards.
+    A shard is committed before a manifest lists it. So the ledger's counts are read first, then the
+    manifest, and last the ledger is asked for the manifest's shards.
     """
     num_done = ledger.counts(_ALL_TASKS).done
     waiting = ledger.unpublished()
@@ -71,12 +72,12 @@ def unknown_shards(
 ) -> list[str]:
     """Return the kernels shards of ``manifest`` that ``ledger`` has never recorded.
 
-    A compacted shard stands for those that it replaces: compaction does not tell the ledger.
+    A compacted shard stands for the shards that it replaces: compaction does not tell the ledger.
 
     Args:
-        ledger: of the dataset.
-        manifest: its current version.
-        checked: a manifest whose shards the ledger was found to know. Segments that both have are not looked at.
+        ledger: the dataset's.
+        manifest: the current version.
+        checked: a manifest whose shards the ledger is known to have. Segments of both are skipped.
     """
     settled = _names(_outside(checked, manifest)) if checked else frozenset()
     parts = _outside(manifest, checked)
@@ -95,22 +96,23 @@ def unknown_shards(
 
 
 def has_forgotten(ledger: Ledger, manifest: Manifest, waiting: Iterable[ShardEntry] = ()) -> bool:
-    """Whether ``ledger`` counts fewer finished tasks than the shards that it must know hold: it was rolled back in place.
+    """Whether ``ledger`` counts fewer finished tasks than its known shards hold: a rollback.
 
-    Names that were compared once are not compared again (``unknown_shards``), and the server of a ledger can be set back
-    under its name and run id, with the host that it runs on. The ledger is counted last: what it commits meanwhile only adds.
+    ``unknown_shards`` compares each name only once, so it misses a server that is set back later
+    with its host, under the same name and run id. The ledger is counted last: commits meanwhile can
+    only add tasks.
 
     Args:
-        ledger: of the dataset.
+        ledger: the dataset's.
         manifest: read before.
-        waiting: what the ledger has said, before that, to have recorded; listed or not.
+        waiting: shards that the ledger has named before that, listed or not.
     """
     num_bound = manifest.with_shards(waiting, epoch=manifest.epoch).num_tasks
     return ledger.counts(_ALL_TASKS).done < num_bound
 
 
 def lists_all_of(manifest: Manifest, before: Manifest) -> bool:
-    """Whether ``manifest`` lists or has replaced every shard that ``before`` lists. Segments that both have are not looked at."""
+    """Whether ``manifest`` lists or replaces all shards of ``before``; skips shared segments."""
     parts = _outside(manifest, before)
     moved = _names(_outside(before, manifest))
     if moved <= _names(parts).union(*(part.replaced for part in parts)):
@@ -134,7 +136,10 @@ class _Part:
 
 
 def _outside(manifest: Manifest, other: Manifest | None) -> list[Segment[ShardEntry] | _Part]:
-    """Return the parts of a manifest's list that ``other`` does not have: segments, which are named after their content, and the tail."""
+    """Return the parts of a manifest's list that ``other`` lacks: segments, and always the tail.
+
+    A segment is named after its content, so equal names mean equal content.
+    """
     shared = {one.name for one in other.segments} if other else frozenset()
     tail = _Part(
         manifest.tail,
@@ -149,10 +154,10 @@ def _names(parts: Sequence[Segment[ShardEntry] | _Part]) -> frozenset[str]:
 
 
 def absent_shards(fs: Filesystem, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
-    """Return those of ``entries`` that are not on disk, or not with all their bytes.
+    """Return those of ``entries`` that are missing on disk or have another length.
 
     Raises:
-        StoreLostError: The dataset is not there at all.
+        StoreLostError: The dataset itself is gone.
     """
     fs.check_place()
     sizes = fs.sizes([entry.name for entry in entries])
@@ -163,7 +168,7 @@ def absent_shards(fs: Filesystem, entries: Sequence[ShardEntry]) -> list[ShardEn
 
 
 def refuse_doubled(fs: Filesystem, bound: Mapping[str, array[int]]) -> None:
-    """No ledger can be built of a dataset in which a task is there twice: an older LLMPerf has left it so."""
+    """Raise StoreError if a task is in two shards, which an older LLMPerf could cause."""
     tasks = np.concatenate([np.empty(0, np.int64), *map(np.asarray, bound.values())])
     names = np.repeat(np.arange(len(bound)), [len(indices) for indices in bound.values()])
     order = np.argsort(tasks, kind="stable")

@@ -1,10 +1,10 @@
-"""Opening a dataset's ledger, or building it anew from the shards when it is gone.
+"""Open a dataset's ledger, or rebuild it from the shards when it is gone.
 
-Owns the order of steps that makes a rebuild safe: take the next epoch, retire the ledgers of older ones (from then
-on nothing can be committed to them, and whatever was lies on disk), publish a manifest of the new epoch (from then on
-older epochs cannot publish), only then create the new ledger; and a process that has opened or created one looks whether a
-newer epoch was taken meanwhile. The attach lock only saves work: it is a file that may be wiped with the ledger. Owns
-where the SQLite file lies.
+Owns the order of steps that makes a rebuild safe: take the next epoch; retire the ledgers of older
+epochs (no more commits to them; all earlier commits are on disk); publish a manifest of the new
+epoch (older epochs can no longer publish); then create the new ledger. Each process that has opened
+or created a ledger then checks whether a newer epoch was taken meanwhile. The attach lock only
+saves work: its file may be wiped with the ledger. Also owns where the SQLite file lies.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _NETWORK_FILESYSTEMS = (
 
 
 class LedgerLocation(Protocol):
-    """Where ledgers of one dataset are kept, one an epoch."""
+    """The place of a dataset's ledgers, one for each epoch."""
 
     def open(self, epoch: int, plan_hash: str) -> Ledger | None:
         """Open the ledger of ``epoch``; None if it is gone, damaged or of another plan."""
         ...
 
     def retire(self, *, before: int) -> None:
-        """End every ledger of an epoch below ``before``: who still uses one gets ``LedgerLostError``."""
+        """End every ledger of an epoch below ``before``; its users get ``LedgerLostError``."""
         ...
 
     def create(
@@ -80,19 +80,19 @@ def attach(
     index_of: Callable[[str], int],
     who: str,
 ) -> Ledger:
-    """Return the dataset's ledger, rebuilt if it is not there or knows less than the manifests.
+    """Return the dataset's ledger; rebuild it if it is missing or knows less than the manifests.
 
     Args:
         fs: the dataset.
-        ledger_location: where its ledgers lie.
-        plan_hash: the plan whose tasks are counted.
-        index_of: from a task id to its index in the plan.
-        who: noted in the epoch's record.
+        ledger_location: the place of its ledgers.
+        plan_hash: of the plan that numbers the tasks.
+        index_of: returns a task id's index in the plan.
+        who: the process's name for the epoch's record.
 
     Raises:
-        StoreLostError: The dataset's folder is not there any more.
+        StoreLostError: The dataset's folder is gone.
     """
-    fs.check_place()  # before anything is made anew
+    fs.check_place()  # before anything is created
     with fs.lock(ATTACH_LOCK, exclusive=True, wait=True):
         while True:
             fs.check_place()
@@ -101,7 +101,7 @@ def attach(
             if ledger is not None and not _can_be_trusted(ledger, fs):
                 ledger.close()
                 if latest_epoch(fs) != epoch:
-                    continue  # it was ended for another one
+                    continue  # another process has retired it for a newer epoch
                 ledger = None
             if ledger is None:
                 epoch = take_next_epoch(fs, who=who)
@@ -110,17 +110,17 @@ def attach(
                 )
             if ledger is None:
                 continue
-            # Who takes a newer epoch after this look finds our ledger and retires it; who took one before
-            # may have looked when ours was not there yet.
+            # A process that takes a newer epoch after this check retires our ledger; one that took
+            # an epoch before may have retired older ledgers when ours did not exist yet.
             if latest_epoch(fs) == epoch:
                 return ledger
             ledger.close()
 
 
 def _can_be_trusted(ledger: Ledger, fs: Filesystem) -> bool:
-    """Whether a ledger knows all that the manifest lists, and what it has recorded beside that is on disk.
+    """Whether a ledger knows all that the manifest lists, and its other shards are on disk.
 
-    If not, it was rolled back, or files were lost: its tasks are looked for on disk, and what is not there is done again.
+    If not, it was rolled back or files were lost: tasks without a shard on disk are done again.
     """
     try:
         found = compare(ledger, fs)
@@ -136,7 +136,7 @@ def _can_be_trusted(ledger: Ledger, fs: Filesystem) -> bool:
     elif found.num_without_shard:
         why = f"it calls {found.num_without_shard} tasks finished that no shard holds"
     if why:
-        _log.warning("the ledger of epoch %d is built anew from the shards: %s", ledger.epoch, why)
+        _log.warning("the ledger of epoch %d is rebuilt from the shards: %s", ledger.epoch, why)
     return not why
 
 
@@ -148,11 +148,11 @@ def _rebuilt(
     index_of: Callable[[str], int],
     epoch: int,
 ) -> Ledger | None:
-    """Build the ledger of ``epoch`` from the shards; None if a newer epoch has published already."""
-    # A ledger that we cannot read may still serve others: what they commit after our look at the shards
-    # would be lost. So it ends first.
+    """Build the ledger of ``epoch`` from the shards; None if a newer epoch has published before."""
+    # Retire first: other processes may still use a ledger that we cannot read. What they commit to
+    # it after we have listed the shards would be lost.
     ledger_location.retire(before=epoch)
-    bound: dict[str, array[int]] = {}  # numbers, not texts: millions of tasks may be done
+    bound: dict[str, array[int]] = {}  # numbers instead of ids: millions of tasks may be done
 
     def note(name: str, tasks: Sequence[str]) -> None:
         bound[name] = array("q", map(index_of, tasks))
@@ -176,8 +176,8 @@ class SqliteLocation:
     write-ahead log be replayed into the new file.
 
     Args:
-        folder: where they lie; made where it is missing.
-        is_in_dataset: it lies in the dataset's folder, which must not be made.
+        folder: the ledgers' folder; created if missing.
+        is_in_dataset: the folder's parent is the dataset, which must not be created.
     """
 
     def __init__(self, folder: Path, *, is_in_dataset: bool = False) -> None:
@@ -202,7 +202,7 @@ class SqliteLocation:
         return None
 
     def retire(self, *, before: int) -> None:
-        """Remove the files of older epochs, and what a crash left of building one."""
+        """Remove the files of older epochs, and unfinished files from crashes."""
         for old in (*self.folder.glob("ledger-*.sqlite*"), *self.folder.glob(".tmp-*")):
             match = _EPOCH_OF_FILE.match(old.name)
             if match is None or int(match.group(1)) < before:
@@ -229,7 +229,7 @@ class SqliteLocation:
             return self._ledger(connection, path)
         except (sqlite3.DatabaseError, OSError) as error:
             raise StoreError(
-                f"cannot make the ledger {path}: {error}: nothing committed is lost; "
+                f"cannot create the ledger {path}: {error}: nothing committed is lost; "
                 "free some space there and run the same command again"
             ) from error
 
@@ -270,15 +270,15 @@ class SqliteLocation:
                 logs.extend(found)
             if not logs or found == logs:
                 return True
-            # A process that opens the file now sees an old state of it, and no process sees what we do. Neither is the truth:
-            # the file goes, and the next epoch's is built from the shards.
+            # Another process that opens the file now sees an old state and not our changes. Neither
+            # state is right: remove the file; the next epoch is built from the shards.
             path.unlink(missing_ok=True)
             return False
 
         ledger = SqliteLedger(
             connection, clock_s=boot_clock_s, is_alive=is_alive, is_current=is_current
         )
-        is_current()  # it was read, so its log is there
+        is_current()  # notes the log's inode: the ledger was read, so its log exists
         return ledger
 
 
@@ -294,10 +294,10 @@ def _inode(path: Path) -> int | None:
 
 
 def ledger_folder(dataset: Path, state_folder: Path) -> Path:
-    """Return where the SQLite ledger of ``dataset`` belongs.
+    """Return the folder for the SQLite ledger of ``dataset``.
 
-    Beside the dataset, unless that lies on a network file system, where SQLite's locks cannot be trusted: then
-    in a folder of ``state_folder`` named after the dataset's path.
+    It is in the dataset, unless that lies on a network file system, where SQLite's locks cannot be
+    trusted; then it is a folder of ``state_folder`` named after the dataset's path.
     """
     if not is_network_filesystem(dataset):
         return dataset / "ledger"
@@ -305,7 +305,7 @@ def ledger_folder(dataset: Path, state_folder: Path) -> Path:
 
 
 def is_network_filesystem(path: Path, mounts: Path = Path("/proc/mounts")) -> bool:
-    """Return whether the deepest mount above ``path`` is of a networked kind."""
+    """Return whether the deepest mount above ``path`` is a network file system."""
     target = path.resolve()
     deepest, kind = "", ""
     try:

@@ -1,7 +1,7 @@
 """The heartbeats of a SQLite ledger: the last report of each worker.
 
-Owns its table, which is made by the first report: ledgers of before there were heartbeats have none. Collectors write in a
-transaction of ``sqlite.py``; viewers read through ``looking.py``.
+Owns their table. The first report creates it, as ledgers from before heartbeats lack it. Collectors
+write in a transaction of ``sqlite.py``; viewers read through ``looking.py``.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import sqlite3
 from llmperf_common.ledger.protocol import SILENT_LIMIT_S, WorkerReport
 
 _TABLE = """
-CREATE TABLE IF NOT EXISTS workers (worker TEXT PRIMARY KEY, at_s REAL NOT NULL, document TEXT NOT NULL) WITHOUT ROWID
+CREATE TABLE IF NOT EXISTS workers (
+    worker TEXT PRIMARY KEY, at_s REAL NOT NULL, document TEXT NOT NULL
+) WITHOUT ROWID
 """
 
 
 def put_report(db: sqlite3.Connection, worker: str, document: str, *, now_s: float) -> None:
-    """Note a worker's document and forget the workers that were silent for long, or that belong to an earlier boot."""
+    """Keep a worker's document; drop those of workers long silent or of an earlier boot."""
     db.execute(_TABLE)
     db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?)", (worker, now_s, document))
     db.execute(
@@ -25,7 +27,7 @@ def put_report(db: sqlite3.Connection, worker: str, document: str, *, now_s: flo
 
 
 def read_reports(db: sqlite3.Connection, *, now_s: float) -> list[WorkerReport]:
-    """Return the last heartbeat of each worker; nothing where there is none yet."""
+    """Return the last heartbeat of each worker; an empty list before the first."""
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'workers'").fetchone():
         return []
     rows = db.execute(

@@ -1,4 +1,4 @@
-"""Who a process is, and whether another one still lives: pid, start time and boot, from ``/proc``."""
+"""Identify a process, and tell whether another still runs: pid, start time, boot from ``/proc``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from llmperf_common.ledger.protocol import Holder
 
 
 def boot_clock_s() -> float:
-    """Seconds since boot, suspended time included; the same for all processes of a host."""
+    """Return the seconds since boot, suspended time included; all processes of a host agree."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def this_process() -> Holder:
-    """Return the holder that this process is."""
+    """Return this process as a holder."""
     pid = os.getpid()
     start_ticks = _start_ticks(pid)
     assert start_ticks is not None, "a running process has a start time"
@@ -24,9 +24,10 @@ def this_process() -> Holder:
 
 
 def is_alive(holder: Holder) -> bool:
-    """Return whether ``holder`` still runs; True where only its lease can tell: on another host, or in another container of this one.
+    """Return whether ``holder`` still runs; True where this process cannot see it.
 
-    A process of an earlier boot of this host is dead, and so is a pid that now has another start time.
+    That is on another host or in another container: only its lease tells then. A process of an
+    earlier boot of this host is dead, and so is one whose pid has another start time now.
     """
     if holder.host != socket.gethostname():
         return True
@@ -36,10 +37,11 @@ def is_alive(holder: Holder) -> bool:
 
 
 def has_ended(holder: Holder) -> bool:
-    """Return whether ``holder`` was looked for, among our own pids, and is gone; False where this host cannot tell.
+    """Return whether ``holder``, looked for among our own pids, is gone; False if we cannot tell.
 
-    Stricter than ``not is_alive``: who has our host's name and another boot may be another machine, as pods are
-    that share one name. A ledger in a local file knows better, for no other host has that file.
+    Stricter than ``not is_alive``: a holder with our host's name and another boot may run on
+    another machine, as pods may share a name. A local ledger file excludes that: no other host has
+    that file.
     """
     if (holder.host, holder.boot_id) != (socket.gethostname(), _boot_id()):
         return False
@@ -51,12 +53,12 @@ def has_ended(holder: Holder) -> bool:
 
 
 def _sees_all() -> bool:
-    """Whether ``/proc`` lists the processes of other users, too; not where it is mounted with ``hidepid=2``."""
+    """Whether ``/proc`` lists other users' processes: not if mounted with ``hidepid=2``."""
     return os.path.isdir("/proc/1")
 
 
 def _boot_id() -> str:
-    """Return the id of this boot and, since containers of one host may share its name but not its pids, of our pids' namespace."""
+    """Return the id of this boot and our pid namespace: containers may share a host's name."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     try:
         return f"{boot}+{Path('/proc/self/ns/pid').stat().st_ino}"

@@ -1,8 +1,8 @@
 """The ledger protocol: leases with fencing tokens, and commits that happen once.
 
-Owns the types and the promises; every implementation passes the contract suite in
-``tests/support/ledger_contract.py``. Tasks are numbered by their index in the plan, so a ledger stores
-only what was touched, never the plan itself.
+Owns the types and the guarantees; every implementation passes the contract suite in
+``tests/support/ledger_contract.py``. Tasks are numbered by their index in the plan, so a ledger
+stores only the tasks that were claimed, never the plan itself.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class LedgerLostError(Exception):
 
 
 class LedgerAwayError(LlmperfError):
-    """The ledger cannot be reached just now; what was asked may have happened or not. Ask again later."""
+    """The ledger cannot be reached now; the request may have happened or not: ask again later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """One worker process, so that its leases are free as soon as it is dead.
+    """One worker process, identified so that its leases are free as soon as it is dead.
 
-    ``boot_id`` names the boot of its host and the namespace of its pids; with ``pid`` and ``start_ticks`` (clock ticks after boot) it names the
-    process for ever: a recycled pid has another start.
+    ``boot_id`` names the boot of its host and its pid namespace. With ``pid`` and ``start_ticks``
+    (clock ticks after boot) it is unique for ever: a reused pid has another start.
     """
 
     host: str
@@ -39,7 +39,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The right to work on one task until it expires; a higher token makes a lower one worthless.
+    """The right to work on one task until it expires; a higher token makes a lower one stale.
 
     ``attempt`` counts how often the task has been claimed in this epoch, this time included.
     """
@@ -57,7 +57,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Nothing was recorded, because these tasks' tokens are stale (claimed by another, or committed)."""
+    """Nothing was recorded: these tasks' tokens are stale (claimed by another, or committed)."""
 
     stale_tasks: tuple[int, ...]
 
@@ -67,7 +67,7 @@ CommitOutcome = Committed | Refused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCounts:
-    """How far a range of tasks is: ``done`` are committed, ``leased`` are held by live leases."""
+    """The states of a range of tasks: ``done`` are committed, ``leased`` have live leases."""
 
     done: int
     leased: int
@@ -75,12 +75,12 @@ class TaskCounts:
 
 
 SILENT_LIMIT_S = 86_400.0
-"""Seconds: the heartbeat of a worker that was silent for so long may be dropped."""
+"""Seconds of silence after which a worker's heartbeat may be dropped: one day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """The last heartbeat of a worker: its JSON ``document``, ``age_s`` seconds old by the ledger's clock."""
+    """A worker's last heartbeat: a JSON ``document``, ``age_s`` seconds old by the ledger."""
 
     worker: str
     age_s: float
@@ -88,33 +88,33 @@ class WorkerReport:
 
 
 class Ledger(Protocol):
-    """The one truth while a run goes on. Every method is atomic, and durable when it returns.
+    """The authority on tasks during a run. Every method is atomic, and durable when it returns.
 
-    Every method may raise ``LedgerLostError``, and ``LedgerAwayError`` where the ledger is not a file.
+    Every method may raise ``LedgerLostError``; a ledger that is no file, also ``LedgerAwayError``.
     """
 
     @property
     def epoch(self) -> int:
-        """The epoch this ledger was built in; a rebuilt one has a higher epoch."""
+        """The epoch of this ledger; a rebuilt one has a higher epoch."""
         ...
 
     def claim(self, *, holder: Holder, tasks: range, limit: int, ttl_s: float) -> list[Lease]:
-        """Lease up to ``limit`` tasks of ``tasks``: expired or dead holders' first, then in plan order."""
+        """Lease up to ``limit`` of ``tasks``: those of expired leases or dead holders first."""
         ...
 
     def renew(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease]:
-        """Extend ``leases``; returns those still held (an expired one that no other holder took counts)."""
+        """Extend ``leases``; return those still held, also expired ones that nobody has taken."""
         ...
 
     def release(self, leases: Sequence[Lease]) -> None:
-        """Give leases back; stale ones are ignored."""
+        """End leases now; stale ones are ignored."""
         ...
 
     def commit(self, *, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> CommitOutcome:
-        """Bind all tasks of ``leases`` to ``shards`` or, if one token is stale, none.
+        """Bind all tasks of ``leases`` to ``shards`` or, if one token is stale, bind none.
 
-        A commit that already happened (its shards are recorded) is ``Committed`` again, so an answer that got
-        lost can be asked for once more.
+        To repeat a commit that has happened (its shards are recorded) is ``Committed``, too: so the
+        caller may ask again when an answer got lost.
         """
         ...
 
@@ -143,14 +143,14 @@ class Ledger(Protocol):
         ...
 
     def report(self, worker: str, document: str) -> None:
-        """Put a worker's own JSON document, at most about 2 KB, in place of its last one: a heartbeat.
+        """Keep a worker's heartbeat, a JSON document of about 2 KB, in place of its last one.
 
-        For people who look: nothing is decided by it, and it need not survive a power cut.
+        It is for viewers: nothing depends on it, and it need not survive a power cut.
         """
         ...
 
     def workers(self) -> list[WorkerReport]:
-        """Return the last heartbeats, ordered by worker; a worker that was silent for ``SILENT_LIMIT_S`` may be missing."""
+        """Return the last heartbeats by worker; those older than ``SILENT_LIMIT_S`` may lack."""
         ...
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """The embedded ledger: one SQLite file, shared by the collectors of one host.
 
-Owns the tables and the transactions. WAL with ``synchronous=FULL``: a commit that returned survives a power
-cut. Time is the host's boot clock, the same for all its processes.
+Owns the tables and the transactions. WAL with ``synchronous=FULL``: a commit that has returned
+survives a power cut. Time is the host's boot clock, on which all its processes agree.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SqliteLedger:
 
     Args:
         connection: opened with ``isolation_level=None``; the ledger closes it.
-        clock_s: the host's clock in seconds, one for all processes that share the file.
+        clock_s: the host's clock in seconds; all processes that share the file use the same.
         is_alive: whether a holder's process still runs.
         is_current: whether the file behind ``connection`` is still the one at its path.
     """
@@ -80,7 +80,7 @@ class SqliteLedger:
         shards: Iterable[ShardEntry],
         done: Iterable[tuple[int, str]],
     ) -> None:
-        """Fill an empty database: the published shards, and each finished task with its shard's name."""
+        """Fill an empty database with published shards, and finished tasks with their shards."""
         connection.execute("BEGIN IMMEDIATE")
         for statement in _TABLES.split(";"):
             connection.execute(statement)
@@ -101,11 +101,11 @@ class SqliteLedger:
 
     @property
     def plan_hash(self) -> str:
-        """The plan this ledger counts the tasks of."""
+        """The hash of the plan whose tasks this ledger counts."""
         return str(self._meta("plan_hash"))
 
     def claim(self, *, holder: Holder, tasks: range, limit: int, ttl_s: float) -> list[Lease]:
-        """Lease up to ``limit`` tasks: expired or dead holders' first, then in plan order."""
+        """Lease up to ``limit`` tasks: first of expired or dead holders, then in plan order."""
         with self._transaction():
             now_s = self._clock_s()
             found = self._free_leased(tasks, limit, now_s)
@@ -113,7 +113,7 @@ class SqliteLedger:
             return [self._grant(task, holder, now_s + ttl_s) for task in found]
 
     def renew(self, leases: Sequence[Lease], *, ttl_s: float) -> list[Lease]:
-        """Extend ``leases``; returns those still held."""
+        """Extend ``leases``; return those still held."""
         with self._transaction():
             expires_s = self._clock_s() + ttl_s
             return [
@@ -127,7 +127,7 @@ class SqliteLedger:
             ]
 
     def release(self, leases: Sequence[Lease]) -> None:
-        """Give leases back: they expire now."""
+        """End leases: their tasks are free at once."""
         with self._transaction():
             self._db.executemany(
                 "UPDATE leases SET expires_s = -1 WHERE task = ? AND token = ?",
@@ -135,7 +135,7 @@ class SqliteLedger:
             )
 
     def commit(self, *, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> CommitOutcome:
-        """Bind all tasks of ``leases`` to ``shards`` or, if one token is stale, none."""
+        """Bind all tasks of ``leases`` to ``shards`` or, if one token is stale, bind none."""
         with self._transaction():
             bound_to = shards[0].name
             if leases and self._is_repeat(bound_to, leases):
@@ -208,9 +208,10 @@ class SqliteLedger:
         return TaskCounts(done=done, leased=leased, total=len(tasks))
 
     def report(self, worker: str, document: str) -> None:
-        """Put a worker's heartbeat in the place of its last one.
+        """Keep a worker's heartbeat in place of its last one.
 
-        Without waiting for the disk: ``NORMAL`` syncs at checkpoints only, which keeps commits durable (``OFF`` would not).
+        It does not wait for the disk: ``NORMAL`` syncs at checkpoints only. Commits stay durable,
+        unlike with ``OFF``.
         """
         self._db.execute("PRAGMA synchronous = NORMAL")
         try:
@@ -220,7 +221,7 @@ class SqliteLedger:
             self._db.execute("PRAGMA synchronous = FULL")
 
     def workers(self) -> list[WorkerReport]:
-        """Return the last heartbeats."""
+        """Return each worker's last heartbeat."""
         with self._transaction():
             return read_reports(self._db, now_s=self._clock_s())
 
@@ -254,12 +255,12 @@ class SqliteLedger:
             try:
                 yield
             except BaseException:
-                if self._db.in_transaction:  # SQLite itself rolls back when the disk is full, say
+                if self._db.in_transaction:  # SQLite has rolled back by itself if the disk is full
                     self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
         except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
-            raise  # a task bound twice, say: a bug of ours, which attaching again would hide
+            raise  # a bug of ours, such as a task bound twice: attaching again would hide it
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
                 raise StoreError(
@@ -269,7 +270,7 @@ class SqliteLedger:
             raise LedgerLostError(f"the ledger cannot be used: {error}") from error
 
     def _free_leased(self, tasks: range, limit: int, now_s: float) -> list[int]:
-        """Tasks of the range whose lease ran out or whose holder is dead."""
+        """Return tasks of the range whose lease ran out or whose holder is dead."""
         bounds = (tasks.start, tasks.stop)
         holders = self._db.execute(
             f"SELECT DISTINCT {_HOLDER} FROM leases WHERE task >= ? AND task < ?",  # noqa: S608
@@ -290,7 +291,7 @@ class SqliteLedger:
         return [task for (task,) in rows]
 
     def _next_in_plan(self, tasks: range, limit: int) -> list[int]:
-        """Tasks that were never claimed, from where the last claim stopped."""
+        """Return tasks that were never claimed, starting where the last claim stopped."""
         row = self._db.execute(
             "SELECT next FROM cursors WHERE first = ?", (tasks.start,)
         ).fetchone()

@@ -1,4 +1,4 @@
-"""The dataset on disk: shards, manifests, epochs, and how they become durable and visible.
+"""The dataset on disk: shards, manifests and epochs, and how they become durable and visible.
 
-Everything goes through ``filesystem.Filesystem``, so that tests can crash it at any point.
+All access goes through ``filesystem.Filesystem``, so that tests can crash it at any point.
 """

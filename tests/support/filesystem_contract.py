@@ -96,7 +96,7 @@ class FilesystemContract:
         fs.pin("run.json")
         fs.check_place()
         again().replace("run.json", b"[]")
-        with pytest.raises(StoreLostError, match=r"run\.json is another one"):
+        with pytest.raises(StoreLostError, match=r"run\.json has changed"):
             fs.check_place()
         again().remove("run.json")
         with pytest.raises(StoreLostError, match=r"run\.json"):

@@ -1,6 +1,7 @@
-"""How long to leave a ledger alone that could not be reached.
+"""The backoff for a ledger that could not be reached.
 
-Owns the waits: each twice the one before, so that a thousand workers do not all knock at a server that is coming back.
+Owns the waits: each is twice the one before, so that a thousand workers do not all call a server at
+once when it comes back.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 15.0
 _MOST_DOUBLINGS = 10
-"""Doublings after which the wait grows no more; 2.0**1024 overflows."""
+"""Doublings after which the wait grows no more; without a limit, 2.0**1024 would overflow."""
 
 
 class Backoff:
@@ -32,7 +33,7 @@ class Backoff:
         self._until_s = 0.0
 
     def failed(self, *, now_s: float) -> float:
-        """Note one more failure; return for how long to leave it alone, seconds."""
+        """Note one more failure; return how many seconds to wait before the next attempt."""
         if not self._num_failures:
             self._since_s = now_s
         wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self._num_failures, _MOST_DOUBLINGS))
@@ -41,7 +42,7 @@ class Backoff:
         return wait_s
 
     def succeeded(self) -> None:
-        """It was there."""
+        """Note that the ledger answered."""
         self._num_failures = 0
         self._until_s = 0.0
 
@@ -50,5 +51,5 @@ class Backoff:
         return now_s < self._until_s
 
     def outage_s(self, *, now_s: float) -> float:
-        """For how long it has not been reached, seconds; 0 where it is there."""
+        """Return for how many seconds the ledger has not answered; 0 if it answered last."""
         return now_s - self._since_s if self._num_failures else 0.0

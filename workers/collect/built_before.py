@@ -1,6 +1,6 @@
-"""A task whose kernel was once built for this dataset: what built then must build now, or the machine is at fault.
+"""Find a task whose kernel was once built for this dataset, to test whether this machine can build.
 
-Owns how one is found. Who builds it: ``pipeline.py``.
+A kernel that built then must build now; else the machine is at fault. Built in: ``pipeline.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from workers.plan.task_index import TaskIndex
 
 
 def a_built_task(fs: Filesystem, plan: Plan, device_class: str) -> Task | None:
-    """Return a finished task of the device class whose kernel was built; None before there is one."""
+    """Return a finished task of the device class whose kernel was built; None if there is none."""
     if latest_manifest(fs) is None:
         return None
     columns = ["task_id", "device_class", "build"]

@@ -1,4 +1,4 @@
-"""``collect`` on one machine: one worker with one device, from an empty folder or wherever an earlier run stopped."""
+"""``collect`` on one machine: one worker with one device, from a new folder or resuming a run."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def collect(
     observe: Callable[[RunStart], LoopObserver],
     ledger_location_of: Callable[[RunRecord], LedgerLocation],
 ) -> CollectSummary:
-    """Collect ``corpus`` on one device, from wherever an earlier run stopped.
+    """Collect ``corpus`` on one device; resume if an earlier run stopped.
 
     Args:
         corpus: the kernels.
         fs: dataset folder: new, empty, or of the same plan.
         events: folder of the event log.
-        kept: folder of this host for what is in hand when a dataset's folder is lost.
+        kept: folder on this host for finished tasks when the dataset's folder is lost.
         ref: the device.
         config: the whole tree.
-        control: for Ctrl-C.
+        control: passes Ctrl-C on.
         observe: makes the observer of progress.
-        ledger_location_of: where the ledgers of a run are kept.
+        ledger_location_of: returns where the ledgers of a run are kept.
 
     Raises:
         StoreError: The folder cannot be used (``ForeignRunError``: it belongs to another run).
         DeviceLostError: The device cannot be opened.
-        GpuTakenError: Another process is at work on it.
+        GpuTakenError: Another process uses the device.
     """
     started_s = time.monotonic()
     with DeviceWorker(ref, config, where=fs.describe()) as worker:

@@ -1,7 +1,7 @@
-"""One device of this host at work: opened and claimed once, then collecting a run's tasks.
+"""A device of this host at work: opened and claimed once, it then collects the tasks of a run.
 
-Owns what a worker process holds (scratch folder, claim of the GPU, children) and the order of its run: device record,
-ledger, loop, sweep, card. The command line drives one, an actor of a cluster another; neither knows the other.
+Owns what a worker process holds (scratch folder, claim of the GPU, children) and the order of its
+run: device record, ledger, loop, sweep, card. The command line or a cluster's actor drives it.
 """
 
 from __future__ import annotations
@@ -56,41 +56,41 @@ _TIDY_ATTEMPTS = 5
 
 
 class Control:
-    """How the outside reaches a running collect."""
+    """How the command line or an actor reaches a running collect."""
 
     def __init__(self) -> None:
         self.num_interrupts = 0
         self.is_collecting = False
-        """Whether the loop runs, so that there is a task in hand to finish."""
+        """Whether the loop runs: then an interrupt lets it finish the task in hand."""
         self.drained = ""
-        """Why the device is given up, where it is that which stops the run."""
+        """Why the device is given up, if that stops the run; else ""."""
 
     def interrupt(self) -> None:
-        """Once: finish the task in hand and stop. Twice: drop it and stop."""
+        """Stop: after the first call finish the task in hand, after the second drop it."""
         self.num_interrupts += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
-    """What is known when the loop is about to begin; an observer is made from it."""
+    """What is known when the loop is about to begin; the observer is made from it."""
 
     plan: Plan
     device: Device
     statuses: dict[str, int]
-    """Rows by status that an earlier run left."""
+    """Rows by status from earlier starts of this run."""
     num_tasks_done: int
     skipped: tuple[tuple[str, str], ...]
     """Files of the corpus without any kernel, and why."""
 
 
 class DeviceWorker:
-    """Opens a device, makes it ours and collects with it; a context manager.
+    """Opens a device, claims it and collects with it; a context manager.
 
     Args:
         ref: the device.
         config: the whole tree.
-        where: the dataset, for messages to others who want the device.
-        logs: takes what is logged, where the caller has taken it already.
+        where: the dataset's name in messages to other processes that want the device.
+        logs: takes what is logged, if the caller has set one up already.
     """
 
     def __init__(
@@ -130,11 +130,11 @@ class DeviceWorker:
         return process_name(self._holder)
 
     def open(self) -> Device:
-        """Open the device and make it ours.
+        """Open the device and claim it.
 
         Raises:
-            DeviceLostError: It cannot be opened.
-            GpuTakenError: Another process is at work on it.
+            DeviceLostError: The device cannot be opened.
+            GpuTakenError: Another process uses it.
         """
         found = self._pipeline.open_device(measure_peaks=False)
         _logger.debug("opened %s", found)
@@ -146,7 +146,7 @@ class DeviceWorker:
         return found
 
     def warm_up(self) -> None:
-        """Start what the first tasks will need, while nothing else is to be done."""
+        """Start the children that the first tasks need, while there is no task yet."""
         self._pipeline.warm_up()
 
     def collect(
@@ -164,26 +164,27 @@ class DeviceWorker:
         heard: Callable[[Mapping[str, Any]], None] = lambda _document: None,
         counts_rows: bool = True,
     ) -> tuple[EndReason, Device]:
-        """Collect tasks of the device's class until none is left or a reason to stop comes.
+        """Collect tasks of the device's class until none is left or there is a reason to stop.
 
         Args:
             fs: the dataset, joined (``joining.join_plan``).
             plan: of the run.
-            ledger_location: where its ledgers are kept.
+            ledger_location: where the run's ledgers are kept.
             events: folder of the event log.
-            kept: folder of this host for what is in hand when a dataset's folder is lost.
-            control: for Ctrl-C.
+            kept: folder on this host for finished tasks when the dataset's folder is lost.
+            control: passes Ctrl-C on.
             observe: makes the observer of progress.
             skipped: files of the corpus without any kernel, and why.
-            context: what every line of the event log and every heartbeat tells besides.
-            heard: is given the report of each heartbeat.
-            counts_rows: read how many rows there are: for ``RunStart.statuses`` and ``limits.max_failures``.
+            context: further fields of every event and every heartbeat.
+            heard: receives the report of each heartbeat.
+            counts_rows: count the rows, for ``RunStart.statuses`` and ``limits.max_failures``.
 
         Returns:
-            Why it ended, and the device as the dataset records it.
+            Why the collection ended, and the device as the dataset records it.
 
         Raises:
-            StoreError: The dataset cannot be used (``StoreLostError``: its folder is lost; what was in hand is kept).
+            StoreError: The dataset cannot be used.
+            StoreLostError: The dataset's folder is lost; finished tasks are kept on this host.
             DeviceLostError: The device failed; everything finished is committed.
             NothingCompilesError: No kernel can be built here.
         """
@@ -213,7 +214,7 @@ class DeviceWorker:
                 self._pipeline.use(plan, device, note=log.note, monitor=monitor)
                 own = kept / (run.run_id or plan.plan_hash) / device.device_id
                 pairs = KeptPairs(own, plan_hash=plan.plan_hash)
-                put_back = pairs.put_back(fs)  # before a ledger is rebuilt, which may adopt them
+                put_back = pairs.put_back(fs)  # first: a rebuild of the ledger may adopt them
                 loop = _make_loop(
                     fs=fs,
                     ledger_location=ledger_location,
@@ -236,14 +237,14 @@ class DeviceWorker:
                     try:
                         _drive(loop, control, self._config, tally, self._started_s)
                     except (DeviceLostError, NothingCompilesError):
-                        loop.finish()  # what has finished is kept
+                        loop.finish()  # commit what has finished
                         raise
                     loop.finish()
             _tidy(fs, loop)
             return loop.end_reason, device
 
     def close(self) -> None:
-        """End every child and give the device back."""
+        """End every child and release the device."""
         self._stack.close()
 
     def __enter__(self) -> DeviceWorker:
@@ -276,7 +277,7 @@ def _make_loop(
         executor=pipeline,
         holder=holder,
         device_shards=[device_entry],
-        clock_s=boot_clock_s,  # as the ledger's: a suspended host must not think its leases fresh
+        clock_s=boot_clock_s,  # like the ledger's: leases also expire while the host is suspended
         new_stem=lambda epoch: f"e{epoch:06d}-{_slug(who)}-{secrets.token_hex(6)}",
         store_config=config.store,
         ledger_config=config.ledger,
@@ -294,7 +295,7 @@ def _builds_again(fs: Filesystem, plan: Plan, pipeline: DevicePipeline, device_c
 
 @contextlib.contextmanager
 def _telling_the_end(told: SelfReport, control: Control, loop: CollectLoop) -> Iterator[None]:
-    """Let the last report say how it ended."""
+    """Put the end of the run into the last report."""
     try:
         yield
     except BaseException as error:
@@ -309,7 +310,7 @@ def _telling_the_end(told: SelfReport, control: Control, loop: CollectLoop) -> I
 def _drive(
     loop: CollectLoop, control: Control, config: CollectConfig, tally: Tally, started_s: float
 ) -> None:
-    """Step the loop until it is over, passing on the reasons to stop early."""
+    """Step the loop until it is over; pass on the reasons to stop early."""
     limits = config.limits
     aborted = False
     control.is_collecting = True
@@ -327,11 +328,11 @@ def _drive(
 
 
 def _tidy(fs: Filesystem, loop: CollectLoop) -> None:
-    """Once the last collector is done: publish what dead ones left, sweep orphans, write the card."""
-    for _ in range(_TIDY_ATTEMPTS):  # `verify` and `status` hold the lock for a moment, too
+    """As the last collector: publish shards of dead ones, sweep orphans, write the card."""
+    for _ in range(_TIDY_ATTEMPTS):  # `verify` and `status` also hold the lock for a moment
         with fs.lock(RUN_LOCK, exclusive=True, wait=False) as alone:
             if alone:
-                # Where a lock does not reach other hosts, their leases tell of them: what they have written stays.
+                # The lock may not reach other hosts: while they hold leases, nothing is swept.
                 if loop.finish() and loop.num_leased() == 0:
                     recorded = loop.recorded()
                     if recorded is not None:

@@ -1,6 +1,6 @@
-"""Python's ``logging`` in the event log: its warnings as JSON lines beside everything else that a worker does.
+"""Write the warnings of Python's ``logging`` into a worker's event log, as JSON lines.
 
-Owns the handler. What is logged before the dataset's event log is open waits, the newest of it.
+Owns the handler. Until the dataset's event log is open, the newest records wait in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MESSAGE_LIMIT = 4000
 
 
 class EventLogHandler(logging.Handler):
-    """Writes records from ``WARNING`` on into an event log, once there is one."""
+    """Writes records of level ``WARNING`` and above into an event log, once one is open."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -29,7 +29,7 @@ class EventLogHandler(logging.Handler):
 
     @property
     def has_waiting(self) -> bool:
-        """Whether something was logged that no event log has."""
+        """Whether records wait that no event log has received."""
         return bool(self._waiting)
 
     @contextlib.contextmanager
@@ -43,9 +43,9 @@ class EventLogHandler(logging.Handler):
         """Write into ``log`` for the length of a ``with``.
 
         Args:
-            log: where to.
-            tasks_in_hand: ids of the tasks that the worker is at.
-            told: is given each message, too.
+            log: the event log.
+            tasks_in_hand: returns the ids of the tasks that the worker has in hand.
+            told: also receives each message.
         """
         with self._locked():
             self._log, self._tasks_in_hand, self._told = log, tasks_in_hand, told
@@ -58,9 +58,9 @@ class EventLogHandler(logging.Handler):
                 self._log, self._tasks_in_hand, self._told = None, list, _discard_message
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a record; the handler's lock is held."""
+        """Write or keep a record; ``logging`` calls this with the handler's lock held."""
         if logging.lastResort is not None and logging.getLogger().handlers == [self]:
-            logging.lastResort.handle(record)  # as it would be without us: on stderr
+            logging.lastResort.handle(record)  # on stderr, as it would be without this handler
         if self._log is None:
             self._waiting.append(record)
         else:
@@ -71,7 +71,7 @@ class EventLogHandler(logging.Handler):
             message = record.getMessage()
             if record.exc_info:
                 message += "\n" + logging.Formatter().formatException(record.exc_info)
-        except Exception:  # noqa: BLE001  (as ``Handler.handleError``: a bad format string ends nothing)
+        except Exception:  # noqa: BLE001  (a bad format string must not end the worker)
             message = str(record.msg)
         fields = {"task_id": record.__dict__["task_id"]} if "task_id" in record.__dict__ else {}
         log.note(
@@ -96,7 +96,7 @@ class EventLogHandler(logging.Handler):
 
 @contextlib.contextmanager
 def logging_taken() -> Iterator[EventLogHandler]:
-    """Take what this process logs for the length of a ``with``; it appears on stderr as before."""
+    """Take what this process logs for the length of a ``with``; stderr still shows it."""
     handler = EventLogHandler()
     root = logging.getLogger()
     root.addHandler(handler)

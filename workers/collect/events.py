@@ -1,6 +1,7 @@
 """The event stream: one JSON line for everything the loop does, in ``DIR/events/``.
 
-Owns the file and the form of its lines. It is for people and tools that ask why; the dataset never depends on it.
+Owns the file and the form of its lines. The lines are for people and tools that look for causes;
+the dataset never depends on them.
 """
 
 from __future__ import annotations
@@ -25,29 +26,32 @@ from workers.plan.plan import Task
 _logger = logging.getLogger(__name__)
 
 ON_EVERY_LINE = (
-    ("at_s", "When, in seconds since 1970 (UTC)."),
-    ("event", "Its kind, see below."),
+    ("at_s", "Time of the event, in seconds since 1970 (UTC)."),
+    ("event", "The kind of event, see below."),
     ("worker_id", "`host/pid` of the process, as in the rows."),
     (
         "actor_id, node_id, job_id, seat",
-        "On a cluster: Ray's ids, and the slot as messages and metrics call it.",
+        "On a cluster: Ray's ids, and the name of the slot in messages and metrics.",
     ),
 )
 EVENT_KINDS: dict[str, tuple[str, str]] = {
     "claimed": ("task_id, kernel, device_class, token, attempt", "A task was leased."),
     "timed": (
         "task_id, sent_s, loaded_s, turns, buffers_s, processor, decades",
-        "A task has left the device: when it was sent and loaded, the spans in which it held the device (`turns`), how long of them buffers took, the processor of the host that its launches came "
-        "from (null: any), and by decade of the median how many configs, their wall time and the time in launches.",
+        "A task has left the device. `sent_s`, `loaded_s`: when it was sent and loaded; `turns`: "
+        "the spans in which it held the device; `buffers_s`: how long buffers took in them; "
+        "`processor`: the host's processor that issued the launches (null: any); `decades`: for "
+        "each decade of the median the number of configs, their wall time and their launch time.",
     ),
     "finished": (
         "task_id, kernel, token, ok, failed, build_seconds, resources_seconds",
-        "A task has its result, not yet durable; rows by status.",
+        "A task has its result, which is not yet durable; rows by status.",
     ),
     "committed": ("shard, tasks, epoch", "The results of these tasks are durable in this shard."),
     "refused": (
         "shard, stale_tasks",
-        "The ledger took nothing of this shard: these tasks (by index in the plan) had gone to another worker.",
+        "The ledger refused this shard: other workers held these tasks (by index in the plan) by "
+        "then.",
     ),
     "published": ("version, tasks", "A manifest lists everything committed so far."),
     "lost": (
@@ -56,20 +60,22 @@ EVENT_KINDS: dict[str, tuple[str, str]] = {
     ),
     "seat": (
         "seat, state, why",
-        "On a cluster, by the driver: a slot has another state (waiting, running, paused, done, drained, gone), and why.",
+        "On a cluster, written by the driver: the slot's new state (waiting, running, paused, "
+        "done, drained, gone) and the reason.",
     ),
     "log": (
         "level, logger, message, tasks_in_hand, task_id",
-        "A warning or an error of Python's `logging`, with the tasks that the worker was at (at most 16); `task_id` where it is about one.",
+        "A warning or an error of Python's `logging`, with the tasks that the worker had in hand "
+        "(at most 16); `task_id` if the message is about one task.",
     ),
 }
-"""What ``event`` may be: its fields, and what it means."""
+"""For each value of ``event``: its fields and its meaning."""
 
 
 def open_event_log(
     folder: Path, worker_id: str, context: Mapping[str, str] | None = None
 ) -> EventLog:
-    """Open the event log of a worker in the folder of those of its dataset."""
+    """Open the event log of a worker in its dataset's folder of event logs."""
     name = "".join(letter if letter.isalnum() else "-" for letter in worker_id)
     return EventLog(folder / f"{name}.jsonl", worker_id=worker_id, context=context)
 
@@ -78,21 +84,23 @@ class EventLog:
     """A ``LoopObserver`` that writes JSON lines.
 
     Args:
-        path: appended to; its folder is made.
+        path: appended to; its folder is created if missing.
         worker_id: written into every line.
-        context: more that every line tells, as an actor's id and node.
+        context: further fields of every line, such as an actor's id and node.
     """
 
     def __init__(
         self, path: Path, *, worker_id: str, context: Mapping[str, str] | None = None
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: TextIO = open(open_to_append(path), "a", encoding="utf-8", buffering=1)  # noqa: SIM115
+        self._file: TextIO = open(  # noqa: SIM115
+            open_to_append(path), "a", encoding="utf-8", buffering=1
+        )
         self._who = {"worker_id": worker_id, **(context or {})}
         self._lock = threading.Lock()  # what is logged comes from any thread
 
     def claimed(self, task: Task, lease: Lease) -> None:
-        """A task was leased."""
+        """Write that a task was leased."""
         self._write(
             "claimed",
             task_id=task.task_id,
@@ -103,7 +111,7 @@ class EventLog:
         )
 
     def finished(self, lease: Lease, result: TaskResult) -> None:
-        """A task has its result, not yet durable."""
+        """Write that a task has its result, which is not yet durable."""
         failed = [s.outcome.code.value for s in result.samples if isinstance(s.outcome, Failure)]
         resources = result.build.resources if result.build else None
         self._write(
@@ -118,23 +126,23 @@ class EventLog:
         )
 
     def committed(self, stem: str, results: Sequence[TaskResult], epoch: int) -> None:
-        """Results are durable."""
+        """Write that results are durable."""
         self._write("committed", shard=stem, tasks=[r.task_id for r in results], epoch=epoch)
 
     def refused(self, stem: str, stale_tasks: Sequence[int]) -> None:
-        """A shard was refused."""
+        """Write that a shard was refused."""
         self._write("refused", shard=stem, stale_tasks=list(stale_tasks))
 
     def published(self, manifest: Manifest) -> None:
-        """A manifest lists everything committed so far."""
+        """Write that a manifest lists everything committed so far."""
         self._write("published", version=manifest.version, tasks=manifest.num_tasks)
 
     def lost(self, tasks: Sequence[int], why: str) -> None:
-        """Leases were lost."""
+        """Write that leases were lost."""
         self._write("lost", tasks=list(tasks), why=why)
 
     def note(self, event: str, **fields: Any) -> None:
-        """Write any other event."""
+        """Write an event of any other kind."""
         self._write(event, **fields)
 
     def close(self) -> None:
@@ -145,8 +153,8 @@ class EventLog:
     def _write(self, event: str, **fields: Any) -> None:
         told = masked_values(fields)
         line = {"at_s": round(time.time(), 3), "event": event, **self._who, **told}
-        if event != "log":  # that was logged already
+        if event != "log":  # a "log" event comes from ``logging`` already
             _logger.debug("%s %s", event, told)
-        # A full disk is reported where it matters, not by the log; a thread may log after the end.
+        # Writing shards reports a full disk. A thread may log after the file is closed.
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -1,6 +1,6 @@
-"""A worker's heartbeat: its report goes to the ledger every few seconds and once at the end.
+"""A worker's heartbeat: sends its report to the ledger every few seconds and once at the end.
 
-Owns how often, and that a report which fails does not disturb the loop: a viewer sees the last one grow old.
+Owns the interval. A report that fails does not disturb the loop: viewers see the last one age.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _logger = logging.getLogger(__name__)
 
 
 class HeartbeatWriter:
-    """Tells a ledger how one worker stands.
+    """Sends one worker's reports to a ledger.
 
     Args:
-        report: of the worker.
-        worker_id: the name in the ledger.
+        report: makes the worker's document.
+        worker_id: the worker's name in the ledger.
         clock_s: monotonic seconds.
-        heard: is given each document, too (an actor makes metrics of it).
+        heard: also receives each document (an actor makes metrics of it).
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class HeartbeatWriter:
         self._after_s = clock_s()
 
     def tell(self, ledger: Ledger, *, is_last: bool = False) -> None:
-        """Report if it is time to; ``is_last``: in any case."""
+        """Send a report if one is due; ``is_last``: send it in any case."""
         now_s = self._clock_s()
         if now_s < self._after_s and not is_last:
             return
@@ -53,6 +53,6 @@ class HeartbeatWriter:
             document = self._report.document()
             self._heard(document)
             ledger.report(self._worker_id, json.dumps(document, ensure_ascii=False))
-        except Exception as error:  # noqa: BLE001  (whatever it is: nothing that is collected depends on it)
+        except Exception as error:  # noqa: BLE001  (no collected data depends on a heartbeat)
             self._after_s = now_s + _WAIT_AFTER_FAILURE_S
             _logger.info("no heartbeat in the ledger: %s", error)

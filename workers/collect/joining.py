@@ -1,6 +1,6 @@
-"""How a collector joins a dataset folder: its plan, ``run.json``, the device's record and the ledger.
+"""Join a dataset folder as a collector: its plan, ``run.json``, the device's record and the ledger.
 
-Owns what the first collector makes and all later ones take over. The order of a whole run:
+Owns what the first collector creates and all later ones take over. The order of a whole run:
 ``collect.py``.
 """
 
@@ -41,10 +41,11 @@ from workers.plan.task_index import TaskIndex
 def join_plan(
     fs: Filesystem, corpus: Corpus, config: CollectConfig, found: Sequence[Device]
 ) -> Plan:
-    """Return the folder's plan, made now if it has none: a task for each kernel on each class of ``found``.
+    """Return the folder's plan; create it if missing: a task for each kernel on each device class.
 
-    The facts of the device classes come from ``run.json`` where it has them all: what a driver reports of its
-    memory changes between two starts, a plan must not. A run of several classes is joined with any of them.
+    ``run.json`` provides the facts of the device classes if it has them all: the memory size that a
+    driver reports changes between two starts, but a plan must not change. A run of several classes
+    can be joined with any of them.
 
     Raises:
         StoreError: The folder cannot be used, or its store cannot create a name only once.
@@ -70,13 +71,13 @@ def join_plan(
             create_or_join_run(fs, _run_record(plan, config))
         except ForeignRunError:
             if recorded is None and read_run(fs) is not None:
-                continue  # another collector made it a moment ago: join with its facts
+                continue  # another collector has just created it: join with its facts
             raise
         return plan
 
 
 def _refuse_foreign_folders(fs: Filesystem) -> None:
-    """A dataset is not mixed into another tree of files; its own folders may be there from a colleague's start."""
+    """Raise ForeignRunError if the folder holds folders that are not a dataset's own."""
     own = {*TABLES, EPOCHS_FOLDER, TRASH_FOLDER, "ledger", "events"}
     foreign = [name for name in fs.folders() if name not in own and not name.startswith(".")]
     if foreign:
@@ -100,12 +101,13 @@ def _run_record(plan: Plan, config: CollectConfig) -> RunRecord:
 
 
 def pin_run(fs: Filesystem, plan: Plan) -> RunRecord:
-    """Hold the dataset's folder and plan fixed: from here on it is never created again."""
+    """Pin the dataset's folder and plan: from here on neither is created again."""
     fs.pin(RUN_FILE)
     run = read_run(fs)
     if run is None or run.plan_hash != plan.plan_hash:
         raise StoreLostError(
-            f"{fs.describe(RUN_FILE)} has become another run's while this one was starting: run the same command again"
+            f"{fs.describe(RUN_FILE)} now belongs to another run, which started at the same "
+            "time: run the same command again"
         )
     return run
 
@@ -120,7 +122,7 @@ def device_of_run(
     except FileNotFoundError:
         measured = with_limits(pipeline.open_device(measure_peaks=True))
         fs.put_if_absent(name, encode_device(measured, plan_hash=plan.plan_hash).data)
-        data = fs.read_bytes(name)  # another collector may have been first: its record counts
+        data = fs.read_bytes(name)  # if another collector was first, its record counts
     table, footer = decode(data, name)
     if footer.plan_hash != plan.plan_hash:
         raise ShardError(f"{fs.describe(name)} belongs to another plan")
@@ -129,7 +131,7 @@ def device_of_run(
 
 
 def with_limits(device: Device) -> Device:
-    """Return the record with NVML's fields; unchanged for other devices and without NVML."""
+    """Return the device's record with NVML's fields; unchanged where NVML does not know it."""
     gpu = open_gpu_of(device)
     if gpu is None or isinstance(gpu, NvmlAbsent):
         return device
@@ -140,17 +142,19 @@ def with_limits(device: Device) -> Device:
 def attach_ledger(
     fs: Filesystem, ledger_location: LedgerLocation, plan: Plan, *, who: str
 ) -> Ledger:
-    """Return the dataset's ledger, rebuilt from the shards where it must be."""
-    index = TaskIndex(plan)  # a large plan's is large: it goes with this call
+    """Return the dataset's ledger, rebuilt from the shards if necessary."""
+    # A large plan has a large index: it is not kept after this call.
+    index = TaskIndex(plan)
     return attach(fs, ledger_location, plan_hash=plan.plan_hash, index_of=index.index_of, who=who)
 
 
 def ledger_opener(
     fs: Filesystem, ledger_location: LedgerLocation, plan: Plan, *, who: str
 ) -> Callable[[], Ledger]:
-    """Return what attaches a collector: the first time as ``attach_ledger``, later only where the store can still be written.
+    """Return a function that attaches the ledger: after the first time only to a writable store.
 
-    A ledger on a disk that takes no more writes opens, and is lost at the first claim: that would go on for ever.
+    A ledger on a disk that takes no more writes opens, but is lost at the first claim: without the
+    check the collector would attach for ever.
     """
     starts = itertools.count()
 

@@ -1,8 +1,8 @@
-"""What a collector has in hand when its dataset's folder is lost: kept on this host, brought in by the next start.
+"""Keep finished tasks on this host when the dataset's folder is lost; the next start commits them.
 
-Owns the folder of kept pairs, one for each run and device. A kept pair is a pair of shards as the collector would have
-committed it. It is committed later under the tokens that it was written under: a task that went to another holder
-meanwhile is that holder's.
+Owns the folder of kept pairs, one for each run and device. A kept pair is the pair of shards that
+the collector would have committed. It is committed later under the tokens that it was written with:
+a task that went to another holder meanwhile stays with that holder.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _TABLES = ("kernels", "samples")
 
 
 class KeptPairs:
-    """The pairs that this host keeps of one run and device.
+    """The pairs of shards that this host keeps of one run and device.
 
     Args:
-        folder: of this run and device; made when there is something to keep.
+        folder: of this run and device; created when there is something to keep.
         plan_hash: of the run.
     """
 
@@ -50,7 +50,7 @@ class KeptPairs:
         self._plan_hash = plan_hash
 
     def keep(self, items: Sequence[FinishedTask], stem: str) -> None:
-        """Write what has finished and could not be committed. Raises StoreError, OSError."""
+        """Write finished tasks that could not be committed. Raises StoreError, OSError."""
         shards = encode_results(
             stem,
             [item.result for item in items],
@@ -68,7 +68,7 @@ class KeptPairs:
             try:
                 kernels, samples = (self._read(f"{table}/{name}") for table in _TABLES)
             except (ShardError, FileNotFoundError) as error:
-                _logger.warning("a kept pair of shards is left alone: %s", error)
+                _logger.warning("a kept pair of shards is not committed: %s", error)
                 continue
             for shard in (kernels, samples):
                 write_shard(fs, shard)
@@ -78,7 +78,7 @@ class KeptPairs:
     def commit(
         self, loop: CollectLoop, pairs: Sequence[tuple[ShardFile, ShardFile]], tasks: TaskIndex
     ) -> None:
-        """Commit what was put back, as far as no other collector has its tasks."""
+        """Commit the pairs that were put back, if their tokens are still current."""
         num_tasks = 0
         for pair in pairs:
             _, footer = decode(pair[0].data, pair[0].name)
@@ -98,13 +98,13 @@ class KeptPairs:
         data = self._fs.read_bytes(name)
         table, footer = decode(data, name)
         if footer.plan_hash != self._plan_hash:
-            raise ShardError(f"{self._fs.describe(name)} is of another plan")
+            raise ShardError(f"{self._fs.describe(name)} belongs to another plan")
         return ShardFile(name=name, data=data, rows=table.num_rows, tasks=len(footer.tasks))
 
 
 @contextlib.contextmanager
 def keeping(loop: CollectLoop, pairs: KeptPairs) -> Iterator[None]:
-    """Keep finished tasks on this machine if the dataset is lost; the error says where."""
+    """Keep finished tasks on this host if the dataset is lost; the error names the folder."""
     try:
         yield
     except StoreLostError as error:

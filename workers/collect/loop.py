@@ -1,7 +1,7 @@
-"""The loop: claim, run, write, commit, publish. The only one, on one machine or many.
+"""The loop: claim, run, write, commit, publish. It is the same on one machine and on many.
 
-Owns the order in which results become durable. Everything it touches is an argument (ledger, store, executor,
-clock, names), so the simulator drives this very code through crashes.
+Owns the order in which results become durable. Ledger, store, executor, clock and names are
+arguments, so the simulator drives this very code through crashes.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _logger = logging.getLogger(__name__)
 
 _BACKOFF_POLL_S = 0.1
 _CLAIM_SHARE = 8
-"""The loop claims when an eighth of the executor's capacity has finished. With one call for each
-task, claims were most of an actor's ledger time."""
+"""The loop claims when an eighth of the executor's capacity is free: with one claim for each task,
+claims took most of an actor's ledger time."""
 _IDLE_CLAIM_INTERVAL_S = 1.0
-"""Seconds between two claims of tasks that others hold: their holders may die."""
+"""Seconds between two attempts to claim tasks that others hold: their holders may die."""
 
 
 class CollectLoop:
@@ -49,18 +49,18 @@ class CollectLoop:
 
     Args:
         fs: the dataset folder.
-        attach: opens the ledger (and rebuilds it if it is gone).
-        plan: where tasks come from.
+        attach: opens the ledger; rebuilds it if it is gone.
+        plan: provides the tasks.
         tasks: the indices this worker may take (those of its device class).
-        executor: runs them.
+        executor: runs the tasks.
         holder: this process.
         device_shards: committed with every batch, so that no sample lacks its device.
         clock_s: monotonic seconds.
-        new_stem: unique shard names, given the epoch.
-        observer: told what happens.
+        new_stem: returns a unique shard name for an epoch.
+        observer: receives the loop's events.
         writer: encodes and writes shards beside the loop: the device must not wait for a disk.
-        encode: ``encode_results``, or one that remembers.
-        sleep: seconds, while a ledger cannot be reached and nothing runs.
+        encode: ``encode_results``, or a version of it that caches.
+        sleep: waits, in seconds, while a ledger cannot be reached and nothing runs.
         heartbeat: sends heartbeats to the ledger.
         builds_again: for ``DoubtfulBuilds``.
     """
@@ -127,12 +127,12 @@ class CollectLoop:
 
     @property
     def end_reason(self) -> EndReason:
-        """Why it ended (``COMPLETE`` unless it was asked to stop)."""
+        """Why the loop ended; ``COMPLETE`` unless it was asked to stop."""
         return self._stop or EndReason.COMPLETE
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do, or to finish after a stop."""
+        """Whether no work is left: none at all, or none to finish after a stop."""
         idle = not self._executor.leases() and self._outbox.is_empty
         is_decided = not self._doubtful or self._stop is EndReason.INTERRUPTED
         return idle and is_decided and (self._all_done or self._stop is not None)
@@ -145,16 +145,16 @@ class CollectLoop:
         self._stop = self._stop or reason
 
     def abort_tasks(self) -> None:
-        """Drop even the task in hand (a second Ctrl-C); what has finished is still committed."""
+        """Drop even the task in hand (a second Ctrl-C); finished tasks are still committed."""
         dropped = self._executor.leases()
         self._executor.abandon([lease.task for lease in dropped])
         self._is_aborted = True
         self._guarded(lambda: self._ledger.release(dropped))
 
     def step(self, timeout_s: float) -> None:
-        """One step: renew, claim, run for about ``timeout_s``, commit, publish."""
+        """Do one step: renew, claim, run for about ``timeout_s``, commit, publish."""
         was_waiting = self._backoff.is_waiting(now_s=self._clock_s())
-        if was_waiting and not self._is_attached:  # what was in hand went with the lost ledger
+        if was_waiting and not self._is_attached:  # no task is in hand: the lost ledger took them
             self._sleep(min(timeout_s, _BACKOFF_POLL_S))
             return
         is_there = self._guarded(lambda: self._step(timeout_s)) and not was_waiting
@@ -162,17 +162,17 @@ class CollectLoop:
             self._heartbeat.tell(self._ledger)
 
     def finish(self) -> bool:
-        """Commit and publish everything this worker and its dead colleagues have left; say whether that was done.
+        """Commit and publish what this worker and dead ones have left; return whether that is done.
 
-        Without that nothing may be swept: what a dead colleague has committed may not be published yet. Not done only after
-        ``abort_tasks``, where the ledger does not answer: a stop at once does not wait for it.
+        Unless it is, nothing may be swept: a dead worker's committed shards may be unpublished. It
+        fails only after ``abort_tasks`` while the ledger does not answer: an abort does not wait.
         """
         while not self._outbox.is_empty:
             self._await_ledger()
             if not self._guarded(lambda: self._commit(wait=True)) and self._is_aborted:
-                return False  # its shards are adopted by a rebuild, or its tasks done again
-        # Where the ledger was lost and another collector had rebuilt it, the rebuilt one may hold commits of
-        # its own that a dead colleague has not published; a sweep that follows would remove them.
+                return False  # a rebuild adopts the shards, or the tasks are done again
+        # If another collector has rebuilt a lost ledger, the new one may hold commits that a dead
+        # worker has not published; a sweep would remove their shards.
         while not self._guarded(self.publish_all):
             if self._is_aborted:
                 return False
@@ -180,7 +180,7 @@ class CollectLoop:
         return True
 
     def num_leased(self) -> int:
-        """Return how many tasks of this device class are held now, by any collector; 1 where the ledger does not answer."""
+        """Return how many tasks of this class any collector holds; 1 if the ledger is away."""
         found: list[int] = []
         self._guarded(lambda: found.append(self._ledger.counts(self._tasks).leased))
         return found[0] if found else 1
@@ -191,11 +191,11 @@ class CollectLoop:
 
     @property
     def in_hand(self) -> list[FinishedTask]:
-        """What has finished and is not committed."""
+        """The finished tasks that are not committed."""
         return [*self._outbox.items, *self._doubtful.items]
 
     def commit_kept(self, shards: Sequence[ShardEntry], leases: Sequence[Lease]) -> bool | None:
-        """Commit a pair that an earlier process has written; say whether its tokens are still current, None without an answer."""
+        """Commit an earlier process's pair; return whether it was accepted, None if unanswered."""
         answers: list[CommitOutcome] = []
         self._guarded(
             lambda: answers.append(
@@ -205,15 +205,15 @@ class CollectLoop:
         return isinstance(answers[0], Committed) if answers else None
 
     def recorded(self) -> frozenset[str] | None:
-        """Return the shards that the ledger has ever recorded, which no sweep may touch; None where it does not answer."""
+        """Return every shard the ledger has recorded (not to be swept); None if it is away."""
         found: list[str] = []
         is_there = self._guarded(lambda: found.extend(one.name for one in self._ledger.shards()))
         return frozenset(found) if is_there else None
 
     def close(self) -> None:
-        """Give back what is still leased, as far as that is possible, and close the ledger."""
+        """Release all leases, if the ledger answers, and close it."""
         if not self._is_attached:
-            return  # what was leased from it went with it, and it is closed
+            return  # the ledger is closed, and its leases went with it
         with contextlib.suppress(LedgerLostError, LedgerAwayError, StoreError):
             self._ledger.release(self._held())
             if self._heartbeat is not None:
@@ -221,24 +221,25 @@ class CollectLoop:
         self._ledger.close()
 
     def _guarded(self, action: Callable[[], None]) -> bool:
-        """Run ``action`` and say whether all of it was done.
+        """Run ``action`` on the ledger; return whether it ran to its end.
 
-        When the ledger is lost, what was leased from it is dropped, and it is attached again. When it cannot be reached everything is kept:
-        no other collector can have been given what we hold without its server telling so later.
+        If the ledger is lost, all work leased from it is dropped and the loop attaches again. If
+        the ledger cannot be reached, all work is kept: when the ledger answers again, it reports
+        which leases other collectors have taken.
         """
         try:
             if not self._is_attached:
                 self._attach_again()
             was_left_alone = self._backoff.is_waiting(now_s=self._clock_s())
             action()
-            if not was_left_alone:  # else it was not asked, and may still be out of reach
+            if not was_left_alone:  # else nothing was asked of it, and it may still be away
                 self._backoff.succeeded()
             return True
         except LedgerAwayError as error:
             self._note_outage(error)
             return False
         except LedgerLostError as error:
-            self._fs.check_place()  # with its folder a ledger is gone, too: nothing is dropped, nothing begun anew
+            self._fs.check_place()  # raises if the folder is lost, too: then nothing is dropped
             dropped = [lease.task for lease in self._held()]
             self._observer.lost(dropped, str(error))
             self._executor.abandon([lease.task for lease in self._executor.leases()])
@@ -296,12 +297,12 @@ class CollectLoop:
         items = list(self._executor.poll(timeout_s))
         for item in self._doubtful.sift(items):
             self._outbox.add(item)
-        # After all are kept: an observer that raises must not cost a lease its release.
+        # Observers come last: one that raises must not prevent the release of a lease.
         for item in items:
             self._observer.finished(item.lease, item.result)
 
     def _settle_doubtful(self) -> None:
-        """Decide about tasks held back once nothing else is left that might show that kernels can be built here."""
+        """Decide about held-back tasks once no other task can show whether kernels build here."""
         is_last = not self._executor.leases() and (
             self._stop is not None or self._clock_s() < self._claim_after_s
         )
@@ -350,7 +351,7 @@ class CollectLoop:
             self._all_done = counts.done == counts.total
 
     def _drop_superseded(self, leases: Sequence[Lease]) -> None:
-        """Drop work whose lease had expired unnoticed (as on a suspended host) and that was leased to us again."""
+        """Drop tasks in hand that were leased to us again: the old lease expired unnoticed."""
         again = {lease.task for lease in leases} & {lease.task for lease in self._held()}
         if again:
             self._executor.abandon(again)
@@ -359,14 +360,14 @@ class CollectLoop:
             self._observer.lost(sorted(again), "the lease ran out and was granted to us again")
 
     def _commit(self, *, wait: bool) -> None:
-        """Write the waiting results as one pair of shards and record them, or what of them is still ours.
+        """Write the waiting results as one pair of shards; record the tasks that are still ours.
 
-        Without ``wait`` it returns while they are being written; the next call goes on.
+        Without ``wait`` it returns while the shards are being written; the next call goes on.
         """
         batch = self._outbox.written(self._ledger.epoch, wait=wait)
         if batch is None:
             return
-        # At the last moment: shards that another folder has swallowed, or that were removed, must not be committed.
+        # Checked last: shards that were removed, or hidden by another mount, must not be committed.
         if absent_shards(self._fs, batch.shards):
             self._outbox.write_again()
             return

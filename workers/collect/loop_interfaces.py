@@ -1,4 +1,4 @@
-"""What the loop talks to beside its ledger, its store and its executor, and why it may end."""
+"""The loop's interfaces beside ledger, store and executor, and the reasons why a loop ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workers.plan.plan import Task
 
 
 class EndReason(StrEnum):
-    """Why a collecting loop ended; `records.StopReason` is why a reading was the last of its launch config."""
+    """Why a collecting loop ended; for the end of one config's readings: `records.StopReason`."""
 
     COMPLETE = "complete"
     INTERRUPTED = "interrupted"
@@ -22,7 +22,7 @@ class EndReason(StrEnum):
 
 
 class LoopObserver(Protocol):
-    """Observes what happens; decides nothing."""
+    """Observes events of the loop; decides nothing."""
 
     def claimed(self, task: Task, lease: Lease) -> None:
         """A task was leased."""
@@ -50,15 +50,15 @@ class LoopObserver(Protocol):
 
 
 class Heartbeat(Protocol):
-    """Tells a ledger now and then how this worker stands; never raises."""
+    """Sends a worker's reports to a ledger at intervals; never raises."""
 
     def tell(self, ledger: Ledger, *, is_last: bool = False) -> None:
-        """Report if it is time to; ``is_last``: in any case."""
+        """Send a report if one is due; ``is_last``: send it in any case."""
         ...
 
 
 class TaskSource(Protocol):
-    """The plan, as far as the loop needs it."""
+    """The part of the plan that the loop needs."""
 
     @property
     def plan_hash(self) -> str:
@@ -66,5 +66,5 @@ class TaskSource(Protocol):
         ...
 
     def task(self, index: int) -> Task:
-        """The task at an index."""
+        """Return the task at an index."""
         ...

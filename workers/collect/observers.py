@@ -1,4 +1,4 @@
-"""Small observers of the loop: a fan-out to several, and the tally that limits are checked against."""
+"""Small observers of the loop: one that fans out to several, and the tally for the limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def statuses_of(results: Sequence[TaskResult]) -> Counter[str]:
 
 
 class SilentObserver:
-    """Hears everything and does nothing; others override what they need."""
+    """Ignores every event; subclasses override what they need."""
 
     def claimed(self, task: Task, lease: Lease) -> None:
         """A task was leased."""
@@ -45,7 +45,7 @@ class SilentObserver:
 
 
 class Tally(SilentObserver):
-    """Counts rows by status: those found at the start and those committed since."""
+    """Counts rows by status: those that existed at the start and those committed since."""
 
     def __init__(self, statuses: Mapping[str, int]) -> None:
         self.statuses = Counter(statuses)

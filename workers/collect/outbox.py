@@ -1,7 +1,7 @@
-"""Finished tasks on their way into the ledger: those that wait, and the batch that is written and then committed.
+"""Finished tasks on their way into the ledger: those that wait, and the batch being written.
 
-Owns when a pair of shards is due, what is in it, and writing it beside the loop: the device must not wait for a disk.
-That a file is there means nothing; what the ledger says of it does (``loop.py``).
+Owns when a pair of shards is due, what is in it, and writing it beside the loop: the device must
+not wait for a disk. A shard file counts only once the ledger has recorded it (``loop.py``).
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from workers.execution.executor import FinishedTask
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """Tasks of one commit; ``writing`` is None until it is begun, and again when it has failed."""
+    """The tasks of one commit; ``writing`` is None before writing begins and after it failed."""
 
     stem: str
     items: tuple[FinishedTask, ...]
     epoch: int
     writing: Future[list[ShardEntry]] | None = None
     shards: tuple[ShardEntry, ...] = ()
-    """Set when they are durable."""
+    """Set when the shards are durable."""
 
     @property
     def leases(self) -> list[Lease]:
-        """Those of its tasks."""
+        """The leases of its tasks."""
         return [item.lease for item in self.items]
 
 
 class Outbox:
-    """What has finished and is not yet the ledger's.
+    """The finished tasks that the ledger has not recorded yet.
 
     Args:
         fs: the dataset folder.
         plan_hash: identity of the plan.
-        config: how large a shard gets, and how long its tasks may wait.
-        encode: results into shards.
-        writer: runs what encodes and writes.
-        new_stem: unique shard names, given the epoch.
+        config: how large a shard may get, and how long its tasks may wait.
+        encode: encodes results as shards.
+        writer: runs the encoding and writing.
+        new_stem: returns a unique shard name for an epoch.
         clock_s: monotonic seconds.
     """
 
@@ -73,18 +73,18 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is on its way."""
+        """Whether no task waits and no batch is under way."""
         return self._batch is None and not self._waiting
 
     @property
     def leases(self) -> list[Lease]:
-        """Those of all tasks on their way."""
+        """The leases of all tasks in the outbox."""
         waiting = [item.lease for item in self._waiting]
         return waiting + self._batch.leases if self._batch else waiting
 
     @property
     def items(self) -> list[FinishedTask]:
-        """All that is on its way."""
+        """All tasks in the outbox."""
         return [*(self._batch.items if self._batch else ()), *self._waiting]
 
     def add(self, item: FinishedTask) -> None:
@@ -94,7 +94,7 @@ class Outbox:
         self._waiting.append(item)
 
     def is_due(self, *, more_to_come: bool) -> bool:
-        """Whether a batch should be written, or committed, now; all there is where nothing more comes."""
+        """Whether to write or commit a batch now; without more to come, any waiting task is due."""
         if self._batch is not None:
             return True
         if not self._waiting:
@@ -107,7 +107,7 @@ class Outbox:
         )
 
     def begin_writing(self, epoch: int) -> Batch:
-        """Have the batch in hand, or one of all that waits, written; again where that failed. Returns at once."""
+        """Begin to write the batch in hand, or a new one of all waiting tasks; return at once."""
         if self._batch is None:
             self._batch = self._new_batch(tuple(self._waiting), epoch)
             self._waiting.clear()
@@ -116,10 +116,10 @@ class Outbox:
         return self._batch
 
     def written(self, epoch: int, *, wait: bool) -> Batch | None:
-        """Return the batch in hand once its shards are durable; None (without ``wait``) while they are being written.
+        """Return the batch once its shards are durable; without ``wait``, None until then.
 
         Raises:
-            StoreError: They could not be written; the next call tries again.
+            StoreError: The shards could not be written; the next call tries again.
         """
         batch = self.begin_writing(epoch)
         assert batch.writing is not None, "it has begun"
@@ -133,25 +133,25 @@ class Outbox:
         return batch
 
     def write_again(self) -> None:
-        """The shards of the batch in hand have vanished since they were written."""
+        """Write the shards of the batch in hand anew: they have vanished."""
         assert self._batch is not None, "something was written"
         self._batch.writing = None
 
     def settle(self) -> None:
-        """The batch in hand is committed."""
+        """Drop the batch in hand after its commit."""
         self._batch = None
 
     def keep_others(self, stale_tasks: Collection[int], epoch: int) -> None:
-        """The batch in hand was refused for these tasks: the others become a new one.
+        """Make a new batch of the tasks that the ledger did not call stale.
 
-        The refused file stays for the sweeper: it was never committed and no reader sees it.
+        The refused files stay for the sweep: they were never committed and no reader sees them.
         """
         assert self._batch is not None, "something was refused"
         kept = tuple(one for one in self._batch.items if one.lease.task not in stale_tasks)
         self._batch = self._new_batch(kept, epoch) if kept else None
 
     def forget_waiting(self, tasks: Collection[int]) -> None:
-        """Drop these tasks where no batch has them yet."""
+        """Drop those of these tasks that are in no batch yet."""
         self._waiting = [item for item in self._waiting if item.lease.task not in tasks]
 
     def clear(self) -> None:

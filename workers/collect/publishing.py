@@ -1,6 +1,6 @@
-"""Publishing: manifests list what the ledger has committed, from all collectors; one worker at a time does it.
+"""Publish manifests that list what all collectors have committed; one worker at a time does it.
 
-Owns when it is done. That two publishers at once do no harm is ``llmperf_common/store/manifests/manifest.py``'s.
+Owns when that happens. Two publishers at once do no harm: see ``store/manifests/manifest.py``.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ class Publisher:
         self._due_s = 0.0
         self._took_s = 0.0
         self._ledger: Ledger | None = None
-        """Whose shards have been compared with the manifests as a whole."""
+        """The ledger whose shards were compared with the manifests as a whole."""
         self._last: Manifest | None = None
-        """The last that this worker has published, whose shards that ledger has all recorded. While it is kept, its
-        segments are neither read nor compared again."""
+        """The last manifest that this worker has published; the ledger has recorded all its shards.
+        While it is kept, its segments are neither read nor compared again."""
 
     def publish_if_due(self, ledger: Ledger) -> None:
-        """Publish what is new, if it is time to and this worker is the one that does it. Raises LedgerLostError."""
+        """Publish new shards if that is due and this worker is elected. Raises LedgerLostError."""
         now_s = self._clock_s()
         if now_s < self._due_s:
             return
         self._due_s = now_s + self._interval_s
-        # Twice the interval: a publisher that pauses loses the office, one at work keeps it.
+        # Twice the interval: a publisher that pauses loses its office, one at work keeps it.
         ttl_s = 2 * max(self._interval_s, self._took_s)
         if not ledger.elect_publisher(holder=self._holder, ttl_s=ttl_s):
             return
@@ -73,11 +73,11 @@ class Publisher:
             self._publish(ledger, entries)
 
     def publish_all(self, ledger: Ledger) -> None:
-        """Publish every committed shard, with or without the office; also what manifests have listed that are gone.
+        """Publish every committed shard, elected or not; also shards that lost manifests listed.
 
         Raises:
-            LedgerLostError: It is lost, or was rolled back.
-            StoreError: The dataset is not there, or a file of it.
+            LedgerLostError: The ledger is lost, or was rolled back.
+            StoreError: The dataset, or a file of it, is missing.
         """
         self._ledger = None
         self._publish(ledger, ())
@@ -106,9 +106,10 @@ class Publisher:
     def _admit(
         self, ledger: Ledger, entries: Sequence[ShardEntry], base: Manifest
     ) -> Sequence[ShardEntry]:
-        """Refuse to go on from a manifest that lists what the ledger does not know; return what it has lost.
+        """Return shards the manifests have lost; raise LedgerLostError if the ledger lacks shards.
 
-        A ledger that was rolled back gives finished tasks out again: to publish from it would double them.
+        A ledger that was rolled back leases finished tasks again: to publish from it would double
+        their rows.
         """
         last = self._last if self._ledger is ledger else None
         unknown = unknown_shards(ledger, base, checked=last)
@@ -127,7 +128,8 @@ class Publisher:
         devices = [entry for entry in absent if not entry.tasks]
         if devices:
             raise StoreError(
-                f"{self._fs.describe(devices[0].name)} is gone or cut short: restore it from a backup, or start a new dataset folder"
+                f"{self._fs.describe(devices[0].name)} is gone or cut short: restore it from a "
+                "backup, or start a new dataset folder"
             )
         if absent:
             where = self._fs.describe(absent[0].name)

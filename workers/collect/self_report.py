@@ -1,7 +1,7 @@
-"""The report of a collecting process: its state, its rows and rate, how its device is.
+"""The report of a collecting process: its state, its rows and rate, the condition of its device.
 
-Owns the document of the ledger's heartbeats (``collect/heartbeat.py`` sends it), at most about 2 KB. An observer of the loop;
-all counts are of this process since it began.
+Owns the document that heartbeats carry (``collect/heartbeat.py`` sends it), at most about 2 KB. It
+is an observer of the loop; all counts are of this process since it began.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _TEXT_LIMIT = 300
 
 
 class WorkerState(StrEnum):
-    """Where a collecting process is; the last three are final."""
+    """The state of a collecting process; the last three are final."""
 
     COLLECTING = "collecting"
     ENDED = "ended"
-    """No task is left for it, or it was asked to stop."""
+    """No task is left for the process, or it was asked to stop."""
     DRAINED = "drained"
-    """Its device gives times that cannot be trusted, or none."""
+    """The process's device gives no times, or times that cannot be trusted."""
     FAILED = "failed"
 
     @property
@@ -42,13 +42,13 @@ class WorkerState(StrEnum):
 
 
 class SelfReport(SilentObserver):
-    """Watches one process's loop and says at any moment how it stands.
+    """Observes one process's loop and makes its report at any moment.
 
     Args:
         worker_id: ``host/pid``.
-        device: what it collects with.
+        device: the device that collects.
         context: ids of actor, node and slot, where there are any.
-        read: the device's condition now; None where it is not known.
+        read: returns the device's present condition; None where it is not known.
         clock_s: monotonic seconds.
     """
 
@@ -89,16 +89,16 @@ class SelfReport(SilentObserver):
         return list(self._in_hand.values())
 
     def ends(self, state: WorkerState, why: str) -> None:
-        """Note how it ended: what was in hand is given back."""
+        """Note how the process ended; its tasks in hand are given back."""
         self._state, self._why = state, why
         self._in_hand.clear()
 
     def note_error(self, message: str) -> None:
-        """Note what went wrong last."""
+        """Note the latest error or warning."""
         self.last_error = message
 
     def document(self) -> dict[str, Any]:
-        """Return how it stands now; rates are of ok rows and tasks that are durable."""
+        """Return the report as of now; rates count durable tasks and durable rows that are ok."""
         now_s = self._clock_s()
         while self._committed and self._committed[0][0] < now_s - RATE_WINDOW_S:
             self._committed.popleft()
@@ -159,7 +159,7 @@ class SelfReport(SilentObserver):
 
 
 def _cut(text: str) -> str:
-    """Return the first line of a text, and not much of it.
+    """Return the first line of a text, cut to ``_TEXT_LIMIT`` characters.
 
     >>> _cut("no space left")
     'no space left'

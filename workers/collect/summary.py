@@ -1,4 +1,4 @@
-"""How a run stands or has ended: what the dataset holds against what the plan wants.
+"""The summary of a run: what the dataset holds, against what the plan asks for.
 
 Owns the count ``planned == ok + failed + pending``, which is asserted.
 """
@@ -36,8 +36,8 @@ from workers.plan.plan import Plan
 from workers.plan.task_index import first_pending
 
 _MAX_TASKS_COUNTED = 2000
-"""Tasks whose planned configs are counted, because drawing them takes milliseconds a task. For the
-pending tasks beyond, ``samples_per_kernel`` is taken."""
+"""Tasks whose planned configs are counted; drawing them takes milliseconds for each task. Pending
+tasks beyond this number count as ``samples_per_kernel`` configs each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +51,9 @@ class CollectSummary:
         num_failed: those with a failure code.
         num_pending: those without a result yet.
         num_tasks: tasks of the plan; a task is one kernel on one device class.
-        num_tasks_done: those with a result.
+        num_tasks_done: tasks with a result.
         failures_by_code: failed launch configs by failure code.
-        devices: those that this start has used.
+        devices: the devices of this start.
         plan_hash: identity of the plan.
         seconds: wall time of this start.
     """
@@ -95,7 +95,7 @@ class CollectSummary:
 def summarise(
     fs: Filesystem, plan: Plan, devices: Sequence[Device], reason: EndReason, *, seconds: float
 ) -> CollectSummary:
-    """Count what the dataset holds against what the plan wants.
+    """Count what the dataset holds against what the plan asks for.
 
     Raises:
         StoreError: The dataset holds a task twice, or a shard cannot be read.
@@ -103,10 +103,10 @@ def summarise(
     dataset = open_dataset(fs)
     done = _finished(dataset)
     num_rows = dataset.manifest.num_tasks
-    if num_rows > len(done):  # left so by an older version: its ledger could be outdated
+    if num_rows > len(done):  # an older version could write this, with an outdated ledger
         raise StoreError(
-            f"{fs.describe()} holds {num_rows - len(done)} results twice: run `llmperf dataset repair {fs.describe()}`, "
-            "then the same command again"
+            f"{fs.describe()} holds {num_rows - len(done)} results twice: run "
+            f"`llmperf dataset repair {fs.describe()}`, then the same command again"
         )
     num_pending_tasks = max(0, plan.num_tasks - len(done))
     counted = min(num_pending_tasks, _MAX_TASKS_COUNTED)
@@ -115,7 +115,7 @@ def summarise(
     first = [plan.task(index) for index in range(min(plan.num_tasks, _MAX_TASKS_COUNTED))]
     statuses, rows, noise = _count_rows(dataset, [task.task_id for task in first])
     full = plan.plan_config.samples_per_kernel
-    # No plan gives more: only a task with fewer rows is worth the drawing of its configs.
+    # A plan gives no task more than `full`: only tasks with fewer rows have their configs drawn.
     odd = [task for task in first if rows.get(task.task_id, full) != full]
     analyses = _analyses(dataset, [task.task_id for task in odd])
     num_planned = dataset.num_samples + num_pending
@@ -139,7 +139,7 @@ def summarise(
 
 
 def _finished(dataset: Dataset) -> npt.NDArray[np.uint64]:
-    """Return the leading 16 hex digits of the ids of all tasks with a result, ascending: 8 bytes a task."""
+    """Return the first 16 hex digits of the id of each task with a result, as sorted uint64."""
     tables = dataset.iter_table("kernels", ["task_id"])
     return np.unique(join_keys([id_keys(table.column("task_id")) for table in tables]).high)
 
@@ -147,9 +147,10 @@ def _finished(dataset: Dataset) -> npt.NDArray[np.uint64]:
 def _count_rows(
     dataset: Dataset, tasks: Sequence[str]
 ) -> tuple[dict[str, int], Counter[str], Noise]:
-    """Return the rows by status and, of ``tasks``, the rows of each that have a launch config; and the noise.
+    """Return the rows by status, the rows with a launch config of each of ``tasks``, and the noise.
 
-    A kernel that failed before it had one has a row without. Each shard is read once: a store may be far away.
+    A kernel that failed before any launch config has one row without. Each shard is read only once,
+    because the store may be far away.
     """
     statuses: Counter[str] = Counter()
     rows: Counter[str] = Counter()

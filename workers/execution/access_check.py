@@ -1,7 +1,8 @@
-"""Which launch configs a GPU must not see: those that a CPU device has shown to leave their buffers.
+"""Find the launch configs that must not run on a GPU: they leave their buffers on a CPU device.
 
-Owns which configs are tried before, what a GPU bears, and how access ranges are extrapolated to larger configs. The work of
-killable children, as analysis is; where one hangs or dies what it had found by then is all that is known.
+Owns which configs are tried on the CPU device first, which accesses a GPU tolerates, and how access
+ranges are extrapolated to larger configs. The trials run in killable children, like the analysis.
+If a child hangs or dies, only the access ranges that it has sent before are known.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
 """Seconds for all tried configs of a kernel. Of 130 kernels of the GitHub corpus seven took longer,
-six of them more than 20 s (two processors)."""
+six of them more than 20 s (measured on two processors)."""
 _AWAITED_TIMEOUT_S = 3.0
-"""Seconds where the device has nothing else to do: a fault costs less than one."""
+"""Seconds while the device has nothing else to do: a fault costs it less than one second."""
 _TRIED_ITEMS = (2**12, 2**16)
-"""Work-items: beside the smallest config, the largest config of at most each number is tried."""
+"""Work-items: tried are the smallest config and, for each number, the largest config up to it."""
 _MOST_TRIED_ITEMS = 2**18
 _MOST_GROWTH = 3.0
-"""Exponent: the end of an access range grows at most with this power of the number of work-items."""
+"""Exponent: an access range's end grows at most with this power of the number of work-items."""
 
 
 class AccessCheck:
@@ -44,7 +45,7 @@ class AccessCheck:
 
     @property
     def timeout_s(self) -> float:
-        """A child that is not through with its configs after this long is killed."""
+        """Seconds after which a child that has not finished its configs is killed."""
         return _AWAITED_TIMEOUT_S if self._is_awaited() else _TIMEOUT_S
 
     def job(self, state: TaskState) -> AccessCheckJob:
@@ -64,9 +65,9 @@ class AccessCheck:
         return is_excused
 
     def take(self, state: TaskState, answer: FromChild) -> bool:
-        """Keep the records so far, and judge by them after the last.
+        """Keep the records so far; after the last answer, give up configs by them.
 
-        A second child does not take back what a first one had told before it ended.
+        A second child that has sent fewer records than the first does not replace the first's.
         """
         assert isinstance(answer, AccessRanges), answer
         if len(answer.records) >= len(state.access_records):
@@ -76,10 +77,10 @@ class AccessCheck:
         return answer.is_last
 
     def timed_out(self, state: TaskState, after_s: float) -> None:
-        """Judge by the configs that came before the one that took too long."""
+        """Give up configs by the records that came before the config that took too long."""
         name, num_known = state.task.kernel.name, len(state.access_records)
         _logger.info(
-            "%s: access ranges known of %d configs, not of the next after %g s",
+            "%s: access ranges known of %d configs; the next one was killed after %g s",
             name,
             num_known,
             after_s,
@@ -87,7 +88,7 @@ class AccessCheck:
         _spare_unbearable(state)
 
     def died(self, state: TaskState, how: str, report: str, seconds: float) -> bool:
-        """Try again as an analysis is: a child may end for what it did before, or for a barrier."""
+        """Allow another attempt: a barrier or an earlier kernel may be to blame."""
         if report:
             _logger.warning("finding the access ranges of a kernel failed: %s", report)
         elif state.num_access_attempts < max_attempts(state.task.kernel):
@@ -96,11 +97,11 @@ class AccessCheck:
         return False
 
     def forget(self, state: TaskState) -> None:
-        """Nothing is left behind."""
+        """Do nothing: an access check leaves no files."""
 
 
 def _spare_unbearable(state: TaskState) -> None:
-    """Give up the configs that would leave their buffers; nothing is left to give up where the kernel could not be built."""
+    """Give up the configs that would leave their buffers; do nothing if the build failed."""
     if not state.configs[0].global_size:
         return
     signature = state.task.kernel.signature
@@ -113,9 +114,10 @@ def _spare_unbearable(state: TaskState) -> None:
 
 
 def tried_indices(configs: Sequence[LaunchConfig]) -> tuple[int, ...]:
-    """Return which configs are tried on a CPU device, by work-items: the smallest, and two larger ones.
+    """Return the indices of the configs tried on a CPU device, in the order of their work-items.
 
-    None where row offsets are planned: probes do not sort them, and what is no row reaches anywhere.
+    These are the smallest config and up to two larger ones. None is tried where row offsets are
+    planned: probes do not sort the offsets, and unsorted offsets lead to arbitrary accesses.
     """
     if any(_has_row_offsets(config) for config in configs):
         return ()
@@ -135,15 +137,16 @@ def unbearable(
     configs: Sequence[LaunchConfig],
     tried: Sequence[tuple[int, ProbeRecord | None]],
 ) -> Iterator[tuple[int, str]]:
-    """Yield the configs that a GPU would not bear, and why.
+    """Yield the indices of the configs that a GPU would not tolerate, each with the reason.
 
-    A config that was tried and leaves its buffers and their padding takes with it all that have as many work-items. Beyond
-    the largest that was tried an access range is extrapolated by the power of the work-items with which it grew last.
+    A tried config that leaves its buffers and their padding rules out all configs with as many
+    work-items or more. Beyond the largest tried config, an access range is extrapolated with the
+    power of the work-items by which it grew between the tried ones.
 
     Args:
         signature: of the kernel.
-        configs: all of the task; a buffer is as large as the largest needs it of those that are launched.
-        tried: indices with what was seen, by work-items.
+        configs: all of the task. A buffer is as large as the largest launched config needs it.
+        tried: config indices, in the order of their work-items, with what each trial recorded.
     """
     seen = [(configs[index], record) for index, record in tried if record is not None]
     buffers = [one for one in signature.arguments if one.kind is ArgumentKind.GLOBAL_BUFFER]
@@ -173,9 +176,9 @@ def _why(
         starts = [(size, _below_bytes(record.access_ranges, position)) for size, record in smaller]
         largest = max(_elements(one, position) for one in kept.values())
         if _expected(ends, items) > largest * argument.element_bytes + PADDING_BYTES:
-            return f"it reaches beyond the end of argument {argument.name!r}, as on a CPU device"
+            return f"it reaches beyond the end of argument {argument.name!r} on a CPU device"
         if _expected(starts, items) > FRONT_PADDING_BYTES:
-            return f"it reaches before the start of argument {argument.name!r}, as on a CPU device"
+            return f"it reaches before the start of argument {argument.name!r} on a CPU device"
     return ""
 
 
@@ -184,7 +187,7 @@ def _has_row_offsets(config: LaunchConfig) -> bool:
 
 
 def _expected(points: Sequence[tuple[int, int]], items: int) -> float:
-    """Return the largest access range to be expected of so many work-items."""
+    """Return the largest access range, in bytes, to be expected of a number of work-items."""
     most = max(reach for _, reach in points)
     (small, before), (large, last) = points[0], points[-1]
     if len(points) < 2 or large <= small or last <= before or before <= 0:

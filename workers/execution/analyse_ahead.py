@@ -1,7 +1,7 @@
 """Memory analysis of a whole corpus before anything is timed: ``llmperf corpus build --analyse``.
 
-Owns the loop over a few killable children. What an analysis is, and what a hang or a death leaves behind, is the
-same as in a task (``analysing.py``). ``analyse_one`` is the same for a single kernel.
+Owns the loop over a few killable children. An analysis, and what remains of it after a hang or a
+death, is the same as in a task (``analysing.py``). ``analyse_one`` does the same for one kernel.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _POLL_S = 1.0
 class _Item:
     kernel: Kernel
     analysis: Analysis | None = None
-    """What is known by now."""
+    """What the child has found so far."""
     no_device: bool = False
     ended_itself: bool = False
     num_attempts: int = 0
@@ -80,7 +80,7 @@ class _AheadWork:
         return False
 
     def forget(self, item: _Item) -> None:
-        """Nothing is left behind."""
+        """Do nothing: an analysis leaves no files."""
 
 
 def analyse_corpus(
@@ -93,15 +93,15 @@ def analyse_corpus(
 ) -> Corpus:
     """Return ``corpus`` with the memory analysis of every kernel that can run.
 
-    What was analysed before is kept. The kernels' ids and the corpus' hash stay: an analysis is knowledge
-    about a kernel and no part of it. A run that is given such a corpus plans by it and does not analyse again.
+    Kernels that have an analysis keep it. The kernels' ids and the corpus' hash do not change: an
+    analysis is no part of a kernel. A run on such a corpus plans by it and does not analyse again.
 
     Args:
         corpus: the kernels.
         ref: where instrumented kernels are launched; any OpenCL device gives the same answers.
-        num_children: processes at once; by default one a core.
-        timeout_s: for each kernel; one that takes longer has an analysis that knows nothing and says so.
-        progress: receives how many of how many are done.
+        num_children: processes at once; by default one for each core.
+        timeout_s: seconds for each kernel; after that its analysis has a reason and no extents.
+        progress: receives the numbers of finished kernels and of all kernels.
 
     Raises:
         StoreError: The scratch folder is full.
@@ -125,9 +125,10 @@ class OneAnalysis:
     """The analysis of one kernel, and how it ended.
 
     Attributes:
-        analysis: what was found out; its ``failure`` says why nothing was.
+        analysis: what was found out; its ``failure`` says why there is no result.
         no_device: the device could not be opened.
-        ended_itself: neither killed after its time nor dead: once more would end in the same way.
+        ended_itself: the child was not killed for its time and did not die: a second try would give
+            the same result.
     """
 
     analysis: Analysis
@@ -136,7 +137,7 @@ class OneAnalysis:
 
 
 def analyse_one(kernel: Kernel, ref: DeviceRef, *, timeout_s: float) -> OneAnalysis:
-    """Return what one kernel that can run touches; the arguments are those of ``analyse_corpus``.
+    """Analyse one kernel; the arguments are those of ``analyse_corpus``.
 
     Raises:
         StoreError: The scratch folder is full.
@@ -151,7 +152,7 @@ def analyse_one(kernel: Kernel, ref: DeviceRef, *, timeout_s: float) -> OneAnaly
 def _analysed(
     kernels: Sequence[Kernel], ref: DeviceRef, num_children: int, timeout_s: float
 ) -> Iterator[_Item]:
-    """Yield the item of each kernel when it is finished."""
+    """Yield the item of each kernel as soon as it is finished."""
     num_left = len(kernels)
     with scratch_folder(this_process()) as scratch:
         starter = ChildStarter(scratch)

@@ -1,7 +1,7 @@
-"""Memory analysis as the work of killable children: a kernel in, what it touches out, whatever a probe does.
+"""Run memory analyses in killable children, so that a probe that hangs or faults costs no task.
 
-Owns what an analysis may cost: a child that hangs or dies leaves an analysis that knows nothing and says why, and
-the task goes on with simple inputs. Also where kernels are analysed. The children: ``child_pool.py``.
+Owns what happens after a hang or a death (the task gets an analysis without extents that states the
+reason, and simple inputs) and where kernels are analysed. The children: ``child_pool.py``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from workers.sandbox.channel import Analysed, AnalyseJob, FromChild
 _logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
-"""Children that may analyse a kernel: an earlier kernel may have ruined the first."""
+"""Children that may analyse a kernel: an earlier kernel may have damaged the first child."""
 _BARRIER = re.compile(r"\b(?:work_group_)?barrier\b")
 _REPORT_CHARACTERS = 2000
 
 
 class AnalysisWork:
-    """The ``PoolWork`` of analysis children: each task gets its analysis, and with it its launch configs."""
+    """The ``PoolWork`` of analysis children: each task gets its analysis and its launch configs."""
 
     def __init__(self, *, timeout_s: float, chooses: bool = True) -> None:
         self._timeout_s = timeout_s
@@ -34,7 +34,7 @@ class AnalysisWork:
 
     @property
     def timeout_s(self) -> float:
-        """An analysis without an answer for this long is killed."""
+        """Seconds without an answer after which an analysis child is killed."""
         return self._timeout_s
 
     def job(self, state: TaskState) -> AnalyseJob:
@@ -50,7 +50,7 @@ class AnalysisWork:
         return is_excused
 
     def take(self, state: TaskState, answer: FromChild) -> bool:
-        """Plan the task by what was found out."""
+        """Keep the analysis; plan the task's launch configs by it when it is the last answer."""
         assert isinstance(answer, Analysed), answer
         if answer.no_device:
             _logger.warning("an analysis failed: %s", answer.analysis.failure)
@@ -60,11 +60,11 @@ class AnalysisWork:
         return answer.is_last
 
     def timed_out(self, state: TaskState, after_s: float) -> None:
-        """Plan the task by nothing, or without a choice of inputs."""
+        """Plan by what is known: no analysis, or no choice of inputs if that took too long."""
         state.plan_by(left_behind(state.task.kernel, state.analysed, timeout_text(after_s)))
 
     def died(self, state: TaskState, how: str, report: str, seconds: float) -> bool:
-        """Try once more, or plan the task by nothing; an analysis that is known stays: it was the choice of inputs that ended it."""
+        """Allow another attempt, or plan by what is known (all but the inputs, or nothing)."""
         is_open = state.analysed is None and not report
         if is_open and state.num_analysis_attempts < max_attempts(state.task.kernel):
             return True
@@ -72,37 +72,37 @@ class AnalysisWork:
         return False
 
     def forget(self, state: TaskState) -> None:
-        """Nothing is left behind."""
+        """Do nothing: an analysis leaves no files."""
 
 
 def max_attempts(kernel: Kernel) -> int:
-    """Return how many children may die of one kernel: one more, without barriers, where it has some.
+    """Return the number of attempts at a kernel: one more, without barriers, if it has barriers.
 
-    A barrier in a branch that not all work-items take is undefined, and ends a process on PoCL. Guards of that kind
-    are harmless in their own host program, where all work-items take them; probes lie on both sides.
+    A barrier in a branch that not all work-items take is undefined and ends the process on PoCL. A
+    kernel's own host program makes all work-items take it; probes lie on both sides of the branch.
     """
     return MAX_ATTEMPTS + (_BARRIER.search(kernel.source) is not None)
 
 
 def analyse_job(kernel: Kernel, attempt: int, *, choose: bool = True) -> AnalyseJob:
-    """Return the job of an attempt; the first is 1. ``choose``: inputs with which the kernel works, too."""
+    """Return the job of an attempt (from 1); ``choose``: also search inputs that give it work."""
     return AnalyseJob(kernel=kernel, without_barriers=attempt > MAX_ATTEMPTS, choose=choose)
 
 
 def left_behind(kernel: Kernel, known: Analysis | None, why: str) -> Analysis:
-    """Return what is known of a kernel whose child was killed or died: its analysis if that was done, else nothing."""
+    """Return the analysis of a kernel whose child ended: ``known``, or one without extents."""
     if known is None:
         return unknown_analysis(kernel, why)
     return known.with_usual_inputs(f"while inputs were chosen: {why}")
 
 
 def timeout_text(after_s: float) -> str:
-    """Say that an analysis was killed."""
+    """Return the reason in the analysis of a kernel whose child was killed."""
     return f"the analysis was killed after {after_s:g} s (limits.analysis_timeout_s)"
 
 
 def death_text(how: str, report: str) -> str:
-    """Say how an analysis ended its process; ``report`` is an exception of ours."""
+    """Return the reason after a child's death; ``report``: the traceback of an error of ours."""
     if report:
         _logger.warning("an analysis failed: %s", report)
         return f"internal error: {report.strip()[-_REPORT_CHARACTERS:]}"
@@ -110,12 +110,13 @@ def death_text(how: str, report: str) -> str:
 
 
 def analysis_device(ref: DeviceRef, how: str) -> DeviceRef:
-    """Return where kernels that run on ``ref`` are analysed.
+    """Return the device on which the kernels that ``ref`` times are analysed.
 
     Args:
         ref: the device that times them.
-        how: ``limits.analysis_device``: ``auto`` takes a usable CPU OpenCL device for the kernels of a GPU,
-            since what a kernel touches is the same everywhere and the GPU's time is dear; ``same`` is ``ref``.
+        how: ``limits.analysis_device``. ``auto`` takes a usable CPU OpenCL device for kernels of a
+            GPU: a kernel touches the same elements on every device, and GPU time is scarce.
+            ``same`` takes ``ref``.
     """
     if how == "same" or not ref.selector.startswith("cuda"):
         return ref

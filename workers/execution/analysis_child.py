@@ -1,4 +1,4 @@
-"""The analysis child: finds out what kernels and planned launches touch, one after another; its parent kills it when one hangs."""
+"""The analysis child: analyses kernels and checks configs; its parent kills it when it hangs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from workers.work.opencl_virtual import OpenclVirtualDevice
 
 _KERNELS_PER_CHILD = 100
-"""Then it ends and another takes its place: compilers keep what they have built in memory and on disk."""
+"""Then the child ends and another replaces it: compilers keep builds in memory and on disk."""
 
 
 def main(channel: Channel, argument: str) -> None:
-    """Serve ``AnalyseJob``s and ``AccessCheckJob``s on ``channel`` until it closes or enough were served; ``argument`` is the DeviceRef as JSON."""
+    """Serve jobs on ``channel`` until it closes or enough are done; ``argument``: a DeviceRef."""
     try:
         analyse, access_ranges = _open(DeviceRef(**json.loads(argument)))
     except LookupError as error:
@@ -51,7 +51,7 @@ def main(channel: Channel, argument: str) -> None:
 
 
 def _tell_analysis(channel: Channel, job: AnalyseJob, analyse: _Analyse) -> bool:
-    """Send what was found out; return whether the context was lost."""
+    """Analyse a kernel and send the result; return whether the context was lost."""
     told: list[Analysis] = []
     is_lost = False
 
@@ -80,7 +80,7 @@ def _tell_no_device(channel: Channel, error: LookupError) -> None:
 
 
 def _send_access_ranges(channel: Channel, found: Iterator[ProbeRecord | None]) -> bool:
-    """Send each record as soon as it is known: the next config may never end. Return whether the context was lost."""
+    """Send each record at once: the next config may hang. Return whether the context was lost."""
     records: list[ProbeRecord | None] = []
     is_lost = False
     try:
@@ -126,14 +126,14 @@ def _open(ref: DeviceRef) -> tuple[_Analyse, _FindAccessRanges]:
 
 
 class _Chooser:
-    """Chooses inputs for kernels of which most work-items may do nothing; its device is opened for the first of them."""
+    """Chooses inputs for kernels that may leave work-items idle; opens its device on demand."""
 
     def __init__(self, ref: DeviceRef, prober: Prober) -> None:
         self._ref, self._prober = ref, prober
         self._device: OpenclVirtualDevice | None = None
 
     def with_inputs(self, job: AnalyseJob, analysis: Analysis, tell: _Tell) -> Analysis:
-        """Return the analysis with the inputs, after telling it without: what follows may end the process."""
+        """Send the analysis, then return it with inputs: choosing them may end the process."""
         from workers.work.input_choice import choose_inputs  # noqa: PLC0415
         from workers.work.opening import open_virtual  # noqa: PLC0415
 

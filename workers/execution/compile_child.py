@@ -15,12 +15,12 @@ from workers.sandbox.channel import Channel, Compiled, CompileFailed, CompileJob
 from workers.sandbox.child_main import serve
 
 _MAX_BYTES = 4 * 2**30
-"""Bytes of address space of a compile child on CPU devices: macros of a source can unfold until the
+"""Bytes of address space of a compile child on CPU devices: a source's macros can expand until the
 host has no memory left."""
 
 
 def main(channel: Channel, argument: str) -> None:
-    """Serve ``CompileJob``s on ``channel`` until it closes; ``argument`` is the DeviceRef as JSON."""
+    """Serve ``CompileJob``s on ``channel`` until it closes; ``argument`` is a DeviceRef as JSON."""
     ref = DeviceRef(**json.loads(argument))
     if not ref.selector.startswith("cuda"):
         bound_growth(_MAX_BYTES)
@@ -40,10 +40,10 @@ def _compile(channel: Channel, compiler: Compiler, reader: ResourceReader, job: 
     except DeviceFailure as error:
         channel.send(CompileFailed(failure=error.failure, seconds=time.monotonic() - started_s))
         return
-    Path(job.binary_path).write_bytes(program.binary)  # from here on, a death is not the build's
+    Path(job.binary_path).write_bytes(program.binary)  # from here on, the build is not to blame
     found: KernelResources | str = ""
     if job.resources_limit_s is not None:
-        channel.send(CompilerReady())  # what follows has a clock of its own
+        channel.send(CompilerReady())  # reading the resources has its own time limit
         found = reader.read(job.kernel, program.binary, limit_s=job.resources_limit_s)
     channel.send(
         Compiled(

@@ -1,8 +1,9 @@
-"""Compiling as the work of killable children: sources in, binaries out, whatever the compiler does.
+"""Compile kernels in killable children: every task gets a binary or a coded failure.
 
-Owns what a build costs its task. A compiler that crashes is tried once more in a fresh child, one that does not
-finish is killed; either way the task gets its coded row. The first kill by another process does not count. A child that dies when the build is done, looking for what the
-machine code needs, costs its task nothing but a second build. The children: ``child_pool.py``.
+Owns the retries. A compiler that crashes is tried once more in a fresh child; one that exceeds the
+time limit is killed. After either the task gets its failed row. The first kill by another process
+does not count. If a child dies after the build, while it reads the kernel's resources, the task is
+only built once more. The children: ``child_pool.py``.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ from workers.sandbox.channel import Compiled, CompileFailed, CompileJob, FromChi
 _logger = logging.getLogger(__name__)
 
 _RESOURCES_LIMIT_S = 20.0
-"""Seconds to find a kernel's registers. A second compiler takes 0.05 s, a first CUDA context 0.3 s,
-and some seconds on hosts with many GPUs."""
+"""Seconds to find a kernel's registers. A second compiler takes 0.05 s, the first CUDA context
+0.3 s, and some seconds on hosts with many GPUs."""
 _MOST_RESOURCES_DEATHS = 3
-"""Deaths in a row after which the compiler is at fault, not single kernels."""
+"""Deaths in a row: after three of different kernels the reader itself is at fault."""
 
 
 class CompileWork:
     """The ``PoolWork`` of compile children.
 
     Args:
-        scratch: holds the binaries of tasks in hand.
-        timeout_s: for one build.
-        reads_resources: ask what the machine code needs; no more after ``_MOST_RESOURCES_DEATHS`` children in a row died of it.
+        scratch: the folder for the binaries of tasks in hand.
+        timeout_s: seconds for one build.
+        reads_resources: also read registers and memory of the machine code, until
+            ``_MOST_RESOURCES_DEATHS`` children in a row die of that.
     """
 
     def __init__(self, *, scratch: Path, timeout_s: float, reads_resources: bool = False) -> None:
@@ -43,18 +45,18 @@ class CompileWork:
 
     @property
     def timeout_s(self) -> float:
-        """A compiler without an answer for this long is killed."""
+        """Seconds without an answer after which a compile child is killed."""
         return self._timeout_s
 
     def binary_path(self, state: TaskState) -> Path:
-        """Where the binary of a task lies."""
+        """Return where the binary of a task is written."""
         return self._scratch / f"{state.task.task_id}.bin"
 
     def job(self, state: TaskState) -> CompileJob:
         """Return the job, and count the attempt."""
         state.num_compile_attempts += 1
         path = self.binary_path(state)
-        path.unlink(missing_ok=True)  # its presence tells that this attempt has built the kernel
+        path.unlink(missing_ok=True)  # if the file exists later, this attempt has built the kernel
         limit_s = None
         self._asked.discard(state.task.task_id)
         if self._reads_resources and state.num_compile_attempts == 1:
@@ -71,7 +73,7 @@ class CompileWork:
         return is_excused
 
     def take(self, state: TaskState, answer: FromChild) -> bool:
-        """Note the build; where it failed the task is complete."""
+        """Note the build; a failed build completes the task."""
         assert isinstance(answer, Compiled | CompileFailed), answer
         if isinstance(answer, CompileFailed):
             state.note_build(
@@ -98,7 +100,7 @@ class CompileWork:
         return True
 
     def timed_out(self, state: TaskState, after_s: float) -> None:
-        """The task is complete with ``build_timeout``."""
+        """Complete the task with ``build_timeout``."""
         detail = f"killed after {after_s:g} s without an answer (limits.build_timeout_s)"
         _fail(state, FailureCode.BUILD_TIMEOUT, detail, after_s)
 
@@ -108,7 +110,7 @@ class CompileWork:
             self._note_death_of_resources(state, report or how)
             return True
         retry = RETRY_RULES[FailureCode.COMPILER_CRASH] is Retry.ONCE_IN_FRESH_CHILD
-        most = 2 + (state.task.task_id in self._died_of_resources)  # that death was not the build's
+        most = 2 + (state.task.task_id in self._died_of_resources)  # the build did not cause that
         if report:
             _fail(state, FailureCode.INTERNAL_ERROR, report, seconds)
         elif retry and state.num_compile_attempts < most:
@@ -129,7 +131,8 @@ class CompileWork:
         if self._num_deaths_in_a_row >= _MOST_RESOURCES_DEATHS:
             self._reads_resources = False
             _logger.warning(
-                "no more registers in this run: %d children in a row died", _MOST_RESOURCES_DEATHS
+                "registers are not read in the rest of this run: %d children in a row died",
+                _MOST_RESOURCES_DEATHS,
             )
 
 

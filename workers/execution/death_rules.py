@@ -1,8 +1,8 @@
-"""Who is charged when a run child dies, and when the rest of a kernel or of an input strategy is given up for it.
+"""What the death of a run child is charged to, and when other configs of its kernel are skipped.
 
-A death is either a process that ended by itself or by a signal, or a silence that used up the phase's patience. Owns one
-rule for each phase that a child can die in, the two limits, and the words of the rows that are not tried. ``run_lane.py``
-carries them out.
+A death is a process that ended by itself or by a signal, or one that was silent for longer than its
+phase allows. Owns one rule for each phase, the two limits, and the texts of the rows of configs
+that are not tried. ``run_lane.py`` applies the rules.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ class Charged(Enum):
     NOTHING = auto()
     """No part of the task has begun: a fresh child begins with it."""
     DEVICE = auto()
-    """No kernel has run: a fresh child tries again, and after some deaths in a row the device is given up."""
+    """No kernel has run: a fresh child tries again; some deaths in a row mean a lost device."""
     KERNEL = auto()
-    """No config has been announced: after ``limits.deaths_to_quarantine`` the kernel fails as a whole."""
+    """No config was announced: after ``limits.deaths_to_quarantine`` deaths the kernel fails."""
     CONFIG = auto()
-    """The config announced last, or after its result the config reported last."""
+    """The config announced last or, after its result, the config reported last."""
 
 
 class Excuse(Enum):
-    """Whether a SIGKILL by another process costs the kernel nothing."""
+    """Whether a SIGKILL by another process is not charged to the kernel."""
 
     NEVER = auto()
     ONCE = auto()
-    """The first of a config, or of the work before the configs: the second may be memory that the kernel uses up."""
+    """The first kill of a config, or before the configs; a second may mean that memory ran out."""
     ALWAYS = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeathRule:
-    """What follows from a death in one phase.
+    """The consequences of a death in one phase.
 
-    ``on_silence`` and ``on_exit`` are the codes of the failure; None where no row comes of it. A death of which the child itself
-    has told a traceback is ``internal_error`` and has no excuse.
+    ``on_silence`` and ``on_exit`` are the row's failure codes; None where the death gives no row.
+    If the child has sent a traceback, the code is ``internal_error`` and nothing is excused.
     """
 
     charged: Charged
@@ -56,9 +56,9 @@ class DeathRule:
     on_exit: FailureCode | None = None
 
     def code(self, *, is_silence: bool, has_traceback: bool) -> FailureCode:
-        """Return the code of the row; raises AssertionError where the rule makes none."""
+        """Return the failure code of the row; raises AssertionError where the rule gives no row."""
         code = self.on_silence if is_silence else self.on_exit
-        assert code is not None, "no row comes of this death"
+        assert code is not None, "this death gives no row"
         return FailureCode.INTERNAL_ERROR if has_traceback else code
 
 
@@ -88,26 +88,26 @@ DEATH_RULES: Mapping[Phase, DeathRule] = MappingProxyType(
         Phase.BETWEEN: replace(_IN_LAUNCH, excuse=Excuse.ALWAYS),
     }
 )
-"""By the phase that the child was in."""
+"""The rule for each phase that a child can die in."""
 
 
 def is_given_up(num_deaths: int, limits: Limits) -> bool:
-    """Whether a kernel has ended so many processes that no other of its configs is tried."""
+    """Whether a kernel has ended so many processes that its other configs are not tried."""
     return num_deaths >= limits.deaths_to_quarantine
 
 
 def given_up_strategies(num_faults: Counter[Strategy], limit: int) -> set[Strategy]:
-    """Return the input strategies of a kernel of which ``limit`` configs have faulted."""
+    """Return the input strategies of which ``limit`` or more configs have faulted."""
     return {strategy for strategy, count in num_faults.items() if count >= limit}
 
 
 def kernel_given_up(num_deaths: int) -> Failure:
-    """Return the failure of the configs that are not tried any more."""
+    """Return the failure of the configs that are not tried after too many deaths."""
     return _not_tried(f"the kernel had ended {num_deaths} processes")
 
 
 def strategy_given_up(limit: int) -> Failure:
-    """Return the failure of configs that only such input strategies ask for."""
+    """Return the failure of configs that only given-up input strategies ask for."""
     return _not_tried(f"launch configs of the same input strategy have faulted ({limit})")
 
 

@@ -1,9 +1,10 @@
-"""Tasks whose kernels could not be built, held back until a kernel could: a machine that builds nothing makes no final rows.
+"""Hold back tasks that failed to build until one builds: a broken compiler makes no final rows.
 
-Owns which failures are doubtful, and for how long. Too little memory, a broken compiler or a full disk fails each kernel
-alike; a row says that it is the kernel's fault, and is final. So the first builds that fail wait, under their
-leases, for one that succeeds, in this run or again of a kernel that an earlier start has built. Where none does the run ends
-with ``NothingCompilesError`` and the tasks stay free.
+Owns which failures are doubtful, and for how long. Too little memory, a broken compiler or a full
+disk fails every kernel alike, but a row would blame the kernel for ever. So the first failed builds
+wait, under their leases, until a build succeeds: another task's, or a second build of a kernel that
+an earlier run has built. If none succeeds, the run ends with ``NothingCompilesError`` and the tasks
+stay free.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ _DOUBTFUL = frozenset(
     }
 )
 _MOST_HELD = 100
-"""Tasks that are held back: each may end two compilers, and a corpus may have 100,000."""
+"""Tasks held back at most: each may end two compilers, and a corpus may have 100,000."""
 _DETAIL_CHARACTERS = 600
 
 
 class NothingCompilesError(LlmperfError):
-    """No kernel could be built here; nothing of that was recorded."""
+    """No kernel could be built here; no failure was recorded."""
 
     exit_code = Exit.TOO_MANY_FAILURES
 
 
 class DoubtfulBuilds:
-    """Holds finished tasks back.
+    """Holds finished tasks back until it is known whether this machine can build kernels.
 
     Args:
-        builds_again: builds a kernel that was once built for this dataset, and says whether that went well; False
-            where there is none.
+        builds_again: builds a kernel that was once built for this dataset and returns whether that
+            succeeded; False where there is no such kernel.
     """
 
     def __init__(self, builds_again: Callable[[], bool]) -> None:
@@ -64,11 +65,11 @@ class DoubtfulBuilds:
 
     @property
     def leases(self) -> list[Lease]:
-        """Those of the tasks that are held."""
+        """The leases of the tasks that are held."""
         return [item.lease for item in self._held]
 
     def sift(self, items: Sequence[FinishedTask]) -> list[FinishedTask]:
-        """Return the tasks that may be committed now: with the first that was built, all."""
+        """Return the tasks that may be committed now; the first built task releases all others."""
         self._is_settled = self._is_settled or any(_was_built(item.result) for item in items)
         if self._is_settled:
             released, self._held = [*self._held, *items], []
@@ -77,10 +78,10 @@ class DoubtfulBuilds:
         return [item for item in items if not _is_doubtful(item.result)]
 
     def settle(self) -> list[FinishedTask]:
-        """Decide without waiting any longer; return the tasks that may be committed.
+        """Decide now whether kernels can be built here; return the tasks that may be committed.
 
         Raises:
-            NothingCompilesError: Nothing was built; the tasks are still held.
+            NothingCompilesError: No kernel could be built; the tasks are still held.
         """
         if not self._held:
             return []
@@ -102,8 +103,9 @@ class DoubtfulBuilds:
             detail = f"{detail[: _DETAIL_CHARACTERS // 2]} ... {detail[-_DETAIL_CHARACTERS // 2 :]}"
         memory = memory_limit_text()
         lines = [
-            f"no kernel can be built here: all {len(self._held):,} that were tried have failed. None of them is recorded: the "
-            "same command tries them again once the cause is mended (`llmperf doctor` tells of compilers)",
+            f"no kernel can be built here: all {len(self._held):,} that were tried have failed. "
+            "None of these failures is recorded. `llmperf doctor` checks the compilers; mend the "
+            "cause and run the same command again: it tries these kernels again",
             *([f"  {memory}"] if memory else []),
             f"  {name}: {failure.code}: {detail}",
         ]
@@ -120,7 +122,7 @@ def _is_doubtful(result: TaskResult) -> bool:
 
 
 def _failure(result: TaskResult) -> Failure | None:
-    """Return why the kernel failed as a whole; None where it came as far as a launch config."""
+    """Return why the kernel failed as a whole; None if it got as far as a launch config."""
     first = result.samples[0]
     is_whole = len(result.samples) == 1 and not first.config.global_size
     return first.outcome if is_whole and isinstance(first.outcome, Failure) else None

@@ -1,7 +1,7 @@
-"""What the loop asks of the part that runs tasks: take some, tell what finished, stop at once or gracefully.
+"""The interface through which the loop runs tasks: submit, poll, abandon, close.
 
-Owns the protocol only. ``pipeline.py`` runs tasks in children on a device; the simulator's executor runs on an
-injected clock.
+Owns the protocol only. ``pipeline.py`` runs tasks in children on a device; the simulator's executor
+runs on an injected clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from workers.plan.plan import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedTask:
-    """A task's result under the lease it was made with."""
+    """A task's result and the lease under which it was made."""
 
     lease: Lease
     result: TaskResult
@@ -27,27 +27,27 @@ class TaskExecutor(Protocol):
     """Runs tasks; one owner, single-threaded."""
 
     def num_wanted(self) -> int:
-        """How many more tasks it would take now."""
+        """Return how many more tasks the executor would take now."""
         ...
 
     def submit(self, task: Task, lease: Lease) -> None:
-        """Take a task."""
+        """Take a task and its lease."""
         ...
 
     def poll(self, timeout_s: float) -> list[FinishedTask]:
-        """Go on with the work for at most about ``timeout_s``; return the tasks that finished."""
+        """Work for at most about ``timeout_s`` seconds; return the tasks that finished."""
         ...
 
     def leases(self) -> list[Lease]:
-        """The leases of all tasks taken and not yet returned."""
+        """Return the leases of all tasks taken and not yet returned."""
         ...
 
     def abandon(self, tasks: Collection[int]) -> None:
-        """Drop these tasks at once, running or not: their leases are lost."""
+        """Drop these tasks at once, running or not, because their leases are lost."""
         ...
 
     def abandon_waiting(self) -> list[Lease]:
-        """Drop the tasks not yet begun and return their leases; those in hand go on."""
+        """Drop the tasks not yet begun and return their leases; the tasks in hand go on."""
         ...
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""On which devices work ahead of the timing is done: memory analysis, and counting what launches execute.
+"""Find the devices that analyse kernels and count their work beside the device that times them.
 
-Owns the search, which tries the OpenCL runtimes of a host and takes seconds: in a thread, for which the command line
-does not wait.
+Owns the search. It tries the OpenCL runtimes of a host, which takes seconds, so it runs in a thread
+and the command line does not wait for it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ NO_CPU_DEVICE = "no CPU OpenCL device is usable on the collecting host"
 
 
 class HelperDevices:
-    """Where kernels that ``ref`` times are analysed and counted.
+    """The devices on which the kernels that ``ref`` times are analysed and counted.
 
     Args:
         ref: the device that times them.
-        limits: ``analysis_device`` and ``work`` are asked for.
+        limits: ``analysis_device`` and ``work`` are read.
     """
 
     def __init__(self, ref: DeviceRef, limits: LimitsConfig) -> None:
@@ -39,26 +39,26 @@ class HelperDevices:
         self._counting: Future[DeviceRef | str] = Future()
 
     def look(self) -> None:
-        """Begin the search, once."""
+        """Begin the search; later calls do nothing."""
         if self._analysis is None:
             self._analysis = Future()
             threading.Thread(target=self._search, name="analysis-device", daemon=True).start()
 
     def analysis(self) -> DeviceRef:
-        """Return where kernels are analysed; waits until it is known."""
+        """Return the device that analyses kernels; waits until the search has found it."""
         self.look()
         assert self._analysis is not None, "it was looked for"
         return self._analysis.result()
 
     def await_known(self) -> None:
-        """Wait for a search that was begun: it launches kernels on the host's devices."""
+        """Wait for a search that has begun: it launches kernels on the host's devices."""
         if self._analysis is not None:
             self._analysis.result()
             if self.counts_work:
                 self._counting.exception()
 
     def counting(self) -> DeviceRef | str | None:
-        """Return where work is counted, or why nowhere; None while that is not known."""
+        """Return the device that counts work, or why there is none; None during the search."""
         self.look()
         return self._counting.result() if self._counting.done() else None
 
@@ -66,7 +66,7 @@ class HelperDevices:
         assert self._analysis is not None, "begun by look()"
         try:
             self._analysis.set_result(analysis_device(self._ref, self._how))
-        except BaseException as error:  # noqa: BLE001  (raised where the answer is asked for)
+        except BaseException as error:  # noqa: BLE001  (raised again where the answer is used)
             self._analysis.set_exception(error)
         if self.counts_work:
             try:
@@ -80,7 +80,7 @@ class HelperDevices:
         assert self._analysis is not None, "looked for before"
         analysis = self._analysis.result()
         if analysis != self._ref:
-            return analysis  # a CPU, else it would be the same
+            return analysis  # a CPU device, else it would be the timed one
         found = choose("cpu", tell=lambda line: _logger.warning("to count work: %s", line))
         if isinstance(found, NoDevice):
             _logger.warning("columns `work` stay empty: %s", NO_CPU_DEVICE)
@@ -89,7 +89,7 @@ class HelperDevices:
 
 
 def _can_be_counted(ref: DeviceRef) -> bool:
-    """Whether the launches on a device are real ones, or its replay file asks to count them all the same."""
+    """Whether a device's launches are real, or its replay file asks to count their work anyway."""
     if not ref.selector.startswith(SELECTOR_PREFIX):
         return True
     return read_replay_file(Path(ref.selector.removeprefix(SELECTOR_PREFIX))).counts_work

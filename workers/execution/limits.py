@@ -1,7 +1,7 @@
-"""The limits of a run on the device that it has: what the configuration leaves open is decided here.
+"""The limits of a run on its device: chooses the values that the configuration leaves open.
 
-Owns the values that differ between a GPU, whose time is dear and whose faults are final, and a CPU device, which does
-everything at its own pace beside us.
+Owns the values that differ between a GPU, whose time is scarce and whose faults destroy the
+context, and a CPU device, whose work competes with ours for the same cores.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from workers.config import WALL_BUDGET_FACTOR, CollectConfig
 from workers.sandbox.processors import SET_ASIDE
 
 GPU_RUN_CHILDREN = 4
-"""Run children of a GPU: one holds the device, one is loaded and waits, one loads, and one starts
-after a fault."""
+"""Run children of a GPU: one holds the device, one is loaded and waits, one loads a program, and
+one starts after a fault."""
 _GPU_CONFIG_TIMEOUT_S = 2.0
 _LAUNCHES_OF_A_LONG_CONFIG = 11
-"""Launches of a config that may each be as long as allowed: the first, one warm, three cold, and
-those of the payload checks."""
+"""Launches of a config that may each last ``timing.max_launch_ms``: the first, one warm, three
+cold, and those of the payload checks."""
 _CPU_CONFIG_TIMEOUT_S = 30.0
 _MOST_GPU_COMPILERS = 4
-"""Compile children of a GPU: a build takes 0.1 s, a task several times as long, and each child
-holds a context on the card."""
+"""Compile children of a GPU: a build takes 0.1 s and a task several times as long, so four suffice;
+each child holds a context on the card."""
 _MOST_GPU_ANALYSERS = 16
 
 
@@ -30,8 +30,8 @@ _MOST_GPU_ANALYSERS = 16
 class Limits:
     """Limits on the cost of one kernel, and the number of child processes of each kind.
 
-    Fields have the names of the keys in ``limits`` and ``ledger`` that set them. Keys that the user
-    leaves open have the value for this device.
+    Fields are named like the keys in ``limits`` and ``ledger`` that set them. Keys that the user
+    leaves open get the value for this device.
     """
 
     build_timeout_s: float
@@ -49,10 +49,10 @@ class Limits:
 
 
 def limits_on(config: CollectConfig, *, gpu: bool, shared: bool) -> Limits:
-    """Return the limits on a device.
+    """Return the limits for one device.
 
     Args:
-        config: what was asked for.
+        config: the user's configuration.
         gpu: whether it is a GPU.
         shared: whether several run children may hold it, one of them launching.
     """

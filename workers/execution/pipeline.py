@@ -1,8 +1,9 @@
-"""One device's assembly line: tasks are analysed and compiled in some children and timed in another.
+"""Run the tasks of one device: some children analyse and compile them, others time them.
 
-Owns the order of work. Two modes: on a GPU compiling, and counting what launches execute, run beside the timing and several
-run children load kernels and hold the device's lock one after another; on a CPU device (``quiet``) nothing else runs while a task is timed, and each task gets a child of
-its own, because a kernel there can damage its process unseen.
+Owns the order of work, in two modes. On a GPU, compiling and counting run beside the timing, and
+several run children load kernels and hold the device's lock in turn. On a CPU device (``quiet``)
+nothing else runs while a task is timed, and each task gets a child of its own, because a kernel can
+damage its process there unnoticed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ _WARM_ACCESS_CHECKERS = 8
 _NO_CONFIG = Failure(
     code=FailureCode.UNSUPPORTED,
     stage=Stage.LAUNCH,
-    detail="no launch config fits the device: its required work-group size or smallest buffers exceed the limits",
+    detail="no launch config fits the device: its required work-group size or smallest buffers "
+    "exceed the limits",
 )
 
 
@@ -50,7 +52,7 @@ class DevicePipeline:
     """A ``TaskExecutor`` over real children.
 
     Args:
-        ref: the device; its environment is given to every child.
+        ref: the device; every child gets its environment.
         config: limits, timing and how far ahead to claim.
         scratch: an empty folder for binaries and caches.
         worker_id: written into every row.
@@ -74,9 +76,9 @@ class DevicePipeline:
         self._quiet = quiet
         self._compiled: deque[TaskState] = deque()
         self._built: list[TaskState] = []
-        """Tasks whose access ranges are still being found."""
+        """Tasks whose access ranges are still being found; a child is at work on each."""
         self._timed: list[TaskState] = []
-        """Of which it may still be counted what they execute."""
+        """Tasks that were timed; the count of their work may still be under way."""
         self._finished: list[TaskState] = []
         self._starter = ChildStarter(scratch)
         self._plan: Plan | None = None
@@ -134,22 +136,23 @@ class DevicePipeline:
         )
 
     def open_device(self, *, measure_peaks: bool) -> Device:
-        """Open the device in a run child; raises DeviceLostError."""
+        """Open the device in a run child. Raises DeviceLostError."""
         if measure_peaks and not self._quiet:
-            self._helper_devices.await_known()  # trying devices launches kernels on them
-            self._compilers.await_started()  # contexts are opened
+            self._helper_devices.await_known()  # the search launches kernels on the devices
+            self._compilers.await_started()  # starting compilers open contexts
         return self._slot.open_device(measure_peaks=measure_peaks)
 
     def get_ready(self) -> None:
-        """Begin what the first tasks will need beside the device, which is ours: each child takes a second or more."""
+        """Start children for the first tasks, once the device is locked: each takes a second."""
         if not self._quiet:
             self._compilers.warm_up(_WARM_COMPILERS)
             self._helper_devices.look()
 
     def warm_up(self) -> None:
-        """Go on with that while there is no task yet; waits until it is known where analysis runs.
+        """Start the remaining children while there is no task; waits for the choice of a helper.
 
-        With several GPUs a host starts a hundred children at once, and devices would idle for the first seconds.
+        Otherwise, on a host with several GPUs, a hundred children would start at once and the
+        devices would be idle for seconds.
         """
         if self._quiet:
             return
@@ -168,10 +171,10 @@ class DevicePipeline:
         """Begin with the tasks of a plan.
 
         Args:
-            plan: where they come from.
-            device: the record that their rows name.
-            note: receives where each task's time went: the name of an event and its fields.
-            monitor: knows what the device was like at any moment.
+            plan: the plan of the tasks.
+            device: the device's record; the tasks' rows refer to it.
+            note: receives an event's name and its fields: where the time of each task went.
+            monitor: knows the clock, temperature and throttling at any moment.
         """
         self._plan, self._device_id, self._note = plan, device.device_id, note
         self._monitor = monitor
@@ -180,17 +183,17 @@ class DevicePipeline:
         self._slot.use_device(device)
 
     def num_wanted(self) -> int:
-        """How many more tasks it would take now.
+        """Return how many more tasks the pipeline would take now.
 
-        Where nothing may run beside the timing, tasks are prepared together and then timed one after the
-        other: one at a time would leave all but one of the compilers idle.
+        Where nothing may run beside the timing, tasks are prepared together and then timed one by
+        one: to prepare one at a time would leave all compilers but one idle.
         """
         if self._quiet and (self._compiled or self._slot.states):
             return 0
         return max(0, self._limits.claim_ahead - len(self.leases()))
 
     def submit(self, task: Task, lease: Lease) -> None:
-        """Take a task; one that failed before any device was needed is finished at once."""
+        """Take a task; one that failed before it needed a device is finished at once."""
         assert self._plan is not None, "use() comes first"
         state = TaskState(
             plan=self._plan,
@@ -209,8 +212,8 @@ class DevicePipeline:
         """Go on with the work for at most about ``timeout_s``; return the tasks that finished.
 
         Raises:
-            DeviceLostError: The device cannot be opened any more, or the children that compile or analyse cannot.
-            StoreError: The scratch folder is full; what just finished may have failed for that.
+            DeviceLostError: The device or the children that compile or analyse cannot start again.
+            StoreError: The scratch folder is full; that may be why tasks have just failed.
         """
         self._start_work()
         by_descriptor = {child.fileno(): child for child in self._children()}
@@ -234,7 +237,7 @@ class DevicePipeline:
         return self._drain()
 
     def can_build(self, task: Task) -> bool:
-        """Build a task's kernel and forget it; return whether that went well. Raises ChildStartError."""
+        """Build a task's kernel, drop the result, return whether it built. ChildStartError."""
         assert self._plan is not None, "use() comes first"
         return is_buildable(
             task,
@@ -246,11 +249,11 @@ class DevicePipeline:
         )
 
     def leases(self) -> list[Lease]:
-        """The leases of all tasks taken and not yet returned."""
+        """Return the leases of all tasks taken and not yet returned."""
         return [state.lease for state in self._states()]
 
     def abandon(self, tasks: Collection[int]) -> None:
-        """Drop these tasks at once, running or not: their leases are lost."""
+        """Drop these tasks at once, running or not, because their leases are lost."""
         lost = set(tasks)
         for pool in self._pools:
             pool.drop(lambda state: state.lease.task in lost)
@@ -267,7 +270,7 @@ class DevicePipeline:
         self._slot.drop(lost)
 
     def abandon_waiting(self) -> list[Lease]:
-        """Drop the tasks not yet begun and return their leases; the one in hand goes on."""
+        """Drop the tasks not yet begun and return their leases; the task in hand goes on."""
         waiting = [*self._states_ahead(), *self._slot.waiting()]
         leases = [state.lease for state in waiting if not state.is_complete]
         self.abandon([lease.task for lease in leases])
@@ -282,7 +285,7 @@ class DevicePipeline:
 
     def _start_work(self) -> None:
         if not (self._quiet and self._slot.states):
-            # Counting and analysis share their children: what is begun is brought to its end first.
+            # Counting and analysis share a limit of children: what has begun is finished first.
             most = self._limits.num_analysis_children
             self._counting.start_waiting(most_busy=most - self._analysers.num_busy)
             self._analysers.start_waiting(most_busy=most - self._counting.num_busy)
@@ -294,7 +297,7 @@ class DevicePipeline:
             self._slot.run(state, self._compile_work.binary_path(state))
 
     def _begin(self, state: TaskState) -> None:
-        """Send a planned task on its way; one that cannot be launched at all is finished at once."""
+        """Pass a planned task to its pools; finish one without a launchable config at once."""
         if state.configs[0].global_size:
             if self._is_to_be_tried(state):
                 self._access_checkers.submit(state)
@@ -309,7 +312,7 @@ class DevicePipeline:
             self._begin(state)
         self._access_checkers.take_finished()
         self._built += self._compilers.take_finished()
-        # What all of whose configs would leave their buffers need not be built, what cannot be built reaches nowhere.
+        # Not built: tasks whose configs would all leave their buffers. Not checked: failed builds.
         self._built += self._compilers.take_waiting(lambda state: state.is_complete)
         self._access_checkers.take_waiting(lambda state: state.is_complete)
         still_looking = {id(state) for state in self._access_checkers.items()}
@@ -351,25 +354,25 @@ class DevicePipeline:
         ]
 
     def _states_ahead(self) -> list[TaskState]:
-        """Tasks that wait, or are worked on, before they come to the device, each once though two pools may have it."""
+        """Return the tasks not yet on the device, each once even if two pools hold it."""
         in_pools = [state for pool in self._pools for state in pool.items()]
         ahead = [*in_pools, *self._built, *self._compiled]
         return list({id(state): state for state in ahead}.values())
 
     def _is_to_be_tried(self, state: TaskState) -> bool:
-        """Whether its configs might leave their buffers, and another device than this can show which."""
+        """Whether configs might leave their buffers and another device than this can show which."""
         if not self._checks_access or state.extents_are_proven or not tried_indices(state.configs):
             return False
         return self._helper_devices.analysis() != self._ref
 
     def _only_looks_ahead(self) -> bool:
-        """Whether the device and all children but those that look ahead are without work."""
+        """Whether only access checks have work, and the device and all other children none."""
         nearer = (*self._analysers.items(), *self._compilers.items(), *self._compiled)
         return not (nearer or self._slot.states or self._access_checkers.has_finished)
 
     def _analysis_child(self, name: str) -> Child:
         where = self._helper_devices.analysis()
-        if where == self._ref:  # each has a context on the card that is timed
+        if where == self._ref:  # each child has a context on the card that is timed
             self._analysers.allow(self._limits.num_compile_children)
         return self._starter.start(
             "workers.execution.analysis_child",

@@ -22,7 +22,7 @@ def run_job(
     budget_s: float | None,
     processor: int | None,
 ) -> RunJob:
-    """Return the job of a task's open configs; the arguments are as in ``RunJob``."""
+    """Return the job that times a task's open configs; the arguments are as in ``RunJob``."""
     return RunJob(
         kernel=state.task.kernel,
         device=device,
@@ -42,7 +42,7 @@ def run_job(
 
 
 def out_of_time(detail: str) -> Failure:
-    """Return the failure of a config that its task has no time left for."""
+    """Return the failure of a config for which its task has no time left."""
     return Failure(
         code=FailureCode.OVER_TIME_BUDGET,
         stage=Stage.LAUNCH,

@@ -1,8 +1,8 @@
-"""One run child with the task it has in hand: what it says becomes outcomes, and its death has an owner.
+"""One run child and the task it has in hand: records its results, and charges its death.
 
-Owns the task's way through its configs and who is to blame for a death: the config announced last or, after its
-result, the config reported last. Where another process has killed the child, the first time is charged to none. The child
-itself: ``run_children.py``; the device's lock: ``measure/device_lock.py``.
+Owns the order of a task's configs and what a death is charged to: the config announced last or,
+after its result, the config reported last. The first kill by another process is not charged. The
+child: ``run_children.py``; the device's lock: ``measure/device_lock.py``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from workers.sandbox.run_children import MOST_KILLS, DeviceLostError, RunChild
 _logger = logging.getLogger(__name__)
 
 _MAX_FAILED_HOLDS = 3
-"""Holds of the device lock in a row that end before they begin: a device that does not answer."""
+"""Holds of the device lock in a row that end before they begin: then the device does not answer."""
 
 
 class RunLane:
@@ -50,12 +50,12 @@ class RunLane:
 
     Args:
         start_child: starts a run child whose scratch folder has the given name.
-        name: of its children's folders.
+        name: of the scratch folders of its children.
         limits: what a kernel may cost.
         timing: how configs are timed.
         child_per_task: end the child after each task and count a bad exit as a failure.
-        lock_path: the device's lock file; None where this is its only lane.
-        launches: the processor that they are issued from, the same for all lanes.
+        lock_path: the device's lock file; None if the device has no other lane.
+        launches: the processor from which all lanes issue launches.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RunLane:
         self.child = RunChild(start_child, name=name)
         self.state: TaskState | None = None  # the task in hand
         self.device: Device | None = None
-        """The record, with peaks, that children judge times by."""
+        """The device's record, with peaks; children check times against it."""
         self._limits = limits
         self._timing = timing
         self._child_per_task = child_per_task
@@ -87,18 +87,18 @@ class RunLane:
         self._finished: list[TaskState] = []
 
     def use_device(self, device: Device) -> None:
-        """Set the record that children judge times by; tasks may come now."""
+        """Set the device's record, with peaks, for the checks of times; tasks may come now."""
         self.device = device
         if self.child.is_ready:
             self._phase = Phase.IDLE
 
     def warm_up(self) -> None:
-        """Have a child on its way before there is a task for it."""
+        """Start a child before there is a task for it."""
         if self.state is None and not self._child_per_task and not self.child.ensure():
             self._phase = Phase.STARTING
 
     def run(self, state: TaskState, binary_path: Path, *, sentinel: bool) -> None:
-        """Begin with a compiled task; ``sentinel``: time the sentinel kernel after it."""
+        """Begin a compiled task; ``sentinel``: also time the sentinel kernel."""
         assert self.state is None, "one task at a time"
         self.state = state
         self._binary_path = binary_path
@@ -106,7 +106,7 @@ class RunLane:
         self._go_on()
 
     def hear(self) -> None:
-        """Take in what the child has sent."""
+        """Process the child's messages."""
         child = self.child.current
         assert child is not None, "no child to hear"
         messages, hung_up = child.receive()
@@ -118,7 +118,7 @@ class RunLane:
             self._died()
 
     def check_deadlines(self, now_s: float) -> None:
-        """Kill a child that gives no answer, and end a task that takes too long."""
+        """Kill a silent child; end a task that takes too long."""
         child, state, limit_s = self.child.current, self.state, self._limits.task_timeout_s
         patience = patience_in(self._phase, self._limits, self._timing)
         if child is None or patience is None:
@@ -135,14 +135,14 @@ class RunLane:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the task in hand has the device, or has had it."""
+        """Whether the task in hand holds the device lock or has held it."""
         state = self.state
         return state is not None and (
             state.has_outcomes or self._phase not in (Phase.STARTING, Phase.LOADING, Phase.WAITING)
         )
 
     def take_back(self) -> TaskState | None:
-        """Give the task in hand back to the owner; its child is killed."""
+        """Return the task in hand to the owner and kill its child."""
         state, self.state = self.state, None
         self.child.drop()
         return state
@@ -155,7 +155,7 @@ class RunLane:
     def _take(self, message: FromChild) -> None:
         state = self.state
         if isinstance(message, ChildCrashed):
-            # At the start it is the device's trouble, told to the user.
+            # A crash at the start is reported as the device's fault: the user sees the summary.
             self._report = message.summary if self._phase is Phase.STARTING else message.traceback
         elif isinstance(message, ChildReady):
             self.child.note_ready()
@@ -190,7 +190,7 @@ class RunLane:
         state = self.state
         assert state is not None, "an outcome without a task"
         index, launch_ns, window_s = message.finished_index, message.launch_ns, None
-        if message.began_s is not None:  # else it was given up without a launch
+        if message.began_s is not None:  # None: the config was given up without a launch
             assert message.ended_s is not None, "what began has ended"
             self._phase, self._index = Phase.BETWEEN, index
             window_s = (message.began_s, message.ended_s)
@@ -227,7 +227,7 @@ class RunLane:
         self._fail_unstarted(message.load_failure)
 
     def _died(self, used_up: Patience | None = None) -> None:
-        """Give the death to its owner and go on with the rest of the task."""
+        """Charge the death by the rule of its phase, then go on with the rest of the task."""
         child, phase, state = self.child.current, self._phase, self.state
         assert child is not None, "no child that died"
         if phase is Phase.STARTING:
@@ -252,7 +252,7 @@ class RunLane:
             self._died_in_config(rule, used_up, after + detail)
 
     def _is_excused(self, child: Child, rule: DeathRule) -> bool:
-        """Whether another process's SIGKILL was the death, and the rule then charges nothing."""
+        """Whether another process's SIGKILL caused the death and the rule excuses that."""
         assert self.state is not None, "a death without a task"
         if not child.was_killed_by_another or self._report:
             return False
@@ -263,7 +263,7 @@ class RunLane:
         return rule.excuse is Excuse.ALWAYS
 
     def _once_more(self, child: Child) -> None:
-        """Go on in a fresh child, with the config in which this one was killed."""
+        """Go on in a fresh child, with the config in which the last child was killed."""
         assert self.state is not None, "a death without a task"
         name, how = self.state.task.kernel.name, child.describe_end()
         _logger.warning("%s: killed by another process; retrying once: %s", name, how)
@@ -271,7 +271,7 @@ class RunLane:
         self._go_on_or_finish()
 
     def _hold_failed(self, why: str, *, by_another: bool) -> None:
-        """No kernel is to blame: once more in a fresh child, as long as the device answers now and then."""
+        """Charge the device: try in a fresh child, or raise DeviceLostError after too many."""
         self._failed_holds += 1
         if self._failed_holds >= (MOST_KILLS if by_another else _MAX_FAILED_HOLDS):
             cause = "another process kills its children"
@@ -279,7 +279,7 @@ class RunLane:
         self._go_on()
 
     def _died_unstarted(self, rule: DeathRule, used_up: Patience | None, detail: str) -> None:
-        """No config is to blame: once more in a fresh child, or the kernel's own failure."""
+        """Charge the kernel: try in a fresh child, or fail the kernel after too many deaths."""
         assert self.state is not None, "a death without a task"
         self.state.trace.end_hold(time.monotonic())
         if self.state.is_complete:
@@ -292,7 +292,7 @@ class RunLane:
             self._go_on_or_finish()
 
     def _died_in_config(self, rule: DeathRule, used_up: Patience | None, detail: str) -> None:
-        """The row of the config, and the end of its kernel where it has cost too many children."""
+        """Record the config's failure; give its kernel up if it has cost too many children."""
         assert self.state is not None, "a death without a task"
         assert self._index is not None, "a config was announced"
         if used_up:
@@ -314,7 +314,7 @@ class RunLane:
         return used_up.describe() if used_up else child.describe_end()
 
     def _after_fault(self) -> None:
-        """Quarantine the kernel or its strategy, or go on with its other configs in a fresh child."""
+        """Give up the kernel or its strategies if due; go on with the rest in a fresh child."""
         state, index = self.state, self._index
         assert state is not None, "a death without a task"
         assert index is not None, "some config's fault"
@@ -328,9 +328,9 @@ class RunLane:
         self._go_on_or_finish()
 
     def _drop_from_device(self) -> None:
-        """End a child that has, or may have, the device; raise DeviceLostError where NVML says that the card must not be used as it is.
+        """End a child that may hold the device; raise DeviceLostError if the card is unsound.
 
-        The task in hand then goes to another device with all of its configs: a card that is not sound may have timed them.
+        The task in hand then goes to another device with all its configs, those timed here, too.
         """
         self.child.drop()
         assert self.device is not None, "use_device() comes first"
@@ -340,7 +340,7 @@ class RunLane:
             raise DeviceLostError(f"{what}: {'; '.join(problems)}")
 
     def _fail_unstarted(self, failure: Failure) -> None:
-        """The kernel cannot be loaded: its one row, or the rest of its rows."""
+        """Record that the kernel cannot be loaded: for its open configs, or as its only row."""
         state = self.state
         assert state is not None, "a load without a task"
         if state.has_outcomes:
@@ -356,7 +356,7 @@ class RunLane:
         self.state = None
 
     def _go_on_or_finish(self) -> None:
-        """Time the rest with the lock held again, if there is a rest and the task has time left."""
+        """Send the open configs to a child, or finish if none is open or no time is left."""
         assert self.state is not None, "nothing to go on with"
         if self._budget_left_s(self.state) == 0.0:
             self.state.record_rest(out_of_time(OUT_OF_BUDGET))
@@ -366,7 +366,7 @@ class RunLane:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Send the task's open configs to a child, now or when one is ready."""
+        """Send the open configs to a child now, or as soon as one is ready."""
         if self.child.ensure():
             self._send_job()
         else:

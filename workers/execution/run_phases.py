@@ -1,4 +1,4 @@
-"""What a run child is at, and how long it may be silent there."""
+"""The phases of a run child, and how long it may be silent in each."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from workers.measure.device_lock import GONE_TIMEOUT_S
 from workers.sandbox.run_children import START_TIMEOUT_S
 
 PREPARE_TIMEOUT_S = GONE_TIMEOUT_S + 10.0
-"""Seconds for a child that holds the device until its dead predecessor is gone and its own kernels
-have run."""
+"""Seconds for a child that holds the device: its dead predecessor must be gone, and its own check
+kernels must have run."""
 
 
 class Phase(Enum):
@@ -22,17 +22,17 @@ class Phase(Enum):
     IDLE = auto()
     LOADING = auto()
     WAITING = auto()
-    """Loaded; another lane has the device, for as long as that takes."""
+    """The program is loaded; another lane holds the device, for an unlimited time."""
     PREPARING = auto()
-    """It holds the device and checks that it is sound and awake; a failure here is not the kernel's fault."""
+    """The child holds the device and checks that it is sound; failures are not the kernel's."""
     HOLDING = auto()
-    """It has announced no config yet."""
+    """The child holds the device and has announced no config yet."""
     IN_CONFIG = auto()
     BETWEEN = auto()
 
 
 ON_DEVICE = frozenset({Phase.PREPARING, Phase.HOLDING, Phase.IN_CONFIG, Phase.BETWEEN})
-"""A child that ends in one of these may have left the card in a bad state."""
+"""The death of a child in one of these phases may leave the card in a bad state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Patience:
 
 
 def patience_in(phase: Phase, limits: Limits, timing: TimingConfig) -> Patience | None:
-    """Return how long a child may be silent in a phase; None: for ever."""
+    """Return how long a child may be silent in a phase; None: without limit."""
     if phase in (Phase.IDLE, Phase.WAITING):
         return None
     if phase is Phase.STARTING:

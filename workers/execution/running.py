@@ -1,7 +1,8 @@
-"""The run slot: tasks on their way through one device, each in a lane with a child that may die at any moment.
+"""The run slot: the tasks on one device, each in a lane with a child that may die at any moment.
 
-Owns which lane takes the next task. On a GPU several lanes load side by side and hold the device's lock in turn, so that it
-never waits for a program to be loaded, and a fault costs no context creation; on a CPU device there is one lane.
+Owns which lane takes the next task. On a GPU several lanes load programs side by side and hold the
+device's lock in turn, so the device never waits for a load, and after a fault it never waits for a
+new context. A CPU device has one lane.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class RunSlot:
 
     Args:
         start_child: starts a run child whose scratch folder has the given name.
-        limits: what a kernel may cost, and how many lanes there are.
+        limits: what a kernel may cost, and the number of lanes.
         timing: how configs are timed.
         child_per_task: end the child after each task and count a bad exit as a failure.
-        lock_path: a file for the lanes' lock.
-        launches: the processor that they are issued from.
+        lock_path: the file that the lanes lock.
+        launches: the processor from which all launches are issued.
     """
 
     def __init__(
@@ -72,10 +73,10 @@ class RunSlot:
         return any(lane.state is None for lane in self._lanes)
 
     def open_device(self, *, measure_peaks: bool) -> Device:
-        """Start a child, wait for it, and return the device (with peaks if asked).
+        """Start a child, wait for it, and return the device (with its peaks if asked for).
 
         Raises:
-            DeviceLostError: The child ends or gives no answer.
+            DeviceLostError: The child ends or does not answer.
         """
         first = self._lanes[0]
         if first.device is None:
@@ -85,15 +86,15 @@ class RunSlot:
         return first.device
 
     def use_device(self, device: Device) -> None:
-        """Set the record (with peaks) that children judge times by; tasks may come now."""
+        """Set the device's record, with peaks, for the checks of times; tasks may come now."""
         for lane in self._lanes:
             lane.use_device(device)
             lane.warm_up()
 
     def run(self, state: TaskState, binary_path: Path) -> None:
-        """Begin with a compiled task; there must be capacity."""
+        """Begin a compiled task; there must be capacity."""
         free = [lane for lane in self._lanes if lane.state is None]
-        # The longest idle of the ready ones would do as well; an unready one would make the task wait.
+        # Any ready lane will do; one that is not ready would make the task wait.
         lane = next((lane for lane in free if lane.child.is_ready), free[0])
         sentinel = self._num_run % self._timing.sentinel_every_tasks == 0
         self._num_run += 1
@@ -104,7 +105,7 @@ class RunSlot:
         return [lane.child.current for lane in self._lanes if lane.child.current is not None]
 
     def handle(self, child: Child) -> None:
-        """Take in what ``child`` has sent.
+        """Process the messages of ``child``.
 
         Raises:
             DeviceLostError: The device cannot be used any more.
@@ -114,7 +115,7 @@ class RunSlot:
                 self._drive(lane, lane.hear)
 
     def check_deadlines(self, now_s: float) -> None:
-        """Kill children that give no answer, and end tasks that take too long. Raises DeviceLostError."""
+        """Kill silent children; end tasks that take too long. Raises DeviceLostError."""
         for lane in list(self._lanes):
             self._drive(lane, partial(lane.check_deadlines, now_s))
 
@@ -124,11 +125,11 @@ class RunSlot:
         return returned
 
     def waiting(self) -> list[TaskState]:
-        """The tasks in hand that have not begun: they load or wait for the device lock."""
+        """Return the tasks in hand that have not begun: they load or wait for the device lock."""
         return [lane.state for lane in self._lanes if lane.state is not None and not lane.has_begun]
 
     def _drive(self, lane: RunLane, action: Callable[[], None]) -> None:
-        """Let a lane go on; one that cannot start a child is closed where another one has the device open."""
+        """Let a lane act; if its child cannot start, close it while another has the device open."""
         try:
             action()
             lane.warm_up()
@@ -146,7 +147,7 @@ class RunSlot:
         return [state for lane in self._lanes for state in lane.take_finished()]
 
     def drop(self, tasks: Collection[int]) -> None:
-        """Forget these tasks (their numbers in the plan); their children are killed."""
+        """Drop these tasks (numbers in the plan) and kill their children."""
         for lane in self._lanes:
             if lane.state is not None and lane.state.lease.task in tasks:
                 lane.take_back()

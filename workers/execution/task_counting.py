@@ -1,7 +1,7 @@
-"""Counting what the launches of tasks execute, beside the way of each task to the device.
+"""Count what the launches of tasks execute, while the tasks are built and timed.
 
-Owns which counts are awaited and what becomes of them. A count never decides whether, or how, a config is timed: a
-kernel that cannot be counted has a reason in place of its work. How it is counted: ``workers/work``.
+Owns which counts are awaited and what becomes of them. A count never decides whether, or how, a
+config is timed. A kernel that cannot be counted gets a reason instead. Counting: ``workers/work``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class TaskCounting:
 
     Args:
         start_child: starts a counting child on a device; its scratch folder has the given name.
-        helper_devices: knows the device, or why there is none.
-        timeout_s: for all configs of a task.
+        helper_devices: knows the counting device, or why there is none.
+        timeout_s: seconds for all configs of a task.
         num_children: at once.
     """
 
@@ -43,7 +43,7 @@ class TaskCounting:
         self._helper_devices = helper_devices
         self._num_children = num_children
         self._open: dict[int, tuple[TaskState, CountedKernel]] = {}
-        """By the number of a task in the plan."""
+        """Keys: the numbers of tasks in the plan."""
         self._why_off = ""
         self._pool: ChildPool[CountedKernel] = ChildPool(
             start_child=self._start,
@@ -54,28 +54,28 @@ class TaskCounting:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits and nothing is worked on."""
+        """Whether no task waits and no child is at work."""
         return self._pool.is_idle
 
     @property
     def num_busy(self) -> int:
-        """How many children are at work."""
+        """The number of children at work."""
         return self._pool.num_busy
 
     def submit(self, state: TaskState) -> None:
-        """Count a planned task, where tasks are counted at all."""
+        """Queue a planned task for counting, if tasks are counted at all."""
         if self._helper_devices.counts_work:
             item = CountedKernel(kernel=state.task.kernel, configs=state.configs)
             self._open[state.lease.task] = (state, item)
             self._pool.submit(item)
 
     def awaits(self, state: TaskState) -> bool:
-        """Whether a count of a task's configs is still to come: not of one that has failed as a whole since."""
+        """Whether a task's count is still to come; False for one that has failed as a whole."""
         _, item = self._open.get(state.lease.task, (None, None))
         return item is not None and item.configs is state.configs
 
     def start_waiting(self, *, most_busy: int) -> None:
-        """Hand waiting tasks to children once their device is known, up to the number of children."""
+        """Hand waiting tasks to children once the device is known; at most ``most_busy`` work."""
         where = self._helper_devices.counting() if self._helper_devices.counts_work else None
         if isinstance(where, str):
             self._why_off = where
@@ -89,7 +89,7 @@ class TaskCounting:
         return self._pool.children()
 
     def handle(self, child: Child) -> None:
-        """Take in what ``child`` has sent."""
+        """Process the messages of ``child``."""
         self._guarded(lambda: self._pool.handle(child))
         self._take_counted()
 
@@ -99,7 +99,7 @@ class TaskCounting:
         self._take_counted()
 
     def forget(self, state: TaskState) -> None:
-        """The task is finished, or lost: its count is of no use; a child at work on it may end it."""
+        """Drop the count of a finished or lost task; a child at work on it may finish."""
         _, item = self._open.pop(state.lease.task, (None, None))
         if item is not None:
             self._pool.take_waiting(lambda one: one is item)
@@ -114,7 +114,7 @@ class TaskCounting:
         return self._start_child(name, where)
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Do a step of the pool. Children that cannot start end the counting, not the run."""
+        """Do a step of the pool; if children cannot start, end the counting but not the run."""
         try:
             step()
         except ChildStartError as error:
@@ -131,7 +131,7 @@ class TaskCounting:
                     state.works = item.outcomes
 
     def _give_up(self) -> None:
-        """Give every task that waits the reason."""
+        """Give every waiting task the reason instead of a count."""
         failure = Failure(code=FailureCode.UNSUPPORTED, stage=Stage.PROBE, detail=self._why_off)
         self._pool.take_waiting(lambda _item: True)
         for state, item in self._open.values():

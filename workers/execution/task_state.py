@@ -1,7 +1,7 @@
-"""One task on its way: which configs have an outcome, and what the rest become when it ends early.
+"""The outcomes of one task's configs, and those of the rest when the task ends early.
 
-Owns the table of outcomes of a task and how it turns into a ``TaskResult``. Pure: no children, no clock but the
-one it is given.
+Owns the table of outcomes of a task and its conversion into a ``TaskResult``. Pure: no children,
+and the clock is an argument.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from workers.measure.task_trace import TaskTrace
 from workers.plan.plan import Plan, Task
 
 _MOST_EXCUSED = 8
-"""Number of kills by other processes that a task may meet."""
+"""Kills by other processes that a task is excused from, at most."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class TaskState:
     """A task in hand. ``outcomes[i]`` is None until config i has one.
 
-    ``configs`` is empty until what they follow from is known: at once, or after ``plan_by``.
+    ``configs`` is empty until they can be planned: at once, or after ``plan_by``.
     """
 
     plan: Plan
@@ -53,23 +53,23 @@ class TaskState:
     configs: tuple[LaunchConfig, ...] = field(init=False, default=())
     outcomes: list[tuple[Outcome, int] | None] = field(init=False, default_factory=list)
     launch_ns: list[float | None] = field(init=False, default_factory=list)
-    """By config, how long a launch took at least, also where that was too long."""
+    """For each config the shortest known time of a launch, in ns, also if that was too long."""
     analysis: Analysis | None = field(init=False)
     build: Build | None = None
     num_deaths: int = 0
     num_analysis_attempts: int = 0
     analysed: Analysis | None = None
-    """What the analysis has told while inputs are being chosen."""
+    """The analysis that the child has sent before it chooses inputs."""
     num_access_attempts: int = 0
     access_records: tuple[ProbeRecord | None, ...] = ()
-    """Access records of the configs that are tried ahead, in their order, as far as known."""
+    """Access records of the configs tried first, in that order, as far as known."""
     num_compile_attempts: int = 0
     works: tuple[Work | Failure, ...] = ()
     """What each config executes, or why that is not known; empty where work is not counted."""
     sentinel: tuple[SentinelReading, ...] = ()
     task_budget_s: float | None = None
     one_processor: bool | None = None
-    """Whether every child that had it launched from the host's processor for that; None where none had it."""
+    """Whether all its children launched from the reserved processor; None before the first one."""
     trace: TaskTrace = field(init=False)
     _windows_s: list[tuple[float, float] | None] = field(init=False, default_factory=list)
     _spared: set[int] = field(init=False, default_factory=set)
@@ -93,18 +93,18 @@ class TaskState:
         return self.is_planned and all(self.outcomes)
 
     def plan_by(self, analysis: Analysis) -> None:
-        """Keep what was found out about the kernel's memory; the launch configs follow from it."""
+        """Keep the analysis of the kernel's memory and plan the launch configs by it."""
         self.analysis = analysis
         self._set_configs(self.plan.configs(self.task, analysis))
 
     @property
     def open_indices(self) -> tuple[int, ...]:
-        """The configs without an outcome."""
+        """The indices of the configs without an outcome."""
         return tuple(index for index, outcome in enumerate(self.outcomes) if outcome is None)
 
     @property
     def extents_are_proven(self) -> bool:
-        """Whether every buffer of every config is as large as a validated analysis says."""
+        """Whether each buffer of each config has the size that a validated analysis gives."""
         return (
             self.analysis is not None
             and all(extent.validated for extent in self.analysis.extents)
@@ -113,14 +113,14 @@ class TaskState:
 
     @property
     def has_outcomes(self) -> bool:
-        """Whether any config has an outcome that it got on the device."""
+        """Whether any config has an outcome from the device."""
         return any(
             outcome for index, outcome in enumerate(self.outcomes) if index not in self._spared
         )
 
     @property
     def check_indices(self) -> tuple[int, ...]:
-        """The smallest, the largest and any other config: there the payload is checked. Which other follows from the kernel."""
+        """Indices of the configs with payload checks: smallest, largest, one by the kernel's id."""
         by_size = sorted(
             range(len(self.configs)),
             key=lambda index: (
@@ -143,16 +143,16 @@ class TaskState:
         launch_ns: float | None = None,
         window_s: tuple[float, float] | None = None,
     ) -> None:
-        """Set the outcome of one config; a later one replaces it (a death after the result).
+        """Set the outcome of one config; a later call replaces it (a death after the result).
 
-        ``window_s``: when it was timed, on the monotonic clock.
+        ``window_s``: begin and end of its timing, on the monotonic clock.
         """
         self.outcomes[index] = (outcome, self.now_us())
         self.launch_ns[index] = launch_ns
         self._windows_s[index] = window_s
 
     def spare(self, index: int, failure: Failure) -> None:
-        """Give a config its outcome before the task comes to the device: it is not launched."""
+        """Give a config its outcome before the task reaches the device: it is not launched."""
         self._spared.add(index)
         self.record(index, failure)
 
@@ -163,7 +163,7 @@ class TaskState:
                 self.record(index, failure)
 
     def give_up_hopeless(self) -> None:
-        """Give up the open configs that what has run shows to be too long."""
+        """Give up the open configs that must take too long, judging by those that have run."""
         order = RunOrder(
             self.configs,
             self.launch_ns,
@@ -174,10 +174,10 @@ class TaskState:
             self.record(index, failure)
 
     def excuse_kill(self, at: int | str) -> bool:
-        """Whether another process's SIGKILL at a config (or in other work: its name) is excused: the first is.
+        """Whether another process's SIGKILL in a config (or other work: its name) is excused.
 
-        The second there is, and any after ``_MOST_EXCUSED``: the system ends a child when memory runs out by what a kernel or
-        its compiler asks for.
+        Only the first kill in each is, and at most ``_MOST_EXCUSED`` of a task: the system also
+        kills a child when memory runs out because a kernel or its compiler asks for too much.
         """
         is_first = at not in self._excused and len(self._excused) < _MOST_EXCUSED
         self._excused.add(at)
@@ -193,11 +193,11 @@ class TaskState:
         )
 
     def give_up_kernel(self) -> None:
-        """The kernel has ended too many processes: none of its other configs is tried."""
+        """Fail the open configs: the kernel has ended too many processes."""
         self.record_rest(kernel_given_up(self.num_deaths))
 
     def give_up_strategies_of(self, index: int, limit: int) -> None:
-        """A config has ended its process: if ``limit`` have, those that only its input strategies ask for are given up."""
+        """Count a config's fault; give up configs that only strategies at ``limit`` ask for."""
         self._faults.update(self.configs[index].strategies)
         given_up = given_up_strategies(self._faults, limit)
         failure = strategy_given_up(limit)
@@ -206,7 +206,7 @@ class TaskState:
                 self.record(other, failure)
 
     def fail_whole(self, failure: Failure) -> None:
-        """The kernel failed before any config ran: the task becomes its one row."""
+        """Replace the configs by one failed row: the kernel failed before any config ran."""
         empty = empty_config(
             kernel_id=self.task.kernel.kernel_id,
             device_class=self.task.device_class.name,
@@ -224,7 +224,7 @@ class TaskState:
         binary: bytes | None,
         resources: KernelResources | None = None,
     ) -> None:
-        """Keep how the kernel was compiled."""
+        """Keep the options, log and result of the build."""
         self.build = Build(
             options=options,
             log=log,
@@ -241,7 +241,7 @@ class TaskState:
         self.sentinel = (*self.sentinel, reading)
 
     def result(self, monitor: Monitor | None = None) -> TaskResult:
-        """Return the finished task; ``monitor`` says what the device was like while its configs were timed."""
+        """Return the finished task; ``monitor`` gives the clocks while its configs were timed."""
         samples = []
         works = self.works or (None,) * len(self.configs)
         for config, recorded, window_s, work in zip(
@@ -282,7 +282,7 @@ class TaskState:
         self._spared = set()
 
     def _judged(self, outcome: Outcome, seen: Condition | None) -> Outcome:
-        """Add to a timing the facts from the kernel's analysis and from the device's monitor."""
+        """Return a timing with what the kernel's analysis and the device's monitor add to it."""
         if not isinstance(outcome, Timing):
             return outcome
         if seen is not None:

@@ -1,4 +1,4 @@
-"""One build of a kernel whose result is not kept: whether anything can be built on this device."""
+"""Build one kernel and drop the result: checks whether this device can build anything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_LEASE = Lease(task=-1, epoch=0, token=0, attempt=0)
 def is_buildable(
     task: Task, plan: Plan, *, start_child: Callable[[str], Child], work: CompileWork
 ) -> bool:
-    """Build a task's kernel in a child of its own; return whether there is a binary. Raises ChildStartError."""
+    """Build a task's kernel in a new child; return whether it built. Raises ChildStartError."""
     state = TaskState(
         plan=plan, task=task, lease=_NO_LEASE, device_id="", worker_id="", now_us=lambda: 0
     )

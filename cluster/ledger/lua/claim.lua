@@ -1,4 +1,6 @@
--- ARGV: first task, task after the last, limit, ttl us, holder. Returns task, token, attempt, task, ...
+-- Leases tasks: those that ran out first, then in plan order.
+-- ARGV: first task, task after the last, limit, ttl us, holder.
+-- Returns task, token, attempt, task, ...
 local first, stop, limit = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local expires_us, holder = now_us + ARGV[6], ARGV[7]
 
@@ -8,7 +10,7 @@ for _, task in ipairs(redis.call('ZRANGEBYSCORE', free, first, '(' .. stop, 'LIM
     table.insert(found, tonumber(task))
 end
 
--- The first task from `position` on that is not done: a run of done ones is skipped by the server, not one by one.
+-- Returns the first task from `position` on that is not done; the server skips runs of done tasks.
 local function not_done(position)
     while position % 8 ~= 0 do
         if redis.call('GETBIT', done, position) == 0 then
@@ -16,7 +18,7 @@ local function not_done(position)
         end
         position = position + 1
     end
-    -- -1 beyond the string's end, and 0, whatever the start, where there is no string yet.
+    -- BITPOS gives -1 beyond the string's end, and 0 where there is no string yet.
     return math.max(position, redis.call('BITPOS', done, 0, position / 8))
 end
 

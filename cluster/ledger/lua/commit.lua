@@ -1,4 +1,5 @@
--- ARGV: name of the commit, number of leases, then task, token, ..., then shard, its entry, ... Returns the stale tasks.
+-- Binds all tasks to the shards or, if one token is stale, none. Returns the stale tasks.
+-- ARGV: name of the commit, number of leases, then task, token, ..., then shard, its entry, ...
 local commit, num_leases = ARGV[3], tonumber(ARGV[4])
 local first_shard = 5 + 2 * num_leases
 local recorded = redis.call('HGET', shards, ARGV[first_shard])

@@ -1,5 +1,6 @@
--- ARGV: first task, task after the last. Returns how many are done, and how many are held by live leases (while more than
--- 500 have run out, also some of those). Changes nothing, so that viewers may call it.
+-- ARGV: first task, task after the last. Returns how many are done, and how many have live leases
+-- (if more than 500 leases have run out, the second number also counts some of them).
+-- Changes nothing, so that viewers may call it.
 local first, stop = tonumber(ARGV[3]), tonumber(ARGV[4])
 local num_done = 0
 local position = first

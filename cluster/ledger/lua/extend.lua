@@ -1,4 +1,5 @@
--- Renews and releases. ARGV: ttl us (negative: the lease ends now), then task, token, task, ... Returns the tasks still held.
+-- Renews or releases leases. Returns the tasks that were still held.
+-- ARGV: ttl us (negative: the lease ends now), then task, token, task, ...
 local ttl_us = tonumber(ARGV[3])
 local still_held = {}
 for i = 4, #ARGV, 2 do

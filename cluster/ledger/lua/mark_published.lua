@@ -1,2 +1,2 @@
--- ARGV: names of shards.
+-- ARGV: names of shards that a manifest lists.
 return redis.call('ZREM', unpublished, unpack(ARGV, 3))

@@ -1,5 +1,7 @@
--- Begins every script. KEYS: what one ledger of one epoch consists of; ARGV[1]: the epoch, ARGV[2]: added to the clock, us.
--- A ledger ends with its `meta`, and with the server that it was made on: a restarted server may have forgotten the last second.
+-- Begins every script. KEYS: the keys of one ledger of one epoch.
+-- ARGV[1]: the epoch; ARGV[2]: added to the clock, us.
+-- A ledger ends when its `meta` is gone or its server has restarted, as a restarted server may have
+-- forgotten the last second.
 local meta, expiry, held, free, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local cursors, done, shards, unpublished, publisher = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local board = KEYS[11]
@@ -10,14 +12,15 @@ end
 if known[2] ~= string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') then
     return redis.error_reply('LEDGERLOST the server has been started anew')
 end
--- None of these is ever empty: RedisLocation.create puts in something that stays.
+-- None of these keys is ever empty: RedisLocation.create adds a member that stays.
 if redis.call('EXISTS', expiry, held, free, leases, done, shards, unpublished) < 7 then
     return redis.error_reply('LEDGERLOST the server has given up a part of it')
 end
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2] + ARGV[2]
 
--- A lease is "token:attempt:holder". Its task is in `expiry` (by time) and in `held` (by task), or, once it ended, in `free` (by task).
+-- A lease is "token:attempt:holder". Its task is in `expiry` (by time) and `held` (by task); after
+-- the lease has ended, the task is in `free` (by task).
 local function token_of(task)
     local lease = redis.call('HGET', leases, task)
     return lease and string.match(lease, '^(%d+):')
@@ -35,7 +38,8 @@ local function let_go(task)
     redis.call('ZADD', free, task, task)
 end
 
--- Moves leases that ran out, so many at most: each is moved once, and no call pays for all when a whole cluster's run out together.
+-- Frees leases that ran out, 500 at most: when a whole cluster's leases run out together, no single
+-- call pays for all of them.
 local function free_expired()
     for _, task in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', now_us, 'LIMIT', 0, 500)) do
         let_go(task)

@@ -1,4 +1,5 @@
--- ARGV: worker, its document, how long a silent worker is kept, us. A new worker clears away those silent for longer.
+-- Keeps a worker's report. A new worker also removes the reports of workers silent for too long.
+-- ARGV: worker, its document, how long a silent worker is kept, us.
 if redis.call('HSET', board, ARGV[3], string.format('%.0f %s', now_us, ARGV[4])) == 1 then
     local told = redis.call('HGETALL', board)
     for i = 1, #told, 2 do

@@ -1,4 +1,5 @@
--- Returns every shard that was ever recorded: shard, its entry, shard, ... Asked only where ledger and manifest differ, and by a sweep.
+-- Returns every shard that was ever recorded: shard, its entry, shard, ...
+-- Called only by a sweep, and where ledger and manifest differ.
 local answer = {}
 local recorded = redis.call('HGETALL', shards)
 for i = 1, #recorded, 2 do

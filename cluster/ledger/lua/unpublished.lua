@@ -1,4 +1,5 @@
--- ARGV: a shard ('' to begin with), how many at most. Returns the shards after it in order of name: shard, its entry, shard, ...
+-- ARGV: a shard ('' to begin with), how many at most.
+-- Returns the unpublished shards after it, by name: shard, its entry, shard, ...
 local answer = {}
 for _, name in ipairs(redis.call('ZRANGEBYLEX', unpublished, '(' .. ARGV[3], '+', 'LIMIT', 0, ARGV[4])) do
     table.insert(answer, name)

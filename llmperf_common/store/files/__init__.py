@@ -1,1 +1,1 @@
-"""Where a dataset lies: folders and S3, and locks there."""
+"""The places where a dataset may lie, folders and S3, and their locks."""

@@ -1,7 +1,7 @@
-"""Asking a store, before anything is trusted to it, whether it can create a name only once.
+"""Test, before a store is trusted, whether it can create a name only once.
 
-Owns that one question. Exactly-once rests on ``put_if_absent``; some object stores ignore its condition and overwrite
-without a word, some mounted folders have no hard links.
+Owns that test. Exactly-once rests on ``put_if_absent``, but some object stores ignore its condition
+and silently overwrite, and some mounted folders have no hard links.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ _ATTEMPTS = 3
 
 
 def check_creates_once(fs: Filesystem) -> None:
-    """Create a hidden file twice and remove it.
+    """Create a hidden file twice, check the outcomes and remove the file.
 
     Raises:
-        StoreError: The store overwrites what exists, or cannot be written.
+        StoreError: The store overwrites existing files, or cannot be written.
     """
-    # A colleague's sweep may take the file away between the two writes: then another one decides.
+    # Another process's sweep may remove the file between the two writes: then another test decides.
     if not any(_creates_once(fs) for _ in range(_ATTEMPTS)):
         raise StoreError(
-            f"{fs.describe()} cannot keep a dataset: its store overwrites a file that was to be created only if absent "
-            "(it ignores If-None-Match), so results could be lost or doubled: take a store with conditional writes "
+            f"{fs.describe()} cannot keep a dataset: its store overwrites a file that was to be "
+            "created only if absent (it ignores If-None-Match), so results could be lost or "
+            "doubled: choose a store with conditional writes "
             "(Amazon S3 has them) or a local folder"
         )
 

@@ -1,7 +1,7 @@
-"""What processes of other nodes get of this one's environment: where the dataset's store is, and nothing that opens it.
+"""Select the environment variables for other nodes: the address of the store, no credentials.
 
-Owns the list. It goes to Ray as the ``runtime_env`` of actors, which Ray's dashboard shows to every user of it:
-credentials are each node's own, as boto3 finds them there.
+Owns the list. It goes to Ray as the ``runtime_env`` of actors, which Ray's dashboard shows to all
+its users. Each node has its own credentials, where boto3 finds them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ STORE_SETTINGS = (
     "AWS_DEFAULT_REGION",
     "AWS_CA_BUNDLE",
 )
-"""Passed on. A list of what may be, not of what must not: a new secret of boto3's stays here by itself."""
+"""An allowlist: a new secret of boto3 is never passed on by accident."""
 
 
 def store_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of the dataset's store that are set in ``environment``; a URL with a password is left out.
+    """Return the set variables of the dataset's store; a URL with a password is left out.
 
-    >>> store_settings({"LLMPERF_S3_ENDPOINT": "http://minio:9000", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": ""})
+    >>> here = {"LLMPERF_S3_ENDPOINT": "http://minio:9000", "AWS_SECRET_ACCESS_KEY": "x"}
+    >>> store_settings({**here, "AWS_REGION": ""})
     {'LLMPERF_S3_ENDPOINT': 'http://minio:9000'}
     """
     found = {name: environment.get(name, "") for name in STORE_SETTINGS}

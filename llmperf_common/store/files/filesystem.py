@@ -1,7 +1,7 @@
-"""The few file operations the store needs, each atomic and durable when it returns.
+"""The few file operations that the store needs, each atomic and durable when it returns.
 
-Owns ``put_if_absent`` and the locks for POSIX folders. Names are relative, with ``/``. Another backend (an
-object store) implements the same protocol; the simulator implements it with crashes.
+Owns ``put_if_absent`` and the locks for POSIX folders. Names are relative, with ``/``. An object
+store implements the same protocol; so does the simulator, with crashes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from llmperf_common.files.plain_files import UnfitFileError, is_inside, open_loc
 from llmperf_common.store.files.pinned_folder import PinnedFolder
 
 TEMPORARY_PREFIX = ".tmp-"
-"""Readers of Parquet folders skip names with a leading dot; the sweeper removes leftovers."""
+"""Readers of Parquet folders skip names with a leading dot; sweeps remove leftovers."""
 
 
 _MAX_SHARD_BYTES = 2**30
 _MAX_OTHER_BYTES = 256 * 2**20
-"""Bytes of a file that is no shard; the manifest of a million shards has as many."""
+"""Bytes of a file other than a shard; the manifest of a million shards has about as many."""
 
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
-"""What ``link`` says on FAT and on many FUSE mounts (of buckets, say)."""
+"""Errors of ``link`` on FAT and on many FUSE mounts, such as those of buckets."""
 
 
 class StoreError(LlmperfError):
@@ -39,15 +39,15 @@ class StoreError(LlmperfError):
 
 
 class StoreLostError(StoreError):
-    """The place of the dataset is gone, or another one has its name: a mount went, or the folder was moved."""
+    """The dataset's place is gone, or another folder has its name: an unmount, or a move."""
 
 
 class AccessDeniedError(StoreError):
-    """The store knows who we are, or not, and refuses."""
+    """The store refuses the request, for lack of credentials or of a right."""
 
 
 class Filesystem(Protocol):
-    """What the store asks of a folder."""
+    """The operations that the store needs of a folder."""
 
     def describe(self, name: str = "") -> str:
         """Return the full name of ``name`` for messages."""
@@ -66,25 +66,25 @@ class Filesystem(Protocol):
         ...
 
     def pin(self, name: str) -> None:
-        """From here on this must stay the same place, known by the content of the file ``name``.
+        """Require from now on that this is the same place, known by the content of file ``name``.
 
-        What a pinned file system writes never lands in another place of its name.
+        Later writes never land in another place with the same name.
 
         Raises:
-            StoreLostError: It has no such file.
+            StoreLostError: The file ``name`` does not exist.
         """
         ...
 
     def check_place(self) -> None:
-        """Raise StoreLostError if the name leads no longer to what was pinned; nothing where nothing was."""
+        """Raise StoreLostError if the name leads to another place than was pinned, if any."""
         ...
 
     def sizes(self, names: Sequence[str]) -> dict[str, int | None]:
-        """Return the length of each of these files in bytes, None where there is none."""
+        """Return the length of each of these files in bytes; None for a missing file."""
         ...
 
     def move(self, name: str, new_name: str) -> None:
-        """Give a file another name, durably; no error if it is gone."""
+        """Rename a file, durably; no error if it is gone."""
         ...
 
     def names(self, folder: str = "") -> list[str]:
@@ -92,7 +92,7 @@ class Filesystem(Protocol):
         ...
 
     def folders(self) -> list[str]:
-        """Return the sorted names of the folders directly in it."""
+        """Return the sorted names of the folders at the top level."""
         ...
 
     def remove(self, name: str) -> None:
@@ -100,19 +100,19 @@ class Filesystem(Protocol):
         ...
 
     def lock(self, name: str, *, exclusive: bool, wait: bool) -> AbstractContextManager[bool]:
-        """Hold an advisory lock for the length of a ``with``; its value is whether it was obtained."""
+        """Hold an advisory lock for the length of a ``with``; its value: whether it was granted."""
         ...
 
     def is_locked(self, name: str) -> bool:
-        """Whether a process holds the lock ``name`` now. Nothing is created: for readers."""
+        """Whether a process holds the lock ``name`` now; creates nothing, so readers may ask."""
         ...
 
 
 class PosixFilesystem:
     """A folder on a POSIX file system.
 
-    A file appears under its name only when its bytes are on disk: temporary file, fsync, ``link`` (which
-    fails if the name exists), fsync of the folder.
+    A file appears under its name only when its bytes are on disk: temporary file, fsync, ``link``
+    (which fails if the name exists), fsync of the folder.
     """
 
     def __init__(self, root: Path) -> None:
@@ -124,13 +124,13 @@ class PosixFilesystem:
         return str(self.root / name) if name else str(self.root)
 
     def read_bytes(self, name: str) -> bytes:
-        """Return the whole file. Raises FileNotFoundError, StoreError where it cannot be read."""
+        """Return the whole file. Raises FileNotFoundError, StoreError if it cannot be read."""
         try:
             return read_plain(self._path(name), max_bytes=max_bytes_of(name), inside=self._path())
         except UnfitFileError as error:
             raise StoreError(str(error).replace(str(self._path()), str(self.root))) from error
         except FileNotFoundError:
-            # It is listed: a reader that took it for gone would look again for ever.
+            # The link is listed: a reader that took the file for gone would retry for ever.
             if self._path(name).is_symlink():
                 raise StoreError(f"{self.describe(name)} is a link to nothing: remove it") from None
             raise
@@ -156,10 +156,11 @@ class PosixFilesystem:
                 if error.errno not in _NO_HARD_LINKS:
                     raise
                 raise StoreError(
-                    f"cannot create {self.describe(name)} only if it is absent: the file system has no hard links "
-                    f"({error.strerror}): choose a folder on a local disk or NFS, or an s3:// location"
+                    f"cannot create {self.describe(name)} only if it is absent: the file system "
+                    f"has no hard links ({error.strerror}): choose a folder on a local disk or NFS "
+                    "or an s3:// location"
                 ) from error
-            # Also for a loser: a process that goes on from the winner's file must find it after a power cut.
+            # Also after losing: whoever builds on the winner's file must find it after a power cut.
             _fsync_folder(target.parent)
         return is_new
 
@@ -179,17 +180,17 @@ class PosixFilesystem:
         weakref.finalize(self, os.close, self._pinned.descriptor)
 
     def check_place(self) -> None:
-        """Raise StoreLostError if the path leads no longer to the folder that was pinned."""
+        """Raise StoreLostError if the path leads to another folder than was pinned, if any."""
         why = self._pinned.why_lost(self.root) if self._pinned else ""
         if why:
             raise self._lost(why)
 
     def sizes(self, names: Sequence[str]) -> dict[str, int | None]:
-        """Return the length of each of these files in bytes, None where there is none."""
+        """Return the length of each of these files in bytes; None for a missing file."""
         return {name: self._size(name) for name in names}
 
     def move(self, name: str, new_name: str) -> None:
-        """Give a file another name, durably; no error if it is gone."""
+        """Rename a file, durably; no error if it is gone."""
         old, new = self._path(name), self._path(new_name)
         try:
             _make_folder(new.parent)
@@ -210,7 +211,7 @@ class PosixFilesystem:
             return []
 
     def folders(self) -> list[str]:
-        """Return the sorted names of the folders directly in it."""
+        """Return the sorted names of the folders at the top level."""
         try:
             with os.scandir(self._path()) as entries:
                 return sorted(entry.name for entry in entries if _is_folder(entry))
@@ -241,7 +242,7 @@ class PosixFilesystem:
             os.close(descriptor)
 
     def is_locked(self, name: str) -> bool:
-        """Whether a process holds the lock ``name``; False where that cannot be asked. Nothing is created."""
+        """Whether a process holds the lock ``name``; False if unknown. Nothing is created."""
         try:
             descriptor = open_lock_file(self._path(name), create=False)
         except (OSError, UnfitFileError):
@@ -261,12 +262,13 @@ class PosixFilesystem:
         return self._folder(folder) / last
 
     def _folder(self, name: str = "") -> Path:
-        """Return the path of a folder. Raises StoreError where a link leads out: what is swept or written is the dataset's own."""
+        """Return the path of a folder; raise StoreError if a link leads out of the dataset."""
         base = self._pinned.base if self._pinned else self.root
         path = base / name
         if name and path.is_symlink() and not is_inside(path, base):
             raise StoreError(
-                f"{self.root / name} is a link that leads out of {self.root}: copy the folder with the targets of its links (cp -rL)"
+                f"{self.root / name} is a link that leads out of {self.root}: copy the folder with "
+                "the targets of its links (cp -rL)"
             )
         return path
 
@@ -281,13 +283,14 @@ class PosixFilesystem:
 
     def _lost(self, why: str) -> StoreLostError:
         return StoreLostError(
-            f"{self.root} is no longer the dataset's folder ({why}): nothing that was committed is lost; put the "
-            "folder back (mount it, or move it to its old name) and run the same command again"
+            f"{self.root} is no longer the dataset's folder ({why}): nothing that was committed is "
+            "lost; put the folder back (mount it, or move it to its old name) and run the same "
+            "command again"
         )
 
     @contextlib.contextmanager
     def _temporary(self, name: str, data: bytes) -> Iterator[Path]:
-        """Write ``data`` to a temporary file beside ``name`` and fsync it; removed at the end."""
+        """Write ``data`` to a temporary file beside ``name`` and fsync it; remove it at the end."""
         target = self._path(name)
         temporary = target.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}")
         try:
@@ -301,18 +304,18 @@ class PosixFilesystem:
                 os.fsync(file.fileno())
             yield temporary
         except OSError as error:
-            self.check_place()  # the likeliest reason, where it is one
+            self.check_place()  # the most likely reason
             explained = _explained(error, Path(self.describe(name)))
             if explained is None:
                 raise
             raise explained from error
         finally:
-            with contextlib.suppress(NotADirectoryError, PermissionError):  # then it was never made
+            with contextlib.suppress(NotADirectoryError, PermissionError):  # it was never created
                 temporary.unlink(missing_ok=True)
 
 
 def _open_lock(path: Path) -> int:
-    """Open a lock file; one that exists can be locked also where nothing may be written."""
+    """Open a lock file; an existing one can be locked even in a read-only folder."""
     try:
         _make_folder(path.parent)
         return open_lock_file(path, create=True)
@@ -326,7 +329,7 @@ def _open_lock(path: Path) -> int:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a folder. What is neither that nor a file is listed as one: reading it says what it is."""
+    """Whether an entry is a folder; special files count as files: reading them gives an error."""
     try:
         return entry.is_dir()
     except OSError:  # links in a circle
@@ -334,14 +337,14 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def max_bytes_of(name: str) -> int:
-    """Return how large a file of a dataset may be that is read whole."""
+    """Return the largest size in bytes at which a file of a dataset is read."""
     return _MAX_SHARD_BYTES if name.endswith(".parquet") else _MAX_OTHER_BYTES
 
 
 def _make_folder(folder: Path) -> None:
-    """Create ``folder`` and what is missing above it, each durably in its parent.
+    """Create ``folder`` and its missing parents, each durably.
 
-    Without the fsync of the parent a power cut could take the folder away with the committed shards in it.
+    Without the fsync of its parent, a power cut could remove the folder with the shards in it.
     """
     if folder.is_dir():
         return
@@ -360,7 +363,7 @@ def _fsync_folder(folder: Path) -> None:
 
 
 def _explained(error: OSError, target: Path) -> StoreError | None:
-    """The user's error behind an operating system's; None for any other (a bug or failing hardware)."""
+    """Return the user's error for an operating system's; None for a bug or failing hardware."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreError(
             f"no space left to write {target} ({error.strerror}): nothing committed is lost; "

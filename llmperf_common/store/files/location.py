@@ -1,6 +1,6 @@
-"""Where a dataset lies, as a user names it: a folder of this machine, or ``s3://bucket/prefix``.
+"""A dataset's location as a user writes it: a local folder, or ``s3://bucket/prefix``.
 
-Owns the way from that text to a ``Filesystem``, and the name of what this machine keeps of a dataset elsewhere.
+Owns the conversion of that text to a ``Filesystem``, and the name of a dataset's state folder.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 
 
 def open_filesystem(location: Location) -> Filesystem:
-    """Return the file system of a dataset. Nothing is read or written.
+    """Return the file system of a dataset, without reading or writing anything.
 
     Raises:
-        StoreError: It has a scheme that is not ours.
+        StoreError: The location has an unknown scheme.
         MissingExtra: It is an S3 location and boto3 is not installed.
     """
     folder = local_folder(location)
@@ -34,10 +34,10 @@ def open_filesystem(location: Location) -> Filesystem:
 
 
 def local_folder(location: Location) -> Path | None:
-    """Return the folder that ``location`` names, None for an S3 location.
+    """Return the folder that ``location`` names; None for an S3 location.
 
     Raises:
-        StoreError: It has a scheme that is not ours.
+        StoreError: The location has an unknown scheme.
 
     >>> local_folder("runs/first"), local_folder("s3://bucket/first")
     (PosixPath('runs/first'), None)
@@ -49,14 +49,14 @@ def local_folder(location: Location) -> Path | None:
     if match is not None:
         text = public_url(text) if "://" in text else text
         raise StoreError(
-            f"{text!r} is neither a folder nor an S3 location: write s3://bucket/prefix, a path, or ./{text} for a "
-            "folder of that name"
+            f"{text!r} is neither a folder nor an S3 location: write s3://bucket/prefix, a path, "
+            f"or ./{text} for a folder of that name"
         )
     return Path(text)
 
 
 def state_name(location: str) -> str:
-    """Return a folder name for what this machine keeps of an S3 dataset: its ledger and event logs.
+    """Return the name of this machine's folder for an S3 dataset's ledger and event logs.
 
     The same prefix at another endpoint is another dataset.
     """

@@ -1,7 +1,7 @@
-"""Who holds a lock of a dataset: for messages, so that a user knows which process to wait for.
+"""Find the holders of a dataset's lock, so that messages name the process to wait for.
 
-Owns the search: ``/proc/locks`` for a folder, the claims' own words in an object store. Nothing is decided by it, and
-who holds a lock from another host, on a network file system, is not found.
+Owns the search: ``/proc/locks`` for a folder, the claims' contents in an object store. Nothing
+depends on its result. It does not find holders on other hosts of a network file system.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LockHolder:
 
 
 def lock_holders(fs: Filesystem, name: str) -> tuple[LockHolder, ...]:
-    """Return the processes that hold the lock ``name`` and can be found; never raises."""
+    """Return the processes known to hold the lock ``name``; never raises."""
     with contextlib.suppress(OSError, ValueError):
         if isinstance(fs, PosixFilesystem):
             return tuple(_of_file(fs.root / name))
@@ -51,13 +51,13 @@ def lock_holders(fs: Filesystem, name: str) -> tuple[LockHolder, ...]:
 
 
 def who_holds(fs: Filesystem, name: str) -> str:
-    """Return the holders of a lock as words."""
+    """Return the holders of a lock as text."""
     found = lock_holders(fs, name)
     return ", ".join(map(str, found)) or "a process that cannot be seen from here"
 
 
 def this_command() -> dict[str, str]:
-    """Return what a claim says of this process: its command, and now."""
+    """Return what a claim says of this process: its command, and the time now."""
     return {"command": _command(os.getpid()), "since": _moment(time.time())}
 
 
@@ -68,7 +68,7 @@ def _of_file(path: Path) -> Iterator[LockHolder]:
     for line in (_PROC / "locks").read_text(encoding="ascii", errors="replace").splitlines():
         fields = (
             line.split()
-        )  # "1: FLOCK ADVISORY WRITE 4348 fe:00:2213056 0 EOF"; a waiting one has "->" second
+        )  # "1: FLOCK ADVISORY WRITE 4348 fe:00:2213056 0 EOF"; a waiter has "->" as second field
         if len(fields) > 5 and fields[1] == "FLOCK" and fields[5] == place:
             pids.add(int(fields[4]))
     for pid in sorted(pids - {os.getpid()}):
@@ -99,8 +99,8 @@ def _command(pid: int) -> str:
 
 
 def _since(pid: int) -> str:
-    """Return when a process was started."""
-    # Not the modification time of /proc/PID: the kernel sets that when the folder is first read.
+    """Return the time at which a process was started; empty if unknown."""
+    # Not the modification time of /proc/PID: the kernel sets it when the folder is first read.
     # RuntimeError: the host does not say when it booted.
     try:
         return _moment(psutil.Process(pid).create_time())

@@ -1,6 +1,6 @@
-"""Names that come from others and become names of files: ids in rows, and shards in manifests.
+"""Check names from other sources that become file names: ids in rows, and shards in manifests.
 
-Owns what may be one. A name that is absolute, leads upwards or has odd characters in it would be a file elsewhere.
+A name that is absolute, leads upwards or has unusual characters could name a file elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:+-]{0,127}", re.ASCII)
 
 
 def checked_shard_name(name: object) -> str:
-    """Return ``name`` if a shard may be called so: a folder and a file in it. Raises ValueError.
+    """Return ``name`` if it is a valid name of a shard: folder and file. Raises ValueError.
 
     >>> checked_shard_name("samples/one.parquet")
     'samples/one.parquet'
@@ -23,13 +23,13 @@ def checked_shard_name(name: object) -> str:
 
 
 def checked_id(value: object, what: str) -> str:
-    """Return ``value`` if it is an id that a file may be called by. Raises ValueError.
+    """Return ``value`` if it is an id that is safe in a file name. Raises ValueError.
 
     >>> checked_id("a1b2", "device_id")
     'a1b2'
     """
     if not isinstance(value, str) or _ID.fullmatch(value) is None:
-        raise ValueError(f"{what} {_shown(value)} is no id: letters, digits and . _ : + - only")
+        raise ValueError(f"{what} {_shown(value)} is not an id: letters, digits and . _ : + - only")
     return value
 
 

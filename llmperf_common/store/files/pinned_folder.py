@@ -1,6 +1,6 @@
-"""A folder held open, so that it is known again: whatever its path leads to later.
+"""A folder held open, so that it is recognised whatever its path leads to later.
 
-Owns how a collector notices that a mount went or that the folder was moved. What it then says: ``filesystem.py``.
+Owns how a collector notices an unmount or a move of the folder. The message: ``filesystem.py``.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedFolder:
-    """A folder as it was when it was opened.
+    """A folder as it was when opened.
 
     Attributes:
         descriptor: of the folder; its owner closes it.
-        base: leads to it as long as the descriptor is open, also after a move or ``umount -l``.
+        base: a path to the folder while the descriptor is open, also after a move or ``umount -l``.
         device: of its file system.
         inode: of the folder.
         name: a file in it that never changes.
@@ -51,7 +51,7 @@ class PinnedFolder:
         )
 
     def why_lost(self, root: Path) -> str:
-        """Say why ``root`` leads no longer to this folder; empty where it does."""
+        """Return why ``root`` no longer leads to this folder; an empty text if it does."""
         try:
             found = root.stat()
         except OSError as error:
@@ -62,13 +62,13 @@ class PinnedFolder:
             content = (self.base / self.name).read_bytes()
         except OSError as error:
             return f"{self.name}: {error.strerror}"
-        return "" if content == self.content else f"its {self.name} is another one"
+        return "" if content == self.content else f"its {self.name} has changed"
 
     def _is_at(self, found: os.stat_result) -> bool:
         return (found.st_dev, found.st_ino) == (self.device, self.inode)
 
     def _whereabouts(self) -> str:
-        """Say where the folder is now, if it has a name."""
+        """Return where the folder is now, if it has a path."""
         with contextlib.suppress(OSError):
             now = self.base.readlink()
             if self._is_at(now.stat()):

@@ -1,6 +1,6 @@
-"""The run lock of a dataset: collectors hold it shared; who sweeps, compacts, repairs or merges holds it alone.
+"""The run lock of a dataset: collectors share it; sweep, compact, repair and merge hold it alone.
 
-Owns how it is waited for and the message meanwhile. What it guards: ``run.py``, ``sweep.py``.
+Owns how a process waits for it, and the message meanwhile. It guards: ``run.py``, ``sweep.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _POLL_S = 0.2
 
 
 class CollectingError(StoreError):
-    """Collectors, or another command that changes it, are at work on the dataset."""
+    """Collectors, or another command that changes the dataset, are at work on it."""
 
 
 @contextlib.contextmanager
@@ -32,10 +32,10 @@ def alone(fs: Filesystem, what: str) -> Iterator[None]:
         what: the caller's action as a verb for the message, such as ``compact``.
 
     Raises:
-        CollectingError: Another process is at work on it; the message names it.
+        CollectingError: Another process is at work on the dataset; the message names it.
     """
     holders = ""
-    for _ in range(_ATTEMPTS):  # `verify` and `status` hold the lock for a moment, too
+    for _ in range(_ATTEMPTS):  # `verify` and `status` also hold the lock for a moment
         with fs.lock(RUN_LOCK, exclusive=True, wait=False) as is_alone:
             if is_alone:
                 yield
@@ -50,7 +50,7 @@ def alone(fs: Filesystem, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def beside_others(fs: Filesystem) -> Iterator[None]:
-    """Hold the run lock as a collector does, waiting for a process that holds it alone, and naming that one."""
+    """Hold the run lock as a collector does; wait for a process that holds it alone and name it."""
     with contextlib.ExitStack() as stack:
         for _ in range(_ATTEMPTS):
             with contextlib.ExitStack() as attempt:

@@ -1,12 +1,12 @@
 """Datasets in an S3 bucket, or in any store that speaks S3 and honours conditional PUT.
 
-Owns requests, retries and the messages of their failures; the only door for boto3. Locks made of objects:
-``s3_lock.py``; which stores are refused: ``create_once.py``.
+Owns requests, retries and the messages of failures; the only module that imports boto3. Locks made
+of objects: ``s3_lock.py``; which stores are refused: ``create_once.py``.
 
-Whether a name was new is decided by the server: one PUT with ``If-None-Match: *``. A request whose answer is lost may
-have been carried out, and boto3 then repeats it: its own object answers 412. So each write carries a random mark
-in the object's metadata, and after a repeated request a 412 is ours if the mark is. Equal bytes would not do: two
-processes may well write the same bytes under one name, and only one of them may be told that it was first.
+The server decides whether a name is new: one PUT with ``If-None-Match: *``. If the answer is lost,
+the PUT may have happened, and boto3's retry gets 412 because of our own object. So each write puts
+a random mark into the object's metadata: a 412 after a retry is our own if the mark is ours. Equal
+bytes prove nothing: two processes may write the same bytes, and only one may count as the first.
 """
 
 from __future__ import annotations
@@ -36,31 +36,29 @@ from llmperf_common.store.files.s3_lock import Listing, LockClaims, LockTiming
 
 ENDPOINT_VARIABLE = "LLMPERF_S3_ENDPOINT"
 SCHEME = "s3://"
-_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
-"""Where boto3 looks for itself."""
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")  # which boto3 reads by itself
 _REQUEST_ATTEMPTS = 5
-"""Attempts of one request, by boto3 with growing pauses: some 10 s for a store that does not answer
-or asks to slow down."""
+"""Attempts of one request, by boto3 with growing pauses: it gives up after some 10 s."""
 _CONFLICT_ATTEMPTS = 10
 _READ_ATTEMPTS = 3
 _CONNECT_TIMEOUT_S = 5
 _READ_TIMEOUT_S = 30
-_REQUESTS_AT_ONCE = 8
-"""Requests at once whose answers do not depend on each other; boto3 keeps 16 connections."""
+_REQUESTS_AT_ONCE = 8  # with independent answers; boto3 keeps 16 connections
 _MARK = "llmperf-write"
 _PART_BYTES = 2**20
 _OF_AN_OBJECT = frozenset({"get_object", "head_object", "copy_object", "delete_object"})
-"""Requests about one object, which may be missing; a 404 to another means that the address is no S3 store."""
+"""Requests about one object, which may be missing; any other 404 means that this is no S3 store."""
 _ACCESS_CODES = frozenset(
     {
-        "AccessDenied", "403", "Forbidden", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken",
-        "TokenRefreshRequired", "AllAccessDisabled", "AccountProblem",
+        "AccessDenied", "403", "Forbidden", "InvalidAccessKeyId", "SignatureDoesNotMatch",
+        "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AllAccessDisabled",
+        "AccountProblem",
     }
 )  # fmt: skip
 
 
 class _UnansweredError(StoreError):
-    """No answer came: whether the request was carried out is unknown."""
+    """No answer came: the request may have been carried out or not."""
 
 
 class S3Filesystem:
@@ -68,11 +66,11 @@ class S3Filesystem:
 
     Args:
         location: ``s3://bucket`` or ``s3://bucket/prefix``.
-        endpoint: URL of a store other than Amazon's; boto3's own configuration decides where None.
+        endpoint: URL of a store other than Amazon's; None: boto3's own configuration decides.
         lock_timing: when a lock's holder counts as dead.
 
     Raises:
-        StoreError: The location or the endpoint makes no sense.
+        StoreError: The location or the endpoint is invalid.
         MissingExtra: boto3 is not installed.
     """
 
@@ -92,12 +90,12 @@ class S3Filesystem:
         return f"{SCHEME}{self._bucket}/{self._key(name)}".rstrip("/")
 
     def read_bytes(self, name: str) -> bytes:
-        """Return the whole object. Raises FileNotFoundError, StoreError where it cannot be read."""
+        """Return the whole object. Raises FileNotFoundError, StoreError if it cannot be read."""
         for attempt in range(_READ_ATTEMPTS):
             try:
                 answer = self._request("get_object", name, Key=self._key(name))
                 return self._whole(answer, name)
-            except self._errors.BotoCoreError as error:  # amid the body, where boto3 does not retry
+            except self._errors.BotoCoreError as error:  # in the body, which boto3 does not retry
                 if attempt == _READ_ATTEMPTS - 1:
                     raise self._unanswered(error, name) from self._cause(error)
         raise AssertionError("the last attempt returns or raises")
@@ -106,8 +104,7 @@ class S3Filesystem:
         """Create ``name`` with ``data``; False, and nothing changed, if it exists.
 
         Raises:
-            StoreError: It was not created, or (no answer came) that is not known: a process that asks again under the same name
-                gets False if it was.
+            StoreError: It was not created, or no answer says so; a later call may return False.
         """
         mark = secrets.token_hex(16)
         was_repeated = False
@@ -118,17 +115,17 @@ class S3Filesystem:
             except _UnansweredError:
                 if self._mark_of(name) == mark:
                     return True
-                raise  # it may yet arrive: to say False here would be a guess
+                raise  # the request may still arrive, so False could be wrong
             except self._errors.ClientError as error:
                 metadata = error.response["ResponseMetadata"]
                 was_repeated = was_repeated or metadata.get("RetryAttempts", 0) > 0
                 if metadata["HTTPStatusCode"] == 412:
                     return was_repeated and self._mark_of(name) == mark
-            # 409: another write of this name was under way, ours was dropped; the next answer will be 412 or a success.
+            # 409: another write of this name was under way and ours was dropped: try again.
             time.sleep(random.uniform(0.2, 1.0) * min(0.05 * 2**attempt, 1.0))  # noqa: S311
         raise StoreError(
-            f"cannot create {self.describe(name)}: {_CONFLICT_ATTEMPTS} times another write of it was under "
-            "way (409): run the same command again, and see what else writes there"
+            f"cannot create {self.describe(name)}: {_CONFLICT_ATTEMPTS} other writes of it were "
+            "under way (409): find what else writes there, then run the same command again"
         )
 
     def replace(self, name: str, data: bytes) -> None:
@@ -136,14 +133,14 @@ class S3Filesystem:
         self._put(name, data)
 
     def pin(self, name: str) -> None:
-        """From here on the prefix must have this object with the content that it has now: a bucket has no inode."""
+        """Require from now on that this object keeps its present content: a bucket has no inode."""
         try:
             self._pinned = (name, self.read_bytes(name))
         except FileNotFoundError:
             raise self._lost(f"it has no {name}") from None
 
     def check_place(self) -> None:
-        """Raise StoreLostError if the object that was pinned is gone or another one."""
+        """Raise StoreLostError if the pinned object is gone or has other content."""
         if self._pinned is None:
             return
         name, content = self._pinned
@@ -152,17 +149,17 @@ class S3Filesystem:
         except FileNotFoundError:
             raise self._lost(f"{name} is gone") from None
         if not is_same:
-            raise self._lost(f"its {name} is another one")
+            raise self._lost(f"its {name} has changed")
 
     def sizes(self, names: Sequence[str]) -> dict[str, int | None]:
-        """Return the length of each of these objects in bytes, None where there is none."""
+        """Return the length of each of these objects in bytes; None for a missing object."""
         if not names:
             return {}
         with ThreadPoolExecutor(min(len(names), _REQUESTS_AT_ONCE), "sizes") as pool:
             return dict(zip(names, pool.map(self._size, names), strict=True))
 
     def move(self, name: str, new_name: str) -> None:
-        """Give an object another name; no error if it is gone. Raises StoreError as ``remove`` does."""
+        """Rename an object; no error if it is gone. Raises StoreError as ``remove`` does."""
         self._claims.check()
         source = {"Bucket": self._bucket, "Key": self._key(name)}
         with contextlib.suppress(FileNotFoundError):
@@ -174,7 +171,7 @@ class S3Filesystem:
         return sorted(self.listing(folder).modified)
 
     def folders(self) -> list[str]:
-        """Return the sorted names of the next level that have objects below them."""
+        """Return the sorted names of the top-level folders that contain objects."""
         start = self._folder_key("")
         return sorted(
             item["Prefix"][len(start) :].rstrip("/")
@@ -186,13 +183,13 @@ class S3Filesystem:
         """Delete ``name``; no error if it is gone.
 
         Raises:
-            StoreError: A lock held through this object was not renewed in time and may be another's by now.
+            StoreError: A lock held here was not renewed in time and may be another's by now.
         """
         self._claims.check()
         self.delete(name)
 
     def lock(self, name: str, *, exclusive: bool, wait: bool) -> AbstractContextManager[bool]:
-        """Hold an advisory lock made of objects; ``s3_lock.py`` says what it is worth."""
+        """Hold an advisory lock made of objects; ``s3_lock.py`` says what it guarantees."""
         return self._claims.hold(name, exclusive=exclusive, wait=wait)
 
     def is_locked(self, name: str) -> bool:
@@ -200,12 +197,12 @@ class S3Filesystem:
         return self._claims.is_held(name)
 
     def delete(self, name: str) -> None:
-        """Delete ``name`` whatever is locked."""
-        with contextlib.suppress(FileNotFoundError):  # some stores say so
+        """Delete ``name`` regardless of locks."""
+        with contextlib.suppress(FileNotFoundError):  # some stores answer 404
             self._request("delete_object", name, Key=self._key(name))
 
     def listing(self, folder: str) -> Listing:
-        """Return the objects directly under ``folder``, when each was written, and when the server answered."""
+        """Return the objects directly under ``folder``, with times, and the server's time."""
         start = self._folder_key(folder)
         modified = {}
         now = None
@@ -213,7 +210,7 @@ class S3Filesystem:
             date = page["ResponseMetadata"]["HTTPHeaders"].get("date")
             now = parsedate_to_datetime(date) if date else None
             for item in page.get("Contents", ()):
-                if item["Key"] != start:  # consoles make an object of that name for an empty folder
+                if item["Key"] != start:  # consoles create an object of that name for empty folders
                     modified[item["Key"][len(start) :]] = item["LastModified"]
         return Listing(now=now, modified=modified)
 
@@ -223,7 +220,7 @@ class S3Filesystem:
             connect_timeout=_CONNECT_TIMEOUT_S,
             read_timeout=_READ_TIMEOUT_S,
             max_pool_connections=16,
-            # What is uploaded carries its MD5 and shards are read back. The newer checksums are unknown to many stores.
+            # MD5 protects uploads, and shards are read back. Many stores lack the newer checksums.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             s3={"addressing_style": "path"} if self._endpoint else None,
@@ -236,8 +233,8 @@ class S3Filesystem:
             )
         except (ValueError, self._errors.BotoCoreError) as error:
             raise StoreError(
-                f"cannot open {self.describe()}: {self._told(error)}: check {ENDPOINT_VARIABLE} (http://HOST:PORT) and the AWS "
-                "configuration"
+                f"cannot open {self.describe()}: {self._told(error)}: check {ENDPOINT_VARIABLE} "
+                "(http://HOST:PORT) and the AWS configuration"
             ) from self._cause(error)
 
     def _key(self, name: str) -> str:
@@ -254,11 +251,11 @@ class S3Filesystem:
         )
 
     def _whole(self, answer: Any, name: str) -> bytes:
-        """Return the body of an answer, of which no more is taken than such a file may have."""
+        """Return the body of an answer; raise StoreError if it exceeds the limit of such a file."""
         most = max_bytes_of(name)
         data = bytearray()
         if answer.get("ContentLength", 0) <= most:
-            # The empty part at the end makes botocore compare the length with what was announced.
+            # Reading to the empty part makes botocore check the length against the announced one.
             while part := answer["Body"].read(_PART_BYTES):
                 data += part
                 if len(data) > most:
@@ -277,8 +274,8 @@ class S3Filesystem:
 
     def _lost(self, why: str) -> StoreLostError:
         return StoreLostError(
-            f"{self.describe()} is no longer the run's dataset ({why}): it was removed or replaced; nothing more is "
-            "written there; restore it, or name another location"
+            f"{self.describe()} is no longer the run's dataset ({why}): removed or replaced; "
+            "nothing more is written there; restore it, or name another location"
         )
 
     def _mark_of(self, name: str) -> str | None:
@@ -300,13 +297,13 @@ class S3Filesystem:
             token = pages[-1].get("NextContinuationToken")
             if not token or token == arguments.get("ContinuationToken"):
                 raise StoreError(
-                    f"{self._where()} lists {self.describe(folder)} without an end: it is no sound S3 store; check "
-                    f"{ENDPOINT_VARIABLE}, or take another store"
+                    f"{self._where()} lists {self.describe(folder)} without an end: it is no sound "
+                    f"S3 store; check {ENDPOINT_VARIABLE}, or use another store"
                 )
             arguments["ContinuationToken"] = token
 
     def _request(self, operation: str, name: str, **arguments: Any) -> Any:
-        """Make one request. A 409 or 412 to a conditional one is passed on as botocore's error, any other becomes ours."""
+        """Make one request; raise our errors, but botocore's for a conditional's 409 or 412."""
         try:
             return getattr(self._client, operation)(Bucket=self._bucket, **arguments)
         except self._errors.ClientError as error:
@@ -325,22 +322,22 @@ class S3Filesystem:
             self._errors.UnauthorizedSSOTokenError,
         ) as error:
             raise AccessDeniedError(
-                f"no credentials for {self.describe(name)} ({self._told(error)}): set AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give the machine a role"
+                f"no credentials for {self.describe(name)} ({self._told(error)}): set "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or use a machine role"
             ) from self._cause(error)
         except (self._errors.HTTPClientError, self._errors.ConnectionError) as error:
             raise self._unanswered(error, name) from self._cause(error)
         except self._errors.BotoCoreError as error:
             raise StoreError(
-                f"cannot use {self.describe(name)}: {self._told(error)}: check the location, {ENDPOINT_VARIABLE} and the "
-                "AWS configuration"
+                f"cannot use {self.describe(name)}: {self._told(error)}: check the location, "
+                f"{ENDPOINT_VARIABLE} and the AWS configuration"
             ) from self._cause(error)
 
     def _refusal(self, code: str, status: int, name: str) -> StoreError:
         where = self.describe(name)
         if code == "NoSuchBucket":
             return StoreError(
-                f"{where}: there is no bucket {self._bucket} at {self._where()}: create it, or name another"
+                f"{where}: there is no bucket {self._bucket} at {self._where()}: create it first"
             )
         if status in (401, 403) or code in _ACCESS_CODES:
             return AccessDeniedError(
@@ -349,29 +346,30 @@ class S3Filesystem:
             )
         if status == 404:
             return StoreError(
-                f"{self._where()} does not know {where} (404 {code}): check {ENDPOINT_VARIABLE}; it must be the address of an "
-                "S3 store"
+                f"{self._where()} does not know {where} (404 {code}): check {ENDPOINT_VARIABLE}, "
+                "which must be the address of an S3 store"
             )
         return StoreError(
-            f"the store refused {where} ({status} {code}) after {_REQUEST_ATTEMPTS} attempts at most: nothing "
-            "committed is lost; run the same command again"
+            f"the store refused {where} ({status} {code}) after at most {_REQUEST_ATTEMPTS} "
+            "attempts: nothing committed is lost; run the same command again"
         )
 
     def _unanswered(self, error: Exception, name: str) -> StoreError:
         return _UnansweredError(
-            f"cannot reach {self._where()} for {self.describe(name)} ({type(error).__name__}): nothing "
-            f"committed is lost; check the network and {ENDPOINT_VARIABLE}, then run the same command again"
+            f"cannot reach {self._where()} for {self.describe(name)} ({type(error).__name__}): "
+            f"nothing committed is lost; check the network and {ENDPOINT_VARIABLE}, then run the "
+            "same command again"
         )
 
     def _where(self) -> str:
         return public_url(self._endpoint or str(self._client.meta.endpoint_url))
 
     def _cause(self, error: Exception) -> Exception | None:
-        """Return the cause to name in an error; None for one that may quote an endpoint's password."""
+        """Return the cause to chain to an error; None if it may quote an endpoint's password."""
         return None if any(map(holds_secret, self._endpoints())) else error
 
     def _told(self, error: Exception) -> str:
-        """Return what a library says, without what an endpoint's URL says too much."""
+        """Return a library's message without the secrets in an endpoint's URL."""
         return masked(str(error), *self._endpoints())
 
     def _endpoints(self) -> list[str]:
@@ -380,10 +378,10 @@ class S3Filesystem:
 
 
 def open_s3(location: str) -> S3Filesystem:
-    """Open ``location`` at the endpoint that the environment names. No request is made.
+    """Open ``location`` at the endpoint that the environment names, without any request.
 
     Raises:
-        StoreError: The location or the endpoint makes no sense.
+        StoreError: The location or the endpoint is invalid.
         MissingExtra: boto3 is not installed.
     """
     return S3Filesystem(location, endpoint=os.environ.get(ENDPOINT_VARIABLE) or None)
@@ -393,8 +391,9 @@ def _split(location: str) -> tuple[str, str]:
     bucket, _, prefix = location.removeprefix(SCHEME).partition("/")
     if "@" in bucket or ("?" in location and "=" in location.partition("?")[2]):
         raise StoreError(
-            f"{public_url(location)!r} was given with a user, a password or options: write s3://bucket/prefix alone; credentials "
-            f"are in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, another store's address is in {ENDPOINT_VARIABLE}"
+            f"{public_url(location)!r} contains a user, a password or options: write s3://bucket/"
+            "prefix alone; credentials belong in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or "
+            f"AWS_PROFILE, another store's address in {ENDPOINT_VARIABLE}"
         )
     if not location.startswith(SCHEME) or not bucket or "//" in f"/{prefix}":
         raise StoreError(f"{location!r} is not an S3 location: write it as s3://bucket/prefix")

@@ -1,21 +1,22 @@
-"""Advisory locks for stores that have none: objects that say "I hold it", renewed while their holder lives.
+"""Advisory locks for stores without locks: objects that their holders renew while they live.
 
-Owns their names, their heartbeat and who counts as dead. A lock is a folder with one object a claim,
-``.run.lock/shared-0f3a…`` or ``.run.lock/exclusive-77b1…``: a claim writes its own object, then lists the folder, and is
-granted if no other live claim conflicts. The store's listings are consistent (a listing that begins after a PUT has returned
-shows it), so of two claims that conflict the one written later sees the other.
+Owns the objects' names, their heartbeat and the rule for dead holders. A lock is a folder with one
+object for each claim, ``.run.lock/shared-0f3a…`` or ``.run.lock/exclusive-77b1…``. A claim writes
+its object, lists the folder, and is granted if no other live claim conflicts. Listings are
+consistent (one that begins after a PUT has returned shows its object), so of two conflicting claims
+the later one sees the other.
 
-What it guarantees: two claims that conflict are not both granted while their holders can reach the store every
-90 s. What it does not: a holder that was suspended or cut off for longer counts as dead, by the server's own clock
-(``LastModified`` against the ``Date`` of the listing), and may wake up beside its successor. Then
+Guarantee: two conflicting claims are not both granted while their holders reach the store every
+90 s. Not covered: a holder that was suspended or cut off for longer counts as dead, by the server's
+clock (``LastModified`` against the ``Date`` of the listing), and may resume beside its successor:
 
-- what was published stays whole: epochs, tokens and create-if-absent decide about commits and manifests, never a lock;
-- a sweep or compaction stops: ``S3Filesystem.remove`` refuses once a lock has not been renewed for 0.7 of that time;
-- a collector that slept exactly between writing a shard and committing it may commit one that was swept meanwhile.
-  ``dataset verify`` then names the missing shard (``docs/decisions/0030-conditional-put-and-locks-of-objects.md``).
+- published data stays whole: commits and manifests rest on epochs, tokens and create-if-absent;
+- a sweep or compaction stops: ``S3Filesystem.remove`` refuses after 0.7 of that time unrenewed;
+- a collector suspended between writing and committing a shard may commit one swept meanwhile;
+  ``dataset verify`` names it (``docs/decisions/0030-conditional-put-and-locks-of-objects.md``).
 
-The holder's process id is in its object, so a dead holder's claim is gone at once for others of its host (of the same boot,
-and of the same container); for all others, and after a boot, it runs out.
+The object has the holder's process id, so a dead holder's claim is void at once for processes of
+the same host, boot and container. For all others, and after a boot, it runs out.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ _log = logging.getLogger(__name__)
 _EXCLUSIVE, _SHARED = "exclusive-", "shared-"
 _POLL_S = 0.3
 _SETTLE_S = 2.0
-"""Seconds that a claim that does not wait gives younger claims of the same moment to withdraw."""
+"""Seconds for which a claim that does not wait lets younger claims of the same moment withdraw."""
 _RENEWED_SHARE = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockTiming:
-    """When a claim is renewed, and after how long without renewal it is dead."""
+    """The interval of a claim's renewals, and the time without one after which it is dead."""
 
     heartbeat_s: float = 20.0
     stale_s: float = 90.0
@@ -56,14 +57,14 @@ class LockTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Objects of a folder with their time of writing, and the server's time of the answer (None: it did not say)."""
+    """A folder's objects and their times of writing; ``now``: the server's time, or None."""
 
     now: datetime | None
     modified: dict[str, datetime]
 
 
 class LockStore(Protocol):
-    """What locks need of a store."""
+    """The operations that locks need of a store."""
 
     def describe(self, name: str = "") -> str:
         """Return the full name for messages."""
@@ -96,9 +97,9 @@ class LockClaims:
 
     @contextlib.contextmanager
     def hold(self, name: str, *, exclusive: bool, wait: bool) -> Iterator[bool]:
-        """Hold the lock ``name`` for the length of a ``with``; its value is whether it was obtained.
+        """Hold the lock ``name`` for the length of a ``with``; its value: whether it was obtained.
 
-        A user who may read but not write learns, without waiting, whether the lock is free, and disturbs no holder.
+        A user without write access learns at once whether the lock is free, and blocks nobody.
         """
         claim = _Claim(self._store, name, exclusive=exclusive, timing=self._timing)
         try:
@@ -111,11 +112,11 @@ class LockClaims:
             claim.withdraw()
 
     def is_held(self, name: str) -> bool:
-        """Whether a process holds the lock ``name`` now; no claim is made."""
+        """Whether a process holds the lock ``name`` now; creates no claim."""
         return _Claim(self._store, name, exclusive=True, timing=self._timing).has_rivals()
 
     def check(self) -> None:
-        """Raise StoreError if a lock that is held here may be another's by now."""
+        """Raise StoreError if another process may hold a lock that we believe to hold."""
         for claim in tuple(self._held):
             claim.check()
 
@@ -136,7 +137,7 @@ class _Claim:
         self._holders: dict[str, Holder | None] = {}
 
     def acquire(self, *, wait: bool) -> bool:
-        """Return whether the lock is ours; only with ``wait`` for as long as it takes."""
+        """Return whether the lock was obtained; with ``wait``, wait for it."""
         while True:
             try:
                 self._place()
@@ -152,7 +153,7 @@ class _Claim:
             time.sleep(_POLL_S * random.uniform(0.5, 1.5))  # noqa: S311
 
     def has_rivals(self) -> bool:
-        """Whether another claim that lives conflicts with this one."""
+        """Whether another live claim conflicts with this one."""
         return bool(self._live_rivals(self._store.listing(self._lock))[0])
 
     def withdraw(self) -> None:
@@ -160,22 +161,23 @@ class _Claim:
         if self._heart is None:
             return
         self._over.set()
-        self._heart.join()  # a renewal that is under way would bring the object back
+        self._heart.join()  # a renewal under way would create the object again
         self._heart = None
         try:
             self._store.delete(self._path(self._name))
         except StoreError as error:
             _log.warning(
-                "the lock %s is left to run out: %s", self._store.describe(self._lock), error
+                "the lock %s will run out by itself: %s", self._store.describe(self._lock), error
             )
 
     def check(self) -> None:
-        """Raise StoreError if the claim was not renewed for so long that others may take it for dead soon."""
+        """Raise StoreError if others may soon count this claim as dead, as it was not renewed."""
         silent_s = boot_clock_s() - self._renewed_s
         if silent_s > _RENEWED_SHARE * self._timing.stale_s:
             raise StoreError(
-                f"the lock {self._store.describe(self._lock)} could not be renewed for {silent_s:.0f} s and may be "
-                "another's by now: nothing more is removed; run the same command again"
+                f"the lock {self._store.describe(self._lock)} could not be renewed for "
+                f"{silent_s:.0f} s and may be another's by now: nothing more is removed; run the "
+                "same command again"
             )
 
     def _place(self) -> None:
@@ -197,18 +199,18 @@ class _Claim:
                 _log.warning("cannot renew a lock: %s", error)
 
     def _settle(self, *, wait: bool) -> bool:
-        """Look until the lock is ours (True) or the claim must make way (False)."""
+        """List claims until this one holds the lock (True) or must make way (False)."""
         give_up_s = time.monotonic() + _SETTLE_S
         while True:
             listing = self._store.listing(self._lock)
-            if self._name not in listing.modified:  # away for so long that we were taken for dead
+            if self._name not in listing.modified:  # others took us for dead: we were cut off
                 self._renew()
                 continue
             rivals, dead = self._live_rivals(listing)
             for name in dead:
                 self._store.delete(
                     self._path(name)
-                )  # names are used once: it cannot be a new claim
+                )  # no name is used twice, so this is not a new claim
             if not rivals:
                 return True
             if not self._goes_before(rivals, wait=wait):
@@ -218,16 +220,17 @@ class _Claim:
             time.sleep(_POLL_S)
 
     def _goes_before(self, rivals: list[str], *, wait: bool) -> bool:
-        """Whether to stay and look again: of exclusive claims the smallest name stays, so that one of them is granted.
+        """Whether to stay and list again: of exclusive claims only the smallest name stays.
 
-        One that waits also stays before shared claims: later ones make way for it, those granted come to their end.
+        So one of them is granted. A claim that waits also stays before shared claims: later ones
+        make way for it, and granted ones end by themselves.
         """
         if not self._is_exclusive:
             return False
         return all(name > self._name if name.startswith(_EXCLUSIVE) else wait for name in rivals)
 
     def _live_rivals(self, listing: Listing) -> tuple[list[str], list[str]]:
-        """Return the claims that conflict with this one: live ones, and dead ones."""
+        """Return the claims that conflict with this one: first the live, then the dead ones."""
         live: list[str] = []
         dead: list[str] = []
         for name, modified in listing.modified.items():

@@ -1,10 +1,11 @@
 """Manifests: the list of shards that make one version of the dataset.
 
-A manifest file holds the newest shards itself and names the segments that hold the others (``segments.py``): what a version
-costs to publish does not grow with the list. ``latest_manifest`` and ``read_manifest`` return the whole list.
+A manifest file lists the newest shards itself and names the segments that list the others
+(``segments.py``), so the cost of a new version does not grow with the list. ``latest_manifest`` and
+``read_manifest`` return the whole list.
 
-Owns their JSON form and the chain rule: version v+1 is made from version v, by a publisher whose epoch is
-not below that of v. Does not own which shards are committed: the ledger says that.
+Owns the JSON form and the chain rule: version v+1 is made from version v, by a publisher whose
+epoch is not below that of v. Which shards are committed is the ledger's to say.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from llmperf_common.store.manifests.versions import Earlier
 
 _MAX_COUNT = 2**63
 _MOST_LOOKS = 8
-"""For the newest version, where it is listed and not there: some 5 s."""
+"""Attempts to read a newest version that is listed but missing: they take some 5 s."""
 _NAME = re.compile(r"manifest-(\d{6,})\.json")
 
 
@@ -43,8 +44,8 @@ _NAME = re.compile(r"manifest-(\d{6,})\.json")
 class ShardEntry:
     """One Parquet file of the dataset, as the manifest lists it.
 
-    ``name`` is its path relative to the dataset, ``tasks`` how many tasks it holds results of (0 in
-    ``devices/``).
+    ``name`` is its path relative to the dataset. ``tasks`` is the number of tasks whose results it
+    holds, 0 in ``devices/``.
     """
 
     name: str
@@ -54,7 +55,7 @@ class ShardEntry:
     tasks: int
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an entry that LLMPerf would not write: a manifest may come from another author."""
+        """Raise ValueError for an entry that LLMPerf would not write: a manifest may be foreign."""
         checked_shard_name(self.name)
         for number in (self.rows, self.bytes, self.tasks):
             if type(number) is not int or not 0 <= number < _MAX_COUNT:
@@ -66,7 +67,7 @@ class ShardEntry:
 
     @classmethod
     def of(cls, name: str, data: builtins.bytes, *, rows: int, tasks: int) -> ShardEntry:
-        """Return the entry of a shard with these bytes."""
+        """Return the entry of a shard with the content ``data``."""
         return cls(name=name, rows=rows, bytes=len(data), sha256=sha256_hex(data), tasks=tasks)
 
     def to_json(self) -> str:
@@ -75,7 +76,7 @@ class ShardEntry:
 
     @property
     def table(self) -> str:
-        """The table it belongs to: samples, kernels or devices."""
+        """The shard's table: samples, kernels or devices."""
         return self.name.split("/", 1)[0]
 
 
@@ -83,8 +84,8 @@ class ShardEntry:
 class Manifest:
     """One immutable version of the dataset.
 
-    ``replaces`` maps the name of a compacted shard to the names it stands for. ``dropped`` are shards that a repair has
-    taken out. ``epoch`` is the publisher's.
+    ``replaces`` maps the name of a compacted shard to the names of the shards that it replaces.
+    ``dropped`` are shards that a repair has removed. ``epoch`` is the publisher's.
     """
 
     version: int
@@ -95,11 +96,11 @@ class Manifest:
     dropped: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
     segments: tuple[Segment[ShardEntry], ...] = field(default=(), compare=False, repr=False)
-    """Files that hold the first of ``shards`` and ``replaces``, in their order."""
+    """The segments with the first of ``shards`` and ``replaces``, in the same order."""
     published_s: int = field(default=0, compare=False)
-    """When, in seconds since 1970; 0 where that is not known."""
+    """Time of publication in seconds since 1970; 0 if unknown."""
     earlier: Earlier = field(default=(), compare=False, repr=False)
-    """The versions before it that its publisher has left."""
+    """The earlier versions that its publisher has kept."""
 
     @property
     def num_tasks(self) -> int:
@@ -108,7 +109,7 @@ class Manifest:
 
     @property
     def totals(self) -> Totals:
-        """What it adds up to; costs as much as its tail is long."""
+        """The totals of all shards; the cost grows with the tail only."""
         return add_up([*(one.totals for one in self.segments), Totals.of(self.tail)])
 
     @property
@@ -128,12 +129,12 @@ class Manifest:
 
     @property
     def replaced_names(self) -> frozenset[str]:
-        """Names of the shards that compacted ones stand for: never to be listed again."""
+        """Names of the shards that compacted ones replace; they are never listed again."""
         return frozenset(name for _, old in self.replaces for name in old)
 
     @property
     def barred_names(self) -> frozenset[str]:
-        """Names never to be listed again: of replaced shards, and of dropped ones but devices, which are measured again."""
+        """Names never listed again: of replaced shards, and of dropped ones except devices."""
         dropped = (name for name in self.dropped if not name.startswith("devices/"))
         return self.replaced_names.union(dropped)
 
@@ -142,7 +143,7 @@ class Manifest:
         return tuple(shard for shard in self.shards if shard.table == table)
 
     def with_shards(self, entries: Iterable[ShardEntry], *, epoch: int) -> Manifest:
-        """Return the next version with ``entries`` added (those listed or compacted are left out)."""
+        """Return the next version with ``entries`` added but listed, replaced or dropped ones."""
         tail = {entry.name for entry in self.tail}
         tail.update(name for _, old in self.tail_replaces for name in old)
         tail.update(name for name in self.dropped if not name.startswith("devices/"))
@@ -157,7 +158,7 @@ class Manifest:
         return replace(self._following(), epoch=epoch, shards=(*self.shards, *new.values()))
 
     def with_replaced(self, replaced: Mapping[ShardEntry, Sequence[str]]) -> Manifest:
-        """Return the next version, in which each new shard stands for listed ones; its publisher's epoch stays.
+        """Return the next version, in which new shards replace listed ones; the epoch stays.
 
         Raises:
             ValueError: A shard to be replaced is not listed.
@@ -176,7 +177,7 @@ class Manifest:
         )
 
     def without(self, names: Collection[str], *, epoch: int) -> Manifest:
-        """Return the next version without these shards: their tasks are free again."""
+        """Return the next version without these shards, so that their tasks are free again."""
         gone = tuple(shard.name for shard in self.shards if shard.name in names)
         return replace(
             self._following(),
@@ -187,7 +188,7 @@ class Manifest:
         )
 
     def _following(self) -> Manifest:
-        """Return the next version, with nothing changed."""
+        """Return the next version without any change."""
         before = ((self.version, self.published_s),) if self.version else ()
         return replace(
             self,
@@ -222,7 +223,7 @@ class ManifestError(StoreError):
 
 
 class NewerManifestError(ManifestError):
-    """A manifest is from a newer version of LLMPerf: sound, for those who can read it."""
+    """A manifest is sound, but from a newer version of LLMPerf."""
 
 
 def manifest_name(version: int) -> str:
@@ -240,17 +241,17 @@ def parse_manifest(
     """Read a manifest file.
 
     Args:
-        data: its bytes.
-        where: named in messages.
-        read_bytes: of the dataset, for the segments that it names.
+        data: the file's bytes.
+        where: the file's name in messages.
+        read_bytes: reads a file of the dataset, for the segments that the manifest names.
 
     Raises:
-        ManifestError: It is damaged, or a segment that it names is missing or damaged.
+        ManifestError: The manifest is damaged, or a segment that it names is missing or damaged.
     """
     try:
         document = parse_json(data)
         schema_version = int(document["schema_version"])
-        if schema_version > SCHEMA_VERSION:  # first: its other fields may be unknown to us
+        if schema_version > SCHEMA_VERSION:  # checked first: other fields may be unknown
             raise NewerManifestError(
                 f"{where} has schema version {schema_version}, this LLMPerf reads up to "
                 f"{SCHEMA_VERSION}: upgrade LLMPerf"
@@ -259,7 +260,7 @@ def parse_manifest(
         if len({str(one["name"]) for one in references}) < len(references):
             raise ValueError(
                 "it names a segment twice"
-            )  # a hundred bytes would list 100,000 shards
+            )  # a hundred bytes could list 100,000 shards
         segments = tuple(
             load(one, read_bytes, lambda entry: ShardEntry(**entry)) for one in references
         )
@@ -280,9 +281,9 @@ def parse_manifest(
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ManifestError(
-            f"{where} is damaged ({type(error).__name__}: {error}); move it away to fall back to the version "
-            "before it, then run `llmperf collect` again: shards on disk are found by their footers (`llmperf dataset "
-            "repair` does both)"
+            f"{where} is damaged ({type(error).__name__}: {error}); move it away to fall back to "
+            "the version before it, then run `llmperf collect` again: shards on disk are found by "
+            "their footers (`llmperf dataset repair` does both)"
         ) from None
 
 
@@ -293,29 +294,29 @@ def manifest_versions(fs: Filesystem) -> list[int]:
 
 
 def read_manifest(fs: Filesystem, version: int) -> Manifest:
-    """Return a version that is there. Raises FileNotFoundError, ManifestError."""
+    """Return an existing version. Raises FileNotFoundError, ManifestError."""
     name = manifest_name(version)
     return parse_manifest(fs.read_bytes(name), fs.describe(name), fs.read_bytes)
 
 
 def latest_manifest(fs: Filesystem) -> Manifest | None:
-    """Return the current version, None before the first.
+    """Return the current version; None before the first.
 
     Raises:
-        StoreError: It cannot be read, or is listed and is not there, however often it is asked for.
+        StoreError: The version cannot be read, or is listed but missing after all attempts.
     """
     missing: list[int] = []
     while versions := manifest_versions(fs):
         try:
             return _newest_from(fs, versions[-1])
-        except FileNotFoundError:  # another process has just removed it: look again
+        except FileNotFoundError:  # another process has just removed it: list again
             missing.append(versions[-1])
         num_looks = missing.count(versions[-1])
         if num_looks == _MOST_LOOKS:
             name = fs.describe(manifest_name(versions[-1]))
             raise StoreError(
-                f"{name} is listed, but is not there: the store's listings are out of date; wait a minute and run the "
-                "same command again"
+                f"{name} is listed, but is not there: the store's listings are out of date; wait "
+                "a minute and run the same command again"
             )
         if num_looks > 1:
             time.sleep(min(0.05 * 2**num_looks, 1.0))
@@ -323,7 +324,7 @@ def latest_manifest(fs: Filesystem) -> Manifest | None:
 
 
 def _newest_from(fs: Filesystem, version: int) -> Manifest:
-    """Read this version, or a newer one: a network file system may list what was there a minute ago, a name that is asked for is looked up."""
+    """Read this version, or a newer one: network file systems list late, but find names at once."""
     data = fs.read_bytes(manifest_name(version))
     while True:
         try:
@@ -334,12 +335,12 @@ def _newest_from(fs: Filesystem, version: int) -> Manifest:
 
 
 def _of_version(fs: Filesystem, version: int, data: builtins.bytes) -> Manifest:
-    """Return the manifest, whose version is that of its name: the next one is made from it."""
+    """Return the manifest; its version must be that of its name, as the next is made from it."""
     where = fs.describe(manifest_name(version))
     manifest = parse_manifest(data, where, fs.read_bytes)
     if manifest.version != version:
         raise ManifestError(
-            f"{where} is damaged (it says that it is version {manifest.version}); move it away to fall back to the "
-            "version before it"
+            f"{where} is damaged (it says that it is version {manifest.version}); move it away to "
+            "fall back to the version before it"
         )
     return manifest

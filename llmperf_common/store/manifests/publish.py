@@ -1,6 +1,6 @@
-"""The next version of a dataset: made from the current one, created only if no other publisher was first.
+"""Publish the next version of a dataset, unless another publisher was first.
 
-Owns the retry of a publisher that lost. Does not own what a version holds (``manifest.py``).
+Owns the retry of a publisher that was second. The content of a version: ``manifest.py``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from llmperf_common.store.manifests.versions import thinned
 def put_manifest(
     fs: Filesystem, manifest: Manifest, *, now_s: float | None = None
 ) -> Manifest | None:
-    """Create the file of a version, its new segments first, and remove earlier versions that are not kept.
+    """Create a version's new segments and its file; remove earlier versions that are not kept.
 
     Args:
         fs: the dataset.
         manifest: made from the current version.
-        now_s: seconds since 1970; this machine's clock where None.
+        now_s: seconds since 1970; None: this machine's clock.
 
     Returns:
         The version as it is stored; None if another publisher has created it first.
 
     Raises:
-        StoreError: A segment of that content is there, and damaged.
+        StoreError: An existing segment of the same content is damaged.
     """
     moment_s = int(time.time() if now_s is None else now_s)
     sealed = seal(manifest.segments, manifest.tail, manifest.tail_replaces)
@@ -56,7 +56,7 @@ def put_manifest(
 
 @dataclass(frozen=True, slots=True)
 class StaleEpoch:
-    """A newer epoch has published: this publisher's ledger was replaced and it must attach again."""
+    """A newer epoch has published: this publisher's ledger was replaced; attach again."""
 
     current_epoch: int
 
@@ -70,20 +70,20 @@ def publish(
     admit: Callable[[Manifest], Sequence[ShardEntry]] = lambda _base: (),
     now_s: float | None = None,
 ) -> Manifest | StaleEpoch:
-    """Make ``entries`` part of the current version, also while other processes publish.
+    """Add ``entries`` to the current version, even while other processes publish.
 
-    Create-if-absent decides between publishers; the loser re-reads and merges. Because each version is made
-    from the one before it and never lowers the epoch, a publisher whose ledger was rebuilt elsewhere is
-    refused from the moment the rebuild has published.
+    Create-if-absent decides between publishers; a loser re-reads and merges. Each version is made
+    from the one before it and never lowers the epoch. So a publisher whose ledger was rebuilt
+    elsewhere is refused as soon as the rebuild has published.
 
     Args:
         fs: the dataset.
         entries: committed shards.
         plan_hash: of the run.
-        epoch: of the ledger that has committed them.
-        admit: is asked for each version that the next one would be made from: raises where the ledger and that
-            version differ, and returns what else it should have listed.
-        now_s: seconds since 1970; this machine's clock where None.
+        epoch: of the ledger that has committed the entries.
+        admit: called with each version that the next one would be made from. It raises if ledger
+            and version contradict each other, and returns further shards that must be listed.
+        now_s: seconds since 1970; None: this machine's clock.
 
     Raises:
         StoreError: The folder holds another plan's dataset.

@@ -1,6 +1,7 @@
-"""``run.json``: what a dataset folder is collecting, created once and never changed.
+"""``run.json``: what is collected into a dataset folder; created once and never changed.
 
-Owns its fields and the rule: the same plan hash attaches and resumes, another is refused.
+Owns its fields and the rule: a command with the same plan hash attaches and resumes, any other is
+refused.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ RUN_FILE = "run.json"
 _MAX_RUN_VALUES = 1_000_000
 _MAX_NUMBER = 2**63
 _RUN_ID = re.compile(r"[\w.:+-]{0,200}", re.ASCII)
-"""It becomes the name of a folder."""
+"""A run id becomes the name of a folder, so only these characters are allowed."""
 
 RUN_LOCK = ".run.lock"
-"""Collectors hold it shared while they run; sweep and compaction need it exclusively."""
+"""Collectors share this lock while they run; sweep and compaction hold it exclusively."""
 
 
 class ForeignRunError(StoreError):
@@ -37,10 +38,10 @@ class ForeignRunError(StoreError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """Everything that decides what is planned, and the config it was first started with.
+    """Everything that decides what is planned, and the config of the first start.
 
-    ``run_id`` names the run among others of the same plan; empty in datasets that were begun before there was one.
-    ``merged_from`` is empty but for merged datasets: the plan hashes that their tasks came from.
+    ``run_id`` distinguishes runs of the same plan; it is empty in old datasets. ``merged_from`` has
+    the plan hashes of a merged dataset's sources; it is empty in other datasets.
     """
 
     plan_hash: str
@@ -57,7 +58,7 @@ class RunRecord:
 
     @property
     def plan_hashes(self) -> tuple[str, ...]:
-        """The plans whose tasks the dataset holds: its own, or those of its sources."""
+        """The plans of the dataset's tasks: its own, or those of its sources."""
         return self.merged_from or (self.plan_hash,)
 
     def to_json(self) -> bytes:
@@ -66,7 +67,7 @@ class RunRecord:
 
 
 def read_run(fs: Filesystem) -> RunRecord | None:
-    """Return the folder's run, None if it has none. Raises StoreError if ``run.json`` is damaged."""
+    """Return the folder's run; None if it has none. Raises StoreError if it is damaged."""
     try:
         data = fs.read_bytes(RUN_FILE)
     except FileNotFoundError:
@@ -75,7 +76,7 @@ def read_run(fs: Filesystem) -> RunRecord | None:
         document = parse_json(data, max_values=_MAX_RUN_VALUES)
         if (
             int(document["schema_version"]) > SCHEMA_VERSION
-        ):  # its other fields may be unknown to us
+        ):  # other fields may be unknown to this version
             raise StoreError(
                 f"{fs.describe(RUN_FILE)} has schema version {document['schema_version']}, this "
                 f"LLMPerf reads up to {SCHEMA_VERSION}: upgrade LLMPerf"
@@ -90,21 +91,21 @@ def read_run(fs: Filesystem) -> RunRecord | None:
         return run
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise StoreError(
-            f"{fs.describe(RUN_FILE)} is damaged ({type(error).__name__}: {error}): restore it from a "
-            "backup or choose a new folder"
+            f"{fs.describe(RUN_FILE)} is damaged ({type(error).__name__}: {error}): restore it "
+            "from a backup or choose a new folder"
         ) from None
 
 
 def _check_types(run: RunRecord) -> None:
-    """Raise TypeError or ValueError for a field that is not one of ours."""
+    """Raise TypeError or ValueError for a field that LLMPerf would not write."""
     texts = (run.plan_hash, run.corpus_sha256, run.config_hash, run.created_at, run.run_id)
     names = tuple(one.name for one in run.device_classes)
     if not all(isinstance(one, str) for one in (*texts, *names, *run.merged_from)):
         raise TypeError("a hash, a name or a time is not a text")
     if _RUN_ID.fullmatch(run.run_id) is None:
-        raise ValueError("its run_id is no id")
+        raise ValueError("its run_id is not an id")
     if not isinstance(run.config, Mapping):
-        raise TypeError("its config is no table")
+        raise TypeError("its config is not a table")
     numbers = [run.num_tasks, run.harness_version, run.schema_version]
     for one in run.device_classes:
         facts = {**dataclasses.asdict(one), "name": 0}
@@ -115,11 +116,11 @@ def _check_types(run: RunRecord) -> None:
 
 
 def create_or_join_run(fs: Filesystem, run: RunRecord) -> RunRecord:
-    """Create ``run.json``, or join the run that is there if it has the same plan.
+    """Create ``run.json``, or join the existing run if it has the same plan.
 
     Raises:
         ForeignRunError: Another plan is being collected in this folder.
-        StoreError: The folder holds files that are not a dataset's.
+        StoreError: The folder holds files that do not belong to a dataset.
     """
     found = read_run(fs)
     if found is None:
@@ -129,8 +130,8 @@ def create_or_join_run(fs: Filesystem, run: RunRecord) -> RunRecord:
         found = read_run(fs)
         if found is None:
             raise StoreLostError(
-                f"{fs.describe(RUN_FILE)} was removed a moment after it was made: LLMPerf never does that; find out what else "
-                "writes there and run the same command again"
+                f"{fs.describe(RUN_FILE)} was removed a moment after it was created: LLMPerf never "
+                "does that; find out what else writes there and run the same command again"
             )
     if found.plan_hash != run.plan_hash:
         raise ForeignRunError(
@@ -145,7 +146,7 @@ def _check_empty(fs: Filesystem) -> None:
     foreign = [name for name in names if not name.startswith(".")]
     if (
         foreign and RUN_FILE not in names
-    ):  # (a collector that started beside us may just have made it)
+    ):  # the check of RUN_FILE: a collector beside us may just have created it
         raise ForeignRunError(
             f"{fs.describe()} has no run.json but other files ({', '.join(foreign[:3])}): "
             "choose an empty or new folder for --out"
@@ -153,16 +154,16 @@ def _check_empty(fs: Filesystem) -> None:
 
 
 def _difference(found: RunRecord, wanted: RunRecord) -> str:
-    """Say what differs, the likeliest first."""
+    """Return what differs, the likeliest cause first."""
     if found.corpus_sha256 != wanted.corpus_sha256:
-        return "its corpus is another one"
+        return "its corpus differs"
     if found.device_classes != wanted.device_classes:
         names = ", ".join(item.name for item in found.device_classes)
         return f"it was made for device class {names}"
     if found.harness_version != wanted.harness_version:
         return (
-            f"its times are of harness version {found.harness_version}, this LLMPerf's of {wanted.harness_version}: "
-            "they are not mixed in one dataset, and what it has is read as before"
+            f"its times are of harness version {found.harness_version}, this LLMPerf's of "
+            f"{wanted.harness_version}: one dataset cannot mix them; this one stays readable"
         )
     changed = []
     for section in ("plan", "timing"):
@@ -172,4 +173,4 @@ def _difference(found: RunRecord, wanted: RunRecord) -> str:
             for key in {**there, **here}
             if json.dumps(there.get(key)) != json.dumps(here.get(key))
         ]
-    return "; ".join(changed[:5]) or "its plan is another one"
+    return "; ".join(changed[:5]) or "its plan differs"

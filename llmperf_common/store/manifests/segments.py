@@ -1,11 +1,12 @@
-"""Segments: files that hold the long, settled part of a manifest's list, so that each version writes only what is new.
+"""Segments: files with the settled part of a manifest's list, so that versions write only the rest.
 
-Owns their JSON form, when the newest part of a list becomes a segment, and when small segments become one larger. A
-segment is immutable and named after its content, ``segments/SHA256.json``: manifests share it, two publishers that make the
-same one write the same file, and one that no manifest names is an orphan. What the entries mean is ``manifest.py``'s.
+Owns their JSON form, when the newest part of a list becomes a segment, and when small segments are
+merged. A segment is immutable and named after its content, ``segments/SHA256.json``: manifests
+share it, two publishers of the same segment write the same file, and a segment that no manifest
+names is an orphan. ``manifest.py`` gives the entries their meaning.
 
-Sizes: the tail in the manifest itself has fewer than ``SEALED_AT`` items. ``FANOUT`` segments of about one size become one, so
-there are few, and an entry is written about log(N) times in all.
+Sizes: the tail in the manifest itself has fewer than ``SEALED_AT`` items. ``FANOUT`` segments of
+similar size become one. So segments are few, and an entry is written about log(N) times in all.
 """
 
 from __future__ import annotations
@@ -23,37 +24,37 @@ from llmperf_common.store.files.names import checked_shard_name
 
 SEGMENTS_FOLDER = "segments"
 SEALED_AT = 128
-"""Items of the tail (shards and replacements) from which it becomes a segment: some 25 KB are
-written anew with each version."""
+"""Items (shards and replacements) at which the tail becomes a segment: so each version rewrites at
+most some 25 KB."""
 FANOUT = 16
 _DIGITS = 32
 _ROWS_OF = ("samples", "kernels", "devices")
 
 Replacement = tuple[str, tuple[str, ...]]
-"""The name of a compacted shard and the names that it stands for."""
+"""The name of a compacted shard, and the names that it replaces."""
 
 
 class Entry(Protocol):
-    """A listed shard, as far as segments look at it."""
+    """The properties of a listed shard that segments use."""
 
     @property
     def name(self) -> str:
-        """Relative to the dataset."""
+        """The shard's name, relative to the dataset."""
         ...
 
     @property
     def table(self) -> str:
-        """The table it belongs to."""
+        """The shard's table."""
         ...
 
     @property
     def rows(self) -> int:
-        """Of the shard."""
+        """The number of rows in the shard."""
         ...
 
     @property
     def tasks(self) -> int:
-        """Whose results it holds."""
+        """The number of tasks whose results the shard holds."""
         ...
 
     def to_json(self) -> str:
@@ -66,7 +67,7 @@ EntryT = TypeVar("EntryT", bound=Entry)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What a part of a list adds up to; ``rows`` by table."""
+    """The sums over a part of a list; ``rows`` by table."""
 
     tasks: int
     rows: tuple[int, ...]
@@ -102,7 +103,7 @@ class Segment(Generic[EntryT]):
 
     Attributes:
         name: of its file.
-        bytes: of the file.
+        bytes: length of the file.
         sha256: of the file.
         shards: its entries, in the order they were published.
         replaces: its replacements, likewise.
@@ -125,11 +126,11 @@ class Segment(Generic[EntryT]):
 
     @property
     def num_items(self) -> int:
-        """Entries and replaced names: what makes it long."""
+        """The number of entries and replaced names, which decides when segments are merged."""
         return len(self.shards) + len(self.replaced)
 
     def to_reference(self) -> dict[str, Any]:
-        """Return what a manifest says of it."""
+        """Return a manifest's reference to this segment."""
         return {
             "name": self.name,
             "bytes": self.bytes,
@@ -139,7 +140,7 @@ class Segment(Generic[EntryT]):
 
 
 _loaded: WeakValueDictionary[str, Segment[Any]] = WeakValueDictionary()
-"""By sha256: who publishes again and again reads each segment once, as long as it keeps a manifest that has it."""
+"""By sha256: a publisher reads each segment once, as long as it keeps a manifest that has it."""
 
 
 def load(
@@ -150,12 +151,12 @@ def load(
     """Read the segment that a manifest names.
 
     Args:
-        reference: what the manifest says of it.
-        read_bytes: of the dataset.
+        reference: the manifest's reference.
+        read_bytes: reads a file of the dataset.
         entry_of: makes an entry of its JSON object.
 
     Raises:
-        ValueError: It is gone, damaged, or no segment.
+        ValueError: The segment is missing or damaged, or the name is no segment's.
     """
     name, sha256 = str(reference["name"]), str(reference["sha256"])
     if name != name_of(sha256):
@@ -197,7 +198,7 @@ def make(
 
 
 def lines_of(shards: Iterable[Entry]) -> str:
-    """Return the JSON field of entries, a line each: readable, and json's fast encoder (it has none for indented text)."""
+    """Return the JSON field of entries, one line each: readable, and with json's fast encoder."""
     lines = ",\n  ".join(shard.to_json() for shard in shards)
     return f'"shards": [\n  {lines}\n ]' if lines else '"shards": []'
 
@@ -216,13 +217,13 @@ def name_of(sha256: str) -> str:
 
 
 def is_damaged(name: str, data: builtins.bytes) -> bool:
-    """Whether a file of the folder does not hold what it is named after."""
+    """Whether a file's content does not match its name."""
     return name_of(sha256_hex(data)) != name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed(Generic[EntryT]):
-    """The segments of a list, with the files of those that are new; what they do not cover is the tail."""
+    """The segments of a list, and the files of the new ones; the tail is what they do not cover."""
 
     segments: tuple[Segment[EntryT], ...]
     files: tuple[tuple[str, builtins.bytes], ...]
@@ -233,7 +234,7 @@ def seal(
     tail: Sequence[EntryT],
     tail_replaces: Sequence[Replacement],
 ) -> Sealed[EntryT]:
-    """Make a segment of a tail that is long enough, and one of several where they are many."""
+    """Make a segment of a long enough tail, and merge segments of similar size."""
     kept = list(segments)
     made: dict[str, bytes] = {}
     length = len(tail) + sum(len(old) for _, old in tail_replaces)
@@ -258,7 +259,7 @@ def _made(
 
 
 def _num_alike(segments: Sequence[Segment[Any]]) -> int:
-    """Return how many of the last segments are of the last one's level or a lower one."""
+    """Return how many of the last segments have the last one's level or a lower one."""
     if not segments:
         return 0
     level = _level(segments[-1])
@@ -271,7 +272,7 @@ def _num_alike(segments: Sequence[Segment[Any]]) -> int:
 
 
 def _level(segment: Segment[Any]) -> int:
-    """Return how often a segment of this length has been merged: 0 below ``FANOUT`` tails, 1 below that squared."""
+    """Return how often a segment of this length was merged; each level is ``FANOUT`` longer."""
     level, length = 0, SEALED_AT * FANOUT
     while segment.num_items >= length:
         level, length = level + 1, length * FANOUT

@@ -1,7 +1,7 @@
-"""Which earlier versions of a dataset stay: the last few, and one of each quarter of an hour of the last day.
+"""Which earlier versions of a dataset are kept: the last 20, and one for each 15 min of a day.
 
-Owns that rule. A version that goes takes no shard with it, for a later one lists what it has listed; shards that a
-compaction has replaced stay by a rule of their own (``compact.py``).
+Owns that rule. Removing a version removes no shard: later versions list the same shards. Shards
+that a compaction has replaced are kept by another rule (``compact.py``).
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 NUM_RECENT = 20
-"""Versions: half a minute of a run at work. A process that has just read the name of the newest one finds it."""
+"""Versions: half a minute of a run. A process that has just read the newest name still finds it."""
 KEPT_FOR_S = 86_400
 _SPACING_S = 900
 
 Earlier = tuple[tuple[int, int], ...]
-"""Versions that are there, ascending, each with when it was published: seconds since 1970, 0 where that is not known."""
+"""Kept versions, ascending, with their times of publication: seconds since 1970, 0 if unknown."""
 
 
 def thinned(earlier: Sequence[tuple[int, int]], *, now_s: int) -> Earlier:
-    """Return those of the versions before a new one that stay.
+    """Return those of the versions before a new one that are kept.
 
     >>> thinned([(1, 0), (2, 90_000), (3, 90_001)], now_s=90_002)
     ((1, 0), (2, 90000), (3, 90001))

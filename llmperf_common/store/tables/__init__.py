@@ -1,1 +1,1 @@
-"""Shards and the tables in them: writing, reading, summaries."""
+"""Shards and their tables: writing, reading and summarising."""

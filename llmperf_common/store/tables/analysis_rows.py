@@ -1,7 +1,7 @@
-"""A kernel's memory analysis as columns of its row in ``kernels``, and back.
+"""Convert a kernel's memory analysis to columns of its row in ``kernels``, and back.
 
-Owns that translation, so that every reader of a dataset (the summary of a run, ``verify``, the trainer) evaluates
-extents by ``llmperf_common/analysis.py`` and by nothing else.
+Owns that conversion, so that all readers of a dataset (a run's summary, ``verify``, the trainer)
+evaluate extents only with ``llmperf_common/analysis.py``.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ ANALYSIS_COLUMNS = (
 )
 """The columns of ``kernels`` that ``analysis_from_row`` needs."""
 INPUTS_COLUMN = "inputs"
-"""One more that it reads, where it is there."""
+"""A further column that ``analysis_from_row`` reads if it exists."""
 
 _INT64 = range(-(2**63), 2**63)
 
 
 def analysis_columns(analysis: Analysis | None) -> dict[str, Any]:
-    """Return ``ANALYSIS_COLUMNS`` and ``INPUTS_COLUMN`` of one row; a kernel that was not analysed has an empty list and nulls."""
+    """Return a row's ``ANALYSIS_COLUMNS`` and ``INPUTS_COLUMN``; not analysed: an empty list."""
     if analysis is None:
         return {"analysis": []}
     return {
@@ -64,13 +64,14 @@ def analysis_columns(analysis: Analysis | None) -> dict[str, Any]:
 
 
 def analysis_from_row(row: Mapping[str, Any]) -> Analysis | None:
-    """Return the analysis that a row of ``kernels`` holds; None where the kernel was not analysed.
+    """Return the analysis in a row of ``kernels``; None if the kernel was not analysed.
 
     Args:
-        row: with ``ANALYSIS_COLUMNS`` and perhaps ``INPUTS_COLUMN``; those that an earlier version did not have may be missing or null.
+        row: has ``ANALYSIS_COLUMNS`` and perhaps ``INPUTS_COLUMN``; columns that its schema version
+            lacks may be missing or null.
 
     Raises:
-        ValueError: A rule is none that we know.
+        ValueError: A rule is unknown.
     """
     roles = row.get("index_roles")
     if not row.get("analysis") and roles is None:
@@ -101,7 +102,7 @@ def analysis_from_row(row: Mapping[str, Any]) -> Analysis | None:
 
 
 def extent_from_row(entry: Mapping[str, Any]) -> Extent:
-    """Return one entry of ``kernels.analysis`` as a record; null constants are missing polynomials."""
+    """Return one entry of ``kernels.analysis`` as a record; null constants: no polynomial."""
     constant, cap = entry.get("constant"), entry.get("cap_constant")
     return Extent(
         position=entry.get("position", 0),
@@ -113,9 +114,9 @@ def extent_from_row(entry: Mapping[str, Any]) -> Extent:
 
 
 def storable(analysis: Analysis) -> Analysis:
-    """Return ``analysis`` without what its columns cannot hold: numbers beyond 64 bits.
+    """Return ``analysis`` without numbers beyond 64 bits, which its columns cannot hold.
 
-    To be asked before plans are made of it, so that the plan follows from the row.
+    Call it before planning, so that the plan follows from the stored row.
     """
     extents = tuple(
         extent

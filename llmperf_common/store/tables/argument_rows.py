@@ -1,6 +1,7 @@
-"""Declared arguments to rows of ``kernels.args`` and back: with the configs of ``samples`` they say what each buffer held.
+"""Convert declared arguments to rows of ``kernels.args``, and back.
 
-Owns the two ways. How a buffer is filled is ``workers/plan/inputs.py``'s rule.
+With the configs of ``samples`` these rows say what each buffer held. How a buffer is filled:
+``workers/plan/inputs.py``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def argument_rows(arguments: Iterable[Argument]) -> list[dict[str, Any]]:
 
 
 def arguments_from_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[Argument, ...] | None:
-    """Return the arguments of ``kernels.args``; None for rows from before schema version 6, which do not say all.
+    """Return the arguments in ``kernels.args``; None for incomplete rows (schema version below 6).
 
     Raises:
         ValueError: LLMPerf did not write a row.

@@ -1,7 +1,7 @@
 """The dataset's card: ``README.md`` for people and Hugging Face, and ``croissant.json`` beside it.
 
-Owns the text, whether a card may be replaced, and the YAML that makes ``datasets.load_dataset(DIR, "samples")`` work: the
-data files are those of the manifest, by name. Its code blocks are run by a test.
+Owns the text, whether a card may be replaced, and the YAML for ``datasets.load_dataset(DIR,
+"samples")``, which names the manifest's files one by one. A test runs the card's code blocks.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ from llmperf_common.store.tables.reader import Dataset, open_dataset
 from llmperf_common.store.tables.stats import DatasetStats, dataset_stats
 
 CARD_FILE = "README.md"
-_MARKER = "<!-- Written by llmperf, and again after each run. Remove this line to keep a text of your own. -->"
+_MARKER = (
+    "<!-- Written by llmperf, and again after each run. "
+    "Remove this line to keep a text of your own. -->"
+)
 _TAG = "- LLMPerf"
-"""In the front matter of each card since there is the marker: tells a card without one from a user's own text."""
+"""A tag in every card that has the marker: it distinguishes older cards from a user's own text."""
 _log = logging.getLogger(__name__)
 _DESCRIPTION = (
-    "Timed launches of OpenCL kernels: for each launch config (NDRange and every argument) the readings of "
-    "its run time, or the failure that it met, with the kernel's source and the device it ran on."
+    "Timed launches of OpenCL kernels: for each launch config (NDRange and every argument) the "
+    "readings of its run time, or the failure that it met, with the kernel's source and the device "
+    "it ran on."
 )
 _SIZE_CATEGORIES = (
     (1_000, "n<1K"),
@@ -49,17 +53,17 @@ def write_card(
 ) -> tuple[str, ...]:
     """Write ``README.md`` and ``croissant.json`` of the dataset's current version.
 
-    A file of that name which llmperf did not write is left as it is.
+    A file of these names that llmperf did not write stays as it is.
 
     Args:
         fs: the dataset's folder.
-        dataset: what is described.
+        dataset: the dataset to describe.
         pretty_name: the card's title.
-        license_name: Hugging Face's identifier of the licence; left out unless given, for the kernels'
-            licence is not ours to guess.
+        license_name: Hugging Face's identifier of the licence; None: none is stated, as the licence
+            of the kernels is unknown to us.
 
     Returns:
-        The names of the files that were left as they are.
+        The names of the files that stayed as they were.
 
     Raises:
         ShardError: A shard is missing or damaged.
@@ -79,7 +83,7 @@ def write_card(
 
 
 def update_card(fs: Filesystem) -> None:
-    """Write the card of the dataset in ``fs`` after a change; what llmperf did not write is left, with a warning.
+    """Write the card of the dataset in ``fs`` after a change; warn about files of the user's own.
 
     Raises:
         ShardError: A shard is missing or damaged.
@@ -100,7 +104,7 @@ def _may_replace(fs: Filesystem, name: str) -> bool:
 
 
 def _is_unmarked_card(text: str) -> bool:
-    """Whether ``text`` is a card from before there was a marker; one whose marker was removed is not."""
+    """Whether ``text`` is a card from before the marker; a card without its marker is not."""
     if not text.startswith("---\npretty_name: "):
         return False
     head, _, body = text.partition("\n---\n")
@@ -160,8 +164,8 @@ def _contents(dataset: Dataset, stats: DatasetStats) -> str:
         "",
         f"{stats.num_samples:,} launch configs of {stats.num_kernels:,} kernels "
         f"({stats.num_families:,} families) on {stats.num_devices:,} device(s). "
-        f"{stats.num_done_tasks:,} of {stats.num_planned_tasks:,} planned tasks (a kernel on a device "
-        f"class) have results; {stats.num_pending_tasks:,} are pending.",
+        f"{stats.num_done_tasks:,} of {stats.num_planned_tasks:,} planned tasks (a kernel on a "
+        f"device class) have results; {stats.num_pending_tasks:,} are pending.",
         "",
         *_markdown_table(["status", "rows", "meaning"], rows),
         "",
@@ -169,8 +173,8 @@ def _contents(dataset: Dataset, stats: DatasetStats) -> str:
         *_count_lines("By regime", stats.by_regime),
         *_count_lines("By input strategy", stats.by_strategy),
         *_count_lines("By suite", stats.by_suite),
-        f"- Dataset version {dataset.manifest.version}, plan {in_code(run.plan_hash)}, harness version "
-        f"{run.harness_version}, schema version {dataset.manifest.schema_version}.",
+        f"- Dataset version {dataset.manifest.version}, plan {in_code(run.plan_hash)}, harness "
+        f"version {run.harness_version}, schema version {dataset.manifest.schema_version}.",
     ]
     if run.merged_from:
         lines.append(f"- Merged from the plans {', '.join(map(in_code, run.merged_from))}.")
@@ -225,8 +229,8 @@ ORDER BY s.median_ns DESC
 LIMIT 10;
 ```
 
-While a collection is running, and for a day after a compaction, files may lie there that do not count: only
-what the highest `manifest-*.json` lists does. LLMPerf's own reader goes by it:
+While a collection is running, and for a day after a compaction, the folder may hold further files.
+Only the files that the highest `manifest-*.json` lists count. LLMPerf's own reader follows it:
 
 ```python
 from pathlib import Path
@@ -237,13 +241,15 @@ table = open_dataset(Path("DIR")).samples(["sample_id", "status", "median_ns"])
 
 _MEASUREMENT = """## How it was measured
 
-- Times are device event times of single launches (`launches_per_reading` says where not), in nanoseconds.
-- `time_ns` are the warm readings in launch order, `median_ns` their median: the target. `cold_ns` follow a flush
-  of the last-level cache; `first_ns` is the very first launch.
-- Readings go on until their relative standard error is small or a budget is spent: see `stop_reason`.
+- Times are device event times of single launches, in nanoseconds. If `launches_per_reading` is
+  above 1, they are means of that many launches.
+- `time_ns` are the warm readings in launch order. `median_ns`, their median, is the target.
+  `cold_ns` follow a flush of the last-level cache; `first_ns` is the very first launch.
+- Readings are repeated until their relative standard error is small or a budget is spent: see
+  `stop_reason`.
 - Buffers that a kernel writes are refilled, untimed, so that every launch does the same work.
-- Launch sizes are stratified over three regimes: fewer work-groups than compute units (`idle_sm`), up to 20 times
-  as many (`under_utilised`), and up to 1,000 times (`fully_utilised`)."""
+- Launch sizes are stratified over three regimes: fewer work-groups than compute units (`idle_sm`),
+  up to 20 times as many (`under_utilised`), and up to 1,000 times (`fully_utilised`)."""
 
 
 def _caveats(stats: DatasetStats) -> str:
@@ -258,8 +264,8 @@ def _caveats(stats: DatasetStats) -> str:
         )
     if stats.short_share is not None:
         lines.append(
-            f"- {stats.short_share:.2%} of the timed launches take less than 10 µs, where the launch itself "
-            "is a large part of the time."
+            f"- {stats.short_share:.2%} of the timed launches take less than 10 µs. The launch "
+            "itself is a large part of such a time."
         )
     if stats.by_activity:
         known = sum(stats.by_activity.values())
@@ -267,14 +273,15 @@ def _caveats(stats: DatasetStats) -> str:
             stats.by_activity.get(one, 0) for one in (Activity.NOTHING, Activity.FEW_ITEMS)
         )
         lines.append(
-            f"- {idle:,} of {known:,} kernels with timed launches do nothing on their inputs, {few:,} leave more than nine "
-            "tenths of their work-items idle: `kernels.activity`. Their rows are kept; a model may leave them out."
+            f"- {idle:,} of {known:,} kernels with timed launches do nothing on their inputs, "
+            f"{few:,} leave more than nine tenths of their work-items idle (`kernels.activity`). "
+            "Their rows are kept; a model may leave them out."
         )
     lines += [
-        "- `simple` sizes every buffer and integer scalar by the global size: a kernel that wants other sizes may "
-        "do other work than its author meant.",
+        "- `simple` sizes every buffer and integer scalar by the global size. A kernel that needs "
+        "other sizes may do other work than its author meant.",
         "- Split by `family_id`, not by row: near duplicates of one kernel share a family.",
-        "- Failed launches are rows too. Filter `status = 'ok'` for times.",
+        "- Failed launches are rows, too. Filter `status = 'ok'` for times.",
     ]
     return "\n".join(lines)
 

@@ -1,7 +1,7 @@
-"""Exporting: the dataset as Arrow IPC files or CSV, for tools that read neither Parquet nor manifests.
+"""Export a dataset as Arrow IPC files or CSV, for tools that read neither Parquet nor manifests.
 
-Owns the two formats' files. Streams shard by shard; a file appears under its name only when it is whole, and
-never replaces another.
+Owns the files of both formats. Streams shard by shard; a file appears under its name only when
+complete, and never replaces another file.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class ExportFormat(StrEnum):
-    """What ``export`` writes."""
+    """The formats that ``export`` writes."""
 
     ARROW = "arrow"
-    """Arrow IPC file format: ``samples.arrow``, ..."""
+    """Arrow IPC files: ``samples.arrow``, ..."""
     CSV = "csv"
     """``samples.csv``, ...: lists and structs as JSON text, null as an empty unquoted field."""
 
@@ -38,10 +38,10 @@ class ExportFormat(StrEnum):
 def export(dataset: Dataset, out: Path, fmt: ExportFormat) -> list[Path]:
     """Write the dataset's three tables into the folder ``out`` and return the files' paths.
 
-    CSV fields are written as they are: a spreadsheet may take one that starts with ``=`` for a formula.
+    CSV fields are not escaped for spreadsheets: one beginning with ``=`` may count as a formula.
 
     Raises:
-        OutputTaken: A file of that name exists already, or ``out`` is no folder.
+        OutputTaken: A file of that name exists, or ``out`` is not a folder.
         StoreError: ``out`` cannot be written, or a shard is damaged.
     """
     paths = [out / f"{table}.{fmt.value}" for table in TABLES]
@@ -76,7 +76,7 @@ def _write(dataset: Dataset, table: str, path: Path, fmt: ExportFormat) -> None:
 
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[Path]:
-    """Give a temporary path; what was written there becomes ``path`` unless that exists by then."""
+    """Yield a temporary path; afterwards link its file to ``path``, unless that exists by then."""
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}")
     try:
         yield temporary

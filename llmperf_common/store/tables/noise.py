@@ -1,7 +1,6 @@
-"""Whether a run's machine was quiet, judged from what its rows and shards hold anyway.
+"""Judge from a run's rows and shards whether its machine was quiet.
 
-Owns the two measures, their limits, and the sentence that warns. Every row is kept whatever comes
-out.
+Owns the two measures, their limits, and the warning. All rows are kept, whatever the result.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from llmperf_common.records import SentinelReading
 
 NOISE_COLUMNS = ("status", "median_ns", "iqr_ns")
 JUDGED_FROM_NS, JUDGED_TO_NS = 100_000.0, 5_000_000.0
-"""Shorter launches scatter by the host's own microseconds, longer ones have too few readings for a quartile."""
+"""Shorter launches vary by the host's microseconds; longer ones have too few readings for IQRs."""
 MAX_RELATIVE_IQR = 0.03
-"""IQR over median of the median row. A quiet H200 has 0.005 at 0.1 to 1 ms
-(docs/explanation/measurement.md), two shared cores 0.04 to 0.26."""
+"""Limit for the median over rows of IQR / median. A quiet H200 has 0.005 at 0.1 to 1 ms
+(docs/explanation/measurement.md), two shared cores have 0.04 to 0.26."""
 MAX_SENTINEL_DRIFT = 0.25
-"""p90 / p10 - 1 of one device's sentinel readings: the same share for which a cluster drains a
-GPU."""
+"""Limit for p90 / p10 - 1 of one device's sentinel readings; a cluster drains a GPU at the same
+share."""
 _FEWEST_ROWS = 20
 _FEWEST_READINGS = 5
 
@@ -34,13 +33,13 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """How much the times of a run scatter; None where there is too little to judge by.
+    """How much the times of a run vary; None where there are too few rows or readings.
 
     Attributes:
         num_rows: ok rows of 0.1 to 5 ms.
-        relative_iqr: their median of interquartile range / median, 0.03 is 3 %.
-        num_readings: sentinel readings of the device that drifted most.
-        sentinel_drift: its p90 / p10 - 1, 0.25 is 25 %.
+        relative_iqr: the rows' median of interquartile range / median; 0.03 is 3 %.
+        num_readings: sentinel readings of the device with the largest drift.
+        sentinel_drift: that device's p90 / p10 - 1; 0.25 is 25 %.
     """
 
     num_rows: int
@@ -50,12 +49,13 @@ class Noise:
 
     @property
     def warning(self) -> str | None:
-        """What to tell the user, None where the machine was quiet or nothing can be said."""
+        """The message for the user; None if the machine was quiet or cannot be judged."""
         found = []
         if self.relative_iqr is not None and self.relative_iqr > MAX_RELATIVE_IQR:
             found.append(
-                f"half of the {self.num_rows:,} launches of 0.1 to 5 ms scatter by more than {self.relative_iqr:.1%} "
-                f"(interquartile range / median; limit {MAX_RELATIVE_IQR:.0%})"
+                f"half of the {self.num_rows:,} launches of 0.1 to 5 ms scatter by more than "
+                f"{self.relative_iqr:.1%} (interquartile range / median; limit "
+                f"{MAX_RELATIVE_IQR:.0%})"
             )
         if self.sentinel_drift is not None and self.sentinel_drift > MAX_SENTINEL_DRIFT:
             found.append(
@@ -71,10 +71,10 @@ class Noise:
 
 
 def relative_iqrs(samples: pa.Table) -> Floats:
-    """Return interquartile range / median of the rows that are judged, shape (rows,).
+    """Return interquartile range / median of the rows that can be judged, shape (rows,).
 
     Args:
-        samples: a table with ``NOISE_COLUMNS``; where one is missing, no row is judged.
+        samples: a table with ``NOISE_COLUMNS``; if a column is missing, the result is empty.
     """
     if not set(NOISE_COLUMNS) <= set(samples.column_names):
         return np.empty(0, np.float32)
@@ -91,11 +91,11 @@ def relative_iqrs(samples: pa.Table) -> Floats:
 
 
 def noise_of(ratios: Floats, sentinel: Sequence[SentinelReading]) -> Noise:
-    """Judge a run.
+    """Return the noise of a run.
 
     Args:
-        ratios: of all its rows, see ``relative_iqrs``.
-        sentinel: all its readings, of all devices.
+        ratios: ``relative_iqrs`` of all its rows.
+        sentinel: its sentinel readings, of all devices.
 
     >>> noise_of(np.full(30, 0.1, np.float32), ()).relative_iqr
     0.1

@@ -1,7 +1,7 @@
-"""Reading a dataset: one manifest version, whole and unchanging, also while other processes write.
+"""Read a dataset: one manifest version, complete and constant even while other processes write.
 
-Owns the way from a folder to tables in today's schema. Goes through the manifest only, never a glob: what a
-manifest does not list does not exist. Does not judge what the rows say (``verify.py``).
+Owns the way from a folder to tables in today's schema. Reads only what the manifest lists, never a
+glob. Does not judge the rows' contents (``verify.py``).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Dataset:
-    """One version of a dataset; every method reads the shards of ``manifest`` and nothing else.
+    """One version of a dataset; every method reads only the shards that ``manifest`` lists.
 
     Attributes:
-        fs: where it lies.
+        fs: the dataset's folder or bucket.
         run: the record of its run: plan, corpus, device classes, config.
         manifest: the shards of this version.
     """
@@ -53,28 +53,28 @@ class Dataset:
     manifest: Manifest
 
     def samples(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the samples, one row a launch config; ``columns`` limits what is read."""
+        """Return the samples, one row for each launch config; ``columns`` limits what is read."""
         return self._whole("samples", columns)
 
     def of_kernel(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the ok samples of the kernels called ``name``, by device class and ascending work-items.
+        """Return the ok samples of the kernels called ``name``, by device class and work-items.
 
         Args:
             name: a kernel's name, as in the source.
-            columns: those to return; all where None.
+            columns: the columns to return; None: all.
 
         Raises:
-            StoreError: The dataset has no such kernel; the message names the nearest.
-            KeyError: A column is not of the samples.
+            StoreError: The dataset has no such kernel; the message names similar ones.
+            KeyError: A column does not belong to the samples.
         """
         return _samples_of_kernel(self, name, project("samples", columns).names)
 
     def kernels(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the kernels, one row a task."""
+        """Return the kernels, one row for each task."""
         return self._whole("kernels", columns)
 
     def devices(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the devices, one row each."""
+        """Return the devices, one row for each device."""
         return self._whole("devices", columns)
 
     def iter_samples(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -85,15 +85,15 @@ class Dataset:
         """Yield one table (samples, kernels or devices) shard by shard, in today's schema.
 
         Raises:
-            ShardError: A shard is missing, damaged or not of our schema; the message names it.
-            KeyError: A column is not of that table.
+            ShardError: A shard is missing, damaged or of another schema; the message names it.
+            KeyError: A column does not belong to that table.
         """
         wanted = project(table, columns)
         for entry in self.shards(table):
             yield conform(read_columns(self.shard_bytes(entry), entry.name, wanted.names), wanted)
 
     def sentinel(self) -> list[SentinelReading]:
-        """Return the sentinel kernel's readings over the whole run, in order of time."""
+        """Return the sentinel kernel's readings of the whole run, in order of time."""
         readings = [
             reading
             for entry in self.shards("samples")
@@ -102,7 +102,7 @@ class Dataset:
         return sorted(readings, key=lambda reading: (reading.at_us, reading.device_id))
 
     def shards(self, table: str) -> tuple[ShardEntry, ...]:
-        """Return the shards of one table; those that a compacted shard stands for are left out."""
+        """Return the shards of one table, without those that a compacted shard replaces."""
         replaced = self.manifest.replaced_names
         return tuple(e for e in self.manifest.of_table(table) if e.name not in replaced)
 
@@ -113,45 +113,46 @@ class Dataset:
             data = self.fs.read_bytes(entry.name)
         except FileNotFoundError:
             raise ShardError(
-                f"{where} is listed in {manifest_name(self.manifest.version)} but missing: restore it "
-                "from a backup, or open the dataset again if it was compacted meanwhile; or run "
+                f"{where} is listed in {manifest_name(self.manifest.version)} but missing: restore "
+                "it from a backup, or open the dataset again if it was compacted meanwhile; or run "
                 f"`llmperf dataset repair {self.fs.describe()}` to have its tasks done again"
             ) from None
         if len(data) != entry.bytes or sha256_hex(data) != entry.sha256:
             raise ShardError(
                 f"{where} is damaged: its bytes are not those in "
-                f"{manifest_name(self.manifest.version)}: restore it from a backup, or run `llmperf dataset repair "
-                f"{self.fs.describe()}` to set it aside and have its tasks done again (`llmperf dataset verify` lists "
-                "everything that is wrong)"
+                f"{manifest_name(self.manifest.version)}: restore it from a backup, or run "
+                f"`llmperf dataset repair {self.fs.describe()}` to set it aside and have its tasks "
+                "done again (`llmperf dataset verify` lists everything that is wrong)"
             )
         return data
 
     @property
     def num_samples(self) -> int:
-        """Rows of samples, as the manifest says."""
+        """The number of samples, by the manifest."""
         return sum(entry.rows for entry in self.shards("samples"))
 
     @property
     def num_tasks(self) -> int:
-        """Tasks with a committed result, as the manifest says."""
+        """The number of tasks with a committed result, by the manifest."""
         return sum(entry.tasks for entry in self.shards("kernels"))
 
     def status_counts(self) -> dict[str, int]:
-        """Return how many samples have each status ("ok" or a failure code), most first."""
+        """Return the number of samples of each status ("ok" or a failure code), most first."""
         counts: Counter[str] = Counter()
         for table in self.iter_samples(["status"]):
             counts.update(value_counts(table.column("status")))
         return dict(counts.most_common())
 
     def stats(self) -> DatasetStats:
-        """Count rows by status, regime, strategy, device class and suite, and how long launches take."""
-        from llmperf_common.store.tables.stats import dataset_stats  # noqa: PLC0415  (it reads datasets)
+        """Return counts by status, regime, strategy, class and suite, and launch times."""
+        from llmperf_common.store.tables.stats import dataset_stats  # noqa: PLC0415  (a cycle)
 
         return dataset_stats(self)
 
     def __repr__(self) -> str:
         return (
-            f"<Dataset {self.fs.describe()}: {self.num_samples:,} samples of {self.num_tasks:,} tasks, "
+            f"<Dataset {self.fs.describe()}: {self.num_samples:,} samples of "
+            f"{self.num_tasks:,} tasks, "
             f"version {self.manifest.version}>"
         )
 
@@ -176,7 +177,7 @@ class Dataset:
 def open_dataset(where: Location | Filesystem) -> Dataset:
     """Open the current version of the dataset in a folder or at ``s3://bucket/prefix``.
 
-    What a running collector publishes later is not seen: open again for it.
+    What a running collector publishes later is not visible: open the dataset again for that.
 
     Raises:
         StoreError: There is no dataset, or its ``run.json`` or manifest is damaged.
@@ -191,12 +192,13 @@ def open_dataset(where: Location | Filesystem) -> Dataset:
     manifest = latest_manifest(fs)
     if manifest is None and run.merged_from:
         raise StoreError(
-            f"{fs.describe()} is a merge that was not finished: run the same `llmperf dataset merge` again, it goes on"
+            f"{fs.describe()} is an unfinished merge: run the same `llmperf dataset merge` "
+            "again, it resumes"
         )
     if manifest is None:
         raise StoreError(
-            f"{fs.describe()} has no results yet (no manifest): run `llmperf collect --out {fs.describe()}` "
-            "again, or wait a few seconds if it is running"
+            f"{fs.describe()} has no results yet (no manifest): run `llmperf collect --out "
+            f"{fs.describe()}` again, or wait a few seconds if it is running"
         )
     return Dataset(fs=fs, run=run, manifest=manifest)
 
@@ -205,20 +207,21 @@ def project(table: str, columns: Sequence[str] | None) -> pa.Schema:
     """Return today's schema of ``table``, or only ``columns`` of it in the order given.
 
     Raises:
-        KeyError: A column is not of that table.
+        KeyError: A column does not belong to that table.
     """
     schema = TABLES[table]
     return schema if columns is None else pa.schema([schema.field(name) for name in columns])
 
 
 def _samples_of_kernel(dataset: Dataset, name: str, columns: Sequence[str]) -> pa.Table:
-    """Return ``columns`` of the ok samples of the kernels called ``name``; see ``Dataset.of_kernel``."""
+    """Return ``columns`` of the ok samples of the kernels called ``name``: see ``of_kernel``."""
     kernels = dataset.kernels(["name", "kernel_id"])
     names = kernels.column("name").to_pylist()
     if name not in names:
         near = difflib.get_close_matches(name, names, n=3) or sorted(set(names))[:3]
         raise StoreError(
-            f"{dataset.fs.describe()} has no kernel {name!r}: name another, such as {', '.join(near)}"
+            f"{dataset.fs.describe()} has no kernel {name!r}: name another, such as "
+            f"{', '.join(near)}"
         )
     wanted = kernels.filter(pc.equal(kernels.column("name"), name)).column("kernel_id")
     needed = dict.fromkeys([*columns, "kernel_id", "status", "device_class", "global_size"])
@@ -240,7 +243,7 @@ def _samples_of_kernel(dataset: Dataset, name: str, columns: Sequence[str]) -> p
 
 
 def read_columns(data: bytes, name: str, columns: Sequence[str]) -> pa.Table:
-    """Read those of ``columns`` that a shard has. Raises ShardError naming it."""
+    """Read those of ``columns`` that a shard has. Raises ShardError, naming the shard."""
     try:
         check_memory(pa.py_buffer(data), columns)
         with pq.ParquetFile(pa.BufferReader(data)) as file:
@@ -256,7 +259,7 @@ def read_columns(data: bytes, name: str, columns: Sequence[str]) -> pa.Table:
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return ``table`` in ``schema``: columns that an earlier version did not have are null."""
+    """Return ``table`` in ``schema``; columns that an earlier version lacks become null."""
     arrays = [
         table.column(field.name).cast(field.type)
         if field.name in table.column_names

@@ -1,4 +1,4 @@
-"""Records to Arrow rows: the one place where a ``TaskResult`` or ``Device`` takes the schema's shape."""
+"""Convert records to Arrow rows: the only place that gives results and devices their schema."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from llmperf_common.store.tables.argument_rows import argument_rows
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FEWEST_FOR_IQR = 4
-"""Readings from which quartiles are given: of fewer they only interpolate between the ends."""
+"""Readings needed for quartiles: of fewer, quartiles only interpolate between the extremes."""
 _CHECKS = tuple(field.name for field in dataclasses.fields(Checks))
 
 
 def samples_table(results: Sequence[TaskResult]) -> pa.Table:
-    """Return the samples of ``results``, one row each, in order."""
+    """Return the samples of ``results``, one row for each sample, in order."""
     rows = [_sample_row(result, sample) for result in results for sample in result.samples]
     return pa.Table.from_pylist(rows, schema=SAMPLES)
 
 
 def kernels_table(results: Sequence[TaskResult]) -> pa.Table:
-    """Return one row a task."""
+    """Return one row for each task."""
     return pa.Table.from_pylist([_kernel_row(result) for result in results], schema=KERNELS)
 
 
 def devices_table(devices: Sequence[Device]) -> pa.Table:
-    """Return one row a device."""
+    """Return one row for each device."""
     return pa.Table.from_pylist([dataclasses.asdict(device) for device in devices], schema=DEVICES)
 
 
@@ -122,7 +122,7 @@ def _work_columns(work: Work | Failure | None) -> dict[str, Any]:
 
 
 def statistics_of(times: Sequence[float]) -> dict[str, float | None]:
-    """Return the columns that follow from ``time_ns``, by name; ``times`` are nanoseconds, at least one."""
+    """Return the columns that follow from ``time_ns``, by name; ``times``: one or more, in ns."""
     return {
         "median_ns": statistics.median(times),
         "min_ns": min(times),
@@ -167,7 +167,7 @@ def _kernel_row(result: TaskResult) -> dict[str, Any]:
 
 
 def _ok_launches(result: TaskResult) -> Iterator[tuple[int, Work | None, bool | None]]:
-    """Yield the work-items of each timed launch, what it executes, and whether its output changed."""
+    """Yield each timed launch's work-items, its work, and whether it wrote output."""
     for sample in result.samples:
         if isinstance(sample.outcome, Timing):
             work = sample.work if isinstance(sample.work, Work) else None

@@ -1,7 +1,7 @@
-"""Sample ids as numbers: finding repeats among millions of rows without holding their texts.
+"""Sample ids as numbers, to find repeats among millions of rows without keeping their texts.
 
-Owns the exact, 10-byte form of an id column and what is decided with it: which ids occur twice, and which row
-of each id is kept.
+Owns the exact 10-byte form of an id column, and the search in it: which ids occur twice, and which
+row of each id is kept.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def id_keys(column: pa.ChunkedArray) -> IdKeys:
     if any(text is None or len(text) != ID_HEX_DIGITS for text in texts):
         raise ValueError(f"not every id has {ID_HEX_DIGITS} hex digits")
     raw = bytes.fromhex("".join(texts))
-    if len(raw) != len(texts) * _RECORD.itemsize:  # (fromhex skips white space)
+    if len(raw) != len(texts) * _RECORD.itemsize:  # bytes.fromhex skips white space
         raise ValueError("an id holds white space")
     records = np.frombuffer(raw, _RECORD)
     return IdKeys(high=records["high"].astype(np.uint64), low=records["low"].astype(np.uint16))

@@ -1,7 +1,8 @@
-"""Shards: immutable Parquet files whose footers say what they are.
+"""Shards: immutable Parquet files whose footers identify their contents.
 
-Owns encoding, the footer and reading a shard back. One commit writes a *pair*: ``kernels/STEM.parquet`` and
-``samples/STEM.parquet``; a device's record is a file of its own, ``devices/DEVICE_ID.parquet``.
+Owns encoding, the footer and reading a shard back. One commit writes a *pair*,
+``kernels/STEM.parquet`` and ``samples/STEM.parquet``. A device's record is a file of its own,
+``devices/DEVICE_ID.parquet``.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class ShardError(StoreError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
-    """What a shard says of itself: enough to rebuild a lost ledger from shards alone.
+    """What a shard states about itself: enough to rebuild a lost ledger from shards alone.
 
-    ``tasks`` pairs each task id with the fencing token it was written under.
+    ``tasks`` pairs each task id with the fencing token under which it was written.
     """
 
     plan_hash: str
@@ -131,7 +132,7 @@ def encode_device(device: Device, *, plan_hash: str) -> ShardFile:
 
 
 def device_from_table(table: pa.Table, row: int = 0) -> Device:
-    """Return the record of one row of a devices table; columns that an earlier version lacks are None."""
+    """Return the record in a row of a devices table; columns that its version lacks are None."""
     values = table.slice(row, 1).to_pylist()[0]
     names = [field.name for field in dataclasses.fields(Device)]
     return Device(
@@ -141,12 +142,12 @@ def device_from_table(table: pa.Table, row: int = 0) -> Device:
 
 
 def decode(data: bytes, name: str) -> tuple[pa.Table, Footer]:
-    """Read a shard from bytes, every page of it. Raises ShardError naming ``name``."""
+    """Read a shard completely from bytes. Raises ShardError naming ``name``."""
     try:
         check_memory(pa.py_buffer(data))
         table = pq.read_table(pa.BufferReader(data))
         footer = _parse_footer((table.schema.metadata or {})[_FOOTER_KEY])
-        # A damaged name of a column is decoded when it is looked at, not when the table is read.
+        # Arrow decodes a column's name only on access: damaged names are found here.
         kind = name.split("/", 1)[0]
         problems = missing_or_changed_columns(kind, table.schema)
         problems += columns_without_values(kind, table)
@@ -180,14 +181,14 @@ def _parse_footer(raw: bytes) -> Footer:
 
 
 Encoder = Callable[..., tuple[ShardFile, ShardFile]]
-"""The type of ``encode_results``; the simulator passes one that remembers equal calls."""
+"""The type of ``encode_results``; the simulator passes a version that caches."""
 
 
 def write_shard(fs: Filesystem, shard: ShardFile) -> ShardEntry:
     """Create the shard durably and read it back.
 
     Raises:
-        StoreError: The name exists with other bytes, or what was read back differs from what was written.
+        StoreError: The name exists with other bytes, or the bytes read back differ.
     """
     fs.put_if_absent(shard.name, shard.data)
     if fs.read_bytes(shard.name) != shard.data:

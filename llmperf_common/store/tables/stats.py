@@ -1,6 +1,7 @@
-"""Statistics of a dataset: what it holds, in numbers that fit on one page.
+"""Statistics of a dataset: its contents in numbers that fit on one page.
 
-Owns ``llmperf dataset stats`` but for its printing. Streams over a few columns; judges nothing.
+Owns the numbers of ``llmperf dataset stats``, not their printing. Streams a few columns; judges
+nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from llmperf_common.store.tables.reader import Dataset, value_counts
 
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 SHORT_LAUNCH_NS = 10_000.0
-"""Nanoseconds below which the launch itself is a large part of the time; the share of such rows is
-stated."""
+"""Nanoseconds: below this, the launch itself is a large part of the time. The share of such rows is
+reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +38,14 @@ class DatasetStats:
         by_strategy: rows of each ``input_strategy``.
         by_device_class: rows of each device class.
         by_suite: rows of each suite.
-        by_activity: tasks of each ``kernels.activity``; those of which it is not known are left out.
+        by_activity: tasks by ``kernels.activity``, without those where it is null.
         num_kernels: different kernels; one on two device classes counts once.
         num_families: different kernel families.
         num_devices: devices on record.
         median_ns_percentiles: of the ok rows' medians, by percentile ("50"); empty without ok rows.
         ok_by_decade: ok rows by the power of ten of ``median_ns`` ("4": 10 to 100 µs).
         short_share: ok rows with a median below 10 µs; None without ok rows.
-        censored_share: ``over_time_budget`` rows among those and the ok ones; None without either.
+        censored_share: ``over_time_budget`` rows / (these and ok rows); None without either.
         censored_share_by_regime: the same within each regime.
         num_planned_tasks: tasks of the plan.
         num_done_tasks: tasks with a committed result.
@@ -76,7 +77,7 @@ class DatasetStats:
 
 
 def dataset_stats(dataset: Dataset) -> DatasetStats:
-    """Count what the dataset holds. Raises ShardError on a damaged shard."""
+    """Return the statistics of a dataset. Raises ShardError on a damaged shard."""
     kernels = dataset.kernels(["task_id", "kernel_id", "family_id", "suite", "activity"])
     columns = ["task_id", "status", "regime", "input_strategy", "device_class", "median_ns"]
     counters: dict[str, Counter[str]] = {name: Counter() for name in columns[:-1]}

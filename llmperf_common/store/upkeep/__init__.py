@@ -1,1 +1,1 @@
-"""Keeping a dataset whole: verify, repair, compact, sweep, merge, rebuild."""
+"""Upkeep of a dataset: verify, repair, compact, sweep, merge, rebuild."""

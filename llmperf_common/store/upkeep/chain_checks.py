@@ -1,6 +1,6 @@
-"""Checks on the manifests: each version follows from the one before it.
+"""Check the chain of manifests: each version must follow from the one before it.
 
-Owns the chain rule as verification sees it; ``publish.py`` keeps it.
+Owns the chain rule for verification; ``publish.py`` obeys it when it writes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from llmperf_common.store.upkeep.problems import Problem, ProblemKind, naming
 
 
 def check_chain(fs: Filesystem, run: RunRecord | None) -> tuple[Manifest | None, list[Problem]]:
-    """Read all manifests and return the highest readable one with what is wrong in the chain."""
+    """Return the highest readable manifest, and all problems of the chain."""
     problems: list[Problem] = []
     last: Manifest | None = None
     versions = manifest_versions(fs)
@@ -29,7 +29,7 @@ def check_chain(fs: Filesystem, run: RunRecord | None) -> tuple[Manifest | None,
         try:
             manifest = read_manifest(fs, version)
         except FileNotFoundError:
-            continue  # its publisher does not keep it
+            continue  # its publisher has not kept it
         except StoreError as error:
             problems.append(_problem(name, str(error)))
             continue
@@ -47,22 +47,22 @@ def check_chain(fs: Filesystem, run: RunRecord | None) -> tuple[Manifest | None,
 
 
 def missing_versions(versions: Sequence[int], last: Manifest) -> list[int]:
-    """Return the versions that ought to be there between the first that is there and ``last``.
+    """Return the missing versions between the first present version and ``last``.
 
-    A publisher removes most of the earlier versions, and says which it has left. Those before the first that is there
-    may have been removed since, with all before it.
+    A publisher removes most earlier versions and lists those that it keeps. Versions before the
+    first present one may have been removed since, with all before them.
     """
     if last.published_s:
-        # Each version is made from the one before it, and keeps that for a while.
+        # Each version is made from the one before it, and keeps that one for a while.
         expected = {last.version - 1, *(version for version, _ in last.earlier)}
-    else:  # of a time when all were kept; a gap is reported by its ends, for it may be two billion long
+    else:  # from before versions were removed; a gap may be two billion long: report its ends
         gaps = [(one, two) for one, two in pairwise(versions) if two > one + 1]
         expected = {end for one, two in gaps for end in (one + 1, two - 1)}
     return sorted(version for version in expected - set(versions) if version > versions[0])
 
 
 def breaks(before: Manifest, after: Manifest) -> list[str]:
-    """Say how ``after`` breaks the chain rule; empty if it is a proper successor of ``before``."""
+    """Return how ``after`` breaks the chain rule; empty if it is a valid successor."""
     found = []
     if after.epoch < before.epoch:
         found.append(f"its epoch {after.epoch} is below {before.epoch} of the version before it")
@@ -71,7 +71,7 @@ def breaks(before: Manifest, after: Manifest) -> list[str]:
     explained = replaced.union(after.dropped)
     lost = [e.name for e in before.shards if e.name not in now and e.name not in explained]
     if lost:
-        found.append(naming(lost, "listed before, but neither now nor replaced", "shard"))
+        found.append(naming(lost, "listed before, now neither listed nor replaced", "shard"))
     changed = [
         e.name
         for e in before.shards
@@ -81,10 +81,10 @@ def breaks(before: Manifest, after: Manifest) -> list[str]:
         found.append(naming(changed, "listed with other rows, bytes or sha256", "shard"))
     forgotten = sorted(before.replaced_names - replaced)
     if forgotten:
-        found.append(naming(forgotten, "replaced before, no longer now", "shard"))
+        found.append(naming(forgotten, "replaced before, but no longer", "shard"))
     forgotten = sorted(set(before.dropped).difference(after.dropped))
     if forgotten:
-        found.append(naming(forgotten, "dropped before, no longer now", "shard"))
+        found.append(naming(forgotten, "dropped before, but no longer", "shard"))
     return found
 
 

@@ -1,13 +1,14 @@
-"""Compaction: many small pairs of shards become few larger ones, and no row changes.
+"""Compaction: join many small pairs of shards into few larger ones, without changing a row.
 
-Owns which pairs are joined, the order of steps, and when replaced shards may go. A run commits every few seconds,
-so a long one leaves thousands of pairs; readers open each.
+Owns which pairs are joined, the order of steps, and when replaced shards may be removed. A run
+commits every few seconds, so a long run leaves thousands of pairs, and readers open each of them.
 
-Under the exclusive run lock: write the new pairs, then publish one manifest that lists them and says what they
-replace (``replaces``), then the card, then remove what was replaced long ago. Only the manifest counts: a process that
-dies before it leaves orphans, one that dies after it has compacted. Pairs of different epochs are not joined, for a footer
-names one epoch, and a rebuild ranks tasks by (epoch, token). The ledger is not asked and not told: it knows
-which tasks are done, which stays true, and its names of their shards are only used until they are published.
+Under the exclusive run lock: write the new pairs; publish one manifest that lists them and names
+the shards they replace (``replaces``); write the card; remove shards replaced long ago. Only the
+manifest counts: a process that dies before it leaves orphans, one that dies after it has compacted.
+Pairs of different epochs are not joined, because a footer names one epoch and a rebuild ranks tasks
+by (epoch, token). The ledger has no part in this: it knows which tasks are done, and its names of
+shards are used only until they are published.
 """
 
 from __future__ import annotations
@@ -44,20 +45,20 @@ from llmperf_common.store.upkeep.sweep import (
 )
 
 KEPT_FOR = timedelta(hours=24)
-"""A reader that opened an earlier version has this long to finish."""
+"""Time in which a reader of an earlier version must finish."""
 _STEM = re.compile(r"\w+/compact-(\d{8}T\d{6})-[0-9a-f]+\.parquet")
 _MOMENT = "%Y%m%dT%H%M%S"
 _SMALL_SHARE = 0.5
-"""Share of the target size above which a pair is left as it is: rewriting it gains little."""
+"""Share of the target size above which a pair stays as it is: joining it gains little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionTarget:
-    """How large a compacted pair of shards may become; it is in memory once, uncompressed.
+    """The largest compacted pair of shards; one pair is held in memory, uncompressed.
 
     Attributes:
-        rows: of samples.
-        size_mib: of both files, before.
+        rows: rows of samples.
+        size_mib: MiB of both files before compaction.
     """
 
     rows: int = 200_000
@@ -74,11 +75,11 @@ class CompactionReport:
     """What a compaction did.
 
     Attributes:
-        version: of the manifest that is current now.
-        num_pairs_before: pairs of shards that were listed.
+        version: of the manifest that is now current.
+        num_pairs_before: pairs of shards that were listed before.
         num_pairs: pairs that are listed now.
-        removed: shards that went: replaced long ago, or left by a compaction that died.
-        waiting: replaced shards that stay for their readers.
+        removed: shards replaced long ago, or left by a compaction that died.
+        waiting: replaced shards that are kept for their readers.
     """
 
     version: int
@@ -102,19 +103,19 @@ class _Pair:
 def compact(
     where: Location | Filesystem, *, target: CompactionTarget, now: datetime | None = None
 ) -> CompactionReport:
-    """Compact the dataset at ``where`` and remove what was replaced long enough ago.
+    """Compact the dataset at ``where``, and remove shards that were replaced long enough ago.
 
     Args:
         where: the dataset.
-        target: how large shards may become.
-        now: the time, which decides what is removed; this machine's clock where None.
+        target: the largest size of a compacted pair.
+        now: the time that decides what is removed; None: this machine's clock.
 
     Raises:
-        CollectingError: Collectors are at work on it.
+        CollectingError: Collectors are at work on the dataset.
         ShardError: A shard is missing or damaged; nothing was changed.
     """
     fs = open_filesystem(where) if isinstance(where, Location) else where
-    open_dataset(fs)  # a folder without one gets no lock file
+    open_dataset(fs)  # raises without a dataset, before a lock file is created
     moment = now or datetime.now(UTC)
     with alone(fs, "compact"):
         before = open_dataset(fs)
@@ -123,7 +124,7 @@ def compact(
         manifest = _publish_compacted(before, target, moment)
         due = _due(fs, manifest, moment)
         manifest = _age(fs, manifest, due)
-        update_card(fs)  # before anything goes that the old card names
+        update_card(fs)  # before the removal of files that the old card names
         listed = recently_listed(fs)
         removed = _remove(fs, [name for name in due if name not in listed])
         removed += _remove(fs, old_trash(fs, before=moment - KEPT_FOR))
@@ -138,7 +139,7 @@ def compact(
 
 
 def replaced_at(name: str) -> datetime | None:
-    """Return when a compacted shard was made, None for any other shard.
+    """Return when a compacted shard was made; None for any other shard.
 
     >>> replaced_at("samples/compact-20260801T120000-0f.parquet").isoformat()
     '2026-08-01T12:00:00+00:00'
@@ -148,7 +149,7 @@ def replaced_at(name: str) -> datetime | None:
 
 
 def _publish_compacted(dataset: Dataset, target: CompactionTarget, moment: datetime) -> Manifest:
-    """Write the compacted pairs and publish the manifest that lists them; the current one where nothing is small."""
+    """Write compacted pairs and publish their manifest; return the current one if none is small."""
     fs = dataset.fs
     replaced: dict[ShardEntry, list[str]] = {}
     for group in _groups(_pairs(dataset), target):
@@ -162,8 +163,8 @@ def _publish_compacted(dataset: Dataset, target: CompactionTarget, moment: datet
     stored = put_manifest(fs, new)
     if stored is None:
         raise CollectingError(
-            f"{fs.describe(manifest_name(new.version))} was published by another process in the meantime: nothing was "
-            "compacted; run the same command again"
+            f"{fs.describe(manifest_name(new.version))} was published by another process in the "
+            "meantime: nothing was compacted; run the same command again"
         )
     return stored
 
@@ -174,14 +175,15 @@ def _pairs(dataset: Dataset) -> Iterator[_Pair]:
         stem = samples.name.split("/", 1)[1]
         if stem not in kernels:
             raise StoreError(
-                f"{dataset.fs.describe(samples.name)} has no kernels shard: run `llmperf dataset verify`"
+                f"{dataset.fs.describe(samples.name)} has no kernels shard: run `llmperf dataset "
+                "verify`"
             )
         footer = read_footer(dataset.shard_bytes(kernels[stem]), kernels[stem].name)
         yield _Pair(kernels=kernels[stem], samples=samples, epoch=footer.epoch)
 
 
 def _groups(pairs: Iterator[_Pair], target: CompactionTarget) -> list[list[_Pair]]:
-    """Return the pairs to join: in the order they were published, those of one epoch up to the target."""
+    """Return the groups of pairs to join: of one epoch, in order of publication, up to a target."""
     max_bytes = target.size_mib << 20
     open_: dict[int, list[_Pair]] = {}
     full: list[list[_Pair]] = []
@@ -203,7 +205,7 @@ def _groups(pairs: Iterator[_Pair], target: CompactionTarget) -> list[list[_Pair
 
 
 def _joined(dataset: Dataset, group: Sequence[_Pair], table: str, stem: str) -> ShardFile:
-    """Return one shard with the rows of a table of all pairs, by task; a task's rows keep their order."""
+    """Return one shard with the rows of a table of all pairs, sorted by task, else in order."""
     schema = KERNELS if table == "kernels" else SAMPLES
     parts: list[pa.Table] = []
     footers: list[Footer] = []
@@ -228,7 +230,7 @@ def _joined(dataset: Dataset, group: Sequence[_Pair], table: str, stem: str) -> 
 
 
 def _left_by_the_dead(fs: Filesystem, manifest: Manifest) -> list[str]:
-    """Return the shards of a compaction that died before its manifest: nothing else writes under such names."""
+    """Return the shards of a compaction that died before its manifest, known by their names."""
     return [
         name
         for name in unlisted_shards(fs, manifest)
@@ -248,9 +250,10 @@ def _due(fs: Filesystem, manifest: Manifest, moment: datetime) -> list[str]:
 
 
 def _age(fs: Filesystem, manifest: Manifest, due: Sequence[str]) -> Manifest:
-    """Publish versions without a change until the last three list none of ``due``, and return the current one.
+    """Publish unchanged versions until the last three list none of ``due``; return the current one.
 
-    The last three versions keep all their shards, and in a finished dataset no other process publishes any more.
+    The shards of the last three versions are kept, and no other process publishes versions in a
+    finished dataset.
     """
     for _ in range(MANIFESTS_KEPT_WHOLE):
         if not due or recently_listed(fs).isdisjoint(due):

@@ -1,8 +1,8 @@
-"""Tasks that a manifest binds twice: which of their pairs of shards stay.
+"""Choose between the pairs of shards when a manifest binds a task twice.
 
-Owns that choice. The rule is the rebuild's: what a manifest has bound stays bound, so the pair that was listed first stays;
-between pairs of one version the highest (epoch, token), then the lowest sha256. Whole pairs only: a pair that goes takes
-its other tasks with it, and they are done again.
+Owns that choice, by the rule of a rebuild: bindings of a manifest are final, so the pair that was
+listed first stays. Between pairs of one version, the highest (epoch, token) stays, then the lowest
+sha256. Only whole pairs are dropped: the other tasks of a dropped pair are done again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class BoundPair:
     """A sound pair of shards that the current manifest lists.
 
     Attributes:
-        stem: its file name in both tables.
-        names: of its shards.
+        stem: their file name in both tables.
+        names: the names of the two shards.
         sha256: of the kernels shard.
-        epoch: of its footer.
-        tokens: task ids with the fencing tokens they were written under.
+        epoch: the epoch in its footer.
+        tokens: task ids, with the fencing tokens under which they were written.
     """
 
     stem: str
@@ -38,7 +38,7 @@ class BoundPair:
 
 
 def doubled(fs: Filesystem, pairs: Sequence[BoundPair]) -> list[tuple[BoundPair, str]]:
-    """Return the pairs that must go so that no task is bound twice, each with the stem of one that stays (or its own)."""
+    """Return the pairs to drop so that no task is bound twice, each with the stem that stays."""
     twice = _tasks_bound_twice(pairs)
     if not twice:
         return []
@@ -62,7 +62,7 @@ def doubled(fs: Filesystem, pairs: Sequence[BoundPair]) -> list[tuple[BoundPair,
 
 
 def _tasks_bound_twice(pairs: Sequence[BoundPair]) -> frozenset[str]:
-    """Return the ids that occur more than once; 8 bytes a task until one does."""
+    """Return the ids that occur more than once; holds 8 bytes for each task until one does."""
     heads = np.fromiter(
         (int(task[:_HEAD_DIGITS], 16) for pair in pairs for task, _ in pair.tokens), np.uint64
     )
@@ -80,7 +80,7 @@ def _tasks_bound_twice(pairs: Sequence[BoundPair]) -> frozenset[str]:
 
 
 def _first_listed(fs: Filesystem, names: Collection[str]) -> dict[str, int]:
-    """Return the first of the versions that are there which lists each shard."""
+    """Return for each shard the first present version that lists it."""
     found: dict[str, int] = {}
     for version in manifest_versions(fs):
         try:

@@ -1,8 +1,8 @@
-"""Merging datasets: several runs, of the same plan or not, become one new dataset.
+"""Merge datasets: several runs, of one plan or several, become one new dataset.
 
-Owns which rows are kept and the merged ``run.json``. Of equal sample ids an ok row goes before a failed one,
-then the earlier source; a task is kept once, with a kernels row as long as it has a sample. Devices:
-``merge_devices.py``. Memory is bounded by the largest shard and some 30 bytes a sample.
+Owns which rows are kept, and the merged ``run.json``. Of rows with equal sample ids, an ok row
+comes before a failed one, then the earlier source. A task is kept once, and its kernels row as long
+as it has a sample. Devices: ``merge_devices.py``. Memory: the largest shard, and 30 bytes a sample.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from llmperf_common.store.tables.shard import (
 from llmperf_common.store.upkeep.merge_devices import PeakDifference, merge_devices
 
 AssignFamilies = Callable[[Sequence[tuple[str, str, str]]], Mapping[str, str]]
-"""From (kernel_id, source, name) of every kernel to the family of each kernel id."""
+"""Takes (kernel_id, source, name) of all kernels, returns the family of each kernel id."""
 
 _EPOCH = 1
 Bools = npt.NDArray[np.bool_]
@@ -54,7 +54,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeReport:
-    """What a merge did; dropped are those that another source also has."""
+    """What a merge did; dropped samples and tasks are those that another source also has."""
 
     plan_hash: str
     num_samples: int
@@ -62,12 +62,12 @@ class MergeReport:
     num_dropped_samples: int
     num_dropped_tasks: int
     peak_differences: tuple[PeakDifference, ...] = ()
-    """Peaks of one device that differ between the sources."""
+    """Peaks of a device on which the sources differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """A kernels shard of a source and the samples shard of the same name."""
+    """A source's kernels shard and its samples shard of the same name."""
 
     dataset: Dataset
     kernels: ShardEntry
@@ -76,13 +76,13 @@ class _Pair:
 
 @dataclass(slots=True, kw_only=True)
 class _Choice:
-    """What is kept: ``rows`` of each pair's samples, and which pairs hold each task: its kernels row comes from the first."""
+    """The kept ``rows`` of each pair, and the pairs of each task; the first has its kernels row."""
 
     rows: list[Bools] = field(default_factory=list)
     pairs_of_task: dict[str, list[int]] = field(default_factory=dict)
 
     def tasks_by_first_pair(self) -> dict[int, list[str]]:
-        """Return the tasks whose kernels row is taken from each pair."""
+        """Return for each pair the tasks whose kernels row comes from it."""
         found: dict[int, list[str]] = {}
         for task, pairs in self.pairs_of_task.items():
             found.setdefault(pairs[0], []).append(task)
@@ -92,7 +92,7 @@ class _Choice:
 def merge(
     sources: Sequence[Location], out: Location, *, assign_families: AssignFamilies
 ) -> MergeReport:
-    """Merge the datasets in ``sources`` into a new one in ``out``, visible only when whole.
+    """Merge the datasets in ``sources`` into a new one in ``out``, visible only when complete.
 
     Args:
         sources: datasets, in order of preference.
@@ -100,9 +100,9 @@ def merge(
         assign_families: recomputes ``family_id`` over the union (``families.assign_families``).
 
     Raises:
-        ForeignRunError: ``out`` is not empty, and does not hold this very merge, killed.
+        ForeignRunError: ``out`` is not empty, and does not hold an unfinished merge of the same.
         CollectingError: Another process is at work on ``out``.
-        StoreError: A source cannot be read, or was timed with another meaning of times.
+        StoreError: A source cannot be read, or has another harness version.
     """
     datasets = [open_dataset(path) for path in sources]
     _check_harness(sources, datasets)
@@ -143,15 +143,15 @@ def merge(
 
 
 def _begun(fs: Filesystem, out: Location) -> RunRecord | None:
-    """Return the run of a merge into ``out`` that was killed before its manifest; None where the folder is empty.
+    """Return the run of an unfinished merge into ``out``; None if the folder is empty.
 
     Raises:
-        ForeignRunError: It holds anything else.
+        ForeignRunError: The folder holds anything else.
     """
     if {*fs.names(), *fs.folders()} == {RUN_LOCK}:
         return None
     run = None
-    with contextlib.suppress(StoreError):  # of something else
+    with contextlib.suppress(StoreError):  # a run.json of something else
         run = read_run(fs)
     if run is None or not run.merged_from or manifest_versions(fs):
         raise ForeignRunError(f"{out} is not empty: choose a new or empty folder to merge into")
@@ -159,15 +159,15 @@ def _begun(fs: Filesystem, out: Location) -> RunRecord | None:
 
 
 def _check_same(begun: RunRecord, run: RunRecord, out: Location) -> None:
-    """Raise ForeignRunError unless a merge that was killed and this one are the same: then its shards are ours, byte for byte."""
+    """Raise ForeignRunError unless both merges are the same, which makes equal shards."""
     if replace(begun, created_at="") != replace(run, created_at=""):
         raise _other_merge(out)
 
 
 def _other_merge(out: Location) -> ForeignRunError:
     return ForeignRunError(
-        f"{out} holds a merge of other sources, or of these before they changed, that was not finished: choose a new "
-        "folder, or remove this one"
+        f"{out} holds an unfinished merge of other sources, or of these before they changed: "
+        "choose a new folder, or remove this one"
     )
 
 
@@ -178,8 +178,8 @@ def _check_harness(sources: Sequence[Location], datasets: Sequence[Dataset]) -> 
     for path, version in zip(sources, versions, strict=True):
         if version != versions[0]:
             raise StoreError(
-                f"{path} has harness version {version}, {sources[0]} has {versions[0]}: their times "
-                "do not mean the same and cannot be in one dataset; collect the older one again"
+                f"{path} has harness version {version}, {sources[0]} has {versions[0]}: their "
+                "times differ in meaning and cannot be in one dataset; collect the older one again"
             )
 
 
@@ -202,7 +202,7 @@ def _merged_run(datasets: Sequence[Dataset], *, num_tasks: int) -> RunRecord:
 
 
 def _common(values: Sequence[str]) -> str:
-    """Return the value that all share, or a hash of all."""
+    """Return the value if all are equal, else a hash of all values."""
     different = sorted(set(values))
     return different[0] if len(different) == 1 else content_id("merge", different)
 
@@ -220,7 +220,7 @@ def _pairs(dataset: Dataset) -> Iterator[_Pair]:
 
 
 def _choose(pairs: Sequence[_Pair]) -> _Choice:
-    """Decide for every sample of every pair whether it is kept."""
+    """Return which samples of every pair are kept."""
     keys, ranks, task_ids, is_empty = [], [], [], []
     for pair in pairs:
         table = _read(pair, pair.samples, ["sample_id", "status", "task_id", "global_size"])
@@ -247,7 +247,7 @@ def _choose(pairs: Sequence[_Pair]) -> _Choice:
 def _drop_superseded(
     rows: Sequence[Bools], task_ids: Sequence[pa.DictionaryArray], is_empty: Sequence[Bools]
 ) -> None:
-    """Drop the one row of a task that failed before any config, where another source got further."""
+    """Drop a task's row without a config if another source has rows with configs."""
     got_further: set[str] = set()
     for kept, tasks, empty in zip(rows, task_ids, is_empty, strict=True):
         got_further.update(tasks.filter(pa.array(kept & ~empty)).unique().to_pylist())
@@ -260,7 +260,7 @@ def _drop_superseded(
 def _families(datasets: Sequence[Dataset], assign_families: AssignFamilies) -> dict[str, str]:
     """Return the family of every kernel id, over the union of all sources.
 
-    A kernel without source cannot be compared with others: it goes where its old family went.
+    A kernel without source cannot be compared: it stays with its old family, wherever that is now.
     """
     known: dict[str, tuple[str, str, str]] = {}
     unknown: dict[str, str] = {}
@@ -279,7 +279,7 @@ def _families(datasets: Sequence[Dataset], assign_families: AssignFamilies) -> d
 
 
 def _device_shards(devices: Mapping[str, pa.Table], run: RunRecord) -> Iterator[ShardFile]:
-    """Yield one shard a device."""
+    """Yield one shard for each device."""
     footer = Footer(plan_hash=run.plan_hash, epoch=0, tasks=())
     for device, table in devices.items():
         data = encode_table(table, footer)
@@ -293,7 +293,7 @@ def _merged_shards(
     families: Mapping[str, str],
     run: RunRecord,
 ) -> Iterator[ShardFile]:
-    """Yield every shard of the merged dataset, one pair in memory at a time."""
+    """Yield every shard of the merged dataset; one pair is in memory at a time."""
     yield from _device_shards(devices, run)
     for number, (first_pair, tasks) in enumerate(sorted(choice.tasks_by_first_pair().items())):
         yield from _merged_pair(
@@ -310,14 +310,14 @@ def _merged_pair(
     families: Mapping[str, str],
     run: RunRecord,
 ) -> tuple[ShardFile, ShardFile]:
-    """Return the shards of the tasks whose first pair is ``first_pair``, with what other pairs hold of them."""
+    """Return the shards of the tasks that begin in ``first_pair``, with rows from other pairs."""
     pair = pairs[first_pair]
     wanted = pa.array(tasks, pa.string())
     kernels = _read(pair, pair.kernels, KERNELS.names)
     kernels = kernels.filter(pc.is_in(kernels.column("task_id"), wanted))
     if kernels.num_rows != len(tasks):
         where = pair.dataset.fs.describe(pair.kernels.name)
-        raise StoreError(f"{where} has not one row a task: run `llmperf dataset verify` on it")
+        raise StoreError(f"{where} needs one row for each task: run `llmperf dataset verify` on it")
     column = KERNELS.get_field_index("family_id")
     family_ids = [families[kernel] for kernel in kernels.column("kernel_id").to_pylist()]
     kernels = kernels.set_column(column, KERNELS.field(column), pa.array(family_ids, pa.string()))

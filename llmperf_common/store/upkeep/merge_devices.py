@@ -1,8 +1,7 @@
-"""Which record of a device a merged dataset keeps, where several sources have one.
+"""Choose the record of a device for a merged dataset when several sources have one.
 
-Owns the choice: the first source's record, with the best of each peak. A peak says what the device
-can do at best, and a measurement on a busy machine gives less, never more. Does not own rows of
-samples: ``merge.py``.
+Owns the choice: the first source's record with the best of each peak. A peak is what the device can
+reach at best; a measurement on a busy machine gives less, never more. Samples: ``merge.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from llmperf_common.store.files.names import checked_id
 from llmperf_common.store.tables.reader import Dataset
 
 PEAK_TOLERANCE = 0.10
-"""Share of the best peak by which sources may differ before it is reported; quiet starts differ by
+"""Share of the best peak by which sources may differ before it is reported: quiet starts differ by
 1 to 5 %."""
 
 _SPREAD_OF_PEAK = {
@@ -34,7 +33,7 @@ _SPREAD_OF_PEAK = {
 class PeakDifference:
     """A peak on which the sources differ by more than ``PEAK_TOLERANCE``; the best was kept.
 
-    ``lowest`` and ``best`` are in the unit of ``column``: GB/s or GFLOP/s, as its name ends.
+    ``lowest`` and ``best`` are in the unit in which the name ``column`` ends: GB/s or GFLOP/s.
     """
 
     device_id: str
@@ -44,9 +43,10 @@ class PeakDifference:
     best: float
 
     def __str__(self) -> str:
-        """Say it in one line.
+        """Return the difference in one line.
 
-        >>> print(PeakDifference(device_id="d1", name="CPU", column="peak_l2_gbps", lowest=75.62, best=151.4))
+        >>> peaks = {"column": "peak_l2_gbps", "lowest": 75.62, "best": 151.4}
+        >>> print(PeakDifference(device_id="d1", name="CPU", **peaks))
         device CPU (d1): peak_l2_gbps is 75.6 to 151 in the sources (50 % apart); the best is kept
         """
         apart = 100 * (1 - self.lowest / self.best)
@@ -59,7 +59,7 @@ class PeakDifference:
 def merge_devices(
     datasets: Sequence[Dataset],
 ) -> tuple[dict[str, pa.Table], tuple[PeakDifference, ...]]:
-    """Return a table of one row for each device id, and the peaks on which the sources differ."""
+    """Return one row for each device id, as a table, and the peaks on which the sources differ."""
     records: dict[str, list[dict[str, Any]]] = {}
     for dataset in datasets:
         for table in dataset.iter_table("devices"):
@@ -74,7 +74,7 @@ def merge_devices(
 
 
 def _id_of(row: dict[str, Any], dataset: Dataset) -> str:
-    """Return a row's device id: it becomes the name of a file."""
+    """Return a row's device id after checking it: it becomes a file's name."""
     try:
         return checked_id(row["device_id"], "device_id")
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""What can be wrong with a dataset, as values: verification collects problems, it does not stop at one.
+"""The problems of a dataset as values: verification collects all of them.
 
-Owns the kinds and how many rows are named in one problem.
+Owns the kinds, and how many rows one problem names.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ _NAMED = 3
 
 
 class ProblemKind(StrEnum):
-    """What a problem is about."""
+    """The subject of a problem."""
 
     RUN = "run"
     """``run.json`` is missing or damaged."""
     MANIFEST = "manifest"
-    """A manifest is missing, damaged, of another plan, or breaks the chain from the one before it."""
+    """A manifest is missing, damaged, of another plan, or breaks the chain from its predecessor."""
     MISSING = "missing"
     """A listed shard does not exist."""
     BYTES = "bytes"
@@ -26,28 +26,28 @@ class ProblemKind(StrEnum):
     DAMAGED = "damaged"
     """A shard does not decode, or lacks a column."""
     FOOTER = "footer"
-    """A shard's footer, its rows and the manifest tell different stories."""
+    """A shard's footer, its rows and the manifest contradict each other."""
     PAIR = "pair"
     """A kernels shard and the samples shard of the same name do not belong together."""
     TWICE = "twice"
     """A task, sample or device occurs more than once."""
     ID = "id"
-    """An id or hash is not that of the content."""
+    """An id or a hash does not match the content."""
     STATUS = "status"
     """A status is unknown, or does not fit the row."""
     TIME = "time"
-    """A time is missing, there although the launch failed, not positive, or a statistic is wrong."""
+    """A time is missing, exists for a failed launch, is not positive, or a statistic is wrong."""
     WORK = "work"
-    """The work of a launch is not a number, or it is there together with a reason why it is not."""
+    """The work of a launch is not a number, or exists beside a reason why it was not counted."""
     REFERENCE = "reference"
-    """A row names a task, kernel or device that is not there, or contradicts it."""
+    """A row names a task, kernel or device that does not exist, or contradicts it."""
     ORPHAN = "orphan"
     """A Parquet file that no manifest lists, although no collector runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One finding: ``name`` is the file it is in, ``what`` says what is wrong and where in it."""
+    """One finding: ``name`` is the file; ``what`` says what is wrong, and where in the file."""
 
     kind: ProblemKind
     name: str
@@ -58,7 +58,7 @@ class Problem:
 
 
 def naming(items: Sequence[str], what: str, noun: str = "row") -> str:
-    """Say that ``what`` holds for ``items``, naming the first few.
+    """Return a text saying that ``what`` holds for ``items``, with the names of the first few.
 
     >>> naming(["a", "b", "c", "d"], "has no time")
     '4 rows: has no time (a, b, c, ...)'

@@ -1,7 +1,7 @@
-"""Rebuilding from shards alone: which shards on disk count, when the ledger that knew is gone.
+"""Rebuild from shards alone: decide which shards on disk count when the ledger is gone.
 
-Owns the arbitration between shards and the rebuilt manifest. Published bindings are final; among other
-verified shards the highest (epoch, token) of each task wins.
+Owns the arbitration between shards, and the rebuilt manifest. Published bindings are final; among
+other verified shards the highest (epoch, token) of each task wins.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from llmperf_common.store.tables.shard import ShardError, decode, read_footer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A verified pair of shards that no manifest lists: committed unseen, refused, or never committed."""
+    """A verified pair of shards that no manifest lists; it may have been committed or not."""
 
     stem: str
     epoch: int
     tokens: tuple[tuple[str, int], ...]
-    """Task ids with the fencing tokens they were written under."""
+    """Task ids with the fencing tokens under which they were written."""
     sha256: str
     entries: tuple[ShardEntry, ...]
 
 
 def arbitrate(candidates: Sequence[Candidate], bound: Collection[str]) -> list[Candidate]:
-    """Choose the candidates to adopt: whole shards only, no task twice, nothing committed left out.
+    """Choose the pairs to adopt: whole pairs, no task twice, no committed pair left out.
 
-    A committed shard holds the highest token of each of its tasks, so one that is strictly outranked in any
-    task was never committed and goes first. What is left can only clash where one holder wrote the same
-    tasks twice: a refused shard and its rewritten, smaller successor. The smaller one is the later one.
+    A committed pair holds the highest token of each of its tasks. So a pair outranked in any task
+    was never committed, and is excluded first. The rest can only overlap if one holder wrote
+    the same tasks twice: a refused pair, and its smaller successor, which is the later one.
 
     Args:
-        candidates: verified shard pairs of this plan.
+        candidates: verified pairs of this plan.
         bound: task ids that a published manifest binds already.
     """
     open_ = [c for c in candidates if not any(task in bound for task, _ in c.tokens)]
@@ -63,7 +63,7 @@ def arbitrate(candidates: Sequence[Candidate], bound: Collection[str]) -> list[C
 def tasks_by_shard(
     fs: Filesystem, manifest: Manifest, *, but: Collection[str] = ()
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield name and task ids of each kernels shard of ``manifest``, one shard in memory at a time.
+    """Yield name and task ids of each kernels shard of ``manifest``; one shard is in memory.
 
     Args:
         fs: the dataset.
@@ -71,7 +71,7 @@ def tasks_by_shard(
         but: shards to leave out.
 
     Raises:
-        ShardError: One is missing or damaged.
+        ShardError: A shard is missing or damaged.
     """
     for entry in manifest.of_table("kernels"):
         if entry.name in but:
@@ -80,8 +80,9 @@ def tasks_by_shard(
             data = fs.read_bytes(entry.name)
         except FileNotFoundError:
             raise ShardError(
-                f"{fs.describe(entry.name)} is listed in {manifest_name(manifest.version)} but missing: "
-                f"restore it from a backup, or run `llmperf dataset repair {fs.describe()}` to have its tasks done again"
+                f"{fs.describe(entry.name)} is listed in {manifest_name(manifest.version)} but "
+                "missing: restore it from a backup, or run "
+                f"`llmperf dataset repair {fs.describe()}` to have its tasks done again"
             ) from None
         yield entry.name, tuple(task for task, _ in read_footer(data, entry.name).tasks)
 
@@ -94,11 +95,12 @@ def rebuild_manifest(
     note: Callable[[str, Sequence[str]], None] = lambda name, tasks: None,
     drop: Collection[str] = (),
 ) -> Manifest | StaleEpoch:
-    """Publish a manifest of ``epoch`` that lists the current version and every adopted shard.
+    """Publish a manifest of ``epoch`` that lists the current version's and all adopted shards.
 
-    ``note`` receives name and tasks of every kernels shard that was listed before: all are read here, and need not be again. From the moment it is published, no publisher of an older epoch can publish again. ``StaleEpoch``: this
-    very rebuild was overtaken by one of a newer epoch (or the folder ``epochs`` has lost entries).
-    ``drop``: listed shards that the same version takes out.
+    After that, publishers of older epochs are refused. ``note`` receives name and tasks of each
+    kernels shard listed before, so that the caller need not read them again. ``drop``: listed
+    shards that the new version leaves out. ``StaleEpoch``: a newer epoch's rebuild was first (or
+    the folder ``epochs`` has lost entries).
     """
     while True:
         base = latest_manifest(fs) or Manifest(version=0, plan_hash=plan_hash, epoch=0)
@@ -113,7 +115,7 @@ def rebuild_manifest(
             )
         candidates = list(find_candidates(fs, base, plan_hash))
         claimed = {task for candidate in candidates for task, _ in candidate.tokens}
-        # Every listed shard is looked at, also where nothing is claimed: a damaged one is reported before we publish.
+        # Reads every listed shard even without candidates: damage is reported before we publish.
         bound = {task for _, tasks in tasks_by_shard(fs, base) for task in tasks if task in claimed}
         adopted = arbitrate(candidates, bound)
         entries = [entry for candidate in adopted for entry in candidate.entries]
@@ -126,7 +128,7 @@ def rebuild_manifest(
 
 
 def find_candidates(fs: Filesystem, base: Manifest, plan_hash: str) -> Iterator[Candidate]:
-    """Yield the whole, undamaged shard pairs of this plan that ``base`` neither lists nor has compacted."""
+    """Yield the undamaged shard pairs of this plan that ``base`` neither lists nor has barred."""
     samples = set(fs.names("samples"))
     known = base.shard_names | base.barred_names
     for name in fs.names("kernels"):
@@ -138,7 +140,7 @@ def find_candidates(fs: Filesystem, base: Manifest, plan_hash: str) -> Iterator[
 
 
 def is_shard_name(name: str) -> bool:
-    """Whether a file name can be a shard's (temporary files are not)."""
+    """Whether a file name can be a shard's; those of temporary files cannot."""
     return name.endswith(".parquet") and not name.startswith((TEMPORARY_PREFIX, "."))
 
 
@@ -152,7 +154,7 @@ def _read_candidate(fs: Filesystem, name: str, plan_hash: str) -> Candidate | No
             table, footer = decode(data, full_name)
         except (ShardError, FileNotFoundError):
             return (
-                None  # cut short or swept: it was never committed, for a commit follows a re-read
+                None  # cut short or swept: never committed, as a commit re-reads its shards first
             )
         footers.append(footer)
         entries.append(ShardEntry.of(full_name, data, rows=table.num_rows, tasks=len(footer.tasks)))

@@ -1,12 +1,13 @@
-"""Repair: a dataset that something else has damaged is made whole again, at the price of measuring some tasks once more.
+"""Repair a dataset that something else has damaged, at the price of measuring some tasks again.
 
-Owns what is taken out, and the order of steps. Out go pairs of shards of which one is missing or does not hash to what the
-manifest says, devices likewise, and the later ones of pairs that hold the same task. Their files go to ``trash/``;
-nothing is deleted.
+Owns what is dropped and the order of steps. Dropped are pairs of which one shard is missing or does
+not match the manifest's hash, such devices, and the later ones of pairs that share a task. Their
+files go to ``trash/``; nothing is deleted.
 
-Under the exclusive run lock: take the next epoch, so that no older ledger can be used or publish again, and the next
-collector builds a new one from the shards; move the files; publish one manifest that lists what is left and names what
-was dropped. A repair that dies before the manifest leaves a dataset that misses these files: the next repair finds that.
+Under the exclusive run lock: take the next epoch, so that older ledgers can no longer be used or
+publish and the next collector rebuilds one from the shards; move the files; publish one manifest
+that lists the rest and names the dropped shards. If a repair dies before its manifest, these files
+are missing, and the next repair finds that.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ TRASH_FOLDER = "trash"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
-    """A shard that is taken out of the dataset, and why."""
+    """A shard that is dropped from the dataset, and why."""
 
     name: str
     why: str
@@ -56,12 +57,13 @@ class RepairReport:
     """What a repair did, or would do.
 
     Attributes:
-        version: of the manifest that is current now.
-        dropped: shards that are listed no more.
+        version: of the manifest that is now current.
+        dropped: shards that are no longer listed.
         num_freed_tasks: tasks that the next ``collect`` does again.
         num_tasks: tasks that have results.
-        manifests: that were set aside, and segments of them: damaged ones, and all before an older damaged or missing one.
-        is_dry_run: nothing was changed.
+            before an older damaged or missing one.
+            an older damaged or missing one.
+        is_dry_run: whether nothing was changed.
     """
 
     version: int
@@ -73,15 +75,15 @@ class RepairReport:
 
 
 def repair(where: Location | Filesystem, *, is_dry_run: bool = False) -> RepairReport:
-    """Take what is damaged or doubled out of the dataset at ``where``; a sound one is left as it is.
+    """Drop what is damaged or doubled from the dataset at ``where``; leave a sound one unchanged.
 
     Args:
         where: the dataset.
-        is_dry_run: only look, without the lock.
+        is_dry_run: only report, without taking the lock.
 
     Raises:
-        CollectingError: Collectors are at work on it.
-        StoreError: It has no ``run.json`` or no manifest; nothing was changed.
+        CollectingError: Collectors are at work on the dataset.
+        StoreError: The dataset has no ``run.json`` or no manifest; nothing was changed.
     """
     fs = open_filesystem(where) if isinstance(where, Location) else where
     run = read_run(fs)
@@ -91,8 +93,8 @@ def repair(where: Location | Filesystem, *, is_dry_run: bool = False) -> RepairR
         )
     if not manifest_versions(fs):
         raise StoreError(
-            f"{fs.describe()} has no manifest, and so no list of its shards: run the `llmperf collect` or `llmperf "
-            "dataset merge` that began it again"
+            f"{fs.describe()} has no manifest, and so no list of its shards: run again the "
+            "`llmperf collect` or `llmperf dataset merge` that created it"
         )
     if is_dry_run:
         return _look(fs, run).report(is_dry_run=True)
@@ -109,15 +111,16 @@ def repair(where: Location | Filesystem, *, is_dry_run: bool = False) -> RepairR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """What is wrong.
+    """What is wrong with a dataset.
 
     Attributes:
         manifest: the highest that can be read.
         above: damaged manifests that are newer.
-        below: all manifests up to an older damaged one.
-        segments: damaged ones.
-        dropped: shards.
-        is_unfinished: an epoch was taken, and who took it died before it published: what is on disk may not be listed.
+        below: all manifests up to an older damaged or missing one.
+        segments: damaged segments.
+        dropped: shards to drop.
+        is_unfinished: an epoch was taken by a process that died before it published: shards may not
+            be listed.
     """
 
     manifest: Manifest
@@ -143,7 +146,7 @@ class _Seen:
 
 
 def _look(fs: Filesystem, run: RunRecord) -> _Seen:
-    """Look at all manifests, and at the shards of the highest that can be read."""
+    """Check all manifests, and the shards of the highest that can be read."""
     versions = manifest_versions(fs)
     manifest: Manifest | None = None
     above: list[int] = []
@@ -176,18 +179,18 @@ def _look(fs: Filesystem, run: RunRecord) -> _Seen:
 
 
 def _mended(fs: Filesystem, run: RunRecord, seen: _Seen) -> Manifest:
-    """Move the shards that are taken out aside, and publish the manifest without them."""
+    """Move the dropped shards to the trash, and publish the manifest without them."""
     holder = this_process()
     who = f"repair, {holder.host}/{holder.pid}"
     epoch = take_next_epoch(fs, who=who)
-    while epoch <= seen.manifest.epoch:  # of a merge, which takes none
+    while epoch <= seen.manifest.epoch:  # a merge publishes with an epoch that it never took
         epoch = take_next_epoch(fs, who=who)
     names = frozenset(one.name for one in seen.dropped)
     _set_aside(fs, [*sorted(names), *seen.above, *seen.segments])
     if not seen.above and not seen.is_unfinished:
         return _put(fs, seen.manifest.without(names, epoch=epoch))
-    # What only a damaged manifest had listed is found by its footers, as where a ledger is gone. In one version: a repair
-    # that dies before it leaves an epoch without a version, and the next repair finds that.
+    # Shards that only a damaged manifest listed are found by their footers, as after the loss of a
+    # ledger. One version does it all: a repair that dies before leaves an epoch without a version.
     rebuilt = rebuild_manifest(fs, plan_hash=run.plan_hash, epoch=epoch, drop=names)
     if isinstance(rebuilt, StaleEpoch):
         raise StoreError(f"{fs.describe()} was changed meanwhile: run the same command again")
@@ -198,14 +201,14 @@ def _put(fs: Filesystem, manifest: Manifest) -> Manifest:
     stored = put_manifest(fs, manifest)
     if stored is None:
         raise StoreError(
-            f"{fs.describe(manifest_name(manifest.version))} was published by another process in the meantime: run the same "
-            "command again"
+            f"{fs.describe(manifest_name(manifest.version))} was published by another process in "
+            "the meantime: run the same command again"
         )
     return stored
 
 
 def _find(fs: Filesystem, manifest: Manifest) -> tuple[Dropped, ...]:
-    """Return the shards to take out."""
+    """Return the shards to drop, and why."""
     found: dict[str, str] = {}
     for entry in manifest.of_table("devices"):
         why = _damage(fs, entry)
@@ -215,7 +218,7 @@ def _find(fs: Filesystem, manifest: Manifest) -> tuple[Dropped, ...]:
     for stem, halves in _by_stem(manifest).items():
         reasons = {entry.name: why for entry in halves if (why := _damage(fs, entry))}
         if not reasons and len(halves) < 2:
-            reasons[halves[0].name] = "its other half is not listed"
+            reasons[halves[0].name] = "the other shard of its pair is not listed"
         pair = None if reasons else _read_pair(fs, stem, halves)
         if pair is not None:
             sound.append(pair)
@@ -226,7 +229,7 @@ def _find(fs: Filesystem, manifest: Manifest) -> tuple[Dropped, ...]:
             found[entry.name] = reasons.get(entry.name, f"{first} is dropped")
     for pair, other in doubled(fs, sound):
         for name in pair.names:
-            found[name] = f"a task of it is in kernels/{other}, too"
+            found[name] = f"one of its tasks is also in kernels/{other}"
     return tuple(Dropped(name=name, why=why) for name, why in found.items())
 
 
@@ -239,7 +242,7 @@ def _by_stem(manifest: Manifest) -> dict[str, list[ShardEntry]]:
 
 
 def _damage(fs: Filesystem, entry: ShardEntry) -> str:
-    """Say what is wrong with a listed shard's bytes; empty if they are those that were committed."""
+    """Return what is wrong with a listed shard's bytes; empty if they are as committed."""
     try:
         data = fs.read_bytes(entry.name)
     except FileNotFoundError:

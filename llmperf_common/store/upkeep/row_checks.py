@@ -1,7 +1,7 @@
-"""Checks on the rows of one shard: ids, statuses, times and what they refer to.
+"""Check the rows of one shard: ids, statuses, times and references.
 
-Owns the rules that hold within a samples or kernels shard, column-wise (400,000 rows take a few seconds). What
-holds between shards is ``verify.py``'s.
+Owns the rules within a samples or kernels shard, by column (400,000 rows take a few seconds). Rules
+between shards: ``verify.py``.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ Floats = npt.NDArray[np.float64]
 _STATUSES = [OK_STATUS, *(code.value for code in FailureCode)]
 _TIME_COLUMNS = ("time_ns", "median_ns", "min_ns", "iqr_ns", "mean_ns", "first_ns", "cold_ns")
 _STATISTIC_TOLERANCE = 1e-9
-"""Relative difference: two correct sums of the same readings differ by less."""
+"""Relative difference: two correct sums of the same readings differ by less than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the samples of one shard may refer to.
+    """The tasks, devices and version that the samples of one shard may refer to.
 
     Attributes:
-        tasks: of the kernels shard of the same name, task id to (kernel id, device class); None if unknown.
+        tasks: task id to (kernel id, device class), from the kernels shard of the same name; None
+            if unknown.
         devices: device id to device class; None if unknown.
-        harness_version: of the run; None if unknown.
+        harness_version: the run's; None if unknown.
     """
 
     tasks: Mapping[str, tuple[str, str]] | None
@@ -47,8 +48,8 @@ class Surroundings:
 def check_kernels(table: pa.Table, name: str, plan_hashes: Collection[str]) -> list[Problem]:
     """Check every row of a kernels shard: its task id, kernel id and source hash.
 
-    A kernel whose source is null (not published) or empty (it could not be decoded, and its id is that of the
-    raw bytes) keeps the id it came with.
+    A kernel keeps the id it came with if its source is null (not published) or empty (it could not
+    be decoded, and the id is that of the raw bytes).
     """
     bad_task, bad_kernel, bad_source = [], [], []
     columns = ["task_id", "kernel_id", "device_class", "name", "source", "source_sha256", "build"]
@@ -71,9 +72,9 @@ def check_kernels(table: pa.Table, name: str, plan_hashes: Collection[str]) -> l
     texts = [
         naming(bad, what, noun)
         for bad, what, noun in (
-            (bad_task, "the id is not that of plan, kernel and device class", "task"),
-            (bad_source, "source_sha256 is not that of the source", "kernel"),
-            (bad_kernel, "the id is not that of name, source and build options", "kernel"),
+            (bad_task, "the id does not match plan, kernel and device class", "task"),
+            (bad_source, "source_sha256 does not match the source", "kernel"),
+            (bad_kernel, "the id does not match name, source and build options", "kernel"),
         )
         if bad
     ]
@@ -142,7 +143,7 @@ def _times(table: pa.Table) -> list[_Finding]:
 
 
 def _statistics(table: pa.Table) -> list[_Finding]:
-    """Median, minimum, mean and interquartile range must be those of ``time_ns``."""
+    """Check that median, minimum, mean and interquartile range are those of ``time_ns``."""
     lengths = np.where(_is_ok(table), _lengths(table, "time_ns"), 0)
     _, readings = _flat(table, "time_ns")
     all_lengths = _lengths(table, "time_ns")
@@ -161,15 +162,15 @@ def _statistics(table: pa.Table) -> list[_Finding]:
         }
         for name, values in expected.items():
             found = stored[name][rows]
-            # Rounding errors scale with the largest reading, however small the statistic is.
+            # Rounding errors scale with the largest reading, even if the statistic is small.
             slack = _STATISTIC_TOLERANCE * matrix.max(axis=1)
-            # A null statistic is _times' finding, not another one here.
+            # _times reports a null statistic already.
             wrong[rows] |= np.isfinite(found) & ~(np.abs(found - values) <= slack)
     return [(ProblemKind.TIME, wrong, "a statistic does not follow from time_ns")]
 
 
 def _works(table: pa.Table) -> list[_Finding]:
-    """Counts are finite and not negative, and a row that has them has no reason to have none."""
+    """Check that counts are finite and not negative, and that counted rows have no reason."""
     works = _array(table, "work")
     counted = _mask(pc.is_valid(table.column("work")))
     wrong = np.zeros(len(table), np.bool_)
@@ -196,15 +197,15 @@ def _ids(table: pa.Table, around: Surroundings) -> list[_Finding]:
     wanted = around.harness_version
     other = versions != (versions if wanted is None else wanted)
     return [
-        (ProblemKind.ID, wrong, "the sample_id is not that of the row"),
+        (ProblemKind.ID, wrong, "the sample_id does not match the row"),
         (ProblemKind.REFERENCE, other, f"harness_version is not {around.harness_version}"),
     ]
 
 
 def sample_ids_of(table: pa.Table) -> list[str]:
-    """Return the ``sample_id`` that each row of ``samples`` should have, from its content.
+    """Return the ``sample_id`` that each row of ``samples`` should have by its content.
 
-    The same as ``ids.sample_id`` over ``records.launch_argument_json`` (tested), column-wise.
+    Equal to ``ids.sample_id`` over ``records.launch_argument_json`` (a test checks it), by column.
     """
     texts = [table.column(name).to_pylist() for name in ("kernel_id", "device_class")]
     quoted = {text: canonical_json(text) for column in texts for text in set(column)}
@@ -224,7 +225,7 @@ def sample_ids_of(table: pa.Table) -> list[str]:
 
 
 def content_id_of_text(text: str) -> str:
-    """Return ``ids.content_id("sample", value)`` where ``text`` is the canonical JSON of the value."""
+    """Return ``ids.content_id("sample", value)``; ``text`` is the value's canonical JSON."""
     return sha256_hex(f"sample\n{text}".encode())[:ID_HEX_DIGITS]
 
 
@@ -233,7 +234,7 @@ def _list_text(sizes: list[int]) -> str:
 
 
 def _argument_texts(table: pa.Table) -> list[str]:
-    """Return the arguments of each row as JSON, without the outer brackets."""
+    """Return the arguments of each row as JSON, without outer brackets."""
     column = _array(table, "args")
     items = column.flatten()
     names = ("position", "kind", "elements", "value", "contents", "contents_limit")
@@ -264,7 +265,7 @@ def _references(table: pa.Table, name: str, around: Surroundings) -> list[Proble
     )
     crowded = [g["task_id"] for g in groups if g["is_empty_any"] and g["count_all"] > 1]
     if crowded:
-        what = naming(crowded, "more rows beside the one without NDRange", "task")
+        what = naming(crowded, "other rows beside the one without NDRange", "task")
         problems.append(Problem(kind=ProblemKind.STATUS, name=name, what=what))
     if around.tasks is not None:
         bad = [
@@ -312,7 +313,7 @@ def _lengths(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
 
 
 def _flat(table: pa.Table, name: str) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Return the row number and the value of every item of a list column; a null item is NaN."""
+    """Return row number and value of every item of a list column; a null item is NaN."""
     rows = np.repeat(np.arange(len(table)), _lengths(table, name))
     values = _array(table, name).flatten().to_numpy(zero_copy_only=False)
     return rows, np.asarray(values, np.float64)

@@ -1,7 +1,7 @@
-"""Sweeping: moving away what crashes and refused commits left behind.
+"""Sweeping: move away what crashes and refused commits left behind.
 
-Owns which files of a dataset folder are leftovers. Only for who holds ``RUN_LOCK`` exclusively: then no
-collector runs, and what no manifest lists never will be.
+Owns which files of a dataset folder are leftovers. The caller holds ``RUN_LOCK`` exclusively: then
+no collector runs, and a shard that no manifest lists never will be listed.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from llmperf_common.store.tables.shard import ShardError, read_footer
 from llmperf_common.store.upkeep.rebuild import is_shard_name
 
 TRASH_FOLDER = "trash"
-"""Where shards go that nothing lists; ``llmperf dataset compact`` empties it of what has lain there for a day."""
+"""The folder for unlisted shards; ``llmperf dataset compact`` deletes what is a day old there."""
 _MOMENT = "%Y%m%dT%H%M%S"
 _TRASHED = re.compile(r"(\d{8}T\d{6})-")
 _log = logging.getLogger(__name__)
 MANIFESTS_KEPT_WHOLE = 3
-"""Versions whose shards stay although compacted: a reader may have opened one of them."""
+"""Newest versions whose shards stay even after compaction, because a reader may have them open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReport:
-    """What a sweep did; names are relative to the dataset.
+    """What a sweep did; all names are relative to the dataset.
 
     Attributes:
         removed: temporary files; manifests and segments that no reader needs; shards moved to the
-            trash (their old names); with ``remove_replaced`` also shards that compaction replaced.
-        replaced: shards that compaction replaced, kept because a reader may still have them open.
+            trash, by their old names; with ``remove_replaced`` also shards replaced by compaction.
+        replaced: shards that compaction replaced, kept because a reader may have them open.
         foreign: Parquet files that were not touched, because the user must decide. They are
             damaged, belong to another run, or are listed only by an earlier manifest of this epoch.
     """
@@ -61,13 +61,13 @@ def sweep(
 
     Args:
         fs: the dataset; the caller holds ``RUN_LOCK`` exclusively.
-        recorded: shards that the ledger has ever recorded. They are kept, listed or not: the ledger would
-            never give their tasks out again.
-        remove_replaced: also remove compacted shards that none of the last three manifests lists. The
-            caller knows that they are old enough (24 h).
+        recorded: shards that the ledger has ever recorded. They are kept, listed or not, because
+            the ledger would never lease their tasks again.
+        remove_replaced: also remove compacted shards that none of the last three manifests lists;
+            the caller has checked that they are old enough (24 h).
 
     Raises:
-        StoreError: The folder has no dataset, or its manifest is damaged. Nothing was removed.
+        StoreError: The folder has no dataset, or its manifest is damaged; nothing was removed.
     """
     run, manifest = read_run(fs), latest_manifest(fs)
     if run is None or manifest is None:
@@ -96,7 +96,7 @@ def sweep(
     move_to_trash(fs, orphans)
     if foreign:
         _log.warning(
-            "left alone, not made by this run, damaged or listed by an earlier manifest alone: %s",
+            "not swept, as they are of another run, damaged or in an earlier manifest only: %s",
             ", ".join(foreign),
         )
     return SweepReport(
@@ -107,9 +107,10 @@ def sweep(
 
 
 def move_to_trash(fs: Filesystem, names: Sequence[str], *, moment: datetime | None = None) -> None:
-    """Move shards out of the dataset, for a while: ``kernels/STEM.parquet`` to ``trash/TIME-kernels-STEM.parquet``.
+    """Move ``kernels/STEM.parquet`` to ``trash/TIME-kernels-STEM.parquet``, likewise other shards.
 
-    A collector deletes no shard. What looks like an orphan may be the one copy of a result, where manifests were lost.
+    A collector deletes no shard: if manifests were lost, an apparent orphan may be the only copy of
+    a result.
     """
     when = (moment or datetime.now(UTC)).strftime(_MOMENT)
     for name in names:
@@ -117,7 +118,7 @@ def move_to_trash(fs: Filesystem, names: Sequence[str], *, moment: datetime | No
 
 
 def old_trash(fs: Filesystem, *, before: datetime) -> list[str]:
-    """Return what was moved to the trash before a time."""
+    """Return the files that were moved to the trash before a time."""
     found = []
     for name in fs.names(TRASH_FOLDER):
         match = _TRASHED.match(name)
@@ -137,7 +138,7 @@ def unlisted_shards(fs: Filesystem, manifest: Manifest) -> list[str]:
 
 
 def temporary_files(fs: Filesystem) -> list[str]:
-    """Return the names of files that were being written when their process died (or still are)."""
+    """Return the temporary files of writers that died (or that still write)."""
     return [
         _join(folder, name)
         for folder in ("", *TABLES, EPOCHS_FOLDER, SEGMENTS_FOLDER)
@@ -151,13 +152,13 @@ def _join(folder: str, name: str) -> str:
 
 
 def recently_listed(fs: Filesystem) -> frozenset[str]:
-    """Return the shards of the last few versions: a reader may have one of them open."""
+    """Return the shards of the last few versions: a reader may have one open."""
     recent = manifest_versions(fs)[-MANIFESTS_KEPT_WHOLE:]
     return frozenset(name for one in _manifests(fs, recent) for name in one.shard_names)
 
 
 def _listed_in_epoch(fs: Filesystem, current: Manifest) -> frozenset[str]:
-    """Return all that a manifest of the current epoch lists or has replaced: asked only where there are orphans."""
+    """Return all shards that a manifest of the current epoch lists or has replaced."""
     names: set[str] = set()
     for manifest in _manifests(fs, reversed(manifest_versions(fs))):
         if manifest.epoch < current.epoch:
@@ -173,9 +174,9 @@ def _manifests(fs: Filesystem, versions: Iterable[int]) -> Iterator[Manifest]:
 
 
 def superseded_lists(fs: Filesystem, manifest: Manifest) -> list[str]:
-    """Return the manifests that ``manifest`` does not keep, and then the segments that no other names.
+    """Return the manifests that ``manifest`` does not keep, and segments that no other one names.
 
-    Where it was published by an LLMPerf that kept all, all stay.
+    If an older LLMPerf published ``manifest``, all manifests stay: it kept them all.
     """
     versions = manifest_versions(fs)
     kept = {version for version, _ in manifest.earlier} | {*versions[-MANIFESTS_KEPT_WHOLE:]}
@@ -192,12 +193,12 @@ def superseded_lists(fs: Filesystem, manifest: Manifest) -> list[str]:
 
 
 def _is_of_plan(fs: Filesystem, name: str, plan_hash: str) -> bool:
-    """Whether a shard says that it is of this plan.
+    """Whether a shard's footer has this plan hash.
 
-    One that cannot be read is not ours to remove: shards appear whole (``link`` after fsync), so a crash of
-    ours leaves none cut short.
+    An unreadable shard is not ours to remove: our shards appear whole (``link`` after fsync), so a
+    crash of ours cannot have cut it short.
     """
     try:
         return read_footer(fs.read_bytes(name), name).plan_hash == plan_hash
-    except (ShardError, FileNotFoundError):  # (another process has just removed it)
+    except (ShardError, FileNotFoundError):  # another process may just have removed it
         return False

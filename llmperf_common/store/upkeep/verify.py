@@ -1,7 +1,7 @@
-"""Verification: every promise of the dataset, checked against the bytes on disk.
+"""Verification: check every guarantee of the dataset against the bytes on disk.
 
-Owns the order of checks, what holds between files (manifest chain, shards, footers, uniqueness) and the report.
-Nothing is raised for a damaged dataset: each damage is a ``Problem``. Reads one pair of shards at a time.
+Owns the order of checks, what must hold between files (manifest chain, shards, footers, uniqueness)
+and the report. Damage raises nothing: each is a ``Problem``. Reads one pair of shards at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from llmperf_common.store.upkeep.sweep import temporary_files, unlisted_shards
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyCounts:
-    """What the dataset holds; ``failed`` is by failure code."""
+    """The numbers of tasks and rows in the dataset; ``failed`` is by failure code."""
 
     tasks: int
     samples: int
@@ -47,9 +47,9 @@ class VerifyReport:
 
     Attributes:
         path: the dataset.
-        version: of the manifest; 0 where there is none.
-        problems: what is wrong; each has a ``kind``, the ``name`` of the file and ``what``.
-        notes: what a running collector or a compaction leaves for later: no problems.
+        version: of the manifest; 0 if there is none.
+        problems: what is wrong; each has a ``kind``, the file's ``name`` and ``what``.
+        notes: what a running collector or a compaction will clean up; these are no problems.
         counts: tasks and rows.
     """
 
@@ -61,7 +61,7 @@ class VerifyReport:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no problem."""
         return not self.problems
 
     def _repr_html_(self) -> str:
@@ -74,7 +74,7 @@ class VerifyReport:
 
 
 def verify(path: Location) -> VerifyReport:
-    """Check the dataset in ``path`` (a folder or an S3 location) as of its current manifest, also while a collector is running."""
+    """Check the current version of the dataset in ``path``, even while a collector is running."""
     fs = open_filesystem(path)
     problems: list[Problem] = []
     try:
@@ -112,7 +112,7 @@ def verify(path: Location) -> VerifyReport:
 
 
 class _Verification:
-    """Goes through the shards of one manifest, pair by pair, and keeps what must be unique over all."""
+    """Checks the shards of one manifest, pair by pair, and keeps the ids that must be unique."""
 
     def __init__(self, fs: Filesystem, run: RunRecord | None) -> None:
         self._fs = fs
@@ -145,7 +145,7 @@ class _Verification:
             )
 
     def finish(self) -> list[Problem]:
-        """Return all problems, those between shards last."""
+        """Return all problems; those between shards come last."""
         twice = [task for task, times in self._tasks.items() if times > 1]
         if twice:
             self._note(ProblemKind.TWICE, "kernels", naming(twice, "more than one row", "task"))
@@ -177,7 +177,7 @@ class _Verification:
     def _check_device(self, entry: ShardEntry, manifest: Manifest) -> None:
         found = self._read(entry, manifest)
         if found is None:
-            self._devices = None  # whether a sample's device exists can no longer be said
+            self._devices = None  # samples can no longer be checked against devices
             return
         for row in found[0].select(["device_id", "device_class"]).to_pylist():
             if self._devices is None:
@@ -233,7 +233,7 @@ class _Verification:
         self._statuses.update(value_counts(table.column("status")))
         counted = value_counts(table.column("task_id"))
         if set(counted) != {task for task, _ in footer.tasks}:
-            self._note(ProblemKind.FOOTER, name, "its rows are not of the tasks of its footer")
+            self._note(ProblemKind.FOOTER, name, "its rows are of other tasks than in its footer")
         try:
             self._keys.append(id_keys(table.column("sample_id")))
         except ValueError as error:
@@ -243,7 +243,7 @@ class _Verification:
         self._problems += check_samples(table, name, around)
 
     def _read(self, entry: ShardEntry, manifest: Manifest) -> tuple[pa.Table, Footer] | None:
-        """Read a shard in today's schema, noting what its bytes, rows and footer contradict."""
+        """Read a shard in today's schema; note contradictions of its bytes, rows and footer."""
         try:
             data = self._fs.read_bytes(entry.name)
         except FileNotFoundError:
@@ -276,14 +276,14 @@ def _without_manifest(run: RunRecord, *, is_running: bool) -> Problem:
     if is_running:
         what = "no results are published yet"
     elif run.merged_from:
-        what = "a merge that was not finished: run the same `llmperf dataset merge` again"
+        what = "an unfinished merge: run the same `llmperf dataset merge` again"
     else:
         what = "no manifest, so there is no dataset: run the same `llmperf collect` again"
     return Problem(kind=ProblemKind.MANIFEST, name=RUN_FILE, what=what)
 
 
 def _is_collecting(fs: Filesystem) -> bool:
-    """Whether a collector holds the run lock; False where that cannot be asked (read-only folders)."""
+    """Whether a collector holds the run lock; False if unknown (read-only folders)."""
     try:
         return fs.is_locked(RUN_LOCK)
     except StoreError:
@@ -291,14 +291,17 @@ def _is_collecting(fs: Filesystem) -> bool:
 
 
 def _unlisted(fs: Filesystem, manifest: Manifest) -> tuple[list[Problem], list[Problem]]:
-    """Return what lies in the folder beside the dataset: orphaned shards, and files that do no harm."""
+    """Return files in the folder that the manifest does not list: orphans, and harmless ones."""
     orphans, notes = [], []
     for name in unlisted_shards(fs, manifest):
         if name in manifest.replaced_names:
             what = "was compacted; kept for its readers"
             notes.append(Problem(kind=ProblemKind.ORPHAN, name=name, what=what))
         else:
-            what = "no manifest lists it; the next `llmperf collect` publishes it or moves it to the trash"
+            what = (
+                "no manifest lists it; the next `llmperf collect` publishes it or moves it to the "
+                "trash"
+            )
             orphans.append(Problem(kind=ProblemKind.ORPHAN, name=name, what=what))
     for name in temporary_files(fs):
         what = "left by a process that died; `llmperf collect` removes it at its end"

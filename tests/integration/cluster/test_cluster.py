@@ -259,7 +259,7 @@ def test_a_label_that_no_node_has_is_told(
         "--set", f"cluster.pools={pools}", "--set", "cluster.start_timeout_s=3",
     ).run()  # fmt: skip
     assert done.returncode == 4, done.stderr
-    assert "no node has the labels pool=Z (labels there are: pool=A, pool=B" in done.stderr
+    assert "no node has the labels pool=Z (existing labels: pool=A, pool=B" in done.stderr
     assert "Traceback" not in done.stderr
     assert time.monotonic() - began_s < 60
     assert not (tmp_path / "data").exists()

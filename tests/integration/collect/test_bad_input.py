@@ -168,7 +168,7 @@ def test_out_is_of_another_plan(
 
 def test_out_is_of_another_corpus(copied: Collected, tmp_path: Path) -> None:
     other = Collected(write_kernels(tmp_path / "more", ["z"]), copied.device, copied.out)
-    assert_refused(other.collect(), Exit.USAGE, "its corpus is another one", "choose another --out")
+    assert_refused(other.collect(), Exit.USAGE, "its corpus differs", "choose another --out")
 
 
 def test_out_may_not_be_written(tmp_path: Path, replay: str) -> None:

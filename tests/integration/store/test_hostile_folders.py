@@ -144,7 +144,7 @@ def test_merge_writes_below_out_alone(data: Path, tmp_path: Path, device: str) -
     replace_shard(data, name, content)
     out = tmp_path / "deep" / "out"
     before = snapshot(tmp_path / "data")
-    with pytest.raises(StoreError, match=r"device_id .* is no id"):
+    with pytest.raises(StoreError, match=r"device_id .* is not an id"):
         merge([data], out, assign_families=lambda kernels: {one: one for one, _, _ in kernels})
     assert snapshot(tmp_path / "data") == before
     assert {path.name for path in tmp_path.iterdir()} <= {"data", "deep"}

@@ -228,7 +228,7 @@ def test_an_endpoint_that_makes_no_sense(location, monkeypatch):
 def test_the_check_refuses_a_store_that_ignores_conditions(server, fs, location, tmp_path):
     check_creates_once(fs)
     server.faults.ignores_conditions = True
-    with pytest.raises(StoreError, match=r"ignores If-None-Match.*take a store with"):
+    with pytest.raises(StoreError, match=r"ignores If-None-Match.*choose a store with"):
         check_creates_once(fs)
     assert fs.names() == []
 

@@ -221,7 +221,7 @@ def test_an_outage_is_waited_for_and_forgotten(device: Device | None) -> None:
         bench.step(30.0)
     assert bench.states()[0] is SlotState.WAITING
     told = [text for text in bench.said if text.startswith("h1:aaaaaa/gpu0")]
-    assert told == ["h1:aaaaaa/gpu0: tried again: no server"]
+    assert told == ["h1:aaaaaa/gpu0: it is tried again: no server"]
     for _ in range(40):
         first = [a for a in bench.actors if a.spec.slot.name == "h1:aaaaaa/gpu0"][-1]
         first.tell(ActorState.FAILED, kind=FailureKind.STORE, detail="no server", device=device)
@@ -412,7 +412,7 @@ def test_an_actor_that_falls_silent_is_ended_and_started_again() -> None:
         for actor in bench.actors[1:3]:
             actor.tell(ActorState.COLLECTING)
         bench.step(10)
-    assert "it has told nothing for" in bench.said[0]
+    assert "it has sent no report for" in bench.said[0]
     bench.step(5)
     assert len(bench.actors) == 4
 
@@ -499,14 +499,14 @@ def test_the_last_slot_of_its_class_pauses_for_drift_and_is_tried_again() -> Non
     assert bench.states() == [SlotState.DRAINED, SlotState.DRAINED, SlotState.PAUSED]
     assert bench.said[-1] == (
         "h2:bbbbbb/gpu0: paused: its sentinel kernel takes 40% longer than at first; "
-        "no other slot of its device class collects, tried again in 10 s"
+        "no other slot of its device class collects, it is retried in 10 s"
     )
     assert not bench.pool.is_over
     told = slots_document(bench.pool)
     assert told["seats"] == {"drained": 2, "paused": 1}
     assert told["not_collecting"][2]["state"] == "paused"
-    assert "tried again in 10 s" in told["not_collecting"][2]["why"]
-    assert any("paused" in line and "tried again in 10 s" in line for line in lines_of(bench.pool))
+    assert "retried in 10 s" in told["not_collecting"][2]["why"]
+    assert any("paused" in line and "retried in 10 s" in line for line in lines_of(bench.pool))
     bench.step(8)
     assert len(bench.actors) == 3, "not before the pause is over"
     bench.step(2)
@@ -558,7 +558,7 @@ def test_a_device_that_was_as_fast_again_has_all_its_patience_back() -> None:
         bench.step()
         drift(bench, last, is_steady=True)
         assert bench.states()[2] is SlotState.PAUSED
-        assert "tried again in 10 s" in bench.said[-1]
+        assert "retried in 10 s" in bench.said[-1]
         bench.step(10)
 
 
@@ -690,7 +690,7 @@ def test_labels_that_no_node_has_are_told_once() -> None:
     bench = Bench(ClusterConfig(pools=(NodePool(labels={"pool": "Z"}),), scan_interval_s=1.0))
     bench.step(5)
     assert len(bench.said) == 1
-    assert "no node has the labels pool=Z (labels there are: pool=A, pool=B)" in bench.said[0]
+    assert "no node has the labels pool=Z (existing labels: pool=A, pool=B)" in bench.said[0]
     assert bench.pool.missing_labels == (bench.said[0],)
 
 

@@ -56,11 +56,11 @@ def test_device_classes_of_earlier_versions_read_back(fs):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"corpus_sha256": "0"}, "its corpus is another one"),
+        ({"corpus_sha256": "0"}, "its corpus differs"),
         ({"device_classes": ()}, "device class replay"),
         ({"harness_version": 1}, r"harness version 2, this LLMPerf's of 1"),
         ({"config": {"plan": {"seed": 1}}}, r"plan\.seed: 0 there, 1 here"),
-        ({}, "its plan is another one"),
+        ({}, "its plan differs"),
     ],
 )
 def test_another_plan_is_refused_with_the_difference(fs, change, words):

@@ -182,10 +182,10 @@ def test_a_killed_merge_says_so_and_goes_on(tmp_path, monkeypatch, at):
     monkeypatch.undo()
 
     (problem,) = verify(out).problems
-    assert "a merge that was not finished" in problem.what
+    assert "an unfinished merge" in problem.what
     with pytest.raises(StoreError, match="run the same `llmperf dataset merge` again"):
         open_dataset(out)
-    with pytest.raises(ForeignRunError, match="a merge of other sources"):
+    with pytest.raises(ForeignRunError, match="an unfinished merge of other sources"):
         merge(sources[:1], out, assign_families=one_family)
     _, resumed = merged(sources, out)
     assert resumed.samples().equals(whole.samples())

@@ -150,8 +150,8 @@ SAMPLE_CHANGES = [
     ("min_ns", 1, 1.0, ProblemKind.TIME, "a statistic does not follow"),
     ("mean_ns", 1, 1.0, ProblemKind.TIME, "a statistic does not follow"),
     ("iqr_ns", 1, 1.0, ProblemKind.TIME, "a statistic does not follow"),
-    ("sample_id", 0, "0" * 20, ProblemKind.ID, "not that of the row"),
-    ("global_size", 0, [65], ProblemKind.ID, "not that of the row"),
+    ("sample_id", 0, "0" * 20, ProblemKind.ID, "does not match the row"),
+    ("global_size", 0, [65], ProblemKind.ID, "does not match the row"),
     ("harness_version", 0, 1, ProblemKind.REFERENCE, "harness_version is not 2"),
     ("device_id", 0, "f" * 20, ProblemKind.REFERENCE, "not in devices"),
 ]
@@ -176,7 +176,7 @@ def test_a_second_row_beside_an_empty_one_is_found(path):
     change = with_value("global_size", 0, [])
     rewrite(path, "samples", change)
     found = {p.what for p in verify(path).problems}
-    assert any("more rows beside the one without NDRange" in what for what in found)
+    assert any("other rows beside the one without NDRange" in what for what in found)
     assert any("'ok' but there is no NDRange" in what for what in found)
     assert any("differ in length" in what for what in found)
 
@@ -184,9 +184,9 @@ def test_a_second_row_beside_an_empty_one_is_found(path):
 @pytest.mark.parametrize(
     ("column", "value", "words"),
     [
-        ("source", "__kernel void other() {}", "source_sha256 is not that"),
-        ("name", "other", "not that of name, source and build options"),
-        ("source_sha256", "0" * 64, "source_sha256 is not that"),
+        ("source", "__kernel void other() {}", "source_sha256 does not match"),
+        ("name", "other", "does not match name, source and build options"),
+        ("source_sha256", "0" * 64, "source_sha256 does not match"),
     ],
 )
 def test_a_wrong_kernels_row_is_found(path, column, value, words):
@@ -273,7 +273,7 @@ def test_broken_chains_are_found(tmp_path):
     edit_manifest(tmp_path, 3, plan_hash="q")
     assert "is of plan q" in the_problem(verify(tmp_path))
     edit_manifest(tmp_path, 3, plan_hash=json.loads(whole)["plan_hash"], shards=[])
-    assert "neither now nor replaced" in the_problem(verify(tmp_path))
+    assert "now neither listed nor replaced" in the_problem(verify(tmp_path))
     (tmp_path / name).write_text("{")
     assert "is damaged" in the_problem(verify(tmp_path))
     (tmp_path / name).unlink()
