@@ -228,6 +228,7 @@ def report(
     *,
     evaluation: str | Path | None = None,
     kernels: int | Literal["all"] | Sequence[str] | None = None,
+    accesses: str = "auto",
 ) -> Path:
     """Write one self-contained HTML page about a dataset, an evaluation, both, or a corpus.
 
@@ -237,6 +238,8 @@ def report(
         evaluation: the folder of an evaluation to add to a dataset's report.
         kernels: kernels of a dataset with a section of their own: at most so many, ``"all"``, or those of
             these names or ids; None is up to 300, or 4 MB of them.
+        accesses: ``auto`` draws which work-items of a kernel that is named access which bytes, where a CPU OpenCL
+            device can trace it: seconds more; ``off`` does not.
 
     Returns:
         ``out``.
@@ -251,7 +254,7 @@ def report(
     from llmperf.cli.report import kernel_choice, write_page  # noqa: PLC0415
 
     scored = None if evaluation is None else Path(evaluation)
-    write_page(str(path), Path(out), scored, kernel_choice(kernels))
+    write_page(str(path), Path(out), scored, kernel_choice(kernels), accesses=accesses)
     return Path(out)
 
 

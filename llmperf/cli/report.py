@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -69,21 +70,39 @@ def report(
             help="Kernels with a section of their own (default: up to 300, or 4 MB of them).",
         ),
     ] = None,
+    accesses: Annotated[
+        str,
+        typer.Option(
+            "--accesses",
+            metavar="WHEN",
+            help="auto: draw which work-items of a --kernel access which bytes, traced on a CPU OpenCL device, where "
+            "there is one; off: do not.",
+        ),
+    ] = "auto",
 ) -> None:
     """Write one self-contained HTML page about a dataset, an evaluation, both, or a corpus."""
-    write_page(directory, out, evaluation, kernel_choice(_wanted_kernels(kernel, kernels)))
+    choice = kernel_choice(_wanted_kernels(kernel, kernels))
+    write_page(directory, out, evaluation, choice, accesses=accesses, progress=say)
     say(f"{out} written")
 
 
 def write_page(
-    directory: str, out: Path, evaluation: Path | None, choice: KernelChoice | None = None
+    directory: str,
+    out: Path,
+    evaluation: Path | None,
+    choice: KernelChoice | None = None,
+    *,
+    accesses: str = "auto",
+    progress: Callable[[str], object] = lambda _line: None,
 ) -> None:
     """Write the page about a dataset, an evaluation, both, or a corpus.
 
     Raises:
+        ConfigError: ``accesses`` is neither ``auto`` nor ``off``.
         OutputTaken: ``out`` holds something that is no report.
         CommandError: A kernel is not in the dataset, or an option does not go with what is named.
     """
+    from llmperf.access_traces import AccessMode, traced_accesses  # noqa: PLC0415
     from llmperf.html_report import (  # noqa: PLC0415
         KernelChoice,
         Stamp,
@@ -93,6 +112,7 @@ def write_page(
     )
     from llmperf_common.store.files.location import local_folder  # noqa: PLC0415
 
+    mode = AccessMode.of(accesses)
     report_to_write(out)  # before the work, not only after it
     choice = choice or KernelChoice()
     stamp = Stamp(made_at=datetime.now(UTC), version=llmperf.__version__)
@@ -119,6 +139,11 @@ def write_page(
     dataset = None if is_evaluation else _dataset_view(directory)
     if dataset is None:
         _no_kernels_here(choice, "an evaluation alone")
+    elif choice.names:
+        found = traced_accesses(
+            dataset.samples, dataset.kernels, choice.names, mode=mode, progress=progress
+        )
+        dataset = replace(dataset, accesses=found)
     try:
         write_report(
             dataset=dataset,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from llmperf_common.features.accesses import AccessTrace
 from llmperf_common.records import SentinelReading
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class DatasetView:
         num_planned: Launch configs planned; None if the plan is not known.
         num_pending: Planned launch configs that have no row yet; not shown without ``num_planned``.
         sentinel: Readings of the sentinel kernel, any order, all devices.
+        accesses: By ``kernel_id``, what a launch of it accesses or why that is not known; only of kernels of which
+            it was asked.
     """
 
     samples: ArrowTable
@@ -45,6 +48,7 @@ class DatasetView:
     num_planned: int | None = None
     num_pending: int = 0
     sentinel: Sequence[SentinelReading] = ()
+    accesses: Mapping[str, AccessTrace | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ import pydantic
 from llmperf_common.analysis import Analysis
 from llmperf_common.builds import KernelResources
 from llmperf_common.failures import Failure
+from llmperf_common.features.accesses import AccessTrace
 from llmperf_common.features.work import Work
 from llmperf_common.records import Device, Kernel, LaunchConfig, Timing
 from workers.config import TimingConfig
@@ -115,8 +116,25 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TraceJob:
+    """To a tracing child: see what work-items of ``config`` access; ``cpu_s`` and ``without_barriers`` as in ``CountJob``."""
+
+    kernel: Kernel
+    config: LaunchConfig
+    cpu_s: float
+    without_barriers: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """From a tracing child: what was seen, or why nothing was."""
+
+    outcome: AccessTrace | Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerReady:
-    """From a compile, analysis or counting child: its start is over; its job's time begins.
+    """From a compile, analysis, counting or tracing child: its start is over; its job's time begins.
 
     A compile child sends it again when a build is done and only its resources are not yet known.
     """
@@ -265,12 +283,13 @@ class ChildCrashed:
     """The exception in one line."""
 
 
-ToChild = CompileJob | AnalyseJob | AccessCheckJob | CountJob | PeaksJob | RunJob
+ToChild = CompileJob | AnalyseJob | AccessCheckJob | CountJob | TraceJob | PeaksJob | RunJob
 FromChild = (
     CompilerReady
     | Analysed
     | AccessRanges
     | Counted
+    | Traced
     | Compiled
     | CompileFailed
     | ChildReady
@@ -294,6 +313,8 @@ _MESSAGES: dict[str, type] = {
         AccessRanges,
         CountJob,
         Counted,
+        TraceJob,
+        Traced,
         PeaksJob,
         RunJob,
         CompilerReady,

@@ -172,13 +172,18 @@ class CountWork:
             return False
         if item.num_attempts < _MAX_ATTEMPTS:
             # A barrier that not all work-items reach ends a process on PoCL.
-            item.without_barriers = _BARRIER.search(item.kernel.source) is not None
+            item.without_barriers = has_barrier_call(item.kernel.source)
             return True
         _fill(item, FailureCode.DEVICE_FAULT, f"the count ended its process: {how}")
         return False
 
     def forget(self, item: CountedKernel) -> None:
         """Nothing is left behind."""
+
+
+def has_barrier_call(source: str) -> bool:
+    """Whether a text seems to call a barrier."""
+    return _BARRIER.search(source) is not None
 
 
 def _fill(item: CountedKernel, code: FailureCode, detail: str) -> None:

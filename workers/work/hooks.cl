@@ -50,6 +50,9 @@ ulong lp_get_global_linear_id(lp_ctx *c)
 // In touched.cl.
 void lp_mark(lp_ctx *c, uint k, ulong at, ulong bytes);
 void lp_meet(lp_ctx *c, uint k, ulong at);
+#if LP_TRACED // in traced.cl
+void lp_trace(lp_ctx *c, uint k, uint site, ulong at, ulong bytes);
+#endif
 
 // Puts the context to one work-item: `lane` of the unit's group.
 __attribute__((noinline)) void lp_place_item(lp_ctx *c, uint lane)
@@ -312,8 +315,13 @@ __attribute__((noinline)) ulong lp_span(lp_ctx *c, uint site, ulong address, ulo
     if (k < LP_BUFFERS) {
         __global const ulong *d = c->in + LP_DESCRIBED + LP_WORDS * k;
         if (c->watched) {
+#if LP_TRACED
+            if (d[4])
+                lp_trace(c, k, site, at, bytes);
+#else
             if (d[9])
                 lp_mark(c, k, at, min(bytes, c->mask[k] + 1));
+#endif
         } else if (d[4]) {
             lp_see(c, k, site, at, bytes);
 #if LP_ATOMICS

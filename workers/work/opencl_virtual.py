@@ -168,8 +168,30 @@ class VirtualKernel:
         with cl_errors(Stage.PROBE, waiting=True):
             return self._run(config, units, most_turns, is_watched=is_watched)
 
+    def trace(
+        self,
+        config: LaunchConfig,
+        units: Sequence[Unit],
+        notes: npt.NDArray[np.uint64],
+        *,
+        most_turns: int,
+    ) -> tuple[npt.NDArray[np.uint64], RawCounts]:
+        """Run units of a traced copy; return ``notes`` (``traced.cl``) as the run has left them. Raises DeviceFailure."""
+        with cl_errors(Stage.PROBE, waiting=True):
+            notes_at = self._filled("notes", notes)
+            run = self._run(config, units, most_turns, is_watched=True, notes_at=notes_at)
+            found = np.empty_like(notes)
+            cl.enqueue_copy(self._queue, found, notes_at, is_blocking=True)
+            return found, run
+
     def _run(
-        self, config: LaunchConfig, units: Sequence[Unit], most_turns: int, *, is_watched: bool
+        self,
+        config: LaunchConfig,
+        units: Sequence[Unit],
+        most_turns: int,
+        *,
+        is_watched: bool,
+        notes_at: cl.Buffer | None = None,
     ) -> RawCounts:
         copy, queue, kernel = self._copy, self._queue, self._cl_kernel
         if self._epoch + len(units) > _LAST_EPOCH:
@@ -185,7 +207,8 @@ class VirtualKernel:
         seen = np.zeros((num_warps, copy.num_seen, NUM_TURNS), np.uint32)
         has_met = copy.has_atomics and not is_watched
         met = np.zeros((len(units), MET_SETS * MET_WAYS if has_met else 0, 2), np.uint64)
-        if is_watched:
+        notes_touched = is_watched and notes_at is None
+        if notes_touched:
             self._clear(self._touched, 16 * (1 + TOUCHED_TABLE))
         out = np.zeros(_OUT_WORDS, np.uint64)
         self._written.clear()  # by the last run, which was waited for
@@ -194,8 +217,9 @@ class VirtualKernel:
         out_at = self._filled("out", out)
         met_at = self._zeroed("met", met)
         first = len(self._arguments)
+        touched_at = self._touched if notes_at is None else notes_at
         buffers = (
-            described_at, out_at, rows_at, self._kept, seen_at, self._sets, self._touched, met_at
+            described_at, out_at, rows_at, self._kept, seen_at, self._sets, touched_at, met_at
         )  # fmt: skip
         for number, buffer in enumerate(buffers):
             kernel.set_arg(first + number, buffer)
@@ -222,7 +246,9 @@ class VirtualKernel:
             met=met,
             turns=int(out[0]),
             flags=int(out[1]),
-            touched=self._touched_bytes(len(watched_groups(units))) if is_watched else np.zeros(0),
+            touched=self._touched_bytes(len(watched_groups(units)))
+            if notes_touched
+            else np.zeros(0),
         )
 
     def _touched_bytes(self, num_groups: int) -> npt.NDArray[np.float64]:

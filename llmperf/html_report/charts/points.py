@@ -32,7 +32,8 @@ MAX_POINTS = 1_000
 """Points above which a plot is binned or thinned: more dots hide each other and make the page
 heavy."""
 _BINS = 44
-_LEVELS = 5
+SHADES = 5
+"""Of a colour, for counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,11 +192,11 @@ def density_chart(
     frame = frame_for(canvas, x, y, heading=text.heading)
     draw_axes(canvas, frame, heading=text.heading, hint=text.hint)
     cells, totals = _count_cells(xs, ys, x, y)
-    edges = _shade_edges(most or int(totals.max(initial=1)))
-    levels = np.minimum(np.searchsorted(edges, totals, side="right") - 1, _LEVELS - 1)
+    edges = shade_edges(most or int(totals.max(initial=1)))
+    levels = np.minimum(np.searchsorted(edges, totals, side="right") - 1, SHADES - 1)
     width, height = (frame.right - frame.left) / _BINS, (frame.bottom - frame.top) / _BINS
     shades: dict[int, str] = {}
-    for level in range(_LEVELS):
+    for level in range(SHADES):
         chosen = cells[levels == level]
         if not chosen.size:
             continue
@@ -206,7 +207,7 @@ def density_chart(
             for cell in chosen.tolist()
         ]
         canvas.path("".join(pieces), f"c0 fill shade{level}")
-        shades[level] = _shade_words(int(edges[level]), int(edges[level + 1]) - 1)
+        shades[level] = shade_words(int(edges[level]), int(edges[level + 1]) - 1)
     _draw_guides(canvas, frame, guides)
     drawn = Drawn(
         panel=text.panel,
@@ -235,10 +236,10 @@ def densest_bin(xs: Floats, ys: Floats, x: Scale, y: Scale) -> int:
     return int(_count_cells(xs, ys, x, y)[1].max(initial=1))
 
 
-def _shade_edges(most: int) -> Ints:
+def shade_edges(most: int) -> Ints:
     """Return the first count of each shade and, last, one more than ``most``; whole numbers."""
-    edges = np.geomspace(1, most + 1, _LEVELS + 1).round().astype(np.int64)
-    return np.maximum.accumulate(np.maximum(edges, np.arange(1, _LEVELS + 2)))
+    edges = np.geomspace(1, most + 1, SHADES + 1).round().astype(np.int64)
+    return np.maximum.accumulate(np.maximum(edges, np.arange(1, SHADES + 2)))
 
 
 def shade_legend(shades: dict[int, str], what: str) -> Html:
@@ -246,5 +247,6 @@ def shade_legend(shades: dict[int, str], what: str) -> Html:
     return legend(list(shades.values()), title=f"{what} a bin", shades=True, colours=list(shades))
 
 
-def _shade_words(fewest: int, most: int) -> str:
+def shade_words(fewest: int, most: int) -> str:
+    """Return the counts that a shade stands for."""
     return count(fewest) if fewest == most else f"{count(fewest)}\u2013{count(most)}"

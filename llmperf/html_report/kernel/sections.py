@@ -1,4 +1,4 @@
-"""A section for each kernel: time against work-items, launches, failures, extents, source.
+"""A section for each kernel: time against work-items, work, accesses, launches, failures, extents, source.
 
 Owns what such a section holds, their index, and the rule that ends the page: see ``KernelChoice``.
 """
@@ -39,6 +39,7 @@ from llmperf.html_report.charts.scales import log_scale
 from llmperf.html_report.charts.svg import legend
 from llmperf.html_report.dataset.facts import DatasetFacts
 from llmperf.html_report.evaluation.facts import EvaluationFacts
+from llmperf.html_report.kernel.accesses import HOW_TO_ASK, access_maps
 from llmperf.html_report.kernel.analysis import extents_table
 from llmperf.html_report.kernel.choice import (
     KernelRows,
@@ -93,7 +94,7 @@ def kernel_sections(
         paragraph(_rule(choice, predicted, len(shown), len(found))),
         _index(facts, shown, evaluation is not None),
         _legend(is_scored=evaluation is not None),
-        paragraph(_BOUND_WORDS),
+        paragraph(_BOUND_WORDS if choice.names else f"{_BOUND_WORDS} {HOW_TO_ASK}"),
         *parts,
     )
     return html, frozenset(kernel.kernel_id for kernel in shown)
@@ -179,6 +180,7 @@ def _sections(
             _words(facts, kernel, row),
             *_charts(facts, kernel, predicted),
             work_by_kind(facts, kernel.rows),
+            access_maps(facts.view.accesses.get(kernel.kernel_id), row.get("args") or ()),
             launch_table(facts, launches, predicted),
             failures_of(facts, launches),
             extents_table(row),

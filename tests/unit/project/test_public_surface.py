@@ -37,7 +37,7 @@ OPTIONS = {
     "llmperf evaluate": "[RUN] --data --out --split --allow-seen --json",
     "llmperf calibrate": "[RUN] --data --launches --json",
     "llmperf predict": "[FILE.cl] --global-size --local-size --configs --out --kernel --model --device --arg --sweep --measured --work --json",
-    "llmperf report": "[DIR] --out --evaluation --kernel --kernels",
+    "llmperf report": "[DIR] --out --evaluation --kernel --kernels --accesses",
     "llmperf kernels": "--copy --json",
     "llmperf corpus build": "[SRC...] --out --suite --analyse --device",
     "llmperf corpus stats": "[CORPUS.parquet] --json",

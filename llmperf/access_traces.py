@@ -1,0 +1,231 @@
+"""Which bytes the launches of a dataset access, for its report: traced on a CPU device, where there is one.
+
+Owns which launch of a kernel is traced, and what is said where none is. The tracing itself runs in a child that is killed
+after its time (``workers/work``).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from llmperf_common.analysis import Contents, ContentsRule
+from llmperf_common.config import ConfigError
+from llmperf_common.errors import LlmperfError
+from llmperf_common.features.accesses import AccessTrace
+from llmperf_common.records import (
+    ArgumentKind,
+    Kernel,
+    LaunchArgument,
+    LaunchConfig,
+    Signature,
+    Strategy,
+)
+from llmperf_common.store.tables.argument_rows import arguments_from_rows
+
+_MOST_CHARACTERS = 240
+"""Characters of a reason."""
+_ROW_COLUMNS = ("kernel_id", "status", "global_size", "local_size", "args", "seed")
+_OK = "ok"
+_MOST_DIMENSIONS = 3
+
+
+class AccessMode(StrEnum):
+    """Whether launches are traced for a report."""
+
+    AUTO = "auto"
+    OFF = "off"
+
+    @classmethod
+    def of(cls, text: str) -> AccessMode:
+        """Return the mode of its name.
+
+        Raises:
+            ConfigError: There is none; the message names them.
+        """
+        try:
+            return cls(text)
+        except ValueError:
+            raise ConfigError(
+                f"accesses {text!r}: use auto (trace where a CPU OpenCL device can) or off"
+            ) from None
+
+
+def traced_accesses(
+    samples: pa.Table,
+    kernels: pa.Table,
+    names: Sequence[str],
+    *,
+    mode: AccessMode = AccessMode.AUTO,
+    progress: Callable[[str], object] = lambda _line: None,
+) -> dict[str, AccessTrace | str]:
+    """Return for each kernel asked for what one of its launches accesses, or why that is not known.
+
+    The launch is the timed one that is the middle by work-items.
+
+    Args:
+        samples: table of ``schemas.SAMPLES``.
+        kernels: table of ``schemas.KERNELS``.
+        names: names or ids of kernels. Where the dataset does not have one of them, which a report refuses, nothing
+            is traced.
+        mode: ``off`` traces nothing.
+        progress: receives one line before what takes seconds.
+
+    Returns:
+        By ``kernel_id``.
+    """
+    found: dict[str, AccessTrace | str] = {}
+    launches: dict[str, tuple[Kernel, LaunchConfig]] = {}
+    rows = _kernel_rows(kernels, names)
+    if set(names) - {one[key] for one in rows for key in ("kernel_id", "name")}:
+        return {}
+    for row in rows:
+        launch = _launch_of(row, samples) if mode is AccessMode.AUTO else "it was switched off"
+        if isinstance(launch, str):
+            found[row["kernel_id"]] = launch
+        else:
+            launches[row["kernel_id"]] = launch
+    if launches:
+        outcomes = _traced(list(launches.values()), progress)
+        found.update(zip(launches, outcomes, strict=True))
+    return found
+
+
+def _kernel_rows(kernels: pa.Table, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the first row of each kernel with one of the names or ids."""
+    wanted = pa.array(list(names), pa.string())
+    is_named = pc.or_(
+        pc.is_in(kernels.column("kernel_id").cast(pa.string()), value_set=wanted),
+        pc.is_in(kernels.column("name").cast(pa.string()), value_set=wanted),
+    )
+    rows: dict[str, dict[str, Any]] = {}
+    for row in kernels.filter(is_named).to_pylist():
+        rows.setdefault(row["kernel_id"], row)
+    return list(rows.values())
+
+
+def _launch_of(row: Mapping[str, Any], samples: pa.Table) -> tuple[Kernel, LaunchConfig] | str:
+    """Return a kernel with the launch to trace, or why there is none."""
+    kernel = _kernel_of(row)
+    if isinstance(kernel, str):
+        return kernel
+    if not set(_ROW_COLUMNS) <= set(samples.column_names):
+        return "the dataset does not say how its launches were made"
+    own = samples.select(list(_ROW_COLUMNS)).filter(
+        pc.and_(
+            pc.equal(samples.column("kernel_id").cast(pa.string()), row["kernel_id"]),
+            pc.equal(samples.column("status").cast(pa.string()), _OK),
+        )
+    )
+    timed = [one for one in own.to_pylist() if one["global_size"]]
+    if not timed:
+        return "no launch of it was timed"
+    timed.sort(key=lambda one: math.prod(one["global_size"]))
+    try:
+        config = _config_of(timed[len(timed) // 2])
+    except (TypeError, ValueError) as error:
+        return f"its launch cannot be read: {error}"
+    return (kernel, config) if _fits(kernel, config) else "its launch does not fit its arguments"
+
+
+def _fits(kernel: Kernel, config: LaunchConfig) -> bool:
+    """Whether a launch can be one of a kernel: a dataset may come from anywhere."""
+    assert kernel.signature is not None, "just made"
+    declared = [(one.position, one.kind) for one in kernel.signature.arguments]
+    given = [(one.position, one.kind) for one in config.args]
+    sizes = (config.global_size, config.local_size)
+    return (
+        sorted(given) == sorted(declared)
+        and len(sizes[0]) == len(sizes[1]) <= _MOST_DIMENSIONS
+        and all(side > 0 and total % side == 0 for total, side in zip(*sizes, strict=True))
+    )
+
+
+def _kernel_of(row: Mapping[str, Any]) -> Kernel | str:
+    if row.get("source") is None:
+        return "the dataset does not hold its source"
+    try:
+        arguments = arguments_from_rows(row.get("args") or ())
+    except (TypeError, ValueError) as error:
+        return f"its arguments cannot be read: {error}"
+    if arguments is None or row.get("dims") is None:
+        return (
+            "an earlier version of LLMPerf has collected the dataset, which said less of arguments"
+        )
+    local_size = row.get("required_local_size")
+    signature = Signature(
+        arguments=arguments,
+        dims=row["dims"],
+        required_local_size=tuple(local_size) if local_size else None,
+        static_local_bytes=row.get("static_local_bytes") or 0,
+        static_features={},
+    )
+    return Kernel(
+        kernel_id=row["kernel_id"],
+        name=row["name"],
+        source=row["source"],
+        source_sha256=row["source_sha256"],
+        path=row["path"],
+        suite=row["suite"],
+        family_id=row["family_id"],
+        build_options=(row.get("build") or {}).get("options") or "",
+        signature=signature,
+        failure=None,
+    )
+
+
+def _config_of(row: Mapping[str, Any]) -> LaunchConfig:
+    return LaunchConfig(
+        sample_id="",
+        global_size=tuple(row["global_size"]),
+        local_size=tuple(row["local_size"]),
+        args=tuple(_argument_of(one) for one in row["args"]),
+        regime=None,
+        strategies=(Strategy.SIMPLE,),
+        seed=row["seed"] or 0,
+    )
+
+
+def _argument_of(one: Mapping[str, Any]) -> LaunchArgument:
+    contents = None
+    if one.get("contents"):
+        contents = Contents(rule=ContentsRule(one["contents"]), limit=one["contents_limit"] or 0)
+    value = one["value"]
+    is_whole = value is not None and float(value).is_integer()
+    return LaunchArgument(
+        position=one["position"],
+        kind=ArgumentKind(one["kind"]),
+        elements=one["elements"],
+        value=int(value) if is_whole else value,
+        contents=contents,
+    )
+
+
+def _traced(
+    launches: Sequence[tuple[Kernel, LaunchConfig]], progress: Callable[[str], object]
+) -> list[AccessTrace | str]:
+    from workers.discovery.find import NoDevice, choose  # noqa: PLC0415  (needed by few)
+    from workers.work.trace_children import trace_all  # noqa: PLC0415
+
+    progress("looking for a CPU OpenCL device, to trace memory accesses")
+    device = choose("cpu")
+    if isinstance(device, NoDevice):
+        return ["there is no usable CPU OpenCL device (see `llmperf doctor`)"] * len(launches)
+    progress(f"tracing memory accesses of {len(launches)} kernels on {device.name}")
+    num_children = min(len(launches), os.cpu_count() or 1)
+    try:
+        found = trace_all(launches, device, num_children=num_children)
+    except (LlmperfError, OSError) as error:
+        return [_short(str(error))] * len(launches)
+    return [one if isinstance(one, AccessTrace) else _short(one.detail) for one in found]
+
+
+def _short(reason: str) -> str:
+    words = " ".join(reason.split())
+    return words if len(words) <= _MOST_CHARACTERS else f"{words[:_MOST_CHARACTERS]}…"

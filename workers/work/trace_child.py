@@ -1,0 +1,34 @@
+"""The tracing child: traces launches, one after another; its parent kills it when one hangs."""
+
+from __future__ import annotations
+
+import json
+
+from workers.device.interface import DeviceFailure, DeviceRef
+from workers.sandbox.channel import Channel, CompilerReady, Traced, TraceJob
+from workers.sandbox.child_main import serve
+from workers.sandbox.processor_time import allow_cpu
+from workers.work.opening import open_virtual
+from workers.work.tracing import trace_accesses
+
+
+def main(channel: Channel, argument: str) -> None:
+    """Serve ``TraceJob``s on ``channel`` until it closes; ``argument`` is the DeviceRef as JSON."""
+    device = open_virtual(DeviceRef(**json.loads(argument)))
+    channel.send(CompilerReady())
+    while True:
+        job = channel.receive()
+        assert isinstance(job, TraceJob), job
+        allow_cpu(job.cpu_s)
+        try:
+            found = trace_accesses(
+                job.kernel, job.config, device, without_barriers=job.without_barriers
+            )
+        except DeviceFailure as error:
+            channel.send(Traced(outcome=error.failure))
+            return
+        channel.send(Traced(outcome=found))
+
+
+if __name__ == "__main__":
+    serve(main)
