@@ -55,7 +55,7 @@ Parsed = tuple[ReadKernel, ...] | Failure
 
 
 class ParserError(LlmperfError):
-    """The parser does not work on this machine, or within its memory limit; no source is bad."""
+    """The parser fails on this machine, perhaps for lack of memory; no source is at fault."""
 
 
 def parse_sources(
