@@ -113,5 +113,5 @@ def _facts(kernel: Kernel, instrumented: Instrumented) -> KernelFacts:
         raise UnresolvedError(str(error)) from error
     function = next((one for one in parsed.kernels if one.name == kernel.name), None)
     if function is None:
-        raise UnresolvedError("preprocessing removes the kernel from the source")
+        raise UnresolvedError(f"the preprocessed source has no kernel {kernel.name!r}")
     return kernel_facts(parsed, function, kernel.signature)

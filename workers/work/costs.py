@@ -159,7 +159,7 @@ class Costs:
                 self._descend(child, block)
 
     def _is_lane_behind(self, cursor: Any, children: list[Any]) -> bool:
-        """Whether it is ``p->x`` with a pointer to vectors, a node that libclang has no kind for."""
+        """Whether it is ``p->x`` with a pointer to vectors, for which libclang has no kind."""
         if cursor._kind_id != UNEXPOSED or len(children) != 1:
             return False
         if self._type(children[0]).shape is not TypeClass.POINTER:

@@ -67,7 +67,7 @@ class SourceCopy:
         """
         kernel = self.bodies.get(self.name)
         if kernel is None:
-            raise UnresolvedError(f"preprocessing removes the kernel {self.name!r}")
+            raise UnresolvedError(f"the preprocessed source has no kernel {self.name!r}")
         reachable = self._reachable(kernel)
         self._refuse_errors(reachable)
         for cursor in self.functions:

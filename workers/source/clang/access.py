@@ -186,7 +186,7 @@ class _FunctionAnalysis:
             found |= self._place_roots(child)
         return found
 
-    # -- what is done through them -----------------------------------------------------------
+    # -- accesses through pointers -----------------------------------------------------------
 
     def _mark(self, roots: Roots, flag: int) -> None:
         for position in roots:

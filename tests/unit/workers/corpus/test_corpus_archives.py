@@ -131,7 +131,9 @@ def test_a_decompression_bomb_is_refused_early(
 ):
     monkeypatch.setattr(archive_streams, "RATIO_FREE_BYTES", 1 << 20)
     bomb = pack(tar_bytes(member("zeros.bin", bytes(24 << 20)), member("a.cl")))
-    with pytest.raises(CorpusError, match=r"x\.tar\.gz: it unpacks to more than .* unpack the part"):
+    with pytest.raises(
+        CorpusError, match=r"x\.tar\.gz: it unpacks to more than .* unpack the part"
+    ):
         read(tmp_path / "x.tar.gz", bomb)
 
 
