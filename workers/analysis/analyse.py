@@ -1,6 +1,7 @@
-"""``analyse_kernel``: how far a kernel reaches into each buffer, and what steers it.
+"""``analyse_kernel``: find how far a kernel reaches into each buffer, and what decides that.
 
-Owns the way there: instrument, read the facts, probe and judge (``judging.py``), and what is said where that fails.
+Owns the sequence of steps: instrument, read the facts, probe and judge (``judging.py``); and the
+reasons given when a step fails.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ NO_BARRIERS = "#define barrier(...)\n#define work_group_barrier(...)\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """An analysis, and whether the probes leave open that most work-items do nothing on usual inputs."""
+    """An analysis, and whether most work-items may do nothing on the usual inputs."""
 
     analysis: Analysis
     may_be_idle: bool = False
@@ -39,29 +40,29 @@ class Judged:
 def analyse_kernel(
     kernel: Kernel, prober: Prober, limits: ProbeLimits, *, without_barriers: bool = False
 ) -> Analysis:
-    """Return the analysis of ``judge_kernel``; arguments and errors are the same."""
+    """Return only the analysis of ``judge_kernel``; arguments and errors are the same."""
     return judge_kernel(kernel, prober, limits, without_barriers=without_barriers).analysis
 
 
 def judge_kernel(
     kernel: Kernel, prober: Prober, limits: ProbeLimits, *, without_barriers: bool = False
 ) -> Judged:
-    """Find out what a kernel touches, by probing an instrumented copy of it.
+    """Find out which parts of its buffers a kernel accesses, by probing an instrumented copy of it.
 
-    Never guesses: what cannot be followed, or fits no form, has no form and says why and where.
+    Never guesses: an extent that cannot be followed, or fits no form, has no form but a reason.
 
     Args:
-        kernel: one that can be launched.
-        prober: of any device; the answer does not depend on which.
-        limits: of its launches.
-        without_barriers: leave its barriers out, for a kernel whose probes end their process with them (in a
-            branch that not all work-items take). Its extents are bounds then.
+        kernel: a kernel that can be launched.
+        prober: runs the probes; the result does not depend on its device.
+        limits: the device's limits on probe launches.
+        without_barriers: leave the kernel's barriers out. For a kernel whose probes end their
+            process because not all work-items reach a barrier. Its extents are only bounds then.
 
     Returns:
-        One extent for each pointer argument. ``failure`` is set where nothing could be probed.
+        One extent for each pointer argument. ``failure`` is set if nothing could be probed.
 
     Raises:
-        DeviceFailure: The device's context was lost (sticky): its process is of no further use.
+        DeviceFailure: The device's context was lost (sticky); its process can run nothing more.
     """
     assert kernel.signature is not None, "a kernel without signature cannot be analysed"
     pointers = [one for one in kernel.signature.arguments if one.kind.is_buffer]
@@ -93,7 +94,7 @@ def judge_kernel(
 
 
 def _as_bounds(analysis: Analysis) -> Analysis:
-    """Return an analysis without barriers: what work-items tell each other was not seen."""
+    """Mark the extents as not validated: without barriers, work-items may miss shared data."""
     why = "probed without its barriers, which not all work-items reach"
     return replace(
         analysis,
@@ -112,5 +113,5 @@ def _facts(kernel: Kernel, instrumented: Instrumented) -> KernelFacts:
         raise UnresolvedError(str(error)) from error
     function = next((one for one in parsed.kernels if one.name == kernel.name), None)
     if function is None:
-        raise UnresolvedError("the kernel is not there after preprocessing")
+        raise UnresolvedError(f"the preprocessed source has no kernel {kernel.name!r}")
     return kernel_facts(parsed, function, kernel.signature)

@@ -1,8 +1,9 @@
-"""At which sizes what was fitted must prove itself: odd ones, and those that plans will ask for.
+"""Choose sizes at which a fitted form must prove itself: odd values, and the sizes of plans.
 
-A design (``points.py``) straddles what it knows of. These points look for what it cannot know: a helper that tests a
-scalar for 7, a division that gives 0 for all small ids, a guard that closes between two sides of the NDRange. They
-are never fitted, only met. Pure and seeded.
+A design (``points.py``) covers both sides of every guard that it knows. These points look for
+guards that it cannot know: a helper that tests a scalar for 7, a division that gives 0 for all
+small ids, a guard that closes between two sides of the NDRange. No form is fitted to them; they
+only refute. Pure and seeded.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from workers.plan.ndranges import local_shapes
 from workers.plan.strategies.scalars import LOOP_LIMITS, drawn_value, role_value
 
 LARGEST_SIDE = 2**17
-"""Of a probe's NDRange in one dimension: what is computed by dividing ids by more is not seen."""
+"""Work-items of a probe's NDRange in one dimension. Divisions of ids by more go unnoticed."""
 
 _USUAL_VALUES = (
     1,
@@ -50,7 +51,8 @@ _SIDES: dict[int, tuple[tuple[int, ...], ...]] = {
     1: ((128,), (1056,), (8160,), (33_000,), (LARGEST_SIDE,)),
     2: ((64, 1), (128, 2), (8, 32), (1056, 96), (96, 1056), (360, 364), (2**16, 2), (2, 2**16)),
     3: (
-        (4, 4, 4), (64, 2, 1), (2, 64, 2), (1, 2, 64), (48, 52, 40), (2**14, 2, 2), (2, 2**14, 2), (2, 2, 2**14)
+        (4, 4, 4), (64, 2, 1), (2, 64, 2), (1, 2, 64), (48, 52, 40),
+        (2**14, 2, 2), (2, 2**14, 2), (2, 2, 2**14),
     ),
 }  # fmt: skip
 _LARGER_LOCAL: dict[int, tuple[tuple[int, ...], ...]] = {
@@ -58,19 +60,20 @@ _LARGER_LOCAL: dict[int, tuple[tuple[int, ...], ...]] = {
     2: ((64, 4), (8, 32), (128, 2)),
     3: ((32, 4, 2), (8, 8, 8)),
 }
-"""Local sizes of plans that the design does not use: each costs a compilation on some devices, so few."""
+"""Local sizes of plans that designs do not use. Few: some devices compile anew for each."""
 _LOCAL_STEP = 32
 _MOST_LOCAL_TESTED = 3
 _MOST_FLAT = 2
-"""No NDRange is longer than this many of the longest in all other dimensions together."""
+"""An NDRange has at most ``_MOST_FLAT * LARGEST_SIDE`` work-items in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Challenge:
-    """What challenges are a function of.
+    """The inputs that decide a kernel's challenges.
 
-    ``design``: of the points that were fitted. ``scalars``: the arguments that ``design.largest`` has the positions
-    of. ``tested``: constants that anything is compared with. ``local_sizes``: those to launch the large NDRanges with.
+    ``design``: the design of the fitted points. ``scalars``: the arguments whose positions
+    ``design.largest`` has. ``tested``: constants that the code compares with anything.
+    ``local_sizes``: local sizes for the large NDRanges.
     """
 
     design: Design
@@ -87,7 +90,7 @@ def larger_local_sizes(
     max_items: int,
     tested: Sequence[int],
 ) -> tuple[tuple[int, ...], ...]:
-    """Return local sizes that plans use and designs do not; those that the text compares something with among them.
+    """Return local sizes that plans use and designs do not, with constants that the code tests.
 
     >>> larger_local_sizes(1, uses_groups=True, required=None, max_items=512, tested=(7, 96))
     ((256,), (224,), (96,))
@@ -97,7 +100,7 @@ def larger_local_sizes(
     shapes = list(_LARGER_LOCAL[dims])
     tested_sides = {side for side in tested if side > 1}
     if dims == 1:
-        # A constant may be compared with the local size itself, or with its number of warps.
+        # Code may compare a constant with the local size, or with the number of warps.
         wanted = [side for one in tested for side in (one, one * _LOCAL_STEP)]
         wanted = [side for side in wanted if side % _LOCAL_STEP == 0 and (side,) not in shapes]
         shapes += [(side,) for side in dict.fromkeys(wanted) if side <= max_items][
@@ -111,7 +114,7 @@ def larger_local_sizes(
 
 
 def value_points(challenge: Challenge) -> tuple[Point, ...]:
-    """Return small NDRanges at which scalars have odd values, or lie between two sides of the NDRange."""
+    """Return small NDRanges with odd scalars, or scalars between two sides of the NDRange."""
     points: dict[tuple[object, ...], Point] = {}
     for point in itertools.islice(_valued(challenge), _MOST_POINTS):
         key = (point.global_size, point.local_size, *sorted(point.scalars.items()))
@@ -120,7 +123,7 @@ def value_points(challenge: Challenge) -> tuple[Point, ...]:
 
 
 def planned_points(challenge: Challenge) -> tuple[Point, ...]:
-    """Return NDRanges as plans have them, up to ``LARGEST_SIDE`` work-items, scalars by their role or drawn."""
+    """Return NDRanges as plans have them, up to ``LARGEST_SIDE``; scalars by role or drawn."""
     draws = random.Random(challenge.design.seed + 2)  # noqa: S311  (no secret)
     points: dict[tuple[object, ...], Point] = {}
     for number, sides in enumerate(_SIDES[challenge.design.dims]):
@@ -140,7 +143,7 @@ def planned_points(challenge: Challenge) -> tuple[Point, ...]:
 def _planned_scalars(
     challenge: Challenge, global_size: tuple[int, ...], limit: int, draws: random.Random | None
 ) -> Mapping[int, int]:
-    """Return the scalars of the memory-analysis strategy or, with ``draws``, of the decoupled one."""
+    """Return the scalars of the memory-analysis strategy; with ``draws``, of the decoupled one."""
     found = {}
     for argument in challenge.scalars:
         value = role_value(argument, global_size, limit)
@@ -178,7 +181,7 @@ def _valued(challenge: Challenge) -> Iterator[Point]:
 
 
 def _between(design: Design, draws: random.Random, number: int) -> Point:
-    """Return a point at which each scalar lies between two of the sizes it may be compared with."""
+    """Return a point where each scalar lies between two sizes that code may compare it with."""
     base = drawn_point(design, draws, "mixed", number)
     sides = list(base.global_size)
     stretched = number % design.dims
@@ -191,7 +194,7 @@ def _between(design: Design, draws: random.Random, number: int) -> Point:
         at = draws.randrange(len(limits))
         low, high = limits[max(0, at - 1)], limits[at]
         scalars[position] = draws.randint(low, high)
-    if number % 2:  # the commonest square guard has one scalar for all sides
+    if number % 2:  # the commonest guard of a square compares one scalar with all sides
         low, high = min(global_size), max(global_size)
         scalars = dict.fromkeys(scalars, draws.randint(low, high))
     point = Point(

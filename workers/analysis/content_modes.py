@@ -1,4 +1,4 @@
-"""How the buffers and floating-point scalars of probes are filled: what sizes alone decide, no mode changes."""
+"""How probes fill buffers and floating-point scalars; no mode changes what sizes alone decide."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentMode:
-    """How the buffers of some probes are filled; the default is that of the designed points."""
+    """How the buffers of some probes are filled; the designed points use the defaults."""
 
     seed: int = 0
     limit: int = 16
@@ -24,6 +24,7 @@ OTHER_CONTENTS = (
     ContentMode(seed=3, limit=2, spread=0.01),
     ContentMode(seed=4, limit=-16, spread=-1.0),
 )
-"""Contents that change nothing where sizes alone decide: zeros, others, larger, mostly ones, negative."""
+"""Zeros, other values, larger ones, mostly ones, negatives. Where sizes alone decide, these modes
+change nothing."""
 OTHER_FLOATS = (ContentMode(floats=2.5), ContentMode(floats=-2.5))
-"""Values of floating-point scalars beside 1.0."""
+"""Values of the floating-point scalars other than 1.0."""

@@ -1,7 +1,8 @@
-"""What the text of a kernel says that its probes need to know.
+"""Read the facts from a kernel's text that its probes need.
 
-Owns: which sizes can matter at all, the constants that a size is compared with, divided by or folded by (probes must lie
-on both sides of each), and the buffers of which neighbouring values are read. Pure; from the plain tree of ``clang_nodes``.
+Owns: which sizes can matter; the constants that sizes are compared with, divided by or folded by
+(probes must lie on both sides of each); and the buffers of which neighbouring elements are read.
+Pure; works on the plain tree of ``clang/nodes.py``.
 """
 
 from __future__ import annotations
@@ -50,20 +51,23 @@ _WIDEST_SHIFT = 64
 _OPERATIONS = frozenset({NodeKind.BINARY, NodeKind.COMPOUND_ASSIGN})
 _CLAMPING = frozenset({"min", "max", "clamp"})
 _SMALLEST_THRESHOLD = 5
-"""Below it, every probe lies on the same side: no size is that small."""
+"""Smaller constants are no thresholds: no probe has a size below this, so none lies below them."""
 _SIZES = Source.SCALAR | Source.NDRANGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFacts:
-    """What the probes of one kernel depend on.
+    """The facts on which the probes of one kernel depend.
 
-    ``uses_groups``: it asks for local ids, sizes or groups, or has local memory, so the local size can matter.
-    ``scalars``: integer scalars that the code mentions, vectors of integers among them (all their lanes are equal).
-    ``thresholds``: constants that an expression of sizes is compared with; ``folds``: those by which it is divided,
-    taken modulo or masked. ``tested``: all constants that anything is compared with, in the kernel or a helper: a
-    scalar may be that value. ``literals``: numbers handed to helpers or held by constants of the file. ``flags``: by position of a scalar, the small values
-    that it is tested for, 0 among them where its truth is. ``neighbour_pairs``: positions of buffers read at some ``e`` and at ``e + 1``.
+    ``uses_groups``: the local size can matter, because the kernel asks for local ids, local sizes
+    or groups, or has local memory. ``scalars``: positions of the integer scalars that the code
+    mentions, vectors of integers included (all their lanes get one value). ``thresholds``:
+    constants that expressions of sizes are compared with. ``folds``: constants by which such
+    expressions are divided, taken modulo or masked. ``tested``: all constants that anything is
+    compared with, in the kernel or a helper, because a scalar may take such a value. ``literals``:
+    numbers passed to helpers or stored in the file's constants. ``flags``: for each scalar's
+    position the small values it is tested for; 0 if its truth is tested. ``neighbour_pairs``:
+    positions of buffers that are read at some ``e`` and at ``e + 1``.
     """
 
     uses_groups: bool
@@ -77,7 +81,7 @@ class KernelFacts:
 
 
 def kernel_facts(source: ParsedSource, kernel: Function, signature: Signature) -> KernelFacts:
-    """Read the facts of ``kernel`` from a parsed (and preprocessed) file."""
+    """Return the facts of ``kernel`` from a parsed (and preprocessed) file."""
     functions = reachable(source, kernel)
     calls = {
         node.name for one in functions for node in walk(one.body) if node.kind is NodeKind.CALL
@@ -106,7 +110,7 @@ def kernel_facts(source: ParsedSource, kernel: Function, signature: Signature) -
 
 
 def _has_local_memory(functions: Iterable[Function], signature: Signature) -> bool:
-    """Whether work-items of a group share memory: then its size can matter without a call that asks for it."""
+    """Whether work-items of a group share local memory, so that the local size can matter."""
     if any(one.kind is ArgumentKind.LOCAL_BUFFER for one in signature.arguments):
         return True
     return any(
@@ -117,7 +121,7 @@ def _has_local_memory(functions: Iterable[Function], signature: Signature) -> bo
 
 
 def _tested_constants(source: ParsedSource, functions: Iterable[Function]) -> tuple[int, ...]:
-    """Return the constants that anything is compared with: operands of comparisons, cases of switches."""
+    """Return the constants that code compares with anything: in comparisons and switch cases."""
     found: set[int] = set()
     for function in functions:
         values = Activation(source, function, (UNIFORM,) * len(function.parameters))
@@ -130,7 +134,7 @@ def _tested_constants(source: ParsedSource, functions: Iterable[Function]) -> tu
 
 
 def _literals(source: ParsedSource, functions: Iterable[Function]) -> tuple[int, ...]:
-    """Return the numbers that reach a comparison on a way that is not followed: through helpers, through the file's constants."""
+    """Return the numbers that may reach a comparison through helpers or the file's constants."""
     nodes = list(source.globals.values())
     for function in functions:
         for node in walk(function.body):
@@ -147,7 +151,7 @@ def _constants(
 ) -> tuple[int, ...]:
     found: set[int] = set()
     for function in functions:
-        # What a helper's parameters are is not known here: they may be sizes.
+        # A helper's parameters are unknown here: they may be sizes.
         values = Activation(source, function, (UNIFORM,) * len(function.parameters))
         parameters = frozenset(one.key for one in function.parameters)
         for node in walk(function.body):
@@ -162,7 +166,7 @@ def _constants(
 
 
 def _constants_in(operand: Node, values: Activation) -> Iterator[int]:
-    """Yield the constants of an expression: what it is, or what its sizes are scaled and moved by."""
+    """Yield an expression's constants: its own value, or what scales and shifts its sizes."""
     for node in walk(operand):
         constant = values.value(node).constant
         if constant is not None:
@@ -174,9 +178,10 @@ def _constants_in(operand: Node, values: Activation) -> Iterator[int]:
 
 
 def _scales_of(node: Node, values: Activation) -> set[int]:
-    """Return how large a size must be for a shift or a chain of divisions not to give zero.
+    """Return how large a size must be for a shift or a chain of divisions not to give 0.
 
-    ``size >> by`` needs 2**by, ``size / 512 / 512`` the product; calls that keep high bits need all of an integer's.
+    ``size >> by`` needs 2**by; ``size / 512 / 512`` needs the product. Calls that keep the high
+    bits need 2**32.
     """
     if node.kind is NodeKind.CALL and node.name in _FOLDING_CALLS:
         return {_FOLDED_BY_CALLS}
@@ -196,7 +201,7 @@ def _scales_of(node: Node, values: Activation) -> set[int]:
 
 
 def _flags(kernel: Function, scalars: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
-    """Return the small values that each scalar is tested for, in the kernel itself."""
+    """Return the small values that the kernel itself tests each scalar for."""
     keys = {kernel.parameters[position].key: position for position in scalars}
     found: dict[int, set[int]] = {}
     for node in walk(kernel.body):
@@ -217,7 +222,7 @@ def _tests(node: Node) -> Iterator[tuple[str, int]]:
         for one, other in (children, children[::-1]):
             if one.kind is NodeKind.REFERENCE and other.kind is NodeKind.INT_LITERAL:
                 value = other.value or 0
-                # Around a small bound both sides are small.
+                # Both the value and the next one are tried, for both sides of a bound.
                 yield from ((one.key, value + step) for step in (0, 1))
     if node.kind is NodeKind.SWITCH and children and children[0].kind is NodeKind.REFERENCE:
         cases = [one for one in walk(node) if one.kind is NodeKind.CASE and one.children]
@@ -249,7 +254,7 @@ def _depends_on_sizes(node: Node, values: Activation, parameters: frozenset[str]
 
 
 def _follows_from(key: str, values: Activation, parameters: frozenset[str], depth: int) -> bool:
-    """Whether a variable is computed from a parameter, a few assignments back."""
+    """Whether a variable is computed from a parameter or a size, through a few assignments."""
     for definition in values.modifications(key):
         if isinstance(definition.value, int):
             continue
@@ -266,7 +271,7 @@ def _follows_from(key: str, values: Activation, parameters: frozenset[str], dept
 
 
 def _neighbour_pairs(kernel: Function, function: Function) -> set[int]:
-    """Return the kernel's buffers of which ``function`` reads two neighbours, under the kernel's names."""
+    """Return the kernel's buffers of which ``function`` reads two neighbours, matched by name."""
     names = {one.name: position for position, one in enumerate(kernel.parameters)}
     indices: dict[int, list[Node]] = {}
     for node in walk(function.body):

@@ -1,8 +1,9 @@
-"""Fit how far a kernel reaches into one buffer, as a polynomial of its sizes or the smaller of two.
+"""Fit a buffer's extent as a polynomial of the launch sizes, or as the smaller of two.
 
-Owns the search for guards: which probes lie on which side is not known, so candidates are fitted on groups of
-probes, and what one candidate does not explain is fitted again. Source: LLMPerf, arXiv 2503.11244 (memory
-analysis by an affine fit through two sizes, not validated); here every probe must be met exactly.
+Owns the search for guards. It is unknown which probes lie on which side of a guard, so that
+candidates are fitted to groups of probes, and another form to the probes that a candidate does not
+explain. Source: LLMPerf, arXiv 2503.11244 (affine fit through two sizes, not validated); here every
+probe must be met exactly.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ FEWEST_HELD_OUT = 2
 _FEWEST_ON_A_SIDE = 4
 _MOST_GROUPS, _MOST_POOLED = 72, 36
 _LOOSEST = 64
-"""How many times an extent a bound may be anywhere: a looser one says nothing."""
+"""Factor by which a bound may exceed an extent anywhere; a looser bound is useless."""
 _LARGEST_BOUND = 2**36
-"""Elements: whatever reaches further at small sizes is no buffer's size, but a fault."""
+"""Elements. An extent beyond this at small sizes is a fault of the kernel, not a buffer's size."""
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """What the probes saw of one buffer.
+    """The probes' observations of one buffer.
 
-    ``rows``: sizes, shape (n, variables). ``extents``: elements, 0 where nothing was touched. ``tiers``: the side
-    of the guards that each probe was meant to be on. ``held_out``: those for validation only.
+    ``rows``: sizes, shape (n, variables). ``extents``: elements, 0 if nothing was touched, shape
+    (n,). ``tiers``: the side of the guards that each probe was designed for. ``held_out``: whether
+    a probe is for validation only. ``identities``: pairs of variables whose product is a variable.
     """
 
     names: tuple[str, ...]
@@ -44,13 +46,13 @@ class Observations:
 
     @property
     def challenges(self) -> Mask:
-        """Which of the held-out probes are challenges."""
+        """A mask of the held-out probes that are challenges."""
         return np.isin(self.tiers, CHALLENGES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """``min(form, cap)`` meets every probe (``is_exact``) or lies above every probe."""
+    """``min(form, cap)`` meets every probe exactly (``is_exact``), or is an upper bound of all."""
 
     form: Fit
     cap: Fit | None
@@ -62,12 +64,13 @@ def explain(
     thresholds: Sequence[int] = (),
     choices: Sequence[frozenset[int]] = (frozenset(),),
 ) -> Explained | None:
-    """Return the form of an extent, or a bound of it, or None.
+    """Return the exact form of an extent, else an upper bound, else None.
 
     Args:
-        seen: the observations, held-out ones included: they are never fitted, and always met.
+        seen: the observations. No form is fitted to held-out ones, but each must meet them.
         thresholds: constants that sizes are compared with.
-        choices: variables to leave out, tried in turn: two that always say the same have two names.
+        choices: sets of variables to leave out, tried in turn. If two variables always have equal
+            values, one of them is left out.
     """
     searches = [_Search(seen, thresholds, left_out) for left_out in choices]
     for search in searches:
@@ -78,7 +81,7 @@ def explain(
 
 
 def active_variables(seen: Observations) -> list[int]:
-    """Return the variables that may matter: all but those whose change alone never changed the extent."""
+    """Return the variables that may matter: without those that changed alone without effect."""
     rows, extents = seen.rows, seen.extents
     derived = {one for pair in seen.identities for one in pair}
     plain = [index for index in range(rows.shape[1]) if index not in derived]
@@ -97,7 +100,7 @@ def _is_local(name: str) -> bool:
 
 
 def _changes(rows: Rows, extents: Rows, group: list[int], others: list[int]) -> bool:
-    """Whether a change of ``group`` alone changed the extent; True where it never changed alone."""
+    """Whether a change of ``group`` alone changed the extent; True if it never changed alone."""
     seen: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
     is_tried = False
     for row, extent in zip(rows, extents, strict=True):
@@ -123,7 +126,7 @@ class _Search:
         self._candidates: list[Fit] = []
 
     def single_or_pair(self) -> Explained | None:
-        """Try one form, then the smaller of two."""
+        """Return one exact form or the smaller of two; None if none meets every probe."""
         if not self._touched.any():
             return Explained(form=Fit(constant=0, terms=()), cap=None, is_exact=True)
         for group in itertools.islice(self._groups(), _MOST_GROUPS):
@@ -134,7 +137,7 @@ class _Search:
                 return Explained(form=one, cap=None, is_exact=True)
             self._candidates.append(one)
             if self._meets(one.values(self._seen.rows), but=self._seen.challenges):
-                return None  # what was fitted says nothing else: only the challenges refute it
+                return None  # it meets all other probes: only the challenges refute it
         for one in tuple(self._candidates):
             rest = self._unexplained(one)
             other = self._fitted(rest) if rest is not None else None
@@ -150,7 +153,7 @@ class _Search:
         return None
 
     def bound(self) -> Explained | None:
-        """Return a form that lies above every probe: of candidates, of their sums, of single monomials."""
+        """Return the tightest upper bound made from candidates, their sums, or single monomials."""
         rows, extents = self._seen.rows, self._seen.extents
         if extents.max() > _LARGEST_BOUND:
             return None
@@ -184,7 +187,7 @@ class _Search:
             values = one.values(rows)
             factor = int(np.max(-(-extents // np.maximum(values, 1))))
             values = values * factor
-            # Where it is loosest, it must still be of the extent's order: else it says nothing.
+            # The bound must stay close to the extent everywhere, else it is useless.
             if (values >= extents).all() and (values <= _LOOSEST * np.maximum(extents, 1)).all():
                 scaled = Fit(
                     constant=one.constant * factor,
@@ -194,7 +197,7 @@ class _Search:
         return found
 
     def _sums_of_monomials(self) -> list[tuple[float, Fit, Fit | None]]:
-        """Return sums of two single sizes or products that lie above every probe: ``a[i + (far ? n : 0)]``."""
+        """Return upper bounds that are sums of two monomials, as for ``a[i + (far ? n : 0)]``."""
         rows, extents = self._seen.rows, self._seen.extents
         most = _LOOSEST * np.maximum(extents, 1)
         found: list[tuple[float, Fit, Fit | None]] = []
@@ -210,7 +213,7 @@ class _Search:
         return [Fit(constant=0, terms=((one, 1),)) for one in found]
 
     def _groups(self) -> Iterator[Mask]:
-        """Yield groups of probes that may lie on one side of every guard, the likelier first, each once."""
+        """Yield groups of probes that may lie on one side of every guard, likelier ones first."""
         known: set[bytes] = set()
         for group in self._likely_groups():
             key = group.tobytes()
@@ -249,7 +252,7 @@ class _Search:
         return fit(self._seen.rows[chosen], self._seen.extents[chosen], self._active, self._basis)
 
     def _unexplained(self, one: Fit) -> Mask | None:
-        """Return the probes that stay below ``one``; None where one exceeds it: then it is no cap."""
+        """Return the probes that lie below ``one``; None if a probe exceeds it, so it is no cap."""
         values = np.maximum(one.values(self._seen.rows), 0)
         extents = self._seen.extents
         if (extents > values).any():
@@ -266,7 +269,7 @@ class _Search:
         return bool((met if but is None else met | but).all())
 
     def _pair(self, one: Fit, other: Fit, *, is_exact: bool) -> Explained:
-        """The form speaks of the NDRange, the cap of scalars and constants."""
+        """Return the pair as form and cap; the form is the one with more NDRange sizes."""
         if self._num_ids(one) < self._num_ids(other):
             one, other = other, one
         return Explained(form=one, cap=other, is_exact=is_exact)
@@ -277,12 +280,12 @@ class _Search:
 
 
 def num_held_out(seen: Observations) -> int:
-    """Return how many held-out probes there were."""
+    """Return the number of held-out probes."""
     return int(seen.held_out.sum())
 
 
 def is_validated(seen: Observations, found: Explained) -> bool:
-    """Whether an exact form was also met by enough probes that had no part in it."""
+    """Whether a form is exact and enough held-out probes met it."""
     return found.is_exact and num_held_out(seen) >= FEWEST_HELD_OUT
 
 

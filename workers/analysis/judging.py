@@ -1,7 +1,7 @@
-"""What the probes of one kernel prove: validated extents, bounds, buffers of indices, and what is not known and where.
+"""Judge what the probes of one kernel prove: validated extents, bounds, buffers of indices, doubts.
 
-Owns the judgement and its doubts. Probes are ``probing.py``'s, forms ``fit.py``'s, buffers that hold indices
-``steering.py``'s; the last word on these is ``rehearsal.py``'s.
+Owns the judgement. ``probing.py`` runs the probes, ``fit.py`` fits forms, ``steering.py`` finds the
+buffers that hold indices, and ``rehearsal.py`` checks these.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _MODE_POINTS = 12
 _FAR_INDICES = (5000, 2**20)
 _FURTHEST_FOLD = LARGEST_SIDE // 2
 _FARTHEST_COMPARED = 2**31 - 2**16
-"""Constants around the largest of a type are sentinels, not sizes."""
+"""Larger constants, near the largest value of a type, are sentinels and not sizes."""
 
 
 class Judge:
-    """Judges one kernel: ``analysis()`` does it all."""
+    """Judges one kernel; call ``analysis()``."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Judge:
         self._varies_by_device = is_varying
         self._has_untried_indices = False
         self.may_be_idle = False
-        """Whether what the kernel does on usual inputs is worth a virtual launch; known after ``analysis()``."""
+        """Whether a virtual launch with the usual inputs is worthwhile; set by ``analysis()``."""
         self._float_modes = OTHER_FLOATS if probing.float_scalars(DEFAULT_MODE) else ()
         self._pointers = pointers
         self._instrumented = instrumented
@@ -65,7 +65,7 @@ class Judge:
         self._thresholds = straddled(facts)
 
     def analysis(self) -> Analysis:
-        """Probe the kernel and return what that proves."""
+        """Probe the kernel and return what the probes prove."""
         overflowing = self._probing.keep_within_arrays()
         return replace(self._within_arrays(), overflowing_local_sizes=overflowing)
 
@@ -126,7 +126,7 @@ class Judge:
     def _steered(
         self, chosen: Seen, by_mode: Sequence[Sequence[ProbeRecord | None]]
     ) -> frozenset[int]:
-        """Return the buffers whose reach the contents of buffers (or floating-point scalars) change."""
+        """Return the buffers whose reach changes with the contents of buffers or float scalars."""
         return frozenset(
             argument.position
             for index, argument in enumerate(self._pointers)
@@ -139,7 +139,7 @@ class Judge:
     def _with_far_indices(
         self, seen: Seen, steering: Steering
     ) -> list[tuple[ProbeRecord | None, ...]]:
-        """Repeat probes with indices as large as plans have them: they may pass thresholds that small ones do not."""
+        """Repeat probes with indices as large as plans have them, which may pass other guards."""
         positions = [role.position for role in steering.roles]
         return [
             self._probing.run_far(
@@ -149,7 +149,7 @@ class Judge:
         ]
 
     def _paths_differ(self, chosen: Seen, by_mode: Sequence[Sequence[ProbeRecord | None]]) -> bool:
-        """Whether other contents lead to other turns of a loop or to other indices."""
+        """Whether other contents change the number of loop iterations or the indices."""
         return any(
             other is not None and (first.turns, first.trace) != (other.turns, other.trace)
             for records in by_mode
@@ -157,7 +157,7 @@ class Judge:
         )
 
     def _furthest_of_modes(self, seen: Seen, steering: Steering) -> Seen:
-        """Return the probes with each buffer's reach the furthest over all contents."""
+        """Return the probes, each with the furthest reach into each buffer over all contents."""
         modes = [*OTHER_CONTENTS, *self._float_modes]
         all_records = [seen.records, *(self._probing.run(seen.points, mode) for mode in modes)]
         all_records += self._with_far_indices(seen, steering)
@@ -182,7 +182,8 @@ class Judge:
         extents = [-(-max(0, one.access_ranges[index].end_bytes) // size) for one in seen.records]
         if not any(extents):
             return self._untouched(argument)
-        # Sizes so small that a guard like `i > 0 && i < n - 1` shuts the kernel altogether say nothing of its reach.
+        # At very small sizes a guard like `i > 0 && i < n - 1` excludes every work-item; such
+        # probes say nothing about the kernel's reach.
         telling = [
             (point, extent)
             for point, extent in zip(seen.points, extents, strict=True)
@@ -253,7 +254,7 @@ class Judge:
         return Extent(
             position=argument.position,
             form=None,
-            reason=f"its index is made of values of {names} ({_place(site)})",
+            reason=f"its index is computed from values of {names} ({_place(site)})",
         )
 
     def _furthest_site(self, index: int, seen: Seen) -> Site | None:

@@ -1,7 +1,8 @@
-"""Probe launches on an OpenCL device: instrumented kernels, small and many.
+"""Run probe launches of instrumented kernels on an OpenCL device: many small ones.
 
-Owns buffers and tables of probes. What is instrumented and how: ``workers/analysis``. Lives in a child that may
-be killed: an instrumented kernel cannot reach outside its buffers, but a compiler can still fail.
+Owns the probes' buffers and tables. ``workers/analysis/copy`` instruments the kernels. Runs in a
+killable child process: an instrumented kernel cannot reach outside its buffers, but a compiler can
+still crash.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _LAUNCHES_PER_WAIT = 16
 
 
 class OpenclProber:
-    """A context for probes on the device that ``ref`` names (LookupError if it cannot be opened)."""
+    """A context for probes on the device ``ref``. Raises LookupError if it cannot be opened."""
 
     def __init__(self, ref: DeviceRef) -> None:
         self._cl_device, self._context, self._queue = opened_queue(ref)
@@ -62,7 +63,7 @@ class OpenclProber:
             return loaded.run(launches)
 
     def _loaded(self, kernel: Kernel, instrumented: Instrumented) -> _LoadedProbe:
-        """Return the kernel ready to be probed: the last one is kept, its buffers with it."""
+        """Return the kernel ready to be probed; the last kernel is kept, with its buffers."""
         key = (kernel.kernel_id, instrumented.source)
         if self._current is None or self._current[0] != key:
             if self._current is not None:
@@ -75,15 +76,15 @@ class OpenclProber:
         return self._current[1]
 
     def _built(self, source: str, build_options: str) -> cl.Program:
-        # Macros were expanded; what is left are options such as the standard.
+        # The text is already preprocessed; only options such as the standard still matter.
         words = [word for word in build_options.split() if word.startswith("-cl-std=")]
-        # Each local size is compiled anew on PoCL: unoptimised in a fifth of the time.
+        # PoCL compiles for each local size; without optimisation this takes a fifth of the time.
         options = " ".join([*words, "-cl-opt-disable"])
         program, _ = build_program(self._context, self._cl_device, source, options)
         return program
 
     def close(self) -> None:
-        """Wait for the queue and let the context go."""
+        """Wait for the queue and release the context."""
         self._current = None
         self._queue.finish()
 
@@ -159,7 +160,7 @@ class _LoadedProbe:
             self._cl_kernel.set_arg(argument.position, self._buffers[argument.position])
 
     def _fill(self, launch: ProbeLaunch) -> None:
-        """Give every buffer its contents; what an earlier launch wrote must not steer this one."""
+        """Fill every buffer, so that writes of an earlier launch do not influence this one."""
         for argument in self._arguments:
             buffer = self._buffers.get(argument.position)
             if buffer is None:
@@ -221,14 +222,17 @@ def probe_contents(
     spread: float,
     rule: ContentsRule | None = None,
 ) -> npt.NDArray[np.uint8]:
-    """Return what a buffer holds in a probe, as bytes; a pure function of its arguments.
+    """Return the contents of a buffer in a probe, as bytes; a pure function of its arguments.
 
-    Integers: half of them ``limit`` - 1, so that the largest value is met wherever values are used, the others
-    uniform in [0, limit). Floating point: uniform in [0, spread), or by ``rule`` whole numbers below ``limit``, or of
-    either sign. Structures leaf by leaf.
+    Integers: half of them are ``limit`` - 1, so that the largest index occurs wherever values are
+    used as indices; the rest are uniform in [0, limit). Floating point: uniform in [0, spread); by
+    ``rule``, whole numbers below ``limit`` or values of either sign. Structures: leaf by leaf.
     """
     leaves = tuple((leaf.offset_bytes, leaf.scalar_type, leaf.count) for leaf in argument.leaves)
-    key = (argument.position, argument.scalar_type, argument.element_bytes, leaves, num_bytes, seed, limit, spread, rule)  # fmt: skip
+    key = (
+        argument.position, argument.scalar_type, argument.element_bytes, leaves, num_bytes, seed,
+        limit, spread, rule,
+    )  # fmt: skip
     known = _CONTENTS.get(key)
     if known is not None:
         return known

@@ -1,4 +1,4 @@
-"""The door to a device that runs probe launches; pyopencl is imported only when it is opened."""
+"""Open a device for probe launches; pyopencl is imported only then."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def open_prober(ref: DeviceRef) -> Prober:
     """Open the device that ``ref`` names for probe launches, in this process.
 
     Raises:
-        LookupError: The device is not there or cannot be opened, or (replay) nothing can be launched on it.
+        LookupError: There is no such device, it cannot be opened, or it is a replay device.
     """
     if ref.selector.startswith(SELECTOR_PREFIX):
         raise LookupError("a replay device cannot probe")

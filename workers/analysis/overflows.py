@@ -1,8 +1,8 @@
-"""At which local sizes a kernel indexes an array of fixed size beyond its end.
+"""Find the local sizes at which a kernel indexes an array of fixed size beyond its end.
 
-``__local float tile[16][16]`` is written for one shape of work-group; what a larger one does is undefined, so such
-local sizes are neither probed nor planned. Owns the search; what a launch at a local size says is asked of the
-caller. A local size that is larger in every dimension is taken to overflow, too.
+``__local float tile[16][16]`` fits one shape of work-group. A larger group has undefined behaviour,
+so that such local sizes are neither probed nor planned. Owns the search; the caller launches. A
+local size that is at least as large in every dimension as one that overflows counts as overflowing.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ _LONGEST_SIDE = 1024
 _STEP, _SMALL = 32, (1, 2, 4, 8, 16)
 
 Overflows = Callable[[Sequence[Shape]], Sequence[bool]]
-"""Whether a launch at each of some local sizes indexes beyond the end of an array."""
+"""For each local size of a sequence: whether a launch indexes an array beyond its end."""
 
 
 def overflowing_local_sizes(dims: int, max_items: int, overflows: Overflows) -> tuple[Shape, ...]:
-    """Return the smallest local sizes that overflow, of those that plans draw from; none within another.
+    """Return the smallest local sizes of plans that overflow; none of them contains another.
 
-    None where no local size does, and where even a single work-item does: then it is not the local size's doing.
+    Returns nothing if no local size overflows, or if even a single work-item does, because the
+    local size is not the cause then.
 
     Args:
-        dims: of the NDRange.
-        max_items: most work-items of a work-group.
+        dims: number of dimensions of the NDRange.
+        max_items: largest number of work-items in a work-group.
         overflows: tries local sizes.
 
     >>> overflowing_local_sizes(1, 1024, lambda shapes: [shape[0] > 100 for shape in shapes])
@@ -34,7 +35,9 @@ def overflowing_local_sizes(dims: int, max_items: int, overflows: Overflows) -> 
     if dims == 1:
         return _along_a_line(min(_LONGEST_SIDE, max_items), overflows)
     usual = local_shapes(dims, max_items, (_LONGEST_SIDE,) * dims, few=False)
-    largest = [one for one in usual if not any(one != other and _within(one, other) for other in usual)]  # fmt: skip
+    largest = [
+        one for one in usual if not any(one != other and _within(one, other) for other in usual)
+    ]
     found = _which(largest, overflows)
     if not found:
         return ()
@@ -49,7 +52,7 @@ def overflowing_local_sizes(dims: int, max_items: int, overflows: Overflows) -> 
 def _along_a_line(most: int, overflows: Overflows) -> tuple[Shape, ...]:
     if not overflows([(most,)])[0] or overflows([(1,)])[0]:
         return ()
-    # Plans take multiples of a step and, below it, powers of two: nothing finer is asked.
+    # Plans use multiples of a step and, below the step, powers of two; nothing finer is tried.
     tried = [*(one for one in _SMALL if one < most), *range(_STEP, most, _STEP), most]
     low, high = 0, len(tried) - 1
     while high - low > 1:

@@ -1,7 +1,7 @@
-"""Access ranges of planned launch configs: an instrumented copy of the kernel runs them on a CPU device.
+"""Find the access ranges of planned launch configs with an instrumented copy on a CPU device.
 
-Owns the launches. Where a GPU is to run a kernel whose extents are not known, this shows beforehand which configs would
-leave their buffers, and with them cost a context; what follows from it is ``workers/execution/access_check.py``'s.
+Owns the launches. Before a GPU runs a kernel with unknown extents, they show which configs would
+leave their buffers and so cost a GPU context. ``workers/execution/access_check.py`` acts on them.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from workers.analysis.copy.rewriter import UnresolvedError
 from workers.device.interface import DeviceFailure, ProbeLaunch, Prober, ProbeRecord
 
 _MAX_TURNS = 2**21
-"""Of all loops of a launch: they are cut off there, and the launch shows less than the kernel does."""
+"""Loop iterations of a launch after which its loops are cut off; its ranges are then incomplete."""
 
 
 def planned_access_ranges(
     kernel: Kernel, configs: Sequence[LaunchConfig], prober: Prober, *, without_barriers: bool
 ) -> Iterator[ProbeRecord | None]:
-    """Yield what each config touches, in order and as soon as it is known, up to the first of which that cannot be told.
+    """Yield each config's access ranges in order; stop at the first that cannot be determined.
 
     Args:
-        kernel: with its signature.
-        configs: small ones first: none is launched after one whose loops were cut off.
-        prober: of a CPU device.
-        without_barriers: launch a copy without them; they end a process where not all work-items come to them.
+        kernel: a kernel with a signature.
+        configs: the smallest first, since none is launched after one whose loops were cut off.
+        prober: a CPU device's.
+        without_barriers: launch a copy without barriers. For a kernel of which not all work-items
+            reach a barrier; a barrier would end its process.
 
     Raises:
-        DeviceFailure: The device's context was lost (sticky): its process is of no further use.
+        DeviceFailure: The device's context was lost (sticky); its process can run nothing more.
     """
     try:
         instrumented = instrument(kernel.source, kernel.name, kernel.build_options)
@@ -44,7 +45,7 @@ def planned_access_ranges(
             if record is None or record.exceeded:
                 return
     except UnresolvedError:
-        return  # such a kernel has no analysis either
+        return  # such a kernel has no analysis, either
     except DeviceFailure as error:
         if error.sticky:
             raise

@@ -1,9 +1,9 @@
-"""At which sizes a kernel is probed.
+"""Choose the sizes at which a kernel is probed.
 
-Owns the design of the probes: every size varies on its own and together with the others; scalars lie above
-and below the NDRange, all of them and one at a time, so that both sides of a guard ``id < n`` are seen; sizes
-lie on both sides of every constant they are compared with; the held-out probes change everything at once.
-Pure and seeded: equal kernels are probed alike wherever they run.
+Owns the design of the probes. Every size varies alone and together with others. Scalars lie above
+and below the NDRange, all of them and one at a time, so that probes see both sides of a guard ``id
+< n``. Sizes lie on both sides of every constant that they are compared with. The held-out probes
+change everything at once. Pure and seeded: equal kernels get equal probes on every machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHAPES: dict[int, tuple[tuple[int, ...], ...]] = {
     2: ((8, 4), (4, 8), (16, 2), (6, 12), (16, 16)),
     3: ((4, 4, 4), (8, 2, 2), (2, 8, 4), (4, 2, 6), (6, 4, 2)),
 }
-"""Local sizes, where the local size can matter; some no powers of two."""
+"""Local sizes for kernels to which the local size can matter; some are not powers of two."""
 
 _SPANS = {
     "below": {1: (8, 40), 2: (3, 14), 3: (2, 8)},
@@ -28,38 +28,38 @@ _SPANS = {
     "mixed": {1: (8, 160), 2: (3, 40), 3: (2, 15)},
     "held-out": {1: (160, 240), 2: (56, 80), 3: (32, 36)},
 }
-"""Sides of an NDRange: below its scalars, above them, either; held-out ones are 4 times those below."""
+"""Sides of an NDRange: below its scalars, above them, or either; held-out ones are 4x "below"."""
 _GROUPED_SPANS = {
     "below": {1: 160, 2: 20, 3: 12},
     "above": {1: 320, 2: 32, 3: 16},
     "mixed": {1: 320, 2: 32, 3: 16},
     "held-out": {1: 640, 2: 80, 3: 40},
 }
-"""The same where whole work-groups of several sizes are needed: the longest side, at least 3 groups."""
+"""The longest side if several local sizes need whole work-groups: at least 3 groups of each."""
 _GROUPS = {
     "below": {1: (1, 8), 2: (1, 4), 3: (1, 3)},
     "above": {1: (6, 16), 2: (3, 6), 3: (2, 4)},
     "mixed": {1: (1, 16), 2: (1, 6), 3: (1, 4)},
     "held-out": {1: (32, 48), 2: (8, 11), 3: (6, 8)},
 }
-"""Work-groups a dimension where the kernel requires one local size."""
+"""Work-groups in each dimension, for a kernel that requires one local size."""
 _FEWEST_GROUPS = {"below": 1, "above": 2, "mixed": 1, "held-out": 5}
 _SHORT, _NEAR, _LONG = (0.06, 0.75), (1.3, 3.0), (9.0, 18.0)
-"""Scalars as shares of the shortest or longest side: ``4 * id + 3 < n`` is open only for long ones."""
+"""Scalars as shares of the shortest or longest side. ``4 * id + 3 < n`` needs the long ones."""
 _FLAG_SHARE = 0.6
 _TINY = 4
 _FEWEST_SHAPES = 3
 _MOST_SINGLED_OUT = 4
 _MOST_ITEMS = 2**16
 CHALLENGES = ("value", "between", "planned")
-"""Tiers of held-out points that look for what the design cannot know of: ``challenges.py``."""
+"""Tiers of held-out points that look for what a design cannot know; see ``challenges.py``."""
 FURTHEST_THRESHOLD = 2**13
-"""Constants beyond cannot be straddled by a launch that is cheap."""
+"""Largest constant that cheap launches can have sizes on both sides of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """The sizes of one probe. ``tier`` names the side of the guards that it is on; ``scalars`` by position."""
+    """The sizes of one probe. ``tier``: its side of the guards; ``scalars``: values by position."""
 
     tier: str
     global_size: tuple[int, ...]
@@ -68,28 +68,27 @@ class Point:
 
     @property
     def work(self) -> int:
-        """About how many turns its loops make: the order in which points are tried."""
+        """About the number of loop iterations; points are tried in this order."""
         return math.prod(self.global_size) * (1 + max(self.scalars.values(), default=0))
 
     @property
     def is_tiny(self) -> bool:
-        """Whether it is a challenge with a scalar of 4 or less."""
+        """Whether the point is a challenge with a scalar of 4 or less."""
         return self.tier in CHALLENGES and min(self.scalars.values(), default=_TINY + 1) <= _TINY
 
     @property
     def is_held_out(self) -> bool:
-        """Whether it is for validation only."""
+        """Whether the point is for validation only."""
         return self.tier in {"held-out", *CHALLENGES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """What the points are a function of.
+    """The inputs that decide a kernel's points.
 
-    ``local_sizes``: those to use, one where the local size cannot matter. ``largest``: the greatest value
-    that each scalar's type holds. ``thresholds``: constants to straddle. ``flags``: small values to try for some
-    scalars. ``scale``: below 1 for kernels whose
-    loops run long.
+    ``local_sizes``: local sizes to use; a single one if the local size cannot matter. ``largest``:
+    the greatest value of each scalar's type. ``thresholds``: constants to lie on both sides of.
+    ``flags``: small values to try for some scalars. ``scale``: below 1 for kernels with long loops.
     """
 
     dims: int
@@ -109,9 +108,10 @@ def local_sizes(
     max_items: int,
     thresholds: Sequence[int] = (),
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the local sizes to probe with; a single work-item where the local size cannot matter.
+    """Return the local sizes to probe with; a single work-item if the local size cannot matter.
 
-    In one dimension also the largest of ``thresholds`` that a work-group can have, and one beyond it.
+    In one dimension these include the largest of ``thresholds`` that a work-group can have, and a
+    larger local size.
     """
     if required is not None:
         return ((*required, 1, 1)[:dims],)
@@ -125,7 +125,7 @@ def local_sizes(
 
 
 def is_safe(shape: tuple[int, ...], overflowing: Sequence[tuple[int, ...]]) -> bool:
-    """Whether no array is too small for a local size."""
+    """Whether a local size is not as large as any that overflows an array."""
     return not any(
         all(side >= least for side, least in zip(shape, one, strict=True)) for one in overflowing
     )
@@ -134,7 +134,7 @@ def is_safe(shape: tuple[int, ...], overflowing: Sequence[tuple[int, ...]]) -> b
 def local_sizes_within(
     shapes: Sequence[tuple[int, ...]], overflowing: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], ...]:
-    """Return those of ``shapes`` that no array is too small for, and smaller ones where these are few.
+    """Return the safe ones of ``shapes``, and smaller local sizes if these are few.
 
     >>> local_sizes_within(((8,), (32,), (160,)), ((21,),))
     ((8,), (16,), (4,), (2,))
@@ -149,7 +149,7 @@ def local_sizes_within(
 
 
 def probe_points(design: Design) -> tuple[Point, ...]:
-    """Return the points of a design, each once, the held-out ones last."""
+    """Return the points of a design, each once, with the held-out ones last."""
     points: dict[tuple[object, ...], Point] = {}
     for point in _points(design):
         key = (point.global_size, point.local_size, *sorted(point.scalars.items()))
@@ -174,7 +174,7 @@ def _points(design: Design) -> Iterator[Point]:
 
 
 def _counts(design: Design) -> dict[str, int]:
-    """Return how many points each tier has: more where there are more sizes to tell apart."""
+    """Return the number of points for each tier; it grows with the number of sizes."""
     num_sizes = design.dims * (2 if len(design.local_sizes) > 1 else 1) + len(design.largest)
     counts = {"below": 14 + 4 * num_sizes, "above": 10 + 3 * num_sizes, "mixed": 10}
     if design.largest:
@@ -189,7 +189,7 @@ def _counts(design: Design) -> dict[str, int]:
 
 
 def drawn_point(design: Design, draws: random.Random, tier: str, number: int) -> Point:
-    """Draw one point of a tier; ``number`` chooses its local size."""
+    """Draw one point of a tier; ``number`` chooses the local size."""
     local = design.local_sizes[number % len(design.local_sizes)]
     span = {"few-groups": "above", "in-group": "mixed"}.get(tier, tier)
     span = span if span in _SPANS else "below"
@@ -207,7 +207,7 @@ def drawn_point(design: Design, draws: random.Random, tier: str, number: int) ->
         if tier == "mixed":
             is_below = draws.random() < 0.5
         elif tier == "held-out":
-            is_below = number % 3 < 2  # long loops over long scalars would be cut off
+            is_below = number % 3 < 2  # few large scalars: their long loops would be cut off
         share = _SHORT if is_below else _NEAR if tier in {"near", "mixed", "held-out"} else _LONG
         value = round((shortest if is_below else longest) * draws.uniform(*share))
         value += 0 if is_below else draws.randrange(3, 12)
@@ -243,7 +243,7 @@ def _drawn_sides(
 
 
 def _equal(design: Design, base: Point, number: int) -> Point:
-    """Return a point at which all scalars are equal, every other time to the NDRange's side, too."""
+    """Return a point with all scalars equal; for an odd ``number`` equal to the first side, too."""
     value = base.global_size[0] if number % 2 else base.global_size[0] // 2 + 3
     scalars = {position: min(value, largest) for position, largest in design.largest.items()}
     return Point(
@@ -262,7 +262,7 @@ def _one_at_a_time(design: Design, base: Point) -> Iterator[Point]:
             local_size=base.local_size,
             scalars=base.scalars,
         )
-    # Local sizes of equal and of different products, at equal global sizes.
+    # Local sizes of equal and different products, at equal global sizes.
     for first, second in zip(design.local_sizes, design.local_sizes[1:4:2], strict=False):
         sides = [math.lcm(a, b) for a, b in zip(first, second, strict=True)]
         for local in (first, second):
@@ -280,14 +280,14 @@ def _one_at_a_time(design: Design, base: Point) -> Iterator[Point]:
 
 
 def _straddling(design: Design, draws: random.Random, threshold: int, number: int) -> Point:
-    """Return sizes of which one is clearly below or clearly above a constant, the others small."""
+    """Return a point with one size clearly below or above a constant, and the others small."""
     base = drawn_point(design, draws, "below", number)
     factor = draws.uniform(1.15, 2.4) if number % 2 else draws.uniform(0.2, 0.85)
     value = max(2, round(threshold * factor))
     which = (number // 2) % (design.dims + len(design.largest))
     sides, scalars = list(base.global_size), dict(base.scalars)
     if number % 4 == 3 and scalars:
-        # `id < n * threshold`: the NDRange must exceed the product.
+        # For `id < n * threshold` the NDRange must exceed the product.
         scalars = {position: draws.randint(2, 4) for position in scalars}
         sides = [
             min(2 * value * 4, _MOST_ITEMS) if axis == which else 2 for axis in range(design.dims)
@@ -308,7 +308,7 @@ def _straddling(design: Design, draws: random.Random, threshold: int, number: in
 
 
 def whole_groups(sides: Sequence[int], local: Sequence[int]) -> tuple[int, ...]:
-    """Return the global size nearest to ``sides`` that whole work-groups fill."""
+    """Return the global size of whole work-groups that is nearest to ``sides``."""
     return tuple(
         max(1, round(side / group)) * group for side, group in zip(sides, local, strict=True)
     )

@@ -1,8 +1,8 @@
-"""Find the sparse integer polynomial that some observations lie on, exactly.
+"""Find the sparse integer polynomial that meets all observations exactly.
 
-Owns the search and nothing of what is observed. Simpler forms are tried first: straight lines in all sizes, one
-and two monomials of degree up to 3, then all monomials of degree 2 and the products of degree 3 where there are
-rows enough. A fit counts only if it meets every row exactly and is determined more than once over.
+Owns the search, not the observations. Tries simple forms first: linear in all sizes; one or two
+monomials of degree up to 3; all monomials of degree 2; and, if there are enough rows, the products
+of degree 3. A fit counts only if it meets every row exactly and there are more rows than unknowns.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Rows = npt.NDArray[np.int64]
 Monomial = tuple[int, ...]
 MAX_DEGREE = 3
 _SPARE_ROWS = 3
-"""Rows beyond the unknowns that a fit must meet, too."""
+"""Rows that there must be beyond the number of unknowns."""
 _MOST_PAIRED = 90
 _MOST_MIXED = 8
-"""Variables beyond which only lines and single monomials are tried: the mixed ones are too many."""
+"""Variables for which mixed forms are tried; with more there are too many combinations."""
 _LARGEST_COEFFICIENT = 2**31
 
 
@@ -35,14 +35,14 @@ class Fit:
     terms: tuple[tuple[Monomial, int], ...]
 
     def values(self, rows: Rows) -> Rows:
-        """Evaluate for each row of sizes."""
+        """Return the polynomial's value for each row of sizes, shape (n,)."""
         total = np.full(len(rows), self.constant, dtype=np.int64)
         for monomial, coefficient in self.terms:
             total += coefficient * rows[:, monomial].prod(axis=1)
         return total
 
     def named(self, names: Sequence[str]) -> Polynomial:
-        """Return it over the names of the variables, the higher degrees first."""
+        """Return the polynomial over the variables' names, higher degrees first."""
         ordered = sorted(self.terms, key=lambda one: (-len(one[0]), one[0]))
         terms = tuple(
             Term(factors=tuple(names[index] for index in monomial), coefficient=coefficient)
@@ -52,7 +52,7 @@ class Fit:
 
     @property
     def variables(self) -> frozenset[int]:
-        """The variables that it mentions."""
+        """The variables that have a coefficient."""
         return frozenset(index for monomial, _ in self.terms for index in monomial)
 
 
@@ -60,8 +60,8 @@ class Basis:
     """The monomials of some variables.
 
     Args:
-        num_variables: columns of the rows.
-        identities: pairs of variables whose product is a variable of its own (local size and groups).
+        num_variables: number of columns of the rows.
+        identities: pairs of variables whose product is another variable (local size x groups).
     """
 
     def __init__(self, num_variables: int, identities: frozenset[tuple[int, int]]) -> None:
@@ -69,7 +69,7 @@ class Basis:
         self._identities = identities
 
     def monomials(self, active: Sequence[int], degree: int, *, powers: bool) -> list[Monomial]:
-        """Return the monomials of degree 1 to ``degree``; without ``powers`` only products."""
+        """Return the monomials of degree 1 to ``degree``; without ``powers``, products only."""
         choose = itertools.combinations_with_replacement if powers else itertools.combinations
         return [
             one
@@ -84,9 +84,9 @@ def fit(rows: Rows, values: Rows, active: Sequence[int], basis: Basis) -> Fit | 
 
     Args:
         rows: sizes, shape (n, variables).
-        values: what was observed, shape (n,).
-        active: variables that may matter.
-        basis: of all monomials.
+        values: the observations, shape (n,).
+        active: the variables that may matter.
+        basis: gives the monomials.
     """
     varying = [index for index in active if len(np.unique(rows[:, index])) > 1]
     if len(values) >= 1 + _SPARE_ROWS and (values == values[0]).all():
@@ -114,7 +114,7 @@ def _columns(rows: Rows, monomials: Sequence[Monomial]) -> Rows:
 
 
 def _solved(rows: Rows, values: Rows, monomials: Sequence[Monomial]) -> Fit | None:
-    """Solve for all monomials at once, where the rows determine them."""
+    """Solve for all monomials at once; None if the rows do not determine them."""
     if len(rows) < len(monomials) + 1 + _SPARE_ROWS:
         return None
     table = _columns(rows, monomials)
@@ -143,7 +143,7 @@ def _checked(
 
 
 def _sparse(rows: Rows, values: Rows, monomials: Sequence[Monomial], num_terms: int) -> Fit | None:
-    """Try every choice of ``num_terms`` monomials beside a constant: solve on few rows, check on all."""
+    """Try every choice of ``num_terms`` monomials and a constant: solve few rows, check all."""
     unknowns = num_terms + 1
     if len(rows) < unknowns + _SPARE_ROWS or len(monomials) < num_terms:
         return None
@@ -151,7 +151,7 @@ def _sparse(rows: Rows, values: Rows, monomials: Sequence[Monomial], num_terms: 
         return None
     table = _columns(rows, monomials)
     choices = np.array(list(itertools.combinations(range(1, table.shape[1]), num_terms)))
-    # Rows far apart, so that the little systems are well conditioned.
+    # Rows far apart, so that the small systems are well conditioned.
     order = np.argsort(values, kind="stable")
     picked = order[np.linspace(0, len(order) - 1, unknowns).astype(int)]
     systems = np.ones((len(choices), unknowns, unknowns))

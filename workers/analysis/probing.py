@@ -1,7 +1,7 @@
-"""Run the probes of one kernel and keep what they saw as numbers.
+"""Run the probes of one kernel and record their observations as numbers.
 
-Owns the order of probing: the designed points first, smaller ones where loops run too long, then a few points
-again with other buffer contents, and the challenges. What follows from it: ``judging.py``.
+Owns the order of probing: the designed points; smaller points if loops run too long; a few points
+again with other buffer contents; and the challenges. ``judging.py`` draws the conclusions.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ _LARGEST_SCALAR = 2**20
 _MOST_THRESHOLDS = 5
 _SCALES = (1.0, 0.5, 0.25)
 _MOST_CUT_OFF = 0.15
-"""Share of probes whose loops were cut off, beyond which smaller sizes are tried."""
+"""Share of probes with cut-off loops; beyond it, smaller sizes are tried."""
 HEAVY_TURNS = 2**18
-"""Loops with barriers are not cut off; points heavier than one of so many turns are left out."""
+"""Loop iterations of a point. Loops with barriers are not cut off; heavier points are left out."""
 _FITTED_TURNS, _HELD_OUT_TURNS = 2**17, 2**21
-"""Turns after which a probe's loops are cut off; the held-out ones must be large."""
+"""Iterations after which a probe's loops are cut off; held-out probes must be large."""
 _MOST_TURNS = {"held-out": _HELD_OUT_TURNS, "planned": _HELD_OUT_TURNS}
 _CHUNK = 16
 _LARGEST_CHUNK = 2
 _MOST_UNCUT_WORK = 2**23
-"""Work of a challenge to a kernel whose loops are not cut off."""
+"""Largest work of a challenge to a kernel whose loops cannot be cut off."""
 _FARTHEST_BYTES = 2**38
-"""A reach after which no larger challenge is tried: a tag holds offsets below 2**43."""
+"""Reach in bytes after which no larger challenge is tried; a tag holds offsets below 2**43."""
 _MOST_ACCESSES = 2**22
-"""Work-items times accesses in the text: a large probe of more is left out."""
+"""Work-items times accesses in the text; a large probe that exceeds this is left out."""
 _TRIED_SCALARS = (4, 64)
 _CUT_OFF = ProbeRecord(access_ranges=(), turns=0, trace=0, exceeded=True, overflow=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeLimits:
-    """What a device allows a probe launch: work-items of a work-group."""
+    """A device's limits on probe launches. ``max_work_group_size``: in work-items."""
 
     max_work_group_size: int
 
@@ -74,14 +74,14 @@ def probe_limits(device: Device) -> ProbeLimits:
 
 
 class Probing:
-    """Everything that is launched for one kernel.
+    """Runs all launches for one kernel.
 
     Args:
-        kernel: with its signature.
+        kernel: a kernel with a signature.
         instrumented: its instrumented copy.
-        facts: of its text.
-        prober: the device.
-        limits: of the device.
+        facts: the facts of its text.
+        prober: runs the launches on a device.
+        limits: the device's limits.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Probing:
         self.identities = self._identities()
 
     def keep_within_arrays(self) -> tuple[tuple[int, ...], ...]:
-        """Return the smallest local sizes that overflow an array of fixed size, and probe with none of these."""
+        """Return the smallest local sizes that overflow an array, and use only smaller ones."""
         if not self._has_groups or self.signature.required_local_size is not None:
             return ()
         if not self._instrumented.has_arrays:
@@ -140,7 +140,7 @@ class Probing:
         return found
 
     def _overflows(self, shapes: Sequence[tuple[int, ...]]) -> list[bool]:
-        """Whether launches at these local sizes index beyond an array, scalars small, larger, and above the guards."""
+        """Whether launches at local sizes index beyond an array, with scalars small and large."""
         answers = []
         for shape in shapes:
             global_size = (2 * shape[0], *shape[1:])
@@ -161,7 +161,7 @@ class Probing:
         return answers
 
     def designed(self) -> Seen:
-        """Run the designed points, at a smaller scale where too many loops are cut off."""
+        """Run the designed points, with a smaller scale if too many loops are cut off."""
         seen = self._at_scale(_SCALES[0])
         for scale in _SCALES[1:]:
             if seen.cut_off_share <= _MOST_CUT_OFF:
@@ -178,7 +178,7 @@ class Probing:
         return self._counted([*fitted, *held_out], records)
 
     def challenged(self) -> Seen:
-        """Run points that no form was fitted to: odd values of scalars, and the sizes that plans ask for."""
+        """Run points to which no form is fitted: odd values of scalars, and the sizes of plans."""
         values, planned = value_points(self._challenge()), self.planned_points()
         if self.has_uncut_loops:
             values = tuple(one for one in values if one.work <= _MOST_UNCUT_WORK)
@@ -193,7 +193,7 @@ class Probing:
         mode: ContentMode = DEFAULT_MODE,
         limits: Sequence[Mapping[int, int]] = (),
     ) -> tuple[ProbeRecord | None, ...]:
-        """Launch as ``run`` does; None where an index is so large that it leaves its buffer's range of tags."""
+        """Launch as ``run`` does; None for a point with an index too large for a tag."""
         try:
             return self.run(points, mode, limits)
         except DeviceFailure as error:
@@ -208,7 +208,7 @@ class Probing:
         )
 
     def planned_points(self) -> tuple[Point, ...]:
-        """Return launches as plans have them, those left out that would make too many accesses."""
+        """Return launches as plans have them, except those with too many accesses."""
         most_items = _MOST_ACCESSES // max(1, len(self._instrumented.sites))
         return tuple(
             one
@@ -244,11 +244,10 @@ class Probing:
         *,
         is_challenge: bool = False,
     ) -> list[ProbeRecord | None]:
-        """Run the lighter points first and stop where one was too heavy; it and the rest are cut off.
+        """Run the lighter points first and stop after one that is too heavy; the rest are cut off.
 
-        Challenges also stop where indices come near the end of what a tag holds.
-
-        Decided by turns and not by time: every machine must come to the same answer.
+        Challenges also stop when indices come near the limit of a tag. Loop iterations decide, not
+        time, so that every machine comes to the same result.
         """
         records: list[ProbeRecord | None] = [_CUT_OFF] * len(points)
         order = sorted(range(len(points)), key=lambda index: (points[index].work, index))
@@ -271,7 +270,7 @@ class Probing:
         mode: ContentMode = DEFAULT_MODE,
         limits: Sequence[Mapping[int, int]] = (),
     ) -> tuple[ProbeRecord | None, ...]:
-        """Launch at ``points``; ``limits``: of the values in some buffers, for each point."""
+        """Launch at ``points``; ``limits``: for each point, the limits of some buffers' values."""
         launches = [
             ProbeLaunch(
                 global_size=point.global_size,
@@ -288,7 +287,7 @@ class Probing:
         return self._prober.run(self._kernel, self._instrumented, launches)
 
     def observations(self, points: Sequence[Point], extents: Iterable[int]) -> Observations:
-        """Return what was seen of one buffer as the fit wants it."""
+        """Return the observations of one buffer for the fit."""
         return Observations(
             names=self.names,
             rows=self.rows(points),
@@ -299,13 +298,13 @@ class Probing:
         )
 
     def rows(self, points: Sequence[Point]) -> Rows:
-        """Return the sizes of each point in the order of ``names``."""
+        """Return the sizes of each point in the order of ``names``, shape (n, variables)."""
         return np.array([self._row(point) for point in points], dtype=np.int64)
 
     def choices(self) -> list[frozenset[int]]:
-        """Return the variables to leave out, one choice after the other.
+        """Return sets of variables to leave out, to be tried in turn.
 
-        With one local size, groups and global size say the same: one of the two names is left out.
+        With only one local size, groups and global size are proportional: one of them is left out.
         """
         if not self._has_groups or len(self._local_sizes) > 1:
             return [frozenset()]
@@ -331,14 +330,14 @@ class Probing:
         return (*names, *(self.signature.arguments[one].name for one in self._largest))
 
     def _identities(self) -> frozenset[tuple[int, int]]:
-        """Local size times groups is the global size: the products are no monomials of their own."""
+        """Return pairs whose product is a variable: local size x groups is the global size."""
         dims = self.signature.dims
         if not self._has_groups:
             return frozenset()
         return frozenset((dims + axis, 2 * dims + axis) for axis in range(dims))
 
     def float_scalars(self, mode: ContentMode) -> dict[int, float]:
-        """Return the floating-point scalars by position."""
+        """Return the values of the floating-point scalars by position."""
         return {
             one.position: mode.floats
             for one in self.signature.arguments
@@ -365,7 +364,7 @@ def _is_far(record: ProbeRecord) -> bool:
 
 
 def straddled(facts: KernelFacts) -> tuple[int, ...]:
-    """Return the constants that probes lie on both sides of: compared ones first, far apart."""
+    """Return the constants on both sides of which probes lie: compared ones first, spread out."""
     near = [one for one in facts.thresholds if one <= FURTHEST_THRESHOLD]
     folds = [one for one in facts.folds if one <= FURTHEST_THRESHOLD and one not in near]
     chosen = _spread(near, _MOST_THRESHOLDS)

@@ -1,7 +1,8 @@
-"""Plan launches with what was found out, and look whether they stay within the buffers that plans give them.
+"""Rehearse planned launches, and check that they stay within the buffers that plans give them.
 
-A role (``steering.py``) is fitted with small limits of the values; plans fill buffers with limits of millions.
-Owns the last word on roles: one whose targets would be left is taken back, and plans then use small values.
+A role (``steering.py``) is fitted with small limits of the values, but plans fill buffers with
+limits of millions. Owns the final decision on roles. A role whose targets would be exceeded is
+removed; plans then fill its buffer with small values.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def rehearsed(analysis: Analysis, probing: Probing, pointers: Sequence[Argument]
     buffer, the roles that target this buffer are removed. This repeats until no role is removed.
 
     Args:
-        analysis: its index roles are tried.
-        probing: of the kernel.
+        analysis: the analysis whose index roles are tried.
+        probing: the kernel's.
         pointers: the kernel's pointer arguments.
     """
     while analysis.index_roles:
@@ -46,7 +47,7 @@ def rehearsed(analysis: Analysis, probing: Probing, pointers: Sequence[Argument]
 def _left_behind(
     analysis: Analysis, probing: Probing, pointers: Sequence[Argument]
 ) -> frozenset[int]:
-    """Return the buffers that planned launches would reach beyond."""
+    """Return the buffers that planned launches would exceed."""
     planned = AnalysedBuffers(
         signature=probing.signature, analysis=analysis, max_launch_bytes=_MAX_LAUNCH_BYTES
     )

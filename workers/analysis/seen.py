@@ -1,4 +1,4 @@
-"""The probes that count, and choices among them."""
+"""The probes that count, and selections of them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from workers.device.interface import ProbeRecord
 FEWEST_POINTS = 12
 _IDLE_SHARE = 0.25
 _LIGHT_TURNS = 2**16
-"""Loops with barriers are not cut off; probes of more turns are not repeated with other contents."""
+"""Loop iterations; only probes with at most as many are repeated with other contents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The probes that count, their points beside them."""
+    """The probes that count, with their points; the shares are of all probes."""
 
     points: tuple[Point, ...]
     records: tuple[ProbeRecord, ...]
@@ -27,7 +27,7 @@ class Seen:
 
 
 def lighter(seen: Seen) -> Seen:
-    """Return the probes whose loops made few turns: other contents may make them a hundred times longer."""
+    """Return the probes with few loop iterations; other contents may make loops much longer."""
     by_turns = sorted(range(len(seen.points)), key=lambda index: (seen.records[index].turns, index))
     light = [index for index in by_turns if seen.records[index].turns <= _LIGHT_TURNS]
     kept = sorted(light if len(light) >= FEWEST_POINTS else by_turns[:FEWEST_POINTS])
@@ -40,7 +40,7 @@ def lighter(seen: Seen) -> Seen:
 
 
 def together(one: Seen, other: Seen) -> Seen:
-    """Return the probes of both."""
+    """Return the probes of both; the shares are those of ``one``."""
     return replace(one, points=(*one.points, *other.points), records=(*one.records, *other.records))
 
 
@@ -56,7 +56,7 @@ def every_nth(seen: Seen, most: int) -> Seen:
 
 
 def furthest(records: Sequence[ProbeRecord]) -> ProbeRecord:
-    """Return the first record with each buffer's furthest reach of all."""
+    """Return the first record, with the furthest reach of all records into each buffer."""
     access_ranges = tuple(
         max(column, key=lambda one: one.end_bytes)
         for column in zip(*(one.access_ranges for one in records), strict=True)
@@ -72,13 +72,14 @@ def furthest(records: Sequence[ProbeRecord]) -> ProbeRecord:
 
 
 def looks_idle(seen: Seen, pointers: Sequence[Argument]) -> bool:
-    """Whether at sizes and scalars of plans no buffer that is written is mostly reached by far fewer elements than work-items.
+    """Whether in at least half of the planned probes fewer elements than work-items are written.
 
-    So it looks where most of them leave at once, and in reductions, too. A kernel without such probes looks idle.
+    True for kernels whose work-items mostly leave at once, but also for reductions, and for a
+    kernel without planned probes.
 
     Args:
-        seen: with records in the order of ``pointers``.
-        pointers: the kernel's.
+        seen: the probes; their access ranges have the order of ``pointers``.
+        pointers: the kernel's pointer arguments.
     """
     written = [
         index

@@ -1,7 +1,7 @@
-"""Which buffers hold indices: values that decide how far a kernel reaches into other buffers.
+"""Find the buffers that hold indices: values that decide how far a kernel reaches into others.
 
-Owns the search: the values of one buffer are given larger limits, and what then reaches further is its target.
-How far follows from the limit as it follows from a size, so it is fitted like one.
+Owns the search. The values of one buffer get larger limits; a buffer that is then reached further
+is its target. The reach depends on the limit as it depends on a size, so that it is fitted alike.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FLOATS = frozenset({"half", "float", "double"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steering:
-    """``by_target``: buffers that hold the indices into a buffer. ``roles``: of those that hold indices."""
+    """``by_target``: for each buffer, the buffers of indices into it; ``roles``: of the latter."""
 
     by_target: Mapping[int, frozenset[int]]
     roles: tuple[IndexRole, ...]
@@ -45,14 +45,14 @@ def find_roles(
     steered: frozenset[int],
     neighbour_pairs: Sequence[int],
 ) -> Steering:
-    """Find the buffers of integers whose values reach into ``steered`` buffers, and by what rule.
+    """Find the integer buffers whose values are indices into ``steered`` buffers, with their rules.
 
     Args:
-        probing: of the kernel.
-        points: that were probed.
+        probing: the kernel's.
+        points: points that were probed.
         pointers: the kernel's pointer arguments.
-        steered: those whose reach depends on contents.
-        neighbour_pairs: buffers read at ``e`` and ``e + 1``.
+        steered: positions of the buffers whose reach depends on contents.
+        neighbour_pairs: positions of the buffers that are read at ``e`` and ``e + 1``.
     """
     by_target: dict[int, set[int]] = {}
     targets_of: dict[int, tuple[IndexTarget, ...]] = {}
@@ -81,9 +81,9 @@ def _reached_together(
     pointers: Sequence[Argument],
     by_target: Mapping[int, set[int]],
 ) -> dict[int, IndexTarget]:
-    """Return the buffers that several others index, with how far these reach when all have one limit.
+    """Return the targets with several sources, each with its reach if all sources have one limit.
 
-    ``a[b[i] + c[i]]``: what the values of ``b`` reach depends on those of ``c``; plans know one limit for each.
+    In ``a[b[i] + c[i]]`` the reach of ``b`` depends on the values of ``c``; plans use one limit.
     """
     found: dict[int, IndexTarget] = {}
     for position, sources in by_target.items():
@@ -112,7 +112,7 @@ def _has_integers(argument: Argument) -> bool:
 def _reached(
     probing: Probing, points: Sequence[Point], pointers: Sequence[Argument], source: Argument
 ) -> frozenset[int]:
-    """Return the buffers that are reached further, or less far, when the source's values grow."""
+    """Return the buffers whose reach changes when the source's values grow."""
     chosen = points[:: max(1, len(points) // _TRIED_POINTS)]
     runs = [
         probing.run(chosen, DEFAULT_MODE, [{source.position: limit}] * len(chosen))
@@ -135,7 +135,7 @@ def _targets(
     sources: Sequence[Argument],
     reached: frozenset[int],
 ) -> tuple[IndexTarget, ...]:
-    """Return how far ``reached`` buffers are reached, by the one limit that all ``sources`` are given."""
+    """Return the reach into ``reached`` buffers as a form of the limit that all ``sources`` get."""
     draws = random.Random(sources[0].position)  # noqa: S311  (no secret)
     chosen = [points[draws.randrange(len(points))] for _ in range(_FITTED_POINTS)]
     limits = [draws.randint(*_LIMITS) for _ in chosen]
@@ -187,7 +187,7 @@ def _target(
 
 
 def _form_of_limit(explained: Explained | None, limit: int) -> Fit | None:
-    """Return the form that the values' limit is in; a reach that no limit bounds has none."""
+    """Return the form that contains the values' limit; None if the reach does not depend on it."""
     if explained is None:
         return None
     for one in (explained.form, explained.cap):

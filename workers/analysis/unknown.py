@@ -1,4 +1,4 @@
-"""The analysis of a kernel of which nothing could be found out. Light: the parent of children uses it, too."""
+"""The analysis of a kernel of which nothing is known; imports little, for the children's parent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from llmperf_common.records import Kernel
 
 
 def unknown_analysis(kernel: Kernel, why: str) -> Analysis:
-    """Return an analysis without forms; ``why`` is the reason of each extent, and the failure."""
+    """Return an analysis without forms; ``why`` is the failure and the reason of each extent."""
     assert kernel.signature is not None, "a kernel without signature is not analysed"
     return Analysis(
         extents=tuple(

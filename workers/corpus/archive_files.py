@@ -1,7 +1,7 @@
-"""What was found in an archive so far.
+"""The files found in an archive so far.
 
-Owns which members are read, under which names, and how much of them is held. Reading them: ``archive_tar.py`` and
-``archive_zip.py``.
+Owns which members are read, the names they get, and how much text is held in memory.
+``archive_tar.py`` and ``archive_zip.py`` read the members.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DRIVE = re.compile(r"^[A-Za-z]:")
 
 
 class ArchiveFiles:
-    """The files read so far, and what they may still take."""
+    """The files read so far, and the memory budgets for more."""
 
     def __init__(self, suite: str) -> None:
         self.suite = suite
@@ -45,11 +45,11 @@ class ArchiveFiles:
         self._header_budget = MemoryBudget(MAX_HEADER_TEXT_BYTES)
 
     def wants(self, name: str, obstacle: str) -> bool:
-        """Whether to read a member; one that should be but cannot is noted.
+        """Whether to read a member; a source that should be read but cannot be is noted as skipped.
 
         Args:
-            name: as the archive has it.
-            obstacle: why it cannot be read, empty where it can.
+            name: the member's name in the archive.
+            obstacle: why it cannot be read; empty if it can.
         """
         path = _path(name)
         if is_archive_name(path) and not is_hidden(path):
@@ -63,10 +63,10 @@ class ArchiveFiles:
         return not reason
 
     def add(self, name: str, read: Callable[[int], bytes]) -> None:
-        """Read a member that is wanted.
+        """Read a member for which ``wants`` returned True.
 
         Raises:
-            StreamLimitError: The archive has too much text.
+            StreamLimitError: The archive's sources exceed the memory budget.
         """
         path = _path(name)
         if is_header_name(path):
@@ -78,11 +78,11 @@ class ArchiveFiles:
         self.files[file.path] = file
 
     def skip(self, name: str, reason: str) -> None:
-        """Note a member that is not read."""
+        """Note a member that is not read, with the reason."""
         self.skipped.append((recorded_path(name[: MAX_PATH_CHARS + 1]), reason))
 
     def header(self, name: str) -> str | None:
-        """Return the text of a member that a source includes."""
+        """Return the text of a member that a source includes; None if there is none."""
         if name in self._headers:
             return self._headers[name]
         file = self.files.get(name)
@@ -99,7 +99,7 @@ class ArchiveFiles:
 
 
 def _path(name: str) -> str:
-    # Programs on Windows write its separator; a folder there could not hold such a name.
+    # Programs on Windows write backslashes; a folder there could not hold a name with a backslash.
     return name.replace("\\", "/")
 
 

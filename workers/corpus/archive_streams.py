@@ -1,7 +1,7 @@
 """Streams that stop a compressed file from unpacking without end.
 
-Owns the bounds on decompression: total bytes, ratio, a tar header's length, memory of the xz decoder. Which files
-are read: ``corpus/archives.py``.
+Owns the limits of decompression: total bytes, ratio, length of a tar header, memory of the xz
+decoder. ``corpus/archives.py`` decides which files are read.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from typing import IO, Any, Protocol
 
 MAX_UNPACKED_BYTES = 4 * 2**30
 MAX_RATIO = 300
-"""Largest ratio of unpacked to packed bytes. Sources have 10, near duplicates 50, a decompression
-bomb 1,000 and more."""
+"""Largest ratio of unpacked to packed bytes. Source texts reach 10, near duplicates 50, a
+decompression bomb 1,000 and more."""
 RATIO_FREE_BYTES = 32 * 2**20
-"""Unpacked bytes that are allowed at any ratio: padding and a few empty files."""
+"""Unpacked bytes that are allowed at any ratio, for padding and a few empty files."""
 MAX_HEADER_BYTES = 2**20
-"""Bytes of the names and extended headers of one tar member: a reader must hold them."""
+"""Bytes of the names and extended headers of one tar member; the reader holds them in memory."""
 MAX_XZ_MEMORY_BYTES = 256 * 2**20
 """Bytes of memory for one xz decoder. `xz -9` needs 65 MiB; a header may ask for 4 GiB."""
 _READ_BYTES = 1 << 16
 
 
 class Readable(Protocol):
-    """What has ``read``."""
+    """An object with a ``read`` method."""
 
     def read(self, size: int, /) -> bytes:
         """Return up to ``size`` next bytes."""
 
 
 class StreamLimitError(Exception):
-    """An archive goes over a limit; the message says which."""
+    """An archive exceeds a limit; the message says which."""
 
 
 class UnpackedBytes:
-    """Counts what one archive unpacks to, over all its members.
+    """Counts the bytes to which one archive unpacks, over all its members.
 
     Args:
-        num_compressed: bytes of the archive's file, for the ratio.
+        num_compressed: size of the archive's file in bytes, for the ratio.
     """
 
     def __init__(self, num_compressed: int) -> None:
@@ -47,10 +47,10 @@ class UnpackedBytes:
         self._num_bytes = 0
 
     def count(self, num_bytes: int) -> None:
-        """Count some more.
+        """Count more unpacked bytes.
 
         Raises:
-            StreamLimitError: It is too much.
+            StreamLimitError: The total exceeds the limit.
         """
         self._num_bytes += num_bytes
         if self._num_bytes > self._most:
@@ -60,7 +60,7 @@ class UnpackedBytes:
 
 
 class BoundedStream:
-    """A readable stream that raises StreamLimitError instead of going on for ever."""
+    """A readable stream that raises StreamLimitError instead of unpacking without end."""
 
     def __init__(self, inner: Readable, unpacked: UnpackedBytes) -> None:
         self._inner = inner
@@ -70,7 +70,7 @@ class BoundedStream:
         """Return up to ``size`` next bytes.
 
         Raises:
-            StreamLimitError: A limit is passed.
+            StreamLimitError: The archive exceeds a limit.
         """
         piece = self._inner.read(size)
         self._unpacked.count(len(piece))
@@ -78,7 +78,7 @@ class BoundedStream:
 
 
 class TarBytes(BoundedStream):
-    """The bytes of a tar file, whose reader takes any size that a header claims for true."""
+    """The bytes of a tar file; limits a member's header, because ``tarfile`` trusts its length."""
 
     def __init__(self, inner: Readable, unpacked: UnpackedBytes) -> None:
         super().__init__(inner, unpacked)
@@ -86,19 +86,19 @@ class TarBytes(BoundedStream):
         self._header_at: int | None = None
 
     def expect_header(self, position: int) -> None:
-        """Say that a member's header is read next, after the content before it."""
+        """Announce that the next header is read from ``position`` on; before it comes content."""
         self._header_at = position
 
     def expect_content(self) -> None:
-        """Say that the content of a member is read next."""
+        """Announce that a member's content is read next."""
         self._header_at = None
 
     def read(self, size: int) -> bytes:
         """Return up to ``size`` next bytes.
 
         Raises:
-            StreamLimitError: A limit is passed, a header's too.
-            EOFError: The file ends before a member does; the reader would go on reading nothing.
+            StreamLimitError: The archive or a member's header exceeds a limit.
+            EOFError: The file ends before a member does; ``tarfile`` would read on for ever.
         """
         piece = super().read(size)
         self._num_read += len(piece)
@@ -113,7 +113,7 @@ class TarBytes(BoundedStream):
 
 
 class XzStream(io.RawIOBase):
-    """A readable xz file whose decoder may not take more than ``MAX_XZ_MEMORY_BYTES``."""
+    """A readable xz file whose decoder takes at most ``MAX_XZ_MEMORY_BYTES`` of memory."""
 
     def __init__(self, inner: IO[bytes]) -> None:
         super().__init__()
@@ -126,10 +126,10 @@ class XzStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill ``buffer``; 0 at the end.
+        """Fill ``buffer`` and return the number of bytes; 0 at the end of the file.
 
         Raises:
-            EOFError: The file ends in the middle.
+            EOFError: The file ends in the middle of an xz stream.
         """
         while not self._at_end:
             piece = b""
@@ -159,7 +159,7 @@ class XzStream(io.RawIOBase):
         self._pending(rest)
 
     def _pending(self, rest: bytes) -> None:
-        # The decoder keeps what it was given; nothing is decoded yet.
+        # The decoder keeps this input; it decodes nothing yet.
         self._decoder.decompress(rest, max_length=0)
 
     @staticmethod

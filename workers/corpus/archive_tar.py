@@ -1,6 +1,7 @@
 """Read the members of a tar archive in one pass, however hostile it is.
 
-Owns the door to ``tarfile``. Limits: ``archive_streams.py``; which members are read: ``archive_files.py``.
+Owns all use of ``tarfile``. ``archive_streams.py`` has the limits, ``archive_files.py`` decides
+which members are read.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from workers.corpus.archive_streams import (
 from workers.corpus.files import LINK, MAX_MEMBERS
 
 _TARFILE: Any = tarfile
-"""Its classes of bad headers and its list of members are not in the type stubs."""
+"""Untyped: the type stubs lack its header errors and its list of members."""
 _BAD_HEADERS = (_TARFILE.InvalidHeaderError, _TARFILE.TruncatedHeaderError)
 
 
 class DamagedHeaderError(Exception):
-    """A tar header in the middle of the file makes no sense."""
+    """A tar header in the middle of the file is damaged."""
 
 
 class _StrictTarInfo(tarfile.TarInfo):
-    """Says so where a header is damaged; tarfile itself takes that for the end and loses what follows."""
+    """Raises DamagedHeaderError; tarfile itself would take a damaged header for the end."""
 
     @classmethod
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
         try:
             return super().fromtarfile(tarfile)
-        except (*_BAD_HEADERS, IndexError) as error:  # IndexError: a sparse file's map is cut off
+        except (*_BAD_HEADERS, IndexError) as error:  # IndexError: a sparse file's map is cut short
             raise DamagedHeaderError(str(error)) from None
 
 
@@ -47,16 +48,17 @@ def read_tar(raw: IO[bytes], num_bytes: int, found: ArchiveFiles) -> None:
 
     Args:
         raw: the file, at its beginning.
-        num_bytes: of the file.
+        num_bytes: size of the file in bytes.
         found: takes the members.
 
     Raises:
-        StreamLimitError: It goes over a limit.
-        DamagedHeaderError: As any exception of the compression's and of ``tarfile``: it is damaged.
+        StreamLimitError: The archive exceeds a limit.
+        DamagedHeaderError: The archive is damaged; ``tarfile`` and the decompressors raise their
+            own exceptions for this, too.
     """
     stream = TarBytes(_unpacked(raw), UnpackedBytes(num_bytes))
     stream.expect_header(0)
-    # "r|": one pass, nothing sought for; each header must come within its allowance.
+    # "r|" reads in one pass without seeking; every header must stay within its limit.
     with _TARFILE.open(fileobj=stream, mode="r|", tarinfo=_StrictTarInfo) as tar:
         for member in _members(tar, stream):
             if not member.isdir() and found.wants(member.name, _obstacle(member)):
@@ -69,7 +71,7 @@ def _members(tar: Any, stream: TarBytes) -> Iterator[tarfile.TarInfo]:
         member = tar.next()
         if member is None:
             return
-        # Else every header of a large archive stays in memory.
+        # Otherwise tarfile keeps every header of a large archive in memory.
         tar.members, tar.pax_headers = [], {}
         stream.expect_content()
         yield member

@@ -1,7 +1,8 @@
 """Read the members of a zip archive, however hostile it is.
 
-Owns the door to ``zipfile``, which believes an archive's directory: how many entries there are, and that no two share
-their bytes. Limits: ``archive_streams.py``; which members are read: ``archive_files.py``.
+Owns all use of ``zipfile``, which trusts an archive's directory: the number of entries, and that no
+two entries share bytes. ``archive_streams.py`` has the limits, ``archive_files.py`` decides which
+members are read.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from workers.corpus.archive_streams import BoundedStream, StreamLimitError, Unpa
 from workers.corpus.files import LINK, MAX_MEMBERS
 
 MAX_DIRECTORY_BYTES = 64 * 2**20
-"""Bytes of a zip's list of entries, which is read at once. 200,000 entries with long paths take
-half of it."""
+"""Bytes of a zip's directory, which is read at once. 200,000 entries with long paths take half of
+this."""
 _ENTRY_MAGIC = b"PK\x01\x02"
 _LOCAL_HEADER_BYTES = 30
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
@@ -30,7 +31,7 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError)
 
 
 class _DirectoryReader(io.BufferedReader):
-    """Refuses the read of a directory that is too large, before ``zipfile`` makes an object of each entry."""
+    """Refuses a directory that is too large, before ``zipfile`` makes an object for each entry."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         super().__init__(raw)  # type: ignore[arg-type]
@@ -52,12 +53,12 @@ def read_zip(raw: IO[bytes], num_bytes: int, found: ArchiveFiles) -> None:
 
     Args:
         raw: the file, at its beginning.
-        num_bytes: of the file.
+        num_bytes: size of the file in bytes.
         found: takes the members.
 
     Raises:
-        StreamLimitError: It goes over a limit, or is made to unpack without end.
-        zipfile.BadZipFile: As any exception of ``zipfile``: it is damaged.
+        StreamLimitError: The archive exceeds a limit or is a decompression bomb.
+        zipfile.BadZipFile: The archive is damaged; ``zipfile`` raises other exceptions, too.
     """
     with _DirectoryReader(raw) as reader, zipfile.ZipFile(reader) as archive:
         reader.is_open = True
@@ -74,18 +75,18 @@ def read_zip(raw: IO[bytes], num_bytes: int, found: ArchiveFiles) -> None:
 
 
 def _files(members: Iterable[zipfile.ZipInfo]) -> Iterator[zipfile.ZipInfo]:
-    # Not ZipInfo.is_dir: that fails for an entry without a name, of which nothing is wanted.
+    # ZipInfo.is_dir fails for an entry with an empty name; such entries are left out.
     return (one for one in members if one.filename and not one.filename.endswith(("/", "\\")))
 
 
 def _check_apart(archive: zipfile.ZipFile) -> None:
-    """Refuse entries that share bytes: so a few of them unpack to any number of files."""
+    """Refuse entries that share bytes: with them a small archive unpacks to any number of files."""
     places = sorted(
         (one.header_offset, one.header_offset + _LOCAL_HEADER_BYTES + one.compress_size)
         for one in archive.infolist()
     )
     if any(end > begin for (_, end), (begin, _) in pairwise(places)):
-        raise StreamLimitError("members of it share their bytes, as in a decompression bomb")
+        raise StreamLimitError("members share their bytes, as in a decompression bomb")
 
 
 def _obstacle(member: zipfile.ZipInfo) -> str:
@@ -96,4 +97,4 @@ def _obstacle(member: zipfile.ZipInfo) -> str:
         return "a special file"
     if member.flag_bits & _ENCRYPTED:
         return "encrypted"
-    return "" if member.compress_type in _METHODS else "compressed by a method not read here"
+    return "" if member.compress_type in _METHODS else "compressed with an unsupported method"

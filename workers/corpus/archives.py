@@ -1,8 +1,8 @@
 """Read the ``.cl`` files of a tar or zip archive without unpacking it, however hostile it is.
 
-Owns what is said of an archive that cannot be read. Nothing is written to disk and no name of the archive is opened;
-links and special files are never followed; what a compressed stream unpacks to is bounded in bytes, in ratio and in
-members.
+Owns the messages about an archive that cannot be read. Writes nothing to disk and opens no file
+that a name in the archive points to. Never follows links or special files. Limits what a compressed
+stream unpacks to: bytes, ratio, number of members.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _DAMAGE = (
 
 
 def read_archive(source: Path, suite: str | None) -> FoundFiles:
-    """Read every ``.cl`` file of an archive, with the headers of the archive that it includes.
+    """Read every ``.cl`` file of an archive, with the archive's headers that it includes put in.
 
-    Of two members of one name the later counts, as when unpacking.
+    If two members have one name, the later one counts, as when unpacking.
 
     Raises:
-        CorpusError: It cannot be read, is damaged, goes over a limit, or has no ``.cl`` file.
+        CorpusError: It is unreadable or damaged, exceeds a limit, or has no ``.cl`` file.
     """
     found = ArchiveFiles(suite or _stem(source.name))
     read = read_zip if source.name.lower().endswith(".zip") else read_tar
@@ -41,7 +41,7 @@ def read_archive(source: Path, suite: str | None) -> FoundFiles:
             read(raw, source.stat().st_size, found)
     except StreamLimitError as error:
         raise CorpusError(
-            f"{source}: {error}: not read; unpack what you trust of it and name the folder"
+            f"{source}: {error}: not read; unpack the part that you trust and name its folder"
         ) from None
     except _DAMAGE as error:
         raise CorpusError(

@@ -1,8 +1,8 @@
-"""What a source file is: which names count, how its bytes become text, and how much of it is held.
+"""What a source file is: which names count, how bytes become text, and how much text is held.
 
-One rule for folders (``corpus/folders.py``), archives (``corpus/archives.py``) and git directories
-(``corpus/git.py``), so that the same tree gives the same kernels from each. Does not own what a text means:
-``signature.py``.
+One rule serves folders (``corpus/folders.py``), archives (``corpus/archives.py``) and git
+directories (``corpus/git.py``), so that the same tree gives the same kernels from each.
+``front_end.py`` reads the texts.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ ARCHIVE_SUFFIXES = (
 MAX_SOURCE_BYTES = 8 * 2**20
 """Bytes. No hand-written kernel is larger, and parsing a larger file would take minutes."""
 MAX_HASHED_BYTES = 256 * 2**20
-"""Bytes of a too large file that its hash covers. Reading a sparse file of 1 TiB whole would take
+"""Bytes of an oversized file that its hash covers. Reading all of a sparse file of 1 TiB would take
 an hour."""
 MAX_MEMBERS = 200_000
-"""Files of any kind in one archive or git tree: more is an attack, or no corpus."""
+"""Files of any kind in one archive or git tree; a larger one is an attack or not a corpus."""
 MAX_TEXT_BYTES = 512 * 2**20
-"""Bytes of memory for the sources of one folder, archive or git tree: all of them are held."""
+"""Bytes of memory for the sources of one folder, archive or git tree; all are held at once."""
 MAX_HEADER_TEXT_BYTES = 128 * 2**20
-"""Bytes of memory for the headers of one source: an archive is read once, so all of its headers are
-held to the end."""
+"""Bytes of memory for the headers of one source. An archive is read only once, so that all of its
+headers are held until the end."""
 MAX_PATH_CHARS = 4096
-"""Characters of a path inside an archive or git tree: no folder could hold a longer one."""
+"""Characters of a path inside an archive or git tree; no folder can hold a longer one."""
 MAX_INCLUDED_BYTES = 256 * 1024
-"""Bytes of one header; a longer one is not included."""
+"""Bytes of one header; a larger header is not included."""
 LINK = "a link: not followed"
 LONG_PATH = f"its path has more than {MAX_PATH_CHARS} characters"
 NESTED = "an archive inside another source: name it as a source of its own"
@@ -48,7 +48,7 @@ class CorpusError(LlmperfError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """One file as found. ``text`` is None, with the ``problem``, where there is none to parse."""
+    """One file as found. If it has no text to parse, ``text`` is None and ``problem`` says why."""
 
     path: str
     suite: str
@@ -59,7 +59,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundFiles:
-    """What one SRC holds: its files, and entries that were not read with the reason."""
+    """The files of one SRC, and the entries that were not read, as (path, reason)."""
 
     files: tuple[SourceFile, ...]
     skipped: tuple[tuple[str, str], ...]
@@ -72,15 +72,15 @@ class MemoryBudget:
         self._left = num_bytes
 
     def take(self, num_bytes: int) -> bool:
-        """Count some more bytes; False where the budget is spent."""
+        """Count more bytes; False if the budget is exceeded."""
         self._left -= num_bytes
         return self._left >= 0
 
 
 def held_bytes(text: str | None) -> int:
-    """Return the memory of a text: one odd character makes every other take four bytes.
+    """Return the memory of a text in bytes; a single emoji makes every character take four.
 
-    >>> held_bytes("a" * 1000) < 1100 < 4000 < held_bytes("a" * 999 + "\N{SNOWMAN}" + "\N{WORLD MAP}")
+    >>> held_bytes("a" * 1000) < 1100 < 4000 < held_bytes("a" * 998 + "\N{WORLD MAP}" * 2)
     True
     """
     return 0 if text is None else sys.getsizeof(text)
@@ -96,7 +96,7 @@ def is_source_name(name: str) -> bool:
 
 
 def is_header_name(name: str) -> bool:
-    """Whether a path inside a source names what sources include, other sources aside.
+    """Whether a path inside a source names a header, which is what sources include.
 
     >>> [is_header_name(name) for name in ("a/b.h", ".env", ".x/b.h", "a.cfg")]
     [True, False, False, False]
@@ -115,7 +115,7 @@ def is_hidden(name: str) -> bool:
 
 
 def recorded_path(name: str) -> str:
-    """Return a path as it is stored: normal, and valid Unicode whatever its bytes were."""
+    """Return a path as it is stored: normalised, and valid Unicode whatever its bytes were."""
     return recorded_name(PurePosixPath(name).as_posix())
 
 
@@ -125,12 +125,12 @@ def recorded_name(name: str) -> str:
 
 
 def read_source(read: Callable[[int], bytes], *, path: str, suite: str) -> SourceFile:
-    """Read one file; never more than ``MAX_SOURCE_BYTES`` of it are held, nor more than ``MAX_HASHED_BYTES`` read.
+    """Read one file; hold at most ``MAX_SOURCE_BYTES`` and read at most ``MAX_HASHED_BYTES``.
 
     Args:
-        read: returns up to so many next bytes, none at the end.
-        path: where it was found, inside its source.
-        suite: of its kernels.
+        read: returns up to the given number of next bytes; none at the end.
+        path: the file's path inside its source.
+        suite: the suite of its kernels.
     """
     raw = read(MAX_SOURCE_BYTES + 1)
     digest = hashlib.sha256(raw)
@@ -153,7 +153,7 @@ def read_source(read: Callable[[int], bytes], *, path: str, suite: str) -> Sourc
 
 
 def header_text(raw: bytes) -> str | None:
-    """Return the text of a header; None if it is too long or no text."""
+    """Return the text of a header; None if it is too long or not a text."""
     return _decode(raw)[0] if len(raw) <= MAX_INCLUDED_BYTES else None
 
 

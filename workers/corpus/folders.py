@@ -1,7 +1,7 @@
-"""Read the ``.cl`` files of a folder, or one file that was named itself.
+"""Read the ``.cl`` files of a folder, or one file that was named directly.
 
-Owns the walk. Links are never followed: what is read lies below the folder that was named, as in an archive. What a
-source file is: ``corpus/files.py``.
+Owns the walk. Never follows links: as in an archive, everything read lies below the named folder.
+``corpus/files.py`` says what a source file is.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class _Listing:
 
 
 def read_alone(source: Path, suite: str | None) -> FoundFiles:
-    """Read a file that was named itself: here a file that is no text is an error.
+    """Read one file that was named directly; a file that is not a text is an error here.
 
     Raises:
-        CorpusError: It cannot be read, or is no text.
+        CorpusError: It cannot be read, or is not a text.
     """
     try:
         with source.open("rb") as stream:
@@ -59,16 +59,17 @@ def read_alone(source: Path, suite: str | None) -> FoundFiles:
         raise CorpusError(f"{source}: cannot be read: {error.strerror}") from None
     if found.text is None:
         raise CorpusError(
-            f"{source}: {found.problem}: name an OpenCL source, a folder or archive of them, or a corpus"
+            f"{source}: {found.problem}: name an OpenCL source, a folder or archive of them, "
+            "or a corpus"
         )
     return FoundFiles(files=with_includes([found], _headers_beside(source)), skipped=())
 
 
 def read_folder(source: Path, suite: str | None) -> FoundFiles:
-    """Read every ``.cl`` file below a folder; names that begin with a dot are left out.
+    """Read every ``.cl`` file below a folder, except below names that begin with a dot.
 
     Raises:
-        CorpusError: It cannot be listed, has no ``.cl`` file, or more text than can be held.
+        CorpusError: It cannot be listed, has no ``.cl`` file, or more text than fits in memory.
     """
     name = suite or source.resolve().name
     found = _listing(source)
@@ -82,8 +83,8 @@ def read_folder(source: Path, suite: str | None) -> FoundFiles:
         file = _read_one(source / path, path, name)
         if not budget.take(held_bytes(file.text)):
             raise CorpusError(
-                f"{source} has more than {MAX_TEXT_BYTES} bytes of sources: build a corpus of "
-                "each of its folders, then one of those corpora"
+                f"{source} has more than {MAX_TEXT_BYTES} bytes of sources: build a corpus from "
+                "each of its folders, then one from those corpora"
             )
         files.append(file)
     headers = {recorded_name(path): source / path for path in (*found.headers, *found.sources)}
@@ -106,7 +107,8 @@ def _listing(top: Path) -> _Listing:
         except OSError as error:
             if not folder:
                 raise CorpusError(
-                    f"{top}: cannot list the folder: {error.strerror}: name another, or mend this one"
+                    f"{top}: cannot list the folder: {error.strerror}: "
+                    "name another folder, or change its permissions"
                 ) from None
             reason = f"the folder cannot be listed: {error.strerror}"
             found.skipped.append((recorded_path(folder), reason))
@@ -114,12 +116,12 @@ def _listing(top: Path) -> _Listing:
 
 
 def _enter(entry: os.DirEntry[str], path: str, found: _Listing) -> bool:
-    """Enter one entry of a folder into ``found``; whether it is a folder to go on with."""
+    """Add one entry of a folder to ``found``; return whether it is a folder to list, too."""
     reason = ""
     if entry.name.startswith("."):
         return False
     if entry.is_symlink():
-        # Not Path.is_dir: that raises where a link's target may not be looked at.
+        # Path.is_dir raises if a link's target may not be examined.
         is_folder = os.path.isdir(entry.path)
         reason = LINK if is_folder or is_source_name(path) else ""
     elif entry.is_dir(follow_symlinks=False):
@@ -145,7 +147,7 @@ def _headers_among(paths: dict[str, Path]) -> Callable[[str], str | None]:
 
 
 def _headers_beside(source: Path) -> Callable[[str], str | None]:
-    # The folder of a file that was named itself may be anything, a home: it is not listed.
+    # The folder of a file that was named directly may be huge, such as a home: do not list it.
     root = source.parent.resolve()
 
     def look_up(name: str) -> str | None:

@@ -1,6 +1,6 @@
 """Read the ``.cl`` files of a git directory's HEAD without checking it out.
 
-Owns which of its files count and how much of them is held. How they are read: ``git_directory.py``.
+Owns which of its files count and how much text is held. ``git_directory.py`` reads them.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ _REASONS = {"120000": LINK, "160000": _SUBMODULE}
 
 
 def read_git(source: Path, suite: str | None) -> FoundFiles:
-    """Read every ``.cl`` file of the commit that HEAD names, with the headers of that commit that it includes.
+    """Read every ``.cl`` file of the commit at HEAD, with the commit's headers that it includes.
 
     Args:
         source: a git directory, or the ``.git`` file that names one.
-        suite: of the kernels; by default the name of the repository or working tree.
+        suite: the suite of the kernels; by default the name of the repository or working tree.
 
     Raises:
-        CorpusError: ``git`` is missing, the repository is damaged or has no commit, or no ``.cl`` file.
+        CorpusError: ``git`` is missing, or the repository is damaged or has no commit or no
+            ``.cl`` file.
     """
     name = suite or _suite_of(source.resolve())
     folder = linked_git_directory(source) if source.is_file() else source
@@ -90,7 +91,7 @@ def _obstacle(entry: Entry) -> str:
         return LONG_PATH
     if is_archive_name(entry.path):
         return NESTED
-    return "" if entry.mode in _FILE_MODES else _REASONS.get(entry.mode, "no file")
+    return "" if entry.mode in _FILE_MODES else _REASONS.get(entry.mode, "not a file")
 
 
 def _headers_of(blobs: Blobs, known: dict[str, Entry]) -> Callable[[str], str | None]:

@@ -1,7 +1,8 @@
-"""What of a git directory leads elsewhere: looked at before git is started on it.
+"""Refuse a git directory that leads elsewhere, before git starts on it.
 
-Owns the borders. A repository can name another one as its own (``commondir``), borrow objects (``alternates``), and link
-its parts: then the commit that is read, and published as a corpus, is not the one that was handed over.
+Owns these checks. A repository can name another one as its own (``commondir``), borrow objects
+(``alternates``) and link its parts. Then the commit that is read, and published as a corpus, is
+not the one that the user handed over.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ _OBJECT_PARTS = ("info", "pack", "info/alternates", "info/commit-graph", "pack/m
 _BORROWS = ("info/alternates", "info/http-alternates")
 _WORKTREE = re.compile(rb"^\s*worktree\s*=\s*([^\n\0]+)", re.IGNORECASE | re.MULTILINE)
 _INCLUDE = re.compile(rb"\[\s*include", re.IGNORECASE)
-"""Anywhere: git takes several sections on one line, and a byte order mark before the first."""
+"""Matches anywhere: git accepts several sections on a line, and a byte order mark at the start."""
 _CONFIGS = ("config", "config.worktree")
 _MAX_OBJECT_FILES = 2_000_000
-"""Files of a git object folder. A repository that was packed once has some hundred."""
+"""Files of a git object folder. A repository that was packed once has a few hundred."""
 
 
 def check_borders(source: Path) -> None:
-    """Assert that nothing of a git directory leads out of it, and that git waits for nothing in it.
+    """Check that no part of a git directory leads out of it or can block git.
 
     Raises:
-        CorpusError: Something does.
+        CorpusError: A part does.
     """
     folder = Path(os.path.realpath(source))
     common = _common_of(folder, source)
@@ -64,10 +65,10 @@ def check_borders(source: Path) -> None:
 
 
 def check_link(file: Path, folder: Path) -> None:
-    """Assert that a git directory knows the ``.git`` file that names it: else the file is a stranger's.
+    """Check that a git directory names the ``.git`` file that names it; otherwise do not trust it.
 
     Raises:
-        CorpusError: It does not.
+        CorpusError: The git directory does not name the file.
     """
     back, config = folder / "gitdir", folder / "config"
     named: list[Path] = []
@@ -80,13 +81,13 @@ def check_link(file: Path, folder: Path) -> None:
         os.path.realpath(one) for one in named if b"\0" not in bytes(one)
     }:
         raise CorpusError(
-            f"{file} names {folder}, which does not know it: name that repository if you mean it, or mend it with "
-            "`git worktree repair`"
+            f"{file} names {folder}, which does not know it: name that repository if you mean it, "
+            "or run `git worktree repair`"
         )
 
 
 def _common_of(folder: Path, source: Path) -> Path:
-    """Return the repository that a git directory is of: its own, or the one in which it is a worktree."""
+    """Return the repository of a git directory: itself, or the one whose worktree it is."""
     named = folder / "commondir"
     if not os.path.lexists(named):
         return folder
@@ -94,7 +95,8 @@ def _common_of(folder: Path, source: Path) -> Path:
     common = Path(os.path.realpath(folder / text)) if text and "\0" not in text else folder
     if folder.parent.name != "worktrees" or folder.parent.parent != common:
         raise CorpusError(
-            f"{source} names another repository as its own (commondir): name that one if you mean it"
+            f"{source} names another repository as its own (commondir): "
+            "name that repository if you mean it"
         )
     return common
 
@@ -107,15 +109,15 @@ def _check_part(path: Path, inside: Path, source: Path) -> None:
     if stat.S_ISLNK(mode):
         if not Path(os.path.realpath(path)).is_relative_to(inside):
             raise CorpusError(
-                f"{source}: {path.name} is a link that leads out of it: name a plain clone of it"
+                f"{source}: {path.name} is a link that leads out of it: name a plain clone"
             )
         mode = path.stat().st_mode if path.exists() else mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-        raise CorpusError(f"{source}: {path.name} is not a regular file: it is not read")
+        raise CorpusError(f"{source}: {path.name} is not a regular file: name a plain clone")
 
 
 def _check_all(common: Path, part: str, most: int, source: Path) -> None:
-    """Check every file and folder below a part of the repository, at most so many."""
+    """Check every file and folder below a part of the repository; refuse more than ``most``."""
     number = 0
     for place, folders, names in os.walk(common / part):
         for name in (*folders, *names):

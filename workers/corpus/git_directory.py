@@ -1,7 +1,7 @@
-"""A git directory: what it is, and what its HEAD has, without checking it out.
+"""Read a git directory's HEAD without checking it out.
 
-Owns the door to the ``git`` command: two plumbing commands that run no hook, no filter and no remote helper,
-whatever the repository's own configuration says. Which files count: ``corpus/git.py``.
+Owns all use of the ``git`` command: two plumbing commands that run no hook, filter or remote
+helper, whatever the repository's configuration says. ``corpus/git.py`` decides which files count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_LINK_BYTES = 1 << 13
 _MESSAGE_CHARS = 500
 _END_TIMEOUT_S = 10.0
 _MAX_MEMORY_BYTES = 2**30
-"""Bytes of memory of a git process. Listing half a million files takes a tenth of it."""
+"""Bytes of memory of a git process; listing half a million files takes a tenth of this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Entry:
 
 
 def is_git_directory(folder: Path) -> bool:
-    """Whether ``folder`` is what git calls a git directory: a bare repository, a ``.git`` folder, a worktree's part."""
+    """Whether ``folder`` is a git directory: a bare repository, a ``.git`` folder, a worktree's."""
     try:
         return (folder / "HEAD").is_file() and (
             (folder / "commondir").is_file()
@@ -49,10 +49,10 @@ def is_git_directory(folder: Path) -> bool:
 
 
 def linked_git_directory(file: Path) -> Path | None:
-    """Return the git directory that the ``.git`` file of a worktree or submodule names; None for another file.
+    """Return the git directory that a worktree's or submodule's ``.git`` file names, else None.
 
     Raises:
-        CorpusError: It names none.
+        CorpusError: The file names no git directory.
     """
     if file.name != ".git":
         return None
@@ -63,14 +63,14 @@ def linked_git_directory(file: Path) -> Path | None:
     folder = file.parent / os.fsdecode(value.strip().split(b"\0")[0])
     if not is_git_directory(folder):
         raise CorpusError(
-            f"{file} names {folder}, which is not a git directory: mend it with `git worktree repair`"
+            f"{file} names {folder}, which is not a git directory: run `git worktree repair`"
         )
     return folder
 
 
 def _start(source: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    # An explicit --git-dir needs no safe.directory. Objects that a partial clone left out are not fetched: the
-    # repository's own configuration could name any program as the helper that fetches them.
+    # An explicit --git-dir needs no safe.directory. Objects that a partial clone lacks are not
+    # fetched: the repository's configuration could name any program as the helper to fetch them.
     environment = {
         **child_environment(),
         "GIT_CONFIG_NOSYSTEM": "1",
@@ -94,9 +94,10 @@ def _start(source: Path, *arguments: str) -> subprocess.Popen[bytes]:
         )
     except FileNotFoundError:
         raise CorpusError(
-            f"{source}: the git command is not installed: install it, or name an archive or a folder"
+            f"{source}: the git command is not installed: install it, or name an archive or "
+            "a folder"
         ) from None
-    # Packs are mapped and do not count; what a tree of 3 MB unpacks to does.
+    # Mapped packs do not count as data; the memory to which a tree of 3 MB unpacks does.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         resource.prlimit(process.pid, resource.RLIMIT_DATA, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
     return process
@@ -125,7 +126,8 @@ def entries(source: Path) -> Iterator[Entry]:
             _end(process)
         if process.returncode:
             raise CorpusError(
-                f"{source}: git cannot list HEAD: {_words(process)}: give it a commit"
+                f"{source}: git cannot list HEAD: {_words(process)}: "
+                "name a repository with a commit"
             )
 
 
@@ -139,7 +141,7 @@ def _records(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 class Blobs:
-    """One git process that gives the contents of any number of files; a context manager, which ends it."""
+    """A git process that returns the contents of files; a context manager that ends the process."""
 
     def __init__(self, source: Path) -> None:
         self._source = source
@@ -160,10 +162,10 @@ class Blobs:
 
     @contextlib.contextmanager
     def open(self, entry: Entry) -> Iterator[Callable[[int], bytes]]:
-        """Give what reads a file's next bytes.
+        """Return a function that reads a file's next bytes.
 
         Raises:
-            CorpusError: The object is missing or damaged, git is gone, or the files are too large together.
+            CorpusError: The object is missing or damaged, git has ended, or the total is too large.
         """
         stream, left = self._process.stdout, self._ask(entry)
         assert stream is not None
@@ -196,13 +198,15 @@ class Blobs:
         answer = self._process.stdout.readline(_MAX_ENTRY_BYTES).split()
         if len(answer) != 3 or answer[1] != b"blob":
             raise CorpusError(
-                f"{self._source}: git cannot read {recorded_path(entry.path)} (object {entry.object_id}): "
+                f"{self._source}: git cannot read {recorded_path(entry.path)} "
+                f"(object {entry.object_id}): "
                 "the repository is damaged or a partial clone; check it with `git fsck`"
             )
         self._num_bytes += int(answer[2])
         if self._num_bytes > MAX_UNPACKED_BYTES:
             raise CorpusError(
-                f"{self._source}: its sources unpack to more than {MAX_UNPACKED_BYTES} bytes: not read"
+                f"{self._source}: its sources unpack to more than {MAX_UNPACKED_BYTES} bytes: "
+                "not read; name a folder with the part that you need"
             )
         return int(answer[2])
 
@@ -212,7 +216,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     assert process.stdout is not None
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()
-    process.stdout.close()  # a git that still writes ends by SIGPIPE
+    process.stdout.close()  # SIGPIPE ends a git that still writes
     try:
         process.wait(_END_TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -1,7 +1,7 @@
-"""Put the headers that a source includes into its text, where its own folder, archive or repository has them.
+"""Replace a source's includes by the headers, if its own folder, archive or repository has them.
 
-Owns which header an ``#include "..."`` means. A kernel's source must stand alone: a device's compiler never sees
-other files. Nothing outside of the source is ever looked at.
+Owns which header an ``#include "..."`` means. A kernel's source must stand alone, because a
+device's compiler never sees other files. Nothing outside of the source is read.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from workers.corpus.files import (
 )
 
 MAX_TEXT_CHARS = 2**20
-"""Characters of a source with its headers; a longer one keeps its includes."""
+"""Characters of a text with its headers; a longer text keeps its includes."""
 MAX_EXPANDED_BYTES = 512 * 2**20
-"""Bytes of memory for the headers put into all files of one source: a small archive can include a
-large header very often."""
+"""Bytes of memory for the headers put into all files of one source. Without this limit, a small
+archive could include one large header very often."""
 _MAX_DEPTH = 8
 _MAX_INCLUDES = 4096
-"""Includes of one text. With the list of folders this bounds the look-ups for a text of nothing but
-includes."""
+"""Includes of one text. Together with the limit on folders this bounds the look-ups for a text that
+consists of includes only."""
 _MAX_FOLDERS_ABOVE = 32
 _TOKEN = re.compile(
     r"""
@@ -45,20 +45,21 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""Comments and texts, in which nothing is a directive, and what may be a directive that matters here.
+"""Comments and strings, which hold no directives, and candidates for the directives needed here.
 
-Every alternative begins with a character that is written out, so that the search can jump to the next of those.
+Every alternative begins with a literal character, so that the search can jump to the next one.
 """
 
 Lookup = Callable[[str], str | None]
-"""The text of a header by its path inside the source; None where there is none."""
+"""The text of a header by its path inside the source; None if there is no such header."""
 
 
 def with_includes(files: Iterable[SourceFile], lookup: Lookup) -> tuple[SourceFile, ...]:
     """Return the files with every ``#include "..."`` that ``lookup`` knows replaced by the header.
 
-    A name is looked for beside the file that includes it, then in each folder above: host programs are started
-    there, or pass it with ``-I``. A file for whose headers the memory budget is spent has a problem instead of a text.
+    A header is searched beside the file that includes it, then in each folder above: host programs
+    run there, or pass the folder with ``-I``. A file whose headers exceed the memory budget gets a
+    problem instead of a text.
 
     >>> file = SourceFile(path="a/k.cl", suite="s", sha256="", text='#include "t.h"', problem="")
     >>> with_includes([file], {"a/t.h": "typedef float T;"}.get)[0].text
@@ -69,7 +70,7 @@ def with_includes(files: Iterable[SourceFile], lookup: Lookup) -> tuple[SourceFi
 
 
 def remembered(lookup: Lookup) -> Lookup:
-    """Return ``lookup`` with the headers that it found in memory, as many as the memory budget allows."""
+    """Return ``lookup`` with a cache, which holds headers as far as the memory budget allows."""
     budget = MemoryBudget(MAX_HEADER_TEXT_BYTES)
     known: dict[str, str] = {}
 
@@ -83,11 +84,11 @@ def remembered(lookup: Lookup) -> Lookup:
 
 
 class _TooLongError(Exception):
-    """Headers include each other without end, or are too large together."""
+    """Headers include each other without end, or are too large together for one text."""
 
 
 class _BudgetSpentError(Exception):
-    """The headers of all files of the source are too large together."""
+    """The headers put into all files of the source exceed the memory budget."""
 
 
 def _expanded(file: SourceFile, lookup: Lookup, budget: MemoryBudget) -> SourceFile:
@@ -98,12 +99,12 @@ def _expanded(file: SourceFile, lookup: Lookup, budget: MemoryBudget) -> SourceF
         if text == file.text or budget.take(held_bytes(text)):
             return replace(file, text=text)
     except _TooLongError:
-        budget.take(MAX_TEXT_CHARS)  # it is not held, but to make it took time
+        budget.take(MAX_TEXT_CHARS)  # the text is not held, but it took time to make
         return file
     except _BudgetSpentError:
         pass
     problem = (
-        f"its headers do not fit: with their headers, the files of this source take more than "
+        f"its headers do not fit: with headers, the files of this source take more than "
         f"{MAX_EXPANDED_BYTES} bytes: name its folders one at a time"
     )
     return replace(file, text=None, problem=problem)
@@ -112,8 +113,9 @@ def _expanded(file: SourceFile, lookup: Lookup, budget: MemoryBudget) -> SourceF
 class _Expansion:
     """One file being expanded.
 
-    ``#pragma once`` means nothing within one text, and which branch is taken is not known here. So a later copy of
-    such a header is left out where an earlier one is certain to be compiled before it; else each copy gets a guard.
+    Within one text ``#pragma once`` has no effect, and it is unknown which branches of ``#if`` are
+    compiled. So a later copy of such a header is left out if an earlier copy is certainly compiled
+    before it; otherwise each copy gets a guard.
     """
 
     def __init__(self, lookup: Lookup, budget: MemoryBudget) -> None:
@@ -123,7 +125,7 @@ class _Expansion:
         self._num_chars = self._num_includes = 0
         self._guards: dict[str, list[int]] = {}
         self._certain: list[set[str]] = [set()]
-        """Headers put in so far that come once, for the file and for each open branch of a condition."""
+        """Headers with ``#pragma once`` put in so far: in the file, and in each open branch."""
 
     def of(self, path: str, text: str) -> str:
         self._expand(path, text, 0)
@@ -156,7 +158,7 @@ class _Expansion:
                 self._include(*header, depth + 1)
                 done = token.end()
                 if text[done : done + 1] not in ("", "\r", "\n"):
-                    self._put("\n")  # a comment begins there, and the header may end in another
+                    self._put("\n")  # a comment follows, and the header may end in another one
         self._put(text[done:])
         del self._certain[num_outside:]
 
@@ -196,7 +198,7 @@ class _Expansion:
 
 
 def _directives(text: str) -> Iterator[re.Match[str]]:
-    """Yield the directives among the tokens: those at the beginning of a line that continues no other."""
+    """Yield the tokens that are directives: first on a line that does not continue another."""
     done = 0
     for token in _TOKEN.finditer(text):
         if token.group().startswith("#"):

@@ -1,7 +1,7 @@
-"""Read one source for a prediction: its kernels, their errors, and what they surely touch.
+"""Read one source for a prediction: its kernels, their errors, and their certain accesses.
 
-Owns what counts as an error of the source: what the parser does not understand after macros were
-inferred, unless it is a name that a vendor's compiler may know.
+Owns what counts as an error of the source: each parser error that remains after macros were
+inferred, unless it only concerns a name that a vendor's compiler may know.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from workers.corpus.sources import find_sources
 from workers.source.parse_pool import parse_sources
 
 _VENDOR_NAME = re.compile(
-    r"(?:undeclared identifier|undeclared function|implicit declaration of function|unknown type name)"
+    r"(?:undeclared identifier|undeclared function|implicit declaration of function"
+    r"|unknown type name)"
     r" '(?:__\w+|(?:intra_)?sub_group_\w+"
     r"|(?:work_group|intel|amd|arm|qcom|nv|cl|atomic|atom|memory|image)_\w+)'"
 )
-"""Complaints about names of language extensions, which a device's compiler may know."""
+"""Parser errors about names of language extensions, which a device's compiler may know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +33,11 @@ class SourceKernel:
     """One kernel of a source.
 
     Attributes:
-        kernel: as a corpus has it.
-        errors: what a compiler would refuse, as ``line: text``; where the line is not certain to be
+        kernel: the kernel as a corpus has it.
+        errors: errors that a compiler would report, as ``line: text``; if the line is not certainly
             one of the file itself, ``N of the text with its headers put in: text``.
-        unknown: complaints about names that a vendor's compiler may know, likewise.
-        dense: what it surely touches.
+        unknown: errors about names that a vendor's compiler may know, in the same form.
+        dense: the accesses that every work-item surely makes.
     """
 
     kernel: Kernel
@@ -46,7 +47,7 @@ class SourceKernel:
 
 
 def files_of_path(path: Path) -> tuple[SourceFile, ...]:
-    """Return what a path holds, the headers that are included put in.
+    """Return the files below a path, with included headers put in.
 
     Raises:
         CorpusError: It cannot be read.
@@ -55,20 +56,20 @@ def files_of_path(path: Path) -> tuple[SourceFile, ...]:
 
 
 def file_of_text(text: str, name: str) -> SourceFile:
-    """Return OpenCL C that is in no file; ``name`` stands for it in messages. It has no headers."""
+    """Return OpenCL C that is in no file; messages call it ``name``. Its includes stay."""
     digest = sha256_hex(text.encode("utf-8", "replace"))
     return SourceFile(path=name, suite="", sha256=digest, text=text, problem="")
 
 
 def read(path: Path, files: tuple[SourceFile, ...]) -> tuple[SourceKernel, ...]:
-    """Read the kernels of some files, in a child.
+    """Read the kernels of some files in a child process.
 
     Args:
-        path: names the files in messages; where it is the one file, its lines are those of errors.
-        files: with their headers put in.
+        path: the source that messages name; if it is a single file, errors have its line numbers.
+        files: the source's files, with their headers put in.
 
     Raises:
-        CorpusError: There is no kernel.
+        CorpusError: The files have no kernel.
     """
     readable = [file for file in files if file.text is not None]
     found: list[SourceKernel] = []
@@ -98,7 +99,7 @@ def read(path: Path, files: tuple[SourceFile, ...]) -> tuple[SourceKernel, ...]:
 
 
 def _own_text(path: Path) -> str | None:
-    """Return a file's text before headers are put in; None where ``path`` is no text file."""
+    """Return a file's text before headers are put in; None if ``path`` is not a text file."""
     try:
         return path.read_bytes().decode("utf-8-sig") if path.is_file() else None
     except (OSError, UnicodeDecodeError):
@@ -106,7 +107,7 @@ def _own_text(path: Path) -> str | None:
 
 
 def _with_own_line(error: str, text: str, own_text: str | None) -> str:
-    """Return an error about ``text`` with its line in the file, if headers were put in.
+    """Return an error about ``text`` with the line number of the file before headers were put in.
 
     Lines before the first header and after the last one are certain: the texts are equal there.
     """
@@ -123,7 +124,7 @@ def _with_own_line(error: str, text: str, own_text: str | None) -> str:
 
 
 def _num_equal(some: list[str], others: list[str]) -> int:
-    """Return how many lines from the first on are equal."""
+    """Return the number of equal lines at the start of two texts."""
     pairs = zip(some, others, strict=False)
     return next(
         (num for num, (one, other) in enumerate(pairs) if one != other),

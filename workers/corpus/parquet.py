@@ -1,7 +1,7 @@
 """A corpus on disk: one Parquet file, written whole or not at all.
 
-Owns its schema and the checks at reading. Signatures and analyses are kept as JSON text, since they are read
-whole.
+Owns its schema and the checks when reading. Signatures and analyses are stored as JSON text,
+because they are always read whole.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _REQUIRED_TEXTS = (
 _REPEATED_TEXTS = ("name", "suite", "family_id", "build_options")
 _OPTIONAL_TEXTS = ("signature", "failure_code", "failure_stage", "failure_detail")
 _LATER_TEXTS = ("analysis", "invented_macros")
-"""Optional, and not in the corpora of earlier releases."""
+"""Optional columns that corpora of earlier releases lack."""
 SCHEMA = pa.schema(
     [
         *(pa.field(name, pa.string(), nullable=False) for name in _REQUIRED_TEXTS),
@@ -63,8 +63,7 @@ _MAX_FILE_BYTES = 2**30
 class Corpus:
     """Some kernels, sorted by id, each once.
 
-    ``sha256`` covers the set of kernel ids; ``skipped`` lists files in which there was no kernel, with the
-    reason.
+    ``sha256`` covers the set of kernel ids. ``skipped``: files without a kernel, as (path, reason).
     """
 
     kernels: tuple[Kernel, ...]
@@ -97,17 +96,17 @@ def corpus_to_write(path: Path) -> Path:
     """Return the file that ``write_corpus`` may write as ``path``.
 
     Raises:
-        OutputTaken: There is something that is no corpus.
+        OutputTaken: There is a file or folder that is not a corpus.
     """
     return file_to_write(path, is_ours=is_corpus, what="corpus")
 
 
 def write_corpus(path: str | os.PathLike[str], corpus: Corpus) -> None:
-    """Write a corpus; readers see the old file or the whole new one.
+    """Write a corpus; a reader sees the old file or the complete new one.
 
     Raises:
         CorpusError: The file cannot be written.
-        OutputTaken: There is something that is no corpus.
+        OutputTaken: There is a file or folder that is not a corpus.
     """
     target = Path(path)
     metadata = {
@@ -149,14 +148,15 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
             kernels = tuple(_kernels(file))
         skipped = _SKIPPED.validate_json(metadata.get(_SKIPPED_KEY, b"[]"))
     except CorpusError:
-        raise  # (a ValueError, too)
+        raise  # CorpusError is a ValueError, too
     except UnfitFileError as error:
         raise CorpusError(str(error)) from None
     except FileNotFoundError:
         raise CorpusError(f"{where} does not exist: make it with `llmperf corpus build`") from None
     except (OSError, pa.ArrowException) as error:
         raise CorpusError(
-            f"{where} is damaged or not a Parquet file ({error}): build it again with `llmperf corpus build`"
+            f"{where} is damaged or not a Parquet file ({error}): "
+            "build it again with `llmperf corpus build`"
         ) from None
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise CorpusError(
@@ -172,7 +172,7 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
 
 
 def _kernels(file: pq.ParquetFile) -> Iterator[Kernel]:
-    """Yield the kernels, some rows in memory at a time; equal values of many kernels are held once."""
+    """Yield the kernels, a few hundred rows at a time; kernels share equal values in memory."""
     arguments: dict[Argument, Argument] = {}
     numbers: dict[float, float] = {}
     for batch in file.iter_batches(_ROWS_AT_ONCE):
@@ -197,7 +197,8 @@ def _check_header(where: Path, schema: pa.Schema, metadata: dict[bytes, bytes]) 
     version = metadata.get(_VERSION_KEY, b"").decode("ascii", "replace")
     if not version.isdigit() or _SHA256_KEY not in metadata:
         raise CorpusError(
-            f"{where} is a Parquet file but no corpus: name one that `llmperf corpus build` wrote"
+            f"{where} is a Parquet file but not a corpus: "
+            "name one that `llmperf corpus build` wrote"
         )
     if int(version) > CORPUS_VERSION:
         raise CorpusError(
@@ -231,7 +232,7 @@ def _row(kernel: Kernel) -> dict[str, str | None]:
 def _kernel(row: dict[str, Any]) -> Kernel:
     empty = [name for name in _REQUIRED_TEXTS if row[name] is None]
     if empty:
-        raise ValueError(f"kernel {row['kernel_id']}: has no {', '.join(empty)}")
+        raise ValueError(f"kernel {row['kernel_id']} has no {', '.join(empty)}")
     checked_id(row["kernel_id"], "kernel_id")
     checked_id(row["family_id"], "family_id")
     failure = None
@@ -245,7 +246,7 @@ def _kernel(row: dict[str, Any]) -> Kernel:
     if row["signature"] is not None:
         signature = signature_from_json(json.loads(row["signature"]))
     if signature is None and failure is None:
-        raise ValueError(f"kernel {row['kernel_id']}: has neither a signature nor a failure")
+        raise ValueError(f"kernel {row['kernel_id']} has neither a signature nor a failure")
     analysis, macros = row.get("analysis"), row.get("invented_macros")
     if sha256_hex(row["source"].encode()) != row["source_sha256"] and row["source"]:
         raise ValueError(f"kernel {row['kernel_id']}: its source does not match its hash")

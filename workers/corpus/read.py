@@ -1,8 +1,8 @@
-"""The corpus: every kernel of some sources, with signature, family and id.
+"""Read every kernel of some sources, with signature, family and id.
 
-Owns how sources become ``Kernel``s and what a bad file costs (one failed kernel, never the corpus). What a source
-is: ``corpus/sources.py``; parsing children: ``parse_pool.py``; Parquet: ``corpus/parquet.py``; counts:
-``corpus/stats.py``.
+Owns how sources become ``Kernel``s. A bad file costs one failed kernel, never the corpus.
+``corpus/sources.py`` finds the files, ``parse_pool.py`` parses them, ``corpus/parquet.py`` stores
+the corpus, ``corpus/stats.py`` counts.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ def read_sources(
     """Read every kernel of some sources.
 
     Args:
-        sources: ``.cl`` files, folders (searched to the bottom), tar and zip archives, git directories, and
-            corpora written by ``write_corpus``.
-        suite: the suite of all kernels but those of corpora; by default the name of each folder or archive.
-        build_options: for all kernels but those of corpora, as for the device's compiler.
-        num_children: parsing processes at once; by default as many as are useful.
+        sources: ``.cl`` files, folders (with all folders below), tar and zip archives, git
+            directories, and corpora written by ``write_corpus``.
+        suite: the suite of all kernels except those of corpora; by default the name of each folder
+            or archive.
+        build_options: options for the device's compiler, for all kernels except those of corpora.
+        num_children: parsing processes at a time; by default as many as are useful.
 
     Returns:
-        The kernels sorted by id, each once. A file that cannot be read or parsed is one kernel with a
-        failure; a file without any kernel is listed in ``skipped``.
+        The kernels sorted by id, each once. A file that cannot be read or parsed becomes one kernel
+        with a failure; a file without a kernel is listed in ``skipped``.
 
     Raises:
         CorpusError: A source is missing or unreadable as a whole, or there is no kernel at all.
@@ -78,17 +79,17 @@ def read_kernels(
     num_children: int | None = None,
     only: Collection[str] | None = None,
 ) -> tuple[list[Kernel], list[tuple[str, str]]]:
-    """Read the kernels of some sources as they come: several may have one id, and each is its own family.
+    """Read the kernels of some sources unmerged: ids may repeat, and each kernel is its own family.
 
     Args:
-        sources: as ``read_sources`` takes them, like the next three.
-        suite: likewise.
-        build_options: likewise.
-        num_children: likewise.
-        only: names, without folders, of the files that are parsed; None for all. Corpora are read whole.
+        sources: as for ``read_sources``, like the next three.
+        suite: as for ``read_sources``.
+        build_options: as for ``read_sources``.
+        num_children: as for ``read_sources``.
+        only: names, without folders, of the files to parse; None for all. Corpora are read whole.
 
     Returns:
-        The kernels, and the files without any, each with the reason.
+        The kernels, and the files without a kernel as (path, reason).
 
     Raises:
         CorpusError: A source is missing or unreadable as a whole.
@@ -117,7 +118,7 @@ def read_kernels(
 
 
 def corpus_sha256(kernels: Iterable[Kernel]) -> str:
-    """Return the identity of a set of kernels: where they were read from and in what order is no part."""
+    """Return the identity of a set of kernels, whatever their order and their paths."""
     return sha256_hex("\n".join(sorted(kernel.kernel_id for kernel in kernels)).encode())
 
 
@@ -137,7 +138,7 @@ def _corpus(kernels: Sequence[Kernel], skipped: Sequence[tuple[str, str]]) -> Co
 
 
 def kernels_of(file: SourceFile, parsed: Parsed, build_options: str) -> list[Kernel]:
-    """Return the kernels of one file, in the order of ``parsed``; a family of its own each."""
+    """Return the kernels of one file, in the order of ``parsed``; each is its own family."""
     if isinstance(parsed, Failure):
         whole = ReadKernel(
             name=Path(file.path).stem,
@@ -150,7 +151,7 @@ def kernels_of(file: SourceFile, parsed: Parsed, build_options: str) -> list[Ker
 
 
 def _identity(file: SourceFile) -> str:
-    """Return the identity of a file that is not text: its bytes, or its path if it could not be read."""
+    """Return the identity of a file that is not text: its hash, or its path if it is unreadable."""
     if file.sha256 == sha256_hex(b""):
         return f"path:{file.suite}/{file.path}"
     return f"sha256:{file.sha256}"
@@ -174,7 +175,7 @@ def _kernel(file: SourceFile, one: ReadKernel, identity: str) -> Kernel:
 
 
 def why_no_kernel(file: SourceFile) -> str:
-    """Say why a readable file has no kernel."""
+    """Return why a readable file has no kernel."""
     return "no __kernel function" if file.text and file.text.strip() else "empty file"
 
 
@@ -183,7 +184,7 @@ def _unreadable(file: SourceFile) -> Failure:
 
 
 def no_kernel(paths: Sequence[Path], skipped: Sequence[tuple[str, str]]) -> str:
-    """Say that some sources have no kernel, and why."""
+    """Return the message that some sources have no kernel, with the reasons."""
     where = ", ".join(str(path) for path in paths)
     listed = "; ".join(f"{path}: {reason}" for path, reason in skipped[:5])
     return (

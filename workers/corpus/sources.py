@@ -1,6 +1,6 @@
-"""What a SRC of the command line is: a file, a folder, an archive or a git directory.
+"""Decide what a SRC of the command line is: a file, a folder, an archive or a git directory.
 
-Owns that decision and nothing else.
+Owns this decision only.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from workers.corpus.git_directory import is_git_directory, linked_git_directory
 
 
 def find_sources(source: Path, suite: str | None) -> FoundFiles:
-    """Read one SRC: every ``.cl`` file in it, with the headers of the same SRC that it includes.
+    """Read one SRC: every ``.cl`` file in it, with the headers of the SRC that it includes put in.
 
     Args:
-        source: a ``.cl`` file, a folder (searched to the bottom), a tar or zip archive, or a git directory
-            (``X.git``, whose HEAD is read). A working tree with a ``.git`` in it is a folder.
+        source: a ``.cl`` file, a folder (with all folders below), a tar or zip archive, or a git
+            directory (``X.git``, whose HEAD is read). A working tree with ``.git`` is a folder.
         suite: the suite of its kernels; by default the folder's or the archive's name.
 
     Raises:
-        CorpusError: It is missing, unreadable, damaged, or has no ``.cl`` file.
+        CorpusError: The SRC is missing, unreadable or damaged, or has no ``.cl`` file.
     """
     return _reader_of(source)(source, suite)
 

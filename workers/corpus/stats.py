@@ -1,6 +1,6 @@
-"""What a corpus holds, in counts.
+"""Count what a corpus holds.
 
-Owns the statistics of ``llmperf corpus stats``. Does not draw them: ``llmperf/html_report/corpus_*.py``.
+Owns the statistics of ``llmperf corpus stats``; ``llmperf/html_report/corpus/`` draws them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from workers.device.opencl.build_options import option_words
 
 _PERCENTILES = (0, 10, 50, 90, 99, 100)
 FAMILY_BINS = ((1, 1), (2, 2), (3, 5), (6, 10), (11, 50), (51, None))
-"""Sizes of families that are counted together; None is without end."""
+"""Ranges (first, last) of family sizes that are counted together; None: no upper limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusStats:
-    """What a corpus holds, in counts.
+    """Counts of a corpus.
 
-    ``num_usable``: kernels without failure; ``num_signatures``: those whose arguments could be read, launchable or
-    not, which the counts of dimensions and arguments are over. ``source_bytes`` and ``arguments_per_kernel`` are
-    percentiles over kernels; ``macros`` counts kernels by what was defined for them.
+    ``num_usable``: kernels without failure. ``num_signatures``: kernels whose arguments could be
+    read, launchable or not; the counts of dimensions and arguments cover these. ``source_bytes``
+    and ``arguments_per_kernel``: percentiles over kernels. ``macros``: number of kernels for each
+    definition in their build options.
     """
 
     num_files: int
@@ -49,7 +50,7 @@ class CorpusStats:
 
 
 def corpus_stats(corpus: Corpus) -> CorpusStats:
-    """Count what a corpus holds."""
+    """Return the counts of a corpus."""
     kernels = corpus.kernels
     signatures = [one.signature for one in kernels if one.signature is not None]
     failures = [one.failure for one in kernels if one.failure is not None]
@@ -79,13 +80,13 @@ def corpus_stats(corpus: Corpus) -> CorpusStats:
 
 
 def defined_macros(kernel: Kernel) -> tuple[str, ...]:
-    """Return what a kernel's build options define, as ``NAME`` or ``NAME=VALUE``."""
+    """Return the macros that a kernel's build options define, as ``NAME`` or ``NAME=VALUE``."""
     words = option_words(kernel.build_options)
     return tuple(word.removeprefix("-D") for word in words if len(word) > 2 and word[:2] == "-D")
 
 
 def kernels_by_family_size(sizes: Iterable[int]) -> dict[str, int]:
-    """Return how many kernels are in families of each size, by the words of ``FAMILY_BINS``.
+    """Return the number of kernels in families of each size, by the names of ``FAMILY_BINS``.
 
     >>> kernels_by_family_size([1, 1, 4, 60])
     {'1': 2, '2': 0, '3-5': 4, '6-10': 0, '11-50': 0, '51 and more': 60}
@@ -99,7 +100,7 @@ def kernels_by_family_size(sizes: Iterable[int]) -> dict[str, int]:
 
 
 def family_bin_words(low: int, high: int | None) -> str:
-    """Return how a bin of ``FAMILY_BINS`` is called."""
+    """Return the name of a bin of ``FAMILY_BINS``."""
     if high is None:
         return f"{low} and more"
     return str(low) if low == high else f"{low}-{high}"

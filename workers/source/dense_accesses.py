@@ -1,9 +1,10 @@
-"""Which buffers a kernel surely touches densely: one element a work-item, whatever the data are.
+"""Find the buffers that a kernel surely accesses densely: one element for each work-item.
 
-Owns the proof, for ``llmperf_common/features/least_time.py``: a bound that is wrong once is of no use, so
-only what runs without a condition counts, apart from guards of the NDRange (``if (i < n)``,
-``if (i >= n) return;``): stores, and the reads whose values they need (``live_reads.py``). Loops,
-helpers, either side of ``?:`` and what follows a possible ``return`` are left out. Device-free.
+Owns the proof, for ``llmperf_common/features/least_time.py``. A lower bound on time must never be
+wrong, so that only unconditional accesses count: stores, and the reads whose values they need
+(``live_reads.py``). The only conditions allowed are guards of the NDRange (``if (i < n)``,
+``if (i >= n) return;``). Left out: loops, helpers, both branches of ``?:``, and all code after a
+possible ``return``. Needs no device.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _NO_GUARDS: Guards = ((), (), ())
 
 
 def dense_accesses(source: ParsedSource, kernel: Function) -> tuple[DenseAccess, ...]:
-    """Return what every work-item that passes the guards surely touches.
+    """Return the accesses that every work-item which passes the guards surely makes.
 
     Raises:
         RecursionError: An expression is nested too deeply to be walked.
@@ -70,7 +71,7 @@ class _Walker:
                 changed = node.children[0].children[0].key  # one lane
                 self._definitions.setdefault(changed, []).extend(_UNKNOWN_TWICE)
             elif node.kind is NodeKind.UNARY and node.name == "&":
-                # Written through a pointer: of no known value.
+                # A write through a pointer gives the variable an unknown value.
                 for inner in walk(node):
                     if inner.kind is NodeKind.REFERENCE:
                         self._definitions.setdefault(inner.key, []).extend(_UNKNOWN_TWICE)
@@ -79,9 +80,9 @@ class _Walker:
     # -- statements ---------------------------------------------------------------------------
 
     def statements(self, node: Node, guards: Guards) -> Guards | None:
-        """Note what ``node`` surely touches.
+        """Note the accesses that ``node`` surely makes.
 
-        Returns the guards of what follows it; None where it may end the work-item otherwise.
+        Returns the guards of the statements after it; None if it may end the work-item otherwise.
         """
         if node.kind is NodeKind.BLOCK:
             current: Guards | None = guards
@@ -111,7 +112,7 @@ class _Walker:
         return outside if is_guard else None
 
     def _conjunction(self, node: Node, guards: Guards, *, is_negated: bool) -> Guards | None:
-        """Return the guards with those of a condition that holds (fails); None if it has others."""
+        """Return the guards, with those of a true (negated: false) condition; None if unknown."""
         joint = "||" if is_negated else "&&"
         if node.kind is NodeKind.BINARY and node.name == joint:
             first = self._conjunction(node.children[0], guards, is_negated=is_negated)
@@ -125,7 +126,7 @@ class _Walker:
         if self._axis(right) is not None:
             left, right, name = right, left, _FLIPPED[name]
         axis, scalar = self._axis(left), self._scalar(right)
-        # Only the exact form: id < n, or not (id >= n).
+        # Only the exact forms are guards: id < n, or not (id >= n).
         if axis is None or scalar is None or name != (">=" if is_negated else "<"):
             return None
         with_it = list(guards)
@@ -138,7 +139,7 @@ class _Walker:
         for one in self._surely_evaluated(node):
             if is_store(one) and self._live.changes_nothing(one):
                 continue
-            # A read may be moved to the store that needs it, behind the same guards.
+            # The compiler may move a read to the store that needs it, behind the same guards.
             for read in self._live.needed_by(one):
                 self._subscript(read, guards, is_whole=False)
             if is_store(one):
@@ -148,7 +149,7 @@ class _Walker:
         target = node.children[0]
         for place in self._surely_evaluated(target):
             if place.kind is NodeKind.SUBSCRIPT and len(place.children) == 2:
-                # Swizzles are left out of the tree; the assignment has their type.
+                # The tree leaves out swizzles; only the assignment's type shows them.
                 is_vector = place.type.shape in {TypeClass.SCALAR, TypeClass.VECTOR}
                 is_same = place is target and place.type.size_bytes == node.type.size_bytes
                 self._subscript(place, guards, is_whole=is_vector and is_same)
@@ -157,7 +158,7 @@ class _Walker:
                 return
 
     def _surely_evaluated(self, node: Node) -> Iterator[Node]:
-        """Yield ``node`` and the nodes that are evaluated whenever it is; helpers may ignore arguments."""
+        """Yield ``node`` and the nodes always evaluated with it; a helper's arguments are not."""
         yield node
         if node.kind is NodeKind.SIZEOF or (
             node.kind is NodeKind.CALL and node.key in self.helpers
@@ -169,7 +170,7 @@ class _Walker:
         ):
             children = children[:1]
         elif node.kind is NodeKind.UNARY and node.name == "&":
-            return  # an address only
+            return  # takes an address, accesses nothing
         for child in children:
             yield from self._surely_evaluated(child)
 
@@ -188,7 +189,7 @@ class _Walker:
             )
 
     def _pitch_of(self, index: Node) -> str | None:
-        """Return the pitch where ``index`` is id 0 plus what a row shares; "" if not known."""
+        """Return the pitch of an index ``id 0 + row offset``: "" if unknown, None if it is none."""
         index = self._resolved(index)
         if self._axis(index) == 0:
             return ""
@@ -205,8 +206,8 @@ class _Walker:
             return None
         if inner is None:
             return None
-        # Rows are laid out by one product id 1 x pitch; any other term that differs by row hides
-        # it.
+        # The product id 1 x pitch gives the pitch. Any other term that differs between rows makes
+        # it unknown.
         pitch = self._row_pitch(rest) if index.name == "+" and not inner else None
         if pitch is not None:
             return pitch
@@ -245,7 +246,7 @@ class _Walker:
         return False
 
     def _resolved(self, node: Node) -> Node:
-        """Follow casts between integers, and variables that are set once."""
+        """Return ``node`` without integer casts, through variables that are set only once."""
         for _ in range(16):
             if node.kind is NodeKind.CAST and len(node.children) == 1 and _is_wide(node):
                 node = node.children[0]
@@ -260,7 +261,7 @@ class _Walker:
         return node
 
     def _axis(self, node: Node) -> int | None:
-        """Return the dimension of which ``node`` is the global id."""
+        """Return the dimension whose global id ``node`` is, or None."""
         node = self._resolved(node)
         if node.kind is not NodeKind.CALL or node.name != "get_global_id":
             return None
@@ -268,7 +269,7 @@ class _Walker:
         return axis if axis is not None and 0 <= axis < _AXES else None
 
     def _scalar(self, node: Node) -> str | None:
-        """Return the name of the integer argument that ``node`` is, where nothing changes it."""
+        """Return the name of the integer argument that ``node`` is, if nothing assigns to it."""
         node = self._resolved(node)
         position = self._positions.get(node.key) if node.kind is NodeKind.REFERENCE else None
         if position is None or self._definitions.get(node.key):
@@ -288,7 +289,7 @@ def _constant(call: Node) -> int | None:
 
 
 def _is_wide(node: Node) -> bool:
-    """Whether a variable or a cast keeps the value of an id: an integer of 32 bits or more."""
+    """Whether a variable or cast keeps the full value of an id: an integer of at least 32 bits."""
     return is_integer_scalar(node.type.scalar) and node.type.size_bytes >= 4
 
 
@@ -299,5 +300,5 @@ def _is_return(node: Node) -> bool:
 
 
 def _may_leave(node: Node) -> bool:
-    # A jump may be a goto; a loop with a break or continue is taken for one that leaves, too.
+    # A jump may be a goto. A loop with a break or continue counts as leaving, too.
     return any(one.kind in {NodeKind.RETURN, NodeKind.JUMP} for one in walk(node))

@@ -1,8 +1,9 @@
-"""From one text to its kernels, each with the source it needs and the macros it is built with.
+"""Read one text's kernels, each with the source it needs and the macros it is built with.
 
-Owns the order of the steps: macros that the host would define (``macro_inference.py``), kernels that ``#if`` holds shut,
-signatures (``signature.py``), pruning (``prune_source.py``); and the rule that a step which does not help is undone. No
-kernel that the text defines is lost: one that cannot be read has a failure. Needs no device; runs in the parse child.
+Owns the order of the steps: infer macros that the host would define (``macro_inference.py``), open
+branches that ``#if`` excludes, extract signatures (``signature.py``), prune (``prune_source.py``).
+A step that does not help is undone. No kernel of the text is lost: one that cannot be read gets a
+failure. Needs no device; runs in the parse child.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ from workers.source.signature import NamedSignature, signature_of
 from workers.source.source_checks import refused
 
 MAX_PRUNED_BYTES = 2**20
-"""Bytes of text parsed again for one file with hundreds of kernels; the kernels beyond keep the
-whole file."""
+"""Bytes of pruned text that are parsed again for one file. A file with hundreds of kernels exceeds
+this; its remaining kernels keep the whole file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadKernel:
-    """One kernel as read: ``source`` and ``build_options`` are what its device's compiler will get.
+    """One kernel: ``source`` and ``build_options`` are what its device's compiler gets.
 
-    ``signature`` and ``failure`` as in ``NamedSignature``. ``errors``: what the parser still does not understand
-    of ``source``, as ``line: text`` of the text that was read. ``dense``: what it surely touches.
+    ``signature`` and ``failure`` are those of ``NamedSignature``. ``errors``: the parser's errors
+    in ``source``, each as ``line: text``, with line numbers of the original text. ``invented``: the
+    inferred definitions. ``dense``: the accesses that every work-item surely makes.
     """
 
     name: str
@@ -51,17 +53,18 @@ class ReadKernel:
 
 
 def read_kernels(source: str, build_options: str = "") -> tuple[ReadKernel, ...] | Failure:
-    """Read every kernel of one text, in the order they are defined; those behind ``#if`` come last.
+    """Read every kernel of one text in order of definition, those that ``#if`` excludes last.
 
     Args:
         source: OpenCL C text.
-        build_options: as for the device's compiler; what is inferred is added to them.
+        build_options: options for the device's compiler; inferred definitions are added to them.
 
     Returns:
-        One entry a kernel; none if the text never says ``kernel``; a Failure if it does, but nothing could be
-        made of it.
+        One entry for each kernel: an empty tuple if the text never says ``kernel``, a Failure if it
+        does but no kernel can be read.
 
-    >>> found = read_kernels("float g(float x) { return x; } kernel void f(global REAL *a) { a[0] = 1; }")
+    >>> text = "float g(float x) { return x; } kernel void f(global REAL *a) { a[0] = 1; }"
+    >>> found = read_kernels(text)
     >>> found[0].source, found[0].build_options
     (' kernel void f(global REAL *a) { a[0] = 1; }', '-DREAL=float')
     """
@@ -80,7 +83,7 @@ def read_kernels(source: str, build_options: str = "") -> tuple[ReadKernel, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _View:
-    """The parse of the text with some definitions."""
+    """One parse of the text, with the inferred definitions that it was parsed with."""
 
     parsed: ParsedSource
     inferred: tuple[str, ...] = ()
@@ -108,7 +111,7 @@ class _Reading:
         return tuple(found.values()) or _nothing(views[0].parsed)
 
     def _views(self, inferred: tuple[str, ...]) -> tuple[_View, ...]:
-        """Return the parse of the text with these definitions, and before it with the macros that its errors ask for."""
+        """Return the parse with ``inferred``, preceded by one with more macros if it has errors."""
         view = _View(parsed=parse(self._source, self._options(inferred)), inferred=inferred)
         if not view.parsed.errors:
             return (view,)
@@ -119,9 +122,9 @@ class _Reading:
         return (_View(parsed=parse(self._source, self._options(every)), inferred=every), view)
 
     def _read(self, views: Sequence[_View], names: Set[str] | None = None) -> dict[str, ReadKernel]:
-        """Read the kernels of these names, or all, each in the first view that has it."""
+        """Read the named kernels, or all; each comes from the first view that has it."""
         found: dict[str, ReadKernel] = {}
-        for view in views:  # a macro that helps one kernel can shut the branch of another
+        for view in views:  # a macro that one kernel needs can exclude another kernel's branch
             for one in view.parsed.kernels:
                 if one.name not in found and (names is None or one.name in names):
                     found[one.name] = self._kernel(view, one)
@@ -130,9 +133,9 @@ class _Reading:
     def _opened(
         self, definitions: Sequence[str], openers: Sequence[str], names: Set[str]
     ) -> dict[str, ReadKernel]:
-        """Read kernels of these names with the definitions that open their branch."""
+        """Read the named kernels with the definitions that select their branch."""
         if {_name(one) for one in openers} & _defined(self._given):
-            return {}  # the options choose another branch
+            return {}  # the build options already select another branch
         if not self._budget.allows(self._source):
             return {}
         return self._read(self._views(_merged(definitions)), names)
@@ -165,7 +168,7 @@ class _Reading:
         parsed = view.parsed
         one = signature_of(parsed, self._source, function)
         missing = _missing(parsed)
-        # A type that the missing file would declare is unknown; the parser says int.
+        # The missing file may declare a parameter's type; the parser takes an unknown type for int.
         is_known = missing is None or not function.num_header_errors
         whole = self._whole(
             view,
@@ -192,7 +195,7 @@ class _Reading:
         )
 
     def _loss(self, view: _View, header: KernelHeader) -> Failure | None:
-        """Say why a kernel that the text defines was not read; None for a name that is a macro."""
+        """Return why a kernel of the text was not read; None if its name is a macro's."""
         if view.parsed.errors:
             detail = "the parser could not make sense of this kernel\n" + "\n".join(
                 view.parsed.errors
@@ -201,7 +204,8 @@ class _Reading:
             return None
         else:
             detail = (
-                "#if holds this kernel shut and it was not opened; pass the macros it needs (-D...)"
+                "#if excludes this kernel, and no macro that was tried includes it; "
+                "pass the macros it needs (-D...)"
             )
         return _failure(FailureCode.BUILD_ERROR, detail)
 
@@ -211,7 +215,7 @@ class _Reading:
 
 
 def _by_openers(headers: Iterable[KernelHeader]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
-    """Yield what would open some kernels, and which; a kernel of several branches by the first that can be opened."""
+    """Yield definitions and the kernels they open; each kernel with its first known branch only."""
     groups: dict[tuple[str, ...], set[str]] = {}
     seen: set[str] = set()
     for header in headers:
@@ -223,7 +227,7 @@ def _by_openers(headers: Iterable[KernelHeader]) -> Iterator[tuple[tuple[str, ..
 
 
 def _merged(*definitions: Sequence[str]) -> tuple[str, ...]:
-    """Return definitions by name; the later one of a name counts."""
+    """Return definitions sorted by name; if a name occurs twice, the later definition counts."""
     by_name = {_name(word): word for part in definitions for word in part}
     return tuple(by_name[name] for name in sorted(by_name))
 
@@ -245,7 +249,7 @@ def _is_named(definition: str, text: str) -> bool:
 def _means_the_same(
     parsed: ParsedSource, one: NamedSignature, pruned: str, again: ParsedSource
 ) -> bool:
-    """Whether the shorter text gives the same kernel and no error that the whole did not have."""
+    """Whether the shorter text gives the same kernel, and no error that the whole text does not."""
     kernels = again.kernels
     if [kernel.name for kernel in kernels] != [one.name]:
         return False
@@ -263,7 +267,7 @@ def _without_line(error: str) -> str:
 
 
 def _missing(parsed: ParsedSource) -> Failure | None:
-    """Return the failure of every kernel of a text with a missing include: no compiler can build it."""
+    """Return the failure of all kernels of a text with a missing include: no compiler builds it."""
     if not parsed.missing_files:
         return None
     names = ", ".join(parsed.missing_files)
@@ -273,7 +277,8 @@ def _missing(parsed: ParsedSource) -> Failure | None:
 
 def _nothing(parsed: ParsedSource) -> Failure:
     reasons = parsed.errors or (
-        "no __kernel function with a body is left after preprocessing; pass the macros it needs (-D...)",
+        "no __kernel function with a body is left after preprocessing; "
+        "pass the macros it needs (-D...)",
     )
     return _failure(FailureCode.BUILD_ERROR, "no kernel found\n" + "\n".join(reasons))
 

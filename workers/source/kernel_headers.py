@@ -1,7 +1,8 @@
-"""Which kernels a text defines, whatever a parser makes of it.
+"""Find the kernels that a text defines by searching its words, not by parsing it.
 
-Owns the search by words: ``__kernel void name(...) {``. So a kernel that an erroneous parse drops, or that ``#if`` holds
-shut, is known by name and cannot be skipped in silence. Its use: ``front_end.py``.
+Owns the search for ``__kernel void name(...) {``. It also finds a kernel that the parser drops
+because of errors, and one in a branch of ``#if`` that is not compiled. ``front_end.py`` compares
+the names with the parser's, so that no kernel is skipped silently.
 """
 
 from __future__ import annotations
@@ -26,23 +27,25 @@ _NEVER = re.compile(r"\(?[ \t]*0[ \t]*\)?\s*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelHeader:
-    """One kernel that a text defines. ``branches``: of ``#if``, outermost first, that it stands in."""
+    """One kernel of a text. ``branches``: the ``#if`` branches around it, outermost first."""
 
     name: str
     branches: tuple[Branch, ...]
 
 
 def mentions_kernel(source: str) -> bool:
-    """Whether the word ``kernel`` or ``__kernel`` stands in the code, comments and texts aside."""
+    """Whether code has the word ``kernel`` or ``__kernel`` outside comments and strings."""
     return _KERNEL_WORD.search(without_texts(source)) is not None
 
 
 def kernel_headers(source: str) -> tuple[KernelHeader, ...]:
-    r"""Return the kernels that a text defines, in its order; one name can stand in several branches.
+    r"""Return the kernels that a text defines, in order of appearance.
 
-    What a macro makes is not found, nor what ``#if 0`` takes out: that is how whole functions are commented out.
+    A name occurs several times if several branches of ``#if`` define it. Not found: a kernel whose
+    header a macro makes, and one inside ``#if 0``, because people comment out code that way.
 
-    >>> [one.name for one in kernel_headers("kernel void a(int x) {}\n#ifdef G\nkernel void b() {}\n#endif")]
+    >>> text = "kernel void a(int x) {}\n#ifdef G\nkernel void b() {}\n#endif"
+    >>> [one.name for one in kernel_headers(text)]
     ['a', 'b']
     """
     text = without_texts(source)
@@ -67,7 +70,7 @@ def _headers(code: str, branches: list[tuple[Branch, ...]]) -> Iterator[KernelHe
 
 
 def _closings(code: str) -> dict[int, int]:
-    """Return for each opening parenthesis the place of its closing one."""
+    """Map the offset of each opening parenthesis to the offset of its closing one."""
     found: dict[int, int] = {}
     opened: list[int] = []
     for match in re.finditer(r"[()]", code):

@@ -1,8 +1,9 @@
-"""Which reads of buffers a compiler cannot drop, because a store surely needs their values.
+"""Find the reads of buffers that a compiler cannot drop, because a store needs their values.
 
-Owns that proof, for ``dense_accesses.py``; everything not known to keep a value alive counts as
-dropping it. Followed are arithmetic, casts, some mathematical functions and variables that only
-their initialiser sets. What cancels (``x - x``) or may meet a known zero is left out. Device-free.
+Owns that proof, for ``dense_accesses.py``. A value counts as dropped unless it is known to survive.
+The search follows arithmetic, casts, some mathematical functions, and variables that only their
+initialiser sets. It leaves out values that may cancel (``x - x``) or be multiplied by zero. Needs
+no device.
 """
 
 from __future__ import annotations
@@ -15,25 +16,27 @@ from workers.source.clang.nodes import Function, Node, NodeKind, Space, TypeClas
 STEPS = frozenset({"++", "--", "post++", "post--"})
 _VALUES = frozenset({TypeClass.SCALAR, TypeClass.VECTOR})
 _MOST_LEVELS = 64
-"""Levels of assignments between a value and its store; beyond it counts as dropped."""
+"""Levels of assignments and operators followed from a store to a value; deeper ones are dropped."""
 _ID = "get_global_id"
 _FUNCTIONS = frozenset(
     prefix + name
-    for name in ("sqrt", "rsqrt", "exp", "exp2", "exp10", "log", "log2", "log10", "sin", "cos", "tan")
+    for name in (
+        "sqrt", "rsqrt", "exp", "exp2", "exp10", "log", "log2", "log10", "sin", "cos", "tan",
+    )
     for prefix in ("", "native_", "half_")
 ) | {"tanh", "fabs", "erf"}  # fmt: skip
 
 Leaves = dict[int, Node]
-"""Reads, arguments and ids by the ``id`` of their node."""
+"""Reads, arguments and ids, each by ``id()`` of its node."""
 
 
 class LiveReads:
-    """The reads of one kernel that its stores surely need.
+    """The reads of one kernel whose values its stores surely need.
 
     Args:
-        kernel: to look at.
-        definitions: every assignment to every variable; operator ``?`` for those unknown.
-        helpers: keys of functions with a body.
+        kernel: the kernel's function.
+        definitions: every assignment to every variable; operator ``?`` where the value is unknown.
+        helpers: keys of the functions that have a body.
     """
 
     def __init__(
@@ -70,10 +73,10 @@ class LiveReads:
         self._cached: dict[int, tuple[Node, frozenset[str]]] = {}
 
     def needed_by(self, node: Node) -> tuple[Node, ...]:
-        """Return the reads of buffers whose values a store or an atomic function surely needs.
+        """Return the reads of buffers whose values ``node`` surely needs.
 
         Args:
-            node: what the kernel surely evaluates; nothing for anything else than those two.
+            node: a store or an atomic call that is surely evaluated; any other node needs none.
         """
         if node.kind is not NodeKind.CALL and not is_store(node):
             return ()
@@ -100,7 +103,7 @@ class LiveReads:
             return {}
         base, index = place.children
         pointee = base.type.pointee
-        # A later write may make this one dead.
+        # A later write to the buffer may overwrite this value.
         is_dead = any(base.key in keys for when, keys in self._writes if when > at)
         if is_dead or pointee is None or pointee.space is not Space.GLOBAL:
             return {}
@@ -111,7 +114,7 @@ class LiveReads:
     # -- values -------------------------------------------------------------------------------
 
     def _value(self, node: Node, level: int) -> Leaves:  # noqa: PLR0911  (one a kind of node)
-        """Return what the value of ``node`` surely depends on."""
+        """Return the reads, arguments and ids that the value of ``node`` surely depends on."""
         level += 1
         if level > _MOST_LEVELS:
             return {}
@@ -133,7 +136,7 @@ class LiveReads:
                 product = Node(NodeKind.BINARY, node.type, children[:2], "*")
                 total = Node(NodeKind.BINARY, node.type, (product, children[2]), "+")
                 return self._operation(total, level)
-            # A saturated value may be a known one.
+            # A saturating conversion may give a constant.
             is_cast = node.name.startswith("convert_") and "_sat" not in node.name
             if is_cast or node.name in _FUNCTIONS:
                 return self._value(children[0], level) if len(children) == 1 else {}
@@ -154,7 +157,7 @@ class LiveReads:
 
     def _loaded(self, node: Node, level: int) -> Leaves:
         place = self._place(node)
-        # What was stored before may be known.
+        # A value that the kernel stored before may be known to the compiler.
         if place is None or place.children[0].key in self._written:
             return {}
         return {id(place): place} | self._value(place.children[1], level)
@@ -171,12 +174,16 @@ class LiveReads:
             return {}
         if not first and not second:
             return {}
-        # What stands on both sides may cancel.
+        # Values that occur on both sides may cancel.
         both = self._mentioned_by(left) & self._mentioned_by(right)
         return {at: one for at, one in (first | second).items() if _key(one) not in both}
 
     def _keeps(self, node: Node, *, is_float: bool) -> bool:
-        """Whether a product with ``node`` keeps the other factor: a literal but zero; odd for integers."""
+        """Whether a product with ``node`` depends on its other factor.
+
+        True for a literal other than 0; in an integer product it must be odd, because an even
+        factor shifts bits out.
+        """
         for _ in range(_MOST_LEVELS):
             is_cast = node.kind is NodeKind.CAST and len(node.children) == 1 and _is_real(node)
             if is_cast or (node.kind is NodeKind.UNARY and node.name == "-"):
@@ -194,7 +201,7 @@ class LiveReads:
         return is_float and node.kind is NodeKind.FLOAT_LITERAL and node.name != "0"
 
     def changes_nothing(self, node: Node) -> bool:
-        """Whether a store may write back what it read: ``x[i] = x[i]``, ``x[i] += 0``."""
+        """Whether a store may write back the value it read: ``x[i] = x[i]``, ``x[i] += 0``."""
         if node.kind is NodeKind.COMPOUND_ASSIGN:
             return _is_neutral(node)
         if node.kind is not NodeKind.ASSIGN:
@@ -213,7 +220,7 @@ class LiveReads:
     # -- places -------------------------------------------------------------------------------
 
     def _place(self, node: Node) -> Node | None:
-        """Return the element of a buffer argument that ``node`` is, or is a part of."""
+        """Return the buffer element (a SUBSCRIPT) that ``node`` is or is part of, or None."""
         while node.children:
             base = node.children[0]
             if node.kind is NodeKind.SUBSCRIPT and len(node.children) == 2:
@@ -236,12 +243,12 @@ class LiveReads:
         return target.kind is not NodeKind.REFERENCE
 
     def _mentioned_by(self, node: Node) -> frozenset[str]:
-        if id(node) not in self._cached:  # the node is kept, so that its id stays its own
+        if id(node) not in self._cached:  # keeping the node keeps its id() unique
             self._cached[id(node)] = node, self._mentioned([node])
         return self._cached[id(node)][1]
 
     def _mentioned(self, nodes: Iterable[Node]) -> frozenset[str]:
-        """Return the arguments and ids that values may come from; all buffers where not known."""
+        """Return the arguments and ids that values may come from; all parameters if unknown."""
         found: set[str] = set()
         seen: set[str] = set()
         stack = list(nodes)

@@ -1,6 +1,6 @@
-"""How often a loop runs: a constant, or what its bound depends on.
+"""Return how often a loop runs: a constant, or what its bound depends on.
 
-Owns the reading of loop headers. A loop that may break early counts with its bound.
+Owns the reading of loop headers. A loop that may break early counts with its full trip count.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from workers.source.clang.nodes import Node, NodeKind, walk
 from workers.source.clang.values import Source, Value
 
 MAX_TRIPS = 1 << 40
-"""Iterations of a loop above which the count is not believed: headers like ``while (i != -1)``."""
+"""Largest trip count believed; headers like ``while (i != -1)`` give more and count as open."""
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!="}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trips:
-    """Number of trips, or None with the feature name of what bounds them."""
+    """Number of trips, or None if it is not constant; ``feature`` counts loops of this kind."""
 
     constant: int | None
     feature: str
 
 
 def loop_trips(loop: Node, activation: Activation) -> Trips:
-    """Read one FOR, WHILE or DO node."""
+    """Return the trips of one FOR, WHILE or DO node."""
     condition, step, body = _parts(loop)
     found = _bound(condition)
     if found is None:
@@ -60,7 +60,7 @@ def loop_trips(loop: Node, activation: Activation) -> Trips:
 
 
 def count_trips(start: int, operator: str, bound: int, step: str, amount: int) -> int | None:
-    """Count the trips of ``for (i = start; i operator bound; i step= amount)``; None if endless.
+    """Count the trips of ``for (i = start; i operator bound; i step= amount)``; None if unknown.
 
     >>> count_trips(0, "<", 10, "+", 3)
     4
@@ -124,7 +124,7 @@ def _parts(loop: Node) -> tuple[Node, Node | None, Node]:
 
 
 def _bound(condition: Node) -> tuple[str, str, Node] | None:  # noqa: PLR0911  (one a shape)
-    """Return (variable, operator, bound) of ``i < bound``, its flipped form, or a conjunct of it."""
+    """Return (variable, operator, bound) of ``i < n`` or ``n > i``, alone or within ``&&``."""
     if condition.kind is NodeKind.UNARY and condition.name in {"post--", "--"}:
         return None
     if condition.kind is not NodeKind.BINARY or len(condition.children) != 2:

@@ -1,8 +1,9 @@
 """Find the macros that a source expects from its host program, and define them.
 
-Owns the search: read the parser's errors, define what they name, parse again, keep what takes errors away. What
-a name stands for: ``macro_values.py``; parts shut off by ``#if``: ``preprocessor_guards.py``. The result goes into
-the kernel's build options, so that every later reader and compiler sees the same kernel.
+Owns the search: read the parser's errors, define the names in them, parse again, and keep the
+definitions that reduce the errors. ``macro_values.py`` chooses the values;
+``preprocessor_guards.py`` reads ``#if``. The definitions become part of the kernel's build
+options, so that every later parser and compiler sees the same kernel.
 """
 
 from __future__ import annotations
@@ -26,42 +27,47 @@ from workers.source.macro_values import (
 from workers.source.preprocessor_guards import escapes_of, openers_of
 
 MAX_ROUNDS = 6
-"""Rounds of inference: each can uncover names that the errors of the one before hid."""
+"""Rounds of inference: fixing one round's errors can reveal others that they hid."""
 MAX_MACROS = 64
 MAX_SOURCE_BYTES = 256 * 1024
-"""Bytes: a larger source with errors would be parsed for minutes."""
+"""Bytes: parsing a larger source with errors again and again would take minutes."""
 MAX_PARSED_CHARS = 2 * 2**20
-"""Characters of all parses of one file, some six seconds, so that its kernels can still be read in
-time."""
+"""Characters that all parses of one file may read: about 6 s, so that enough of its time limit is
+left to read its kernels."""
 _CHARS_PER_PARSE = 4096
-"""Characters that a parse counts for at least."""
+"""Least number of characters charged for one parse: a parse of a short text has a fixed cost."""
 
 _NAMED_BY_ERROR = re.compile(
-    r"(unknown type name|use of undeclared identifier|call to undeclared function|implicit declaration of function)"
+    r"(unknown type name|use of undeclared identifier|call to undeclared function"
+    r"|implicit declaration of function)"
     r" '([A-Za-z_]\w*)'"
 )
 _MISSING_FILE = re.compile(r"file not found")
 _LANGUAGE_NAME = re.compile(
-    r"(?:ndrange|clk_event|queue|reserve_id|event|sampler|image\w+|atomic_\w+|memory_\w+|cl_\w+|intel_\w+)(?:_t)?|__\w+"
+    r"(?:ndrange|clk_event|queue|reserve_id|event|sampler|image\w+|atomic_\w+|memory_\w+|cl_\w+"
+    r"|intel_\w+)(?:_t)?|__\w+"
 )
-"""OpenCL's own, whether the parser knows it or not: a device's compiler does, and a macro would hide it."""
+"""OpenCL's own names, never defined: a device's compiler knows them even if the parser does not."""
 _CONSTANT_NAME = re.compile(r"_*[A-Z][A-Z0-9_]*")
 _SCALAR_MEMBER = re.compile(r"member reference base type '[^']*\bfloat'")
 
 _OTHER_ROLE = {Role.TYPE: Role.VALUE, Role.VALUE: Role.TYPE, Role.QUALIFIER: Role.VALUE}
 
 Macros = Mapping[str, str]
-"""Name to value; an empty value defines a name as nothing, ``None`` never occurs."""
+"""Name to value. An empty value defines the name as nothing."""
 
 
 class ParseBudget:
-    """How much of one file may still be parsed: counted, so that a result does not depend on the machine's speed."""
+    """How much of one file may still be parsed.
+
+    It counts characters, not seconds, so that a result does not depend on the machine's speed.
+    """
 
     def __init__(self, num_chars: int = MAX_PARSED_CHARS) -> None:
         self._left = num_chars
 
     def allows(self, source: str) -> bool:
-        """Charge one parse of ``source`` to the budget; False if it is spent."""
+        """Charge one parse of ``source`` to the budget; False if not enough was left for it."""
         self._left -= len(source) + _CHARS_PER_PARSE
         return self._left >= 0
 
@@ -73,12 +79,12 @@ class _SpentError(Exception):
 def infer_macros(
     source: str, build_options: str = "", budget: ParseBudget | None = None
 ) -> tuple[str, ...]:
-    """Return the definitions (``-DNAME=VALUE``, by name) with which a source has fewer errors, or none.
+    """Return definitions (``-DNAME=VALUE``, sorted by name) that reduce a source's errors.
 
     Args:
         source: OpenCL C text.
-        build_options: what is defined already.
-        budget: of the file's parses; when it is spent the search ends with what it has found.
+        build_options: the compiler options, with the macros that are already defined.
+        budget: what the file's parses may cost; when it is spent, the best result so far counts.
 
     Raises:
         ParserCrashError: libclang failed inside.
@@ -92,7 +98,7 @@ def infer_macros(
 
 
 def definitions(macros: Macros) -> tuple[str, ...]:
-    """Return macros as compiler options, by name. A bare ``-DNAME`` is 1, ``-DNAME=`` is nothing."""
+    """Return macros as compiler options by name; ``-DNAME`` means 1, ``-DNAME=`` nothing."""
     return tuple(
         f"-D{name}" if value == "1" else f"-D{name}={value}"
         for name, value in sorted(macros.items())
@@ -100,7 +106,7 @@ def definitions(macros: Macros) -> tuple[str, ...]:
 
 
 class _Search:
-    """The search for one source: what was tried, and the best found."""
+    """The search for one source: the names tried so far and the best macros found."""
 
     def __init__(self, source: str, build_options: str, budget: ParseBudget) -> None:
         self._source = source
@@ -134,7 +140,7 @@ class _Search:
             macros, errors = self._turned(fresh, macros, errors)
 
     def _noted(self, macros: Macros) -> tuple[str, ...]:
-        """Return the errors that are left with some macros; remember the macros if there were never fewer."""
+        """Return the errors that ``macros`` leave; keep the macros if they leave fewest so far."""
         errors = self._errors(macros)
         if len(errors) < self._best[0]:
             self._best = (len(errors), macros)
@@ -155,7 +161,7 @@ class _Search:
                 self._tried.add(match.group(2))
                 found.update(self._meaning(match.group(2), match.group(1)))
         if not found:
-            # An #error is met: some branch above it wants to be chosen.
+            # The remaining error may be an #error: try to take one of the branches above it.
             for error in errors:
                 line, _, _ = error.partition(":")
                 found.update(self._untried(escapes_of(self._plain, int(line))))
@@ -167,7 +173,7 @@ class _Search:
         return fresh
 
     def _meaning(self, name: str, complaint: str) -> dict[str, str]:
-        """Return the definitions that may give ``name`` a meaning: a guard's, or its own."""
+        """Return definitions that may declare ``name``: those that enable a branch, or its own."""
         defined_in_a_branch = re.compile(
             rf"#[ \t]*define[ \t]+{name}\b|\btypedef\b[^;]{{0,500}}\b{name}\s*;"
         )
@@ -195,7 +201,7 @@ class _Search:
     def _turned(
         self, fresh: Macros, macros: Macros, errors: tuple[str, ...]
     ) -> tuple[Macros, tuple[str, ...]]:
-        """Take a type for a value, or the other way round, where an error is left on a line that names it."""
+        """Swap type and value for a name where an error remains on one of its lines."""
         for name in fresh:
             other = _OTHER_ROLE.get(self._roles.get(name, Role.FUNCTION))
             value = self._value(name, other) if other is not None else None
@@ -208,7 +214,7 @@ class _Search:
         return macros, errors
 
     def _is_on_a_line_of(self, errors: Sequence[str], name: str) -> bool:
-        """Whether an error that does not name its own cause stands on a line with ``name``."""
+        """Whether a line with ``name`` has an error that does not say which name causes it."""
         word = re.compile(rf"\b{name}\b")
         numbers = {int(one.partition(":")[0]) for one in errors if not _NAMED_BY_ERROR.search(one)}
         return any(
@@ -216,7 +222,7 @@ class _Search:
         )
 
     def _widened(self, macros: Macros, errors: tuple[str, ...]) -> tuple[Macros, tuple[str, ...]]:
-        """Make a type a vector of four where its members are asked for."""
+        """Turn float types into float4 where errors say that the source uses their members."""
         for name, value in macros.items():
             if value != "float" or not any(_SCALAR_MEMBER.search(one) for one in errors):
                 continue
@@ -227,7 +233,7 @@ class _Search:
         return macros, errors
 
     def _needed(self, num_errors: int, macros: Macros) -> Macros:
-        """Drop the definitions without which the errors are no more than before."""
+        """Drop definitions that are not needed to keep the number of errors this low."""
         with suppress(_SpentError):
             for name in sorted(macros):
                 fewer = {k: v for k, v in macros.items() if k != name}

@@ -1,7 +1,7 @@
-"""What a macro that a host program would define stands for, guessed from its name and its uses.
+"""Guess the value of a macro that a host program would define, from its name and its uses.
 
-Owns the guesses. They need not be the author's values, only such that the kernel compiles and does work of
-its usual shape; ``macro_inference.py`` keeps a guess only where it takes errors away.
+Owns the guesses. A guess need not be the author's value: the kernel only has to compile and do its
+usual kind of work. ``macro_inference.py`` keeps a guess only if it removes errors.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from enum import Enum
 from itertools import islice
 
 DEFAULT_VALUE = "16"
-"""A tile side: two of them make a work-group of 256, which every device allows."""
+"""Default value: a 16 x 16 tile makes a work-group of 256 work-items, which every device allows."""
 FLAT_GROUP_VALUE = "256"
-"""Of a work-group's size where it is the length of a one-dimensional local array."""
+"""Value of a work-group size that is the length of a one-dimensional local array."""
 _SHIFT_VALUE = "4"
 
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\r?\n|[^\n])*", re.MULTILINE)
@@ -22,12 +22,12 @@ _WORD_BEFORE = re.compile(r"(\w+)\s*\Z")
 _BEFORE_A_CAST = frozenset({"return", "case", "else", "do"})
 _LOCAL_WORD = re.compile(r"\b(?:__)?local\b")
 _MAX_USES = 200
-"""Uses of a name that are looked at for its value."""
+"""Uses of a name that are examined to choose its value."""
 _NEARBY_CHARS = 400
-"""Characters around a use that are looked at; a declaration is shorter."""
+"""Characters examined on each side of a use; declarations are shorter than this."""
 _TYPE_WORDS = (
-    r"(?:const|volatile|restrict|unsigned|signed|static|inline|struct|void|bool|kernel|__kernel|global|__global"
-    r"|local|__local|constant|__constant|private|__private"
+    r"(?:const|volatile|restrict|unsigned|signed|static|inline|struct|void|bool|kernel|__kernel"
+    r"|global|__global|local|__local|constant|__constant|private|__private"
     r"|(?:u?char|u?short|u?int|u?long|half|float|double|size_t)(?:2|3|4|8|16)?)\b"
 )
 _FIXED_WIDTH = {
@@ -40,10 +40,11 @@ _SHORT_NAMES = {
     "i32": "int", "i64": "long", "f16": "half", "f32": "float", "f64": "double",
 }  # fmt: skip
 _FUNCTIONS = {
-    "MIN": "min", "MAX": "max", "ABS": "abs", "FABS": "fabs", "SQRT": "sqrt", "RSQRT": "rsqrt", "EXP": "exp",
-    "LOG": "log", "POW": "pow", "SIN": "sin", "COS": "cos", "TAN": "tan", "FMA": "fma", "MAD": "mad",
-    "CLAMP": "clamp", "FLOOR": "floor", "CEIL": "ceil", "DOT": "dot", "MIX": "mix", "MAD24": "mad24",
-    "MUL24": "mul24", "SELECT": "select", "HYPOT": "hypot", "TANH": "tanh", "FMIN": "fmin", "FMAX": "fmax",
+    "MIN": "min", "MAX": "max", "ABS": "abs", "FABS": "fabs", "SQRT": "sqrt", "RSQRT": "rsqrt",
+    "EXP": "exp", "LOG": "log", "POW": "pow", "SIN": "sin", "COS": "cos", "TAN": "tan",
+    "FMA": "fma", "MAD": "mad", "CLAMP": "clamp", "FLOOR": "floor", "CEIL": "ceil", "DOT": "dot",
+    "MIX": "mix", "MAD24": "mad24", "MUL24": "mul24", "SELECT": "select", "HYPOT": "hypot",
+    "TANH": "tanh", "FMIN": "fmin", "FMAX": "fmax",
     "BARRIER": "barrier",
 }  # fmt: skip
 _CONSTANTS = {
@@ -62,7 +63,7 @@ class Role(Enum):
 
 
 def directives_apart(code: str) -> str:
-    r"""Return ``code`` with a mark after each directive, so that it is not read together with the next line.
+    r"""Return ``code`` with a mark after each directive, which separates it from the next line.
 
     >>> directives_apart("#define TILE TILE_SIZE\n__kernel void f() {}").split("\n")
     ['#define TILE TILE_SIZE #', '__kernel void f() {}']
@@ -71,12 +72,12 @@ def directives_apart(code: str) -> str:
 
 
 def role_of(name: str, code: str, *, is_type_by_parser: bool) -> Role:
-    """Say how a name is used; the parser may know that it stands for a type.
+    """Return how a source uses an undeclared name.
 
     Args:
         name: the undeclared name.
-        code: without comments, directives apart.
-        is_type_by_parser: the parser's complaint says so.
+        code: the source without comments, from ``directives_apart``.
+        is_type_by_parser: whether the parser's error calls the name a type.
     """
     word = re.escape(name)
     if re.search(rf"\b{word}\s+{_TYPE_WORDS}", code):
@@ -84,7 +85,7 @@ def role_of(name: str, code: str, *, is_type_by_parser: bool) -> Role:
     uses = len(re.findall(rf"\b{word}\b", code))
     if uses and uses == len(re.findall(rf"\b{word}\s*\(", code)) and not is_type_by_parser:
         return Role.FUNCTION
-    # A star after a name is a product unless the name begins a statement or follows a qualifier.
+    # "NAME * x" is a product unless NAME begins a statement or follows a qualifier.
     declares = (
         rf"\b{word}\s+[A-Za-z_]\w*\s*[;=,\[)(]"
         rf"|(?:[;{{}}]|{_TYPE_WORDS})\s*{word}\s*\*+\s*[A-Za-z_]\w*\s*[;=,\[)]"
@@ -95,7 +96,10 @@ def role_of(name: str, code: str, *, is_type_by_parser: bool) -> Role:
 
 
 def _is_cast(word: str, code: str) -> bool:
-    """Whether a name stands alone in parentheses before an operand; ``if (NAME) x = 1;`` is no cast."""
+    """Whether code casts to ``word``: it is alone in parentheses before an operand.
+
+    ``if (NAME) x = 1;`` is no cast, because a word stands before the parenthesis.
+    """
     for match in re.finditer(rf"\(\s*{word}[\s*]*\)\s*[A-Za-z_0-9(]", code):
         before = _WORD_BEFORE.search(code[max(0, match.start() - 32) : match.start()])
         if before is None or before[1] in _BEFORE_A_CAST:
@@ -104,10 +108,10 @@ def _is_cast(word: str, code: str) -> bool:
 
 
 def type_for(name: str) -> str:
-    """Return the type that a name most likely stands for.
+    """Return the type that a name most likely means.
 
-    >>> [type_for(name) for name in ("REAL", "REAL4", "uint32_t", "POSVECTYPE", "DOUBLE2", "INDEX_T")]
-    ['float', 'float4', 'uint', 'float4', 'double2', 'int']
+    >>> [type_for(name) for name in ("REAL", "REAL4", "uint32_t", "POSVECTYPE", "INDEX_T")]
+    ['float', 'float4', 'uint', 'float4', 'int']
     """
     plain = re.sub(r"(?i)_?t(?:ype)?$", "", name) if len(name) > 2 else name
     if plain.lower() in _FIXED_WIDTH:
@@ -141,7 +145,7 @@ def _scalar_for(upper: str) -> str:
 
 
 def qualifier_for(name: str) -> str:
-    """Return what a name before a type stands for; often nothing.
+    """Return the qualifier that a name before a type means; often the empty string.
 
     >>> [qualifier_for(name) for name in ("KERNEL", "GLOBAL_MEM", "INLINE")]
     ['__kernel', '__global', '']
@@ -160,15 +164,17 @@ def qualifier_for(name: str) -> str:
 
 
 def function_for(name: str) -> str | None:
-    """Return the built-in function of a name that is called; None where any meaning would be invented."""
+    """Return the built-in function that a called name means; None if there is no obvious one."""
     return _FUNCTIONS.get(name.strip("_").upper())
 
 
 def value_for(name: str, code: str) -> str:
-    """Return a number for a name, by what ``code`` does with it.
+    """Return a number for a name, by its use in ``code``.
 
-    >>> value_for("N", "x[N]"), value_for("WG_SIZE", "__local float t[WG_SIZE];"), value_for("LOG_N", "1 << LOG_N")
-    ('16', '256', '4')
+    >>> value_for("N", "x[N]"), value_for("WG_SIZE", "__local float t[WG_SIZE];")
+    ('16', '256')
+    >>> value_for("LOG_N", "1 << LOG_N")
+    '4'
     """
     word = re.escape(name)
     compared = re.search(rf"#\s*(?:el)?if[ \t(]*{word}\s*==\s*(\d+)", code)
@@ -190,9 +196,9 @@ def value_for(name: str, code: str) -> str:
 
 
 def _lengths(word: str, code: str) -> Iterator[tuple[bool, bool]]:
-    """Yield for each use in brackets: whether a local array is declared there, and whether it has more sides."""
+    """Yield (is in a local array's declaration, array has more sides) for each use in brackets."""
     for match in islice(re.finditer(rf"\b{word}\b", code), _MAX_USES):
-        # What is close is enough; to look through the whole text at each use would take its square.
+        # Only nearby text is searched: the whole text at each use would take quadratic time.
         before = code[max(0, match.start() - _NEARBY_CHARS) : match.start()].rpartition("]")
         after = code[match.end() : match.end() + _NEARBY_CHARS]
         opening = before[2].find("[")

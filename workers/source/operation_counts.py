@@ -1,7 +1,7 @@
-"""Walk a kernel and the helpers it calls, and count operations and accesses, loops multiplied out.
+"""Count the operations and accesses of a kernel and its helpers, multiplied by loop trips.
 
-Owns the walk and its three tallies (once, weighted by constant trip counts, inside open loops). Does not own
-the feature list: ``static_features.py``.
+Owns the walk and its three tallies: each statement once, weighted by constant trip counts, and
+inside open loops (those with unknown trip counts). ``static_features.py`` owns the feature list.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _DIVISIONS = frozenset({"/", "%"})
 _UNCOUNTED_UNARY = frozenset({"&", "*", "+", "__real", "__imag"})
 _MAX_CALL_DEPTH = 16
 _MAX_BODIES = 1000
-"""Function bodies walked for one kernel. Beyond it, as in a tree of calls with ever new arguments,
-calls count as calls."""
+"""Function bodies walked for one kernel. Beyond this (a call tree whose arguments always differ),
+a call counts only as a call."""
 _LOAD, _STORE = "loads", "stores"
 
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """What one function does, once a call. ``depth`` and ``trips`` are maxima over its statements."""
+    """What one call of a function does; ``depth`` and ``trips`` are maxima over its statements."""
 
     plain: Counter[str] = field(default_factory=Counter)
     weighted: Counter[str] = field(default_factory=Counter)
@@ -48,7 +48,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where in the loops a statement stands."""
+    """The loops around a statement: trip product, whether any is open, nesting depth."""
 
     weight: int = 1
     is_open: bool = False
@@ -56,7 +56,7 @@ class _Place:
 
 
 class OperationCounter:
-    """Counts the functions of one file; each once for each set of argument values."""
+    """Counts the functions of one file, once for each set of argument values."""
 
     def __init__(self, source: ParsedSource) -> None:
         self.source = source
@@ -64,7 +64,7 @@ class OperationCounter:
         self._running: list[str] = []
 
     def count(self, function: Function, arguments: tuple[Value, ...]) -> Counts:
-        """Count one call of ``function``; a recursive or too deep call counts nothing."""
+        """Count one call of ``function``; a recursive or too deeply nested call counts nothing."""
         key = (function.key, arguments)
         known = self._known.get(key)
         if known is not None:
@@ -160,7 +160,7 @@ class _BodyWalker:
     # -- memory -------------------------------------------------------------------------------
 
     def _target(self, node: Node, place: _Place, uses: tuple[str, ...]) -> None:
-        """Count an access to the object that ``node`` names, and the work of finding it."""
+        """Count an access to the object that ``node`` names, and the computing of its address."""
         is_memory = node.kind in {NodeKind.SUBSCRIPT, NodeKind.MEMBER} or (
             node.kind is NodeKind.UNARY and node.name == "*"
         )

@@ -1,7 +1,8 @@
-"""The parse child: one JSON line in (source and options), one JSON line out (kernels or a failure).
+"""The child that parses: it reads jobs and writes kernels or a failure, each as one JSON line.
 
-Owns the process boundary around libclang, which can crash on hostile sources and cannot be interrupted;
-its parent is ``parse_pool.py``. Loads neither Arrow nor pydantic: it must start in a fraction of a second.
+Owns the process boundary around libclang, which can crash on hostile sources and cannot be
+interrupted; ``parse_pool.py`` is its parent. Imports neither Arrow nor pydantic, so that it starts
+in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from workers.source.front_end import ReadKernel, read_kernels
 
 _PR_SET_PDEATHSIG = 1
 _RECURSION_LIMIT = 10_000
-"""Depth of Python calls: since 3.11 they need no C stack, so deep expressions only need the
-permission."""
+"""Depth of Python calls. Since Python 3.11 these use no C stack, so that raising the limit is all
+that deep expressions need."""
 
 _MAX_BYTES = 2 * 2**30
-"""Bytes of address space beyond those at the start. The largest source allowed, 8 MiB of numbers,
-takes 1.4 GiB."""
+"""Bytes of address space that the child may add to those at its start. The largest source allowed,
+8 MiB of numbers, needs 1.4 GiB."""
 
 
 def answer(source: str, build_options: str) -> str:
-    """Return the answer to one job as a line of JSON."""
+    """Return the answer to one job: a JSON line with ``kernels`` or ``failure``."""
     try:
         found = read_kernels(source, build_options)
     except MemoryError:
@@ -66,7 +67,7 @@ def _kernel(one: ReadKernel, source: str) -> dict[str, object]:
 
 
 def _die_with_parent(parent_pid: int) -> None:
-    # Not child_main.die_with_parent: its module brings pydantic, which doubles the start of this child.
+    # child_main.die_with_parent would import pydantic, which doubles this child's start-up time.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os._exit(1)
@@ -75,11 +76,11 @@ def _die_with_parent(parent_pid: int) -> None:
 def main() -> None:
     """Serve jobs on stdin until it closes."""
     _die_with_parent(int(sys.argv[1]))
-    # A macro that unfolds for ever takes 50 MB/s, a file without an end ten times that. libclang aborts at the limit.
+    # A macro that expands for ever takes 50 MB/s, an endless file 500. libclang then aborts.
     bound_growth(_MAX_BYTES)
     lower_limit(resource.RLIMIT_CORE, 0)
     sys.setrecursionlimit(_RECURSION_LIMIT)
-    # libclang may write to stdout; the answers have a descriptor of their own.
+    # libclang may write to stdout, so that the answers use a descriptor of their own.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)
         for line in sys.stdin:

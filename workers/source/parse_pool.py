@@ -1,7 +1,7 @@
-"""Read the kernels of many sources in killable children, a few at a time.
+"""Read the kernels of many sources in killable child processes, several at a time.
 
-Owns the children's lives: a source that crashes the parser or keeps it busy for too long costs one child
-and gives one coded failure, never the run. What a child does: ``parse_child.py``.
+Owns the children's lifetimes. A source that crashes the parser or exceeds its time limit costs one
+child process and gives one coded failure; the run goes on. ``parse_child.py`` is the child's code.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from workers.source.front_end import ReadKernel
 _logger = logging.getLogger(__name__)
 
 FILE_TIMEOUT_S = 30.0
-"""Seconds for one file, of the child's CPU time where the machine is busy: a result must not depend
-on other processes."""
+"""Time limit for one file, in seconds. On a busy machine the child's CPU time counts instead, so
+that other processes do not change a result."""
 _MAX_EXTENSIONS = 10
 _WORKING_SHARE = 0.02
-"""Share of a core below which a child counts as waiting, and is not waited for."""
+"""Share of a core; a child that used less since the last check is waiting and gets no more time."""
 SOURCES_PER_CHILD = 64
-"""Sources for each child: fewer are not worth the start of another one."""
+"""Sources for each child; for fewer, starting another child takes longer than it saves."""
 MAX_CHILDREN = 16
 _READ_BYTES = 1 << 16
 _SIGNATURE: pydantic.TypeAdapter[Signature] = pydantic.TypeAdapter(Signature)
@@ -55,7 +55,7 @@ Parsed = tuple[ReadKernel, ...] | Failure
 
 
 class ParserError(LlmperfError):
-    """The parser cannot work on this machine, or within its limits: no source is at fault."""
+    """The parser fails on this machine, perhaps for lack of memory; no source is at fault."""
 
 
 def parse_sources(
@@ -66,18 +66,20 @@ def parse_sources(
     timeout_s: float = FILE_TIMEOUT_S,
     command: Sequence[str] | None = None,
 ) -> list[Parsed]:
-    """Read every source's kernels; the result has the order of ``sources``.
+    """Return the kernels of every source, or its failure, in the order of ``sources``.
 
     Args:
         sources: OpenCL C texts.
-        build_options: as for the device's compiler.
-        num_children: processes at once; by default one, and more for more sources, as cores allow.
-        timeout_s: a source that takes longer is a ``build_timeout``; a child that shares its core with others
-            gets so much CPU time instead, within ten times as long.
-        command: what a child runs; the tests put a stubborn one here.
+        build_options: options for the device's compiler.
+        num_children: child processes at a time. Default: one, and one more for every 64 sources, up
+            to the number of cores.
+        timeout_s: time limit for one source, in seconds; one that takes longer is a
+            ``build_timeout``. A child that shares its core with other processes gets this much CPU
+            time instead, but at most about ten times as long.
+        command: the child's command line; the tests pass a child that hangs or crashes.
 
     Raises:
-        ParserError: It read none of them, and cannot read a sound one either.
+        ParserError: The parser crashed on every source and on a known good one.
     """
     if not sources:
         return []
@@ -106,10 +108,10 @@ def parse_sources(
 
 
 def signature_from_json(value: Any) -> Signature:
-    """Build a signature from its JSON value.
+    """Return the signature that a JSON value describes.
 
     Raises:
-        ValueError: It is not one.
+        ValueError: The value does not describe a signature.
     """
     return _SIGNATURE.validate_python(value)
 
@@ -139,7 +141,7 @@ class _ParseChild:
         return self._process.stdout.fileno()
 
     def give(self, job: int, line: str, deadline_s: float) -> None:
-        """Send a job; a child that is gone shows at the next read."""
+        """Send a job; if the child has died, the next read reports it."""
         self.job, self.line, self.deadline_s, self._buffer = job, line, deadline_s, b""
         self._cpu_at_start_s = self._cpu_at_check_s = self._cpu_s()
         self._num_extensions = 0
@@ -151,7 +153,7 @@ class _ParseChild:
             return
 
     def read(self) -> str | None:
-        """Return the answer if it is complete, else None; raises EOFError when the child is gone."""
+        """Return the answer, or None while it is incomplete; raise EOFError if the child died."""
         piece = os.read(self.fileno(), _READ_BYTES)
         if not piece:
             raise EOFError
@@ -159,7 +161,7 @@ class _ParseChild:
         return self._buffer.decode() if self._buffer.endswith(b"\n") else None
 
     def extend(self, now_s: float, timeout_s: float) -> bool:
-        """Give a late child more time if it works and has not had its CPU time yet; whether it got some."""
+        """Extend a late child's deadline if it works and has CPU time left; False if it was not."""
         used_s = self._cpu_s()
         works = used_s - self._cpu_at_check_s >= _WORKING_SHARE * timeout_s
         left_s = timeout_s - (used_s - self._cpu_at_start_s)
@@ -174,7 +176,7 @@ class _ParseChild:
         try:
             times = psutil.Process(self._process.pid).cpu_times()
         except (psutil.Error, OSError):
-            return 0.0  # gone: its end is met at the next read
+            return 0.0  # the child has died; the next read reports it
         return float(times.user + times.system)
 
     def end(self, *, kill: bool) -> int:
@@ -183,7 +185,7 @@ class _ParseChild:
         assert self._process.stdout is not None
         if kill:
             self._process.kill()
-        # Bytes of a job may be left over for a child that died first.
+        # For a child that died early, unsent bytes of its job may still be in the buffer.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.stdout.close()
@@ -241,14 +243,15 @@ class _Pool:
             except EOFError:
                 status = self._drop(child, kill=False)
                 if child.job is None:
-                    continue  # it died after its answer; run() replaces it before the next job
+                    continue  # the child died after its answer; run() replaces it
                 if status == -signal.SIGKILL and child.job not in self._killed:
                     self._killed.add(child.job)
                     _logger.warning("another process killed a parser; retrying once")
                 elif child.is_fresh:
                     yield child, _failure(FailureCode.COMPILER_CRASH, _death(status))
                     continue
-                # Another process may have killed it, or an earlier source may have ruined it: this source gets a child of its own.
+                # Another process may have killed the child, or an earlier source may have damaged
+                # it: this source gets a fresh child.
                 fresh = self._start()
                 fresh.give(child.job, child.line, time.monotonic() + self._timeout_s)
                 continue
@@ -300,8 +303,12 @@ def _death(status: int) -> str:
         try:
             name = signal.Signals(-status).name
         except ValueError:
-            name = "a real-time signal"  # between the first and the last of them none has a name
-        whose = " that was not ours; memory may have run out" if status == -signal.SIGKILL else ""
+            name = "a real-time signal"  # only the first and the last of these have names
+        whose = (
+            " that LLMPerf did not send; memory may have run out"
+            if status == -signal.SIGKILL
+            else ""
+        )
         return f"the parser died of signal {-status} ({name}){whose}"
     return f"the parser's process ended with status {status}"
 

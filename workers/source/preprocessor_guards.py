@@ -1,7 +1,7 @@
-"""Which macro would open a part of a file that ``#if`` holds shut.
+"""Which macros would enable a part of a file that ``#if`` excludes.
 
-Owns the reading of conditional directives, by line and without evaluating them. What is done with the answer:
-``macro_inference.py``.
+Owns the reading of conditional directives, line by line and without evaluating them.
+``macro_inference.py`` and ``front_end.py`` define the macros that it names.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ _DEFINED = re.compile(r"(?<!!)(?<!! )\bdefined\s*\(?\s*([A-Za-z_]\w*)")
 _COMPARED = re.compile(r"\(?\s*([A-Za-z_]\w*)\s*(?:==|>=)\s*(\d+)\b")
 _NAME_ALONE = re.compile(r"\(?\s*([A-Za-z_]\w*)\s*\)?\s*(?://.*|/\*.*)?$")
 _NOT_OURS = re.compile(r"__\w*|cl_\w+|CL_\w+|NVIDIA|AMD|INTEL|APPLE|MAC|cplusplus")
-"""Set by a compiler: to define one would claim to be another device."""
+"""Names that a compiler or device sets; defining one would claim to be another device."""
 _SECOND_CHOICE = re.compile(r"DOUBLE|FP64|F64|HALF|FP16|DEBUG|TRACE|PRINT", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """One open branch of a conditional.
+    """One branch of a conditional that is open at some line.
 
-    ``opens`` is the definition (``NAME`` or ``NAME=VALUE``) that would take it, empty where none is known;
-    ``before`` those of the branches before it in the same conditional; ``condition`` what ``#if`` or ``#elif`` asks.
+    ``opens``: the definition (``NAME`` or ``NAME=VALUE``) that would select it, empty if unknown.
+    ``before``: the same for the earlier branches of the conditional. ``condition``: the text after
+    ``#if`` or ``#elif``.
     """
 
     opens: str
     before: tuple[str, ...] = ()
     condition: str = ""
     otherwise: str = ""
-    """Of ``#ifndef``: what opens its ``#else``."""
+    """For ``#ifndef``: the definition that selects its ``#else``."""
 
 
 @lru_cache(maxsize=2)
 def branches_by_line(source: str) -> list[tuple[Branch, ...]]:
-    r"""Return the open branches of every line, outermost first; index 0 is line 1. A line ends at a newline only.
+    r"""Return the open branches of every line, outermost first; index 0 is line 1.
 
-    A directive in a comment would count: take comments out first, lines kept (``tokens.without_comments``).
-
-    Remembered for the last texts: it is asked for each error, of which there can be thousands.
+    Only a newline ends a line. Directives in comments would count: remove comments first, but keep
+    the lines (``tokens.without_comments``). The last two results are cached, because the caller
+    asks for each of possibly thousands of errors.
 
     >>> branches_by_line("#ifdef A\nint x;\n#endif")[1][0].opens
     'A'
@@ -70,9 +71,9 @@ def branches_by_line(source: str) -> list[tuple[Branch, ...]]:
 
 
 def openers_of(source: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
-    """Return what to define so that a line on which ``pattern`` is found is compiled; () if nothing helps.
+    """Return what to define to compile a line that ``pattern`` matches; () if nothing helps.
 
-    Of several such lines the first that needs neither double precision nor debugging is taken.
+    Of several such lines, one that needs neither double precision nor debugging is preferred.
     """
     choices = []
     for line, branches in zip(source.split("\n"), branches_by_line(source), strict=True):
@@ -84,12 +85,12 @@ def openers_of(source: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
 
 
 def opening(branches: Sequence[Branch]) -> tuple[str, ...]:
-    """Return what to define so that all of some branches are taken, as far as that is known."""
+    """Return what to define to select all of ``branches``, as far as that is known."""
     return tuple(dict.fromkeys(one.opens for one in branches if one.opens))
 
 
 def escapes_of(source: str, line_number: int) -> tuple[str, ...]:
-    """Return what to define so that a line (an ``#error`` in a last ``#else``) is not reached."""
+    """Return what to define to exclude a line, such as an ``#error`` in a last ``#else``."""
     branches = branches_by_line(source)
     if not 1 <= line_number <= len(branches) or not branches[line_number - 1]:
         return ()

@@ -1,8 +1,8 @@
-"""The part of a file that one kernel needs: other kernels and unused helper functions are cut out.
+"""Cut a file down to what one kernel needs: other kernels and unused helper functions go.
 
-Owns which functions may go and where their text begins and ends. Whether the shorter text still means the same is
-judged by its caller (``front_end.py``), who parses it again. Everything else stays byte for byte: typedefs,
-globals, preprocessor lines, comments outside of what is cut.
+Owns which functions may be cut and where their text begins and ends. The caller
+(``front_end.py``) parses the shorter text and checks that it still means the same. Everything
+else stays byte for byte: typedefs, globals, preprocessor lines, comments outside of the cuts.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _TO_LINE_END = re.compile(rb"[ \t]*;?[ \t]*(?:\r?\n(?:[ \t]*\r?\n)*|\Z)")
 
 
 def prune(text: bytes, parsed: ParsedSource, kernel: Function) -> bytes | None:
-    """Return ``text`` without the functions that ``kernel`` does not reach; None if none can be cut.
+    """Return ``text`` without the functions that ``kernel`` does not reach; None if there are none.
 
     Args:
-        text: the file's bytes; the offsets of ``parsed`` count them.
+        text: the file's bytes; the offsets in ``parsed`` are byte offsets in it.
         parsed: the parsed file.
         kernel: one of its kernels.
     """
@@ -44,7 +44,7 @@ def prune(text: bytes, parsed: ParsedSource, kernel: Function) -> bytes | None:
 def _needed_keys(parsed: ParsedSource, kernel: Function) -> set[str]:
     functions = list(reachable(parsed, kernel))
     keys = {one.key for one in functions}
-    # A function can also be named without being called (an argument of a macro, a block).
+    # Code can also name a function without calling it (an argument of a macro, a block).
     while functions:
         for node in walk(functions.pop().body):
             named = parsed.functions.get(node.key) if node.kind is NodeKind.REFERENCE else None
@@ -58,7 +58,9 @@ def _needed_keys(parsed: ParsedSource, kernel: Function) -> set[str]:
 
 
 def _is_whole_function(piece: bytes) -> bool:
-    """Whether a range is the plain text of a function: not from a macro, no half of a conditional in it.
+    """Whether a range is the text of one function and holds only whole ``#if`` ... ``#endif``.
+
+    The range of a function that a macro makes is the macro's call, so the answer is False.
 
     >>> _is_whole_function(b"int f(int x) { return x; }"), _is_whole_function(b"MADE_BY_MACRO(f)")
     (True, False)
@@ -77,14 +79,14 @@ def _is_whole_function(piece: bytes) -> bool:
             if depth == 0:
                 return False
         elif not (word == b"pragma" and rest.lstrip().startswith(b"unroll")):
-            return False  # a definition or another pragma reaches beyond the function
+            return False  # the effect of a definition or another pragma outlasts the function
         if depth < 0:
             return False
     return depth == 0
 
 
 def _is_whole_prototype(text: bytes, start: int, end: int) -> bool:
-    """Whether a range is all of one declaration: ``int f(int), g;`` shares its type with another."""
+    """Whether a range is a whole declaration; in ``int f(int), g;`` both names share one type."""
     piece = _COMMENTS_AND_TEXTS.sub(b" ", text[start:end])
     before = _COMMENTS_AND_TEXTS.sub(b" ", text[max(0, start - 256) : start]).rstrip()
     after = text[end : end + 64].lstrip()
@@ -103,11 +105,12 @@ def _without(text: bytes, spans: Iterable[tuple[int, int]]) -> bytes | None:
     position = 0
     for start, end in spans:
         if start < position:
-            return None  # functions do not overlap unless a macro made both
+            return None  # only functions that one macro makes overlap
         kept.append(text[position:start])
         tail = _TO_LINE_END.match(text, end)
         begins_line = not text[:start].rpartition(b"\n")[2].strip()
-        # What is left on the line of a cut stays; a line that becomes empty goes, with the empty ones below.
+        # Other code on the line of a cut stays. A line that becomes empty goes, with the blank
+        # lines below it.
         position = tail.end() if tail and begins_line else _after_semicolon(text, end)
     kept.append(text[position:])
     return b"".join(kept)

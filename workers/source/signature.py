@@ -1,8 +1,9 @@
-"""What a source says about its kernels: arguments, access, dimensions, static features.
+"""Return what a source says about its kernels: arguments, access, dimensions, static features.
 
-Owns the judgement what can be filled and launched, and what is ``unsupported``. Needs libclang and no
-device; the tests compare it with ``clGetKernelArgInfo``. A source with errors (macros that its host would
-define) still gives signatures where the parameters are usable: the device's compiler has the last word.
+Owns the decision which arguments can be filled, and so which kernels are ``unsupported``. Needs
+libclang but no device; the tests compare the result with ``clGetKernelArgInfo``. A source with
+parse errors (often macros that its host program defines) still gives signatures where the
+parameters can be read: only the device's compiler decides whether the kernel builds.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ _FILLABLE = frozenset(
     }
 )
 _QUALIFIERS = re.compile(
-    r"\b(?:__global|__constant|__local|__private|__generic|global|constant|local|private|const|volatile|restrict"
-    r"|__restrict|__read_only|__write_only|__read_write|read_only|write_only|read_write)\b"
+    r"\b(?:__global|__constant|__local|__private|__generic|global|constant|local|private|const"
+    r"|volatile|restrict|__restrict|__read_only|__write_only|__read_write|read_only|write_only"
+    r"|read_write)\b"
 )
 _UNSIGNED = {
     "unsigned char": "uchar",
@@ -66,9 +68,9 @@ _UNSIGNED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedSignature:
-    """One kernel of a source: its arguments where they can be read, and why it cannot be launched.
+    """One kernel of a source: its arguments if they can be read, and why it cannot be launched.
 
-    Arguments that can be read but not filled (an image, say) give both.
+    Both are set where the arguments can be read but not filled, as with an image.
     """
 
     name: str
@@ -77,7 +79,7 @@ class NamedSignature:
 
 
 def signatures_of(parsed: ParsedSource, source: str) -> tuple[NamedSignature, ...]:
-    """Judge every kernel of a parsed file, in the order they are defined.
+    """Return the signature of every kernel of a parsed file, in order of definition.
 
     Raises:
         RecursionError: An expression is nested too deeply to be walked.
@@ -91,7 +93,7 @@ def signatures_of(parsed: ParsedSource, source: str) -> tuple[NamedSignature, ..
 
 
 def signature_of(parsed: ParsedSource, source: str, kernel: Function) -> NamedSignature:
-    """Judge one kernel of a parsed file.
+    """Return the signature of one kernel of a parsed file, or why it is unsupported.
 
     Raises:
         RecursionError: An expression is nested too deeply to be walked.
@@ -174,14 +176,14 @@ def _pointer_kind(element: TypeFacts) -> ArgumentKind:
         if not fillable or element.size_bytes <= 0:
             return ArgumentKind.STRUCT
     elif element.shape not in {TypeClass.SCALAR, TypeClass.VECTOR} or element.size_bytes < 1:
-        return ArgumentKind.OTHER  # an enumeration without enumerators has no size either
+        return ArgumentKind.OTHER  # an enumeration without enumerators has size 0, too
     return _BUFFER_KINDS.get(element.space, ArgumentKind.OTHER)
 
 
 def type_name(kind: TypeFacts) -> str:
-    """Return a type as ``clGetKernelArgInfo`` names it: typedefs kept, qualifiers dropped.
+    """Return the name that ``clGetKernelArgInfo`` gives a type: typedefs kept, qualifiers dropped.
 
-    A pointer is its pointee's name and ``*``; ``unsigned int`` is ``uint``.
+    A pointer's name is its pointee's name and ``*``; ``unsigned int`` becomes ``uint``.
     """
     if kind.shape is TypeClass.POINTER and kind.pointee is not None:
         return type_name(kind.pointee) + "*"
@@ -194,9 +196,11 @@ def _refusal(argument: Argument) -> str:
         ArgumentKind.IMAGE: "is an image",
         ArgumentKind.SAMPLER: "is a sampler",
         ArgumentKind.PIPE: "is a pipe",
-        ArgumentKind.STRUCT: "is a structure by value, or one with pointers, overlapping or packed members",
+        ArgumentKind.STRUCT: (
+            "is a structure by value, or one with pointers, overlapping or packed members"
+        ),
     }
-    reason = reasons.get(argument.kind, "is of a type that no buffer or number can stand for")
+    reason = reasons.get(argument.kind, "has a type that neither a buffer nor a number can replace")
     return (
         f"argument {argument.position} ({argument.name!r}) of type {argument.type_name!r} {reason}"
     )

@@ -1,8 +1,9 @@
-"""What a source does with its integer scalars: guards of the NDRange, row lengths, loop bounds.
+"""Find the roles of a kernel's integer scalars: NDRange guard, row length, loop bound.
 
-Owns the flow of ids and scalars through variables, arithmetic and helpers to the comparisons, products and loop
-headers that tell a scalar's role. Flow-insensitive and generous: a role only chooses a value for the inputs, and
-how far buffers are touched with it is measured, never guessed from here. Device-free.
+Owns the flow of ids and scalars through variables, arithmetic and helpers to the comparisons,
+products and loop headers that show a scalar's role. Flow-insensitive: it may find a role that the
+kernel does not have. That is harmless, because a role only chooses the scalar's input values; the
+extents of buffers are measured with them. Needs no device.
 """
 
 from __future__ import annotations
@@ -35,24 +36,28 @@ _LOADING_CALLS = ("vload", "atomic_", "atom_", "read_image")
 _MAX_CALL_DEPTH = 12
 _GUARDS = (SizeRole.GUARD_0, SizeRole.GUARD_1, SizeRole.GUARD_2)
 
-# What a value depends on, as bits: the ids of dimensions 0 to 2, variables that change from turn to turn of a
-# loop, and for each scalar argument three: it is part of a sum, of a product of scalars, or it scaled an id.
+# The bits of a value say what it depends on: the ids of dimensions 0 to 2; variables that change
+# between the iterations of a loop; local ids, other ids; and for each scalar argument three bits,
+# for part of a sum, part of a product of scalars, and factor of an id.
 _IDS = 0b111
 _TURN = 0b1000
 _LOCAL_ID, _OTHER_ID = 0b1_0000, 0b10_0000
-"""Which kind of ids, all dimensions together."""
+"""Bits for the kind of id, whatever its dimension."""
 _FIRST_SCALAR = 6
 _SUMMED, _MULTIPLIED, _SCALING = 0, 1, 2
 
 
 def size_roles(source: ParsedSource, kernel: Function) -> tuple[SizeRole, ...]:
-    """Return the role of each argument; NONE for those that are no integers passed by value.
+    """Return the role of each argument; NONE for those that are not integers passed by value.
 
-    ``LANES`` where a local id is divided by it or folded into it (``/ % & >>``), else
-    ``GUARD_d`` where it is compared with an index of dimension d (``min``, ``max`` and ``clamp`` compare, too),
-    else ``PITCH`` where an index has it times an id or a loop's variable, else ``LOOP`` where it bounds a
-    loop. Where an index of several dimensions is compared (a vector of ids), the first scalar met guards the
-    first of them, the next the second.
+    The first that applies:
+
+    - ``LANES``: a local id is divided by the scalar or folded into it (``/ % & >>``).
+    - ``GUARD_d``: the scalar is compared with an index of dimension d, also by ``min``, ``max`` or
+      ``clamp``. If an index has several dimensions (a vector of ids), the first scalar compared
+      with it guards the first dimension, the next scalar the second.
+    - ``PITCH``: an index contains the scalar times an id or a loop variable.
+    - ``LOOP``: the scalar bounds a loop.
 
     Raises:
         RecursionError: An expression is nested too deeply to be walked.
@@ -77,11 +82,11 @@ def size_roles(source: ParsedSource, kernel: Function) -> tuple[SizeRole, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class _Found:
-    """What was seen of each scalar, and the functions that were gone through with which arguments."""
+    """The uses found of each scalar, and the (function, arguments) pairs already visited."""
 
     num_scalars: int
     guards: list[tuple[int, int]] = field(default_factory=list)
-    """(scalar, mask of the ids it was compared with), in the order met."""
+    """(number of the scalar, mask of the ids it was compared with), in source order."""
     pitches: int = 0
     loops: int = 0
     lanes: int = 0
@@ -92,7 +97,7 @@ class _Found:
         return 1 << (_FIRST_SCALAR + how * self.num_scalars + number)
 
     def scalars(self, bits: int, *ways: int) -> int:
-        """Return which scalars are in ``bits`` in one of these ways, as a mask of their numbers."""
+        """Return the scalars that are in ``bits`` in any of these ways, as a mask of numbers."""
         every = (1 << self.num_scalars) - 1
         found = 0
         for how in ways:
@@ -100,11 +105,11 @@ class _Found:
         return found
 
     def spread(self, scalars: int, how: int) -> int:
-        """Return the bits that say of these scalars that they are there in this way."""
+        """Return the bits that mark these scalars as present in this way."""
         return scalars << (_FIRST_SCALAR + how * self.num_scalars)
 
     def compare(self, left: int, right: int) -> None:
-        """Note a comparison of two values."""
+        """Note which scalars the comparison of two values makes guards or loop bounds."""
         for one, other in ((left, right), (right, left)):
             scalars = self.scalars(other, _SUMMED)
             ids = one & _IDS
@@ -146,7 +151,7 @@ class _Found:
 
 
 class _Flow:
-    """One function with the bits of its arguments."""
+    """The flow through one function, given the bits of its arguments."""
 
     def __init__(
         self,
@@ -169,7 +174,7 @@ class _Flow:
         self._running: set[str] = set()
 
     def visit(self) -> None:
-        """Note every comparison, index and loop of the function and of those it calls."""
+        """Note every comparison, index and loop of the function and of the functions it calls."""
         for node in walk(self._function.body):
             if node.kind is NodeKind.BINARY and node.name in _COMPARISONS:
                 self._note_comparison(*node.children)
@@ -183,7 +188,7 @@ class _Flow:
                 self._note_call(node)
 
     def returned(self) -> int:
-        """Return the bits of whatever the function returns."""
+        """Return the union of the bits of all returned values."""
         bits = 0
         for node in walk(self._function.body):
             if node.kind is NodeKind.RETURN and node.children:
@@ -193,7 +198,7 @@ class _Flow:
     def _note_comparison(self, left: Node, right: Node) -> None:
         first, second = self._value(left), self._value(right)
         self._found.compare(first, second)
-        # n - i > 0 is i < n.
+        # n - i > 0 means i < n.
         for bits, other in ((first, right), (second, left)):
             if other.kind is NodeKind.INT_LITERAL and other.value == 0:
                 self._found.compare(bits & _IDS, bits & ~_IDS)
@@ -319,14 +324,14 @@ class _Flow:
         known = self._found.returned.get(key)
         if known is not None or self._depth >= _MAX_CALL_DEPTH:
             return known or 0
-        self._found.returned[key] = 0  # stands while it is evaluated, so that a recursion ends
+        self._found.returned[key] = 0  # a recursive call meanwhile finds this, so that it ends
         bits = _Flow(self._source, callee, arguments, self._found, self._depth + 1).returned()
         self._found.returned[key] = bits
         return bits
 
 
 def _is_load(node: Node) -> bool:
-    """Whether a value comes out of a buffer: what it was found by says nothing about its size."""
+    """Whether a value is loaded from a buffer; its index then says nothing about its size."""
     is_place = node.kind in {NodeKind.SUBSCRIPT, NodeKind.MEMBER} or (
         node.kind is NodeKind.UNARY and node.name == "*"
     )

@@ -1,9 +1,10 @@
-"""What a text must not be before any parser sees it.
+"""Refuse texts that no parser may see.
 
-Owns two refusals. A kernel never sees files of this machine: ``#include "/etc/passwd"`` would quote it in a
-dataset's failure_detail, ``"/dev/zero"`` fills the memory, ``"/dev/stdin"`` waits for ever. And half of a character
-(a lone surrogate) has no bytes. An include path that a macro makes up gets past this: the parser sees no file
-(``clang/parse.py``), and no such directive reaches the device's compiler (``compiler_text.py``).
+Owns two refusals. A kernel must not read files of this machine: ``#include "/etc/passwd"`` would
+quote the file in a dataset's failure_detail, ``"/dev/zero"`` fills the memory, ``"/dev/stdin"``
+waits for ever. And half of a character (a lone surrogate) cannot be encoded as bytes. An include
+path that a macro builds is not caught here; ``clang/parse.py`` shows the parser no files, and
+``compiler_text.py`` lets no such directive reach the device's compiler.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from llmperf_common.families.tokens import COMMENT_OR_TEXT
 
 _COMMENT_OR_TEXT = re.compile(COMMENT_OR_TEXT, re.DOTALL)
 _ABSOLUTE_INCLUDE = re.compile(
-    r"^[ \t\f\v]*(?:#|%:|\?\?=)[ \t\f\v]*(?:include|include_next|import|__include_macros)[ \t\f\v]*([\"<][ \t]*/[^\n]*)",
+    r"^[ \t\f\v]*(?:#|%:|\?\?=)[ \t\f\v]*(?:include|include_next|import|__include_macros)"
+    r"[ \t\f\v]*([\"<][ \t]*/[^\n]*)",
     re.MULTILINE,
 )
 
 
 def refused(source: str) -> Failure | None:
-    """Return why no parser or compiler may see this text; None for nearly all texts.
+    """Return why no parser or compiler may see this text, or None.
 
     >>> refused('#include "/dev/zero"').code
     <FailureCode.BUILD_ERROR: 'build_error'>

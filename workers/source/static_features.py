@@ -1,7 +1,8 @@
 """Count what a kernel does, from its source: operations, memory accesses, loops, shape.
 
-Owns the counting. Names and meanings: ``llmperf_common/features/static_feature_names.py``. Device-free, so that a
-prediction can use them; a source that only partly parses is counted as far as it parsed.
+Owns the counting. ``llmperf_common/features/static_feature_names.py`` has the features' names and
+meanings. Needs no device, so that predictions can use the features. Where the parser drops
+statements because of errors, only the rest is counted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _WEIGHTED: dict[str, tuple[str, ...]] = {
     "double_ops": ("double_ops",),
     "int_ops": ("int_ops",),
     "math_calls": (
-        "sqrt_calls", "exp_log_calls", "trig_calls", "pow_calls", "native_calls", "other_math_calls",
+        "sqrt_calls", "exp_log_calls", "trig_calls", "pow_calls", "native_calls",
+        "other_math_calls",
     ),
     "global_accesses": ("global_loads", "global_stores"),
     "global_bytes": ("global_load_bytes", "global_store_bytes"),
@@ -43,8 +45,8 @@ _ARGUMENT_COUNTS = {
     "num_scalars": ArgumentKind.SCALAR,
 }
 MAX_COUNT = 1e15
-"""Largest count. Nested loops of huge constant bounds stop here, so that sums stay exact integers
-in a float."""
+"""Largest count. Nested loops with huge constant bounds are capped here: the sum of a few counts
+stays below 2**53, so that a float holds it exactly."""
 
 
 def static_features(
@@ -59,11 +61,11 @@ def static_features(
 
     Args:
         source: the parsed file.
-        text: the file's bytes, for counting tokens.
+        text: the file's bytes; its tokens are counted.
         kernel: the kernel's function.
         functions: the kernel and every function it reaches.
         arguments: its declared arguments.
-        dims: NDRange dimensions it asks for.
+        dims: number of NDRange dimensions that the kernel uses.
     """
     bound = tuple(_parameter_value(one.type) for one in kernel.parameters)
     counts = OperationCounter(source).count(kernel, bound)
@@ -134,5 +136,5 @@ def _add_variable(found: dict[str, float], kind: TypeFacts) -> None:
 
 
 def empty_features() -> Mapping[str, float]:
-    """Return all features as 0: a kernel of which nothing could be counted."""
+    """Return all features as 0, for a kernel in which nothing could be counted."""
     return dict.fromkeys(STATIC_FEATURES, 0.0)

@@ -1,1 +1,1 @@
-"""What a launch executes, counted by running a sample of its work-groups on a CPU device."""
+"""Count what a launch executes by running a sample of its work-items on a CPU device."""

@@ -1,8 +1,9 @@
-"""Basic blocks of a kernel's text: where a counter stands, and what one execution of the block does.
+"""Find the basic blocks of a kernel's text, and count what one execution of each does.
 
-Owns the walk that finds blocks, inserts their counters and hands operations and accesses to ``costs.py``. What
-follows a ``return``, ``break`` or ``continue`` is a block of its own, and so is the operand that ``&&``, ``||`` and
-``?:`` may leave out: a counter and the text then say exactly how often each operation ran.
+Owns the walk that finds blocks, inserts their counters and passes operations and accesses to
+``costs.py``. Code after a ``return``, ``break`` or ``continue`` is a block of its own, and so is an
+operand that ``&&``, ``||`` or ``?:`` may skip. So counters and text together say exactly how often
+each operation ran.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ _COSTLY = frozenset({CALL, SUBSCRIPT, MEMBER, UNARY, _BINARY, _COMPOUND_ASSIGN, 
 class Block:
     """Statements that run equally often.
 
-    ``tally``: what one execution does, by the names of ``costs.py``. ``turn``: the block that counts the turns of the
-    innermost loop around it, or the calls of its function. ``is_turn``: it is the body of a loop.
+    ``tally``: what one execution does, by the names of ``costs.py``. ``turn``: number of the block
+    that counts the iterations of the innermost loop around this one, or the calls of its function.
+    ``is_turn``: the block is the body of a loop.
     """
 
     number: int
@@ -67,7 +69,7 @@ class BlockWalk:
     """Numbers the blocks of all functions of a file and inserts their counters.
 
     Args:
-        rewriter: of the file. Its other edits must come later: a counter stands outside of them.
+        rewriter: the file's. Walk before its other edits, so that counters stand outside of them.
     """
 
     def __init__(self, rewriter: Rewriter) -> None:
@@ -80,11 +82,11 @@ class BlockWalk:
 
     @property
     def uses(self) -> dict[tuple[int, int], str]:
-        """Whether what stands at a range of the text loads, stores, or does both."""
+        """For each range of the text that is an access: whether it loads, stores, or does both."""
         return self._costs.uses
 
     def block_at(self, offset: int) -> Block:
-        """Return the block that a place of the text belongs to."""
+        """Return the block that contains an offset of the text."""
         inside = [one for one in self._spans if one[0] <= offset < one[1]]
         return max(enumerate(inside), key=lambda one: (one[1][0], one[0]))[1][2]
 
@@ -99,7 +101,7 @@ class BlockWalk:
         self._compound(body, entry)
 
     def copy(self, cursor: Any, pointers: list[TypeFacts]) -> Block:
-        """Return a block that counts the elements a work-item's share of a work-group's copy has."""
+        """Return a block that counts a work-item's share of the elements of a work-group's copy."""
         start, _ = text_range(cursor)
         self._turn = None
         block = self._new(start, start)
@@ -129,7 +131,7 @@ class BlockWalk:
             block, has_left = self._statement(statement, block, end)
 
     def _statement(self, statement: Any, block: Block, end: int) -> tuple[Block, bool]:
-        """Walk one statement; return the block that it ends in, and whether it may not come to its end."""
+        """Walk a statement; return the block at its end, and whether it may jump elsewhere."""
         kind, children = statement._kind_id, children_of(statement)
         if kind in {LABEL, CASE, DEFAULT}:
             return self._labelled(statement, block, end)
@@ -149,7 +151,7 @@ class BlockWalk:
         return block, _may_leave(statement)
 
     def _labelled(self, statement: Any, block: Block, end: int) -> tuple[Block, bool]:
-        """Walk what stands after a label: it may be jumped to."""
+        """Walk the statement after a label in a new block, because a jump may reach it."""
         inner = children_of(statement)
         if not inner:
             return block, False
@@ -162,7 +164,7 @@ class BlockWalk:
         return self._statement(below, block, end)
 
     def _branch(self, statement: Any, *, is_turn: bool = False) -> Block:
-        """Walk a statement that may not run as often as what is around it."""
+        """Walk a statement that may run less often than the code around it."""
         start, end = text_range(statement)
         block = self._new(start, end + 1, is_turn=is_turn)
         outer = self._turn
@@ -178,7 +180,7 @@ class BlockWalk:
         return block
 
     def _loop(self, statement: Any, block: Block) -> None:
-        """Walk a loop. Its condition runs once more than its body, unless something else leaves it."""
+        """Walk a loop; its condition runs once more than its body, unless a jump leaves it."""
         kind, children = statement._kind_id, children_of(statement)
         body = children[0] if kind == DO else children[-1]
         parts = {"condition": children[-1] if kind == DO else children[0]}
@@ -206,7 +208,7 @@ class BlockWalk:
     # -- expressions -----------------------------------------------------------------------------
 
     def _expression(self, cursor: Any, block: Block) -> None:
-        """Walk an expression that runs with ``block``: operands that may be left out get blocks."""
+        """Walk an expression that runs with ``block``; operands that may be skipped get blocks."""
         kind = cursor._kind_id
         if kind == _SIZEOF:
             return
@@ -230,7 +232,7 @@ class BlockWalk:
 
     def _initialiser(self, variable: Any, block: Block) -> None:
         if variable._kind_id != VARIABLE or self._rewriter.type(variable).space is Space.CONSTANT:
-            return  # made before the kernel runs
+            return  # initialised before the kernel runs
         value = cindex.conf.lib.clang_Cursor_getVarDeclInitializer(variable)
         if not _FIRST_INVALID <= value._kind_id <= _LAST_INVALID:
             value._tu = variable._tu
@@ -261,7 +263,7 @@ def _contains(cursor: Any, kinds: frozenset[int]) -> bool:
 
 
 def _may_leave(statement: Any) -> bool:
-    """Whether what follows may not run: a jump out of the statement stands in it."""
+    """Whether a statement has a jump out of it, so that the code after it may not run."""
     stack = [(statement, False)]
     while stack:
         one, is_inside = stack.pop()
@@ -291,7 +293,7 @@ def _breaks(body: Any) -> bool:
 
 
 def _for_parts(raw: bytes, statement: Any, header: list[Any]) -> dict[str, Any]:
-    """Tell the parts of a ``for``; libclang leaves out the empty ones without saying which."""
+    """Return the parts of a ``for`` header by name; libclang omits empty parts silently."""
     at = raw.index(b"(", text_range(statement)[0])
     depth, ends = 0, []
     for offset in range(at, len(raw)):

@@ -1,4 +1,4 @@
-"""The counting child: counts the work of kernels' launches, one kernel after another; its parent kills it when one hangs."""
+"""The counting child: counts the work of kernels one by one; its parent kills it if it hangs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from workers.work.counting import count_kernel
 from workers.work.opening import open_virtual
 
 _KERNELS_PER_CHILD = 100
-"""Then it ends and another takes its place: compilers keep what they have built in memory and on disk."""
+"""Then a new child takes over, because compilers keep every build in memory and on disk."""
 
 
 def main(channel: Channel, argument: str) -> None:
-    """Serve ``CountJob``s on ``channel`` until it closes or enough were served; ``argument`` is the DeviceRef as JSON."""
+    """Serve ``CountJob``s on ``channel`` until it closes or enough were served.
+
+    Args:
+        channel: receives jobs, sends results.
+        argument: the device's DeviceRef as JSON.
+    """
     device = open_virtual(DeviceRef(**json.loads(argument)))
     channel.send(CompilerReady())
     for _ in range(_KERNELS_PER_CHILD):
@@ -32,7 +37,7 @@ def main(channel: Channel, argument: str) -> None:
                 job.kernel, job.configs, device, without_barriers=job.without_barriers
             ):
                 found.append(outcome)
-                # Each as soon as it is known: the next config may never end.
+                # Send each outcome at once: the next config may hang.
                 channel.send(Counted(outcomes=tuple(found), is_last=False))
         except DeviceFailure as error:
             is_lost = error.sticky

@@ -1,6 +1,7 @@
-"""Count the work of many kernels' launches in killable children: ``count_work`` for one kernel, ``count_all`` for more.
+"""Count the work of launches in killable children: ``count_work`` for one kernel, ``count_all``.
 
-Owns what a count may cost: a kernel that hangs, faults or explodes costs its own child, and its configs get the reason.
+Owns the limits of a count. A kernel that hangs, faults or takes too much memory costs only its own
+child; its configs get the reason.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from workers.sandbox.child_starter import ChildStarter
 from workers.sandbox.scratch import check_space, scratch_folder
 
 COUNT_TIMEOUT_S = 20.0
-"""For all configs of a kernel; a median kernel's 68 take half a second."""
+"""Seconds for all configs of a kernel; the 68 configs of a median kernel take half a second."""
 COUNT_CPU_S = 8.0
-"""Of one attempt at a kernel: on a busy machine this ends a kernel that explodes, and the time above one that waits."""
+"""CPU seconds for one attempt at a kernel. On a busy machine this ends a kernel that computes too
+long, and ``COUNT_TIMEOUT_S`` one that waits."""
 _MAX_ATTEMPTS = 2
 _POLL_S = 1.0
 _BARRIER = re.compile(r"\b(?:work_group_)?barrier\b")
@@ -32,12 +34,12 @@ _BARRIER = re.compile(r"\b(?:work_group_)?barrier\b")
 
 @dataclass(slots=True, kw_only=True)
 class CountedKernel:
-    """One kernel, its launch configs, and what each of them executes or why that is not known.
+    """One kernel, its launch configs, and the work of each or why it is unknown.
 
     Attributes:
-        kernel: to count.
-        configs: any launches of it.
-        found: by their place among ``configs``.
+        kernel: the kernel to count.
+        configs: any launches of the kernel.
+        found: outcomes by index into ``configs``.
     """
 
     kernel: Kernel
@@ -47,15 +49,15 @@ class CountedKernel:
     was_killed: bool = False
     without_barriers: bool = field(default=False)
     asked: tuple[int, ...] = ()
-    """The places of the configs that the child at work has, in its order."""
+    """Indices of the configs that the working child has, in the order of its outcomes."""
 
     @property
     def outcomes(self) -> tuple[Work | Failure, ...]:
-        """In the order of ``configs``."""
+        """The outcomes in the order of ``configs``."""
         return tuple(self.found[place] for place in range(len(self.configs)))
 
     def missing(self) -> tuple[int, ...]:
-        """Return the places of the configs that have no outcome, small launches first: the large ones may end the child."""
+        """Return the indices of configs without outcome, small ones first: large ones may kill."""
         sizes = [math.prod(one.global_size) for one in self.configs]
         places = (place for place in range(len(sizes)) if place not in self.found)
         return tuple(sorted(places, key=lambda place: sizes[place]))
@@ -69,16 +71,16 @@ def count_work(
     timeout_s: float = COUNT_TIMEOUT_S,
     cpu_s: float = COUNT_CPU_S,
 ) -> tuple[Work | Failure, ...]:
-    """Return what each launch config of one kernel executes, or why that is not known.
+    """Return the work of each launch config of one kernel, or why it is unknown.
 
-    The contents of buffers follow from the seeds of the configs, as they do where the launches are timed.
+    Seeds of the configs decide the contents of buffers, as they do when the launches are timed.
 
     Args:
-        kernel: one that can be launched.
-        configs: any launches of it.
+        kernel: a kernel that can be launched.
+        configs: any launches of the kernel.
         ref: a CPU OpenCL device.
-        timeout_s: for all configs together.
-        cpu_s: of processor time, for all configs together.
+        timeout_s: limit for all configs together, in seconds.
+        cpu_s: limit of CPU time for all configs together, in seconds.
 
     Raises:
         StoreError: The scratch folder is full.
@@ -95,7 +97,7 @@ def count_all(
     timeout_s: float = COUNT_TIMEOUT_S,
     cpu_s: float = COUNT_CPU_S,
 ) -> Iterator[CountedKernel]:
-    """Yield the counts of each kernel when they are known, in any order; arguments as for ``count_work``."""
+    """Yield each kernel's counts once they are known, in any order; arguments as ``count_work``."""
     waiting = iter(kernels)
     with scratch_folder(this_process()) as scratch:
         starter = ChildStarter(scratch)
@@ -123,18 +125,18 @@ def count_all(
 
 
 class CountWork:
-    """The ``PoolWork`` of counting children: every config of an item ends with its work or a reason."""
+    """The ``PoolWork`` of counting children: every config of an item gets its work or a reason."""
 
     def __init__(self, timeout_s: float, cpu_s: float) -> None:
         self._timeout_s, self._cpu_s = timeout_s, cpu_s
 
     @property
     def timeout_s(self) -> float:
-        """A count without its last answer for this long is killed."""
+        """Seconds after which a count without its last outcome is killed."""
         return self._timeout_s
 
     def job(self, item: CountedKernel) -> CountJob:
-        """Return the job, and count the attempt."""
+        """Return the job for the missing configs, and count the attempt."""
         item.num_attempts += 1
         item.asked = item.missing()
         return CountJob(
@@ -145,23 +147,23 @@ class CountWork:
         )
 
     def excuses_kill(self, item: CountedKernel) -> bool:
-        """Take the attempt back, once."""
+        """Excuse the first kill by not counting its attempt; False for a later one."""
         is_first, item.was_killed = not item.was_killed, True
         item.num_attempts -= is_first
         return is_first
 
     def take(self, item: CountedKernel, answer: FromChild) -> bool:
-        """Keep what is known by now."""
+        """Keep the outcomes so far; return whether they are all."""
         assert isinstance(answer, Counted), answer
         item.found.update(zip(item.asked, answer.outcomes, strict=False))
         return answer.is_last
 
     def timed_out(self, item: CountedKernel, after_s: float) -> None:
-        """Give the configs that were not reached the reason."""
+        """Record a hang for the configs without outcome."""
         _fill(item, FailureCode.HANG, f"the count was killed after {after_s:g} s")
 
     def died(self, item: CountedKernel, how: str, report: str, seconds: float) -> bool:
-        """Try once more, or give all configs without outcome the reason."""
+        """Return whether to try again; if not, record why for the configs without outcome."""
         del seconds
         if report:
             _fill(item, FailureCode.INTERNAL_ERROR, report)
@@ -171,22 +173,22 @@ class CountWork:
             _fill(item, FailureCode.HANG, detail)
             return False
         if item.num_attempts < _MAX_ATTEMPTS:
-            # A barrier that not all work-items reach ends a process on PoCL.
+            # On PoCL a barrier that not all work-items reach ends the process.
             item.without_barriers = has_barrier_call(item.kernel.source)
             return True
         _fill(item, FailureCode.DEVICE_FAULT, f"the count ended its process: {how}")
         return False
 
     def forget(self, item: CountedKernel) -> None:
-        """Nothing is left behind."""
+        """Do nothing: an item leaves nothing behind."""
 
 
 def has_barrier_call(source: str) -> bool:
-    """Whether a text seems to call a barrier."""
+    """Return whether a source text seems to call a barrier."""
     return _BARRIER.search(source) is not None
 
 
 def _fill(item: CountedKernel, code: FailureCode, detail: str) -> None:
-    """Give the configs that have no outcome a reason."""
+    """Record a failure for all configs without outcome."""
     failure = Failure(code=code, stage=Stage.PROBE, detail=detail)
     item.found.update((place, failure) for place in item.missing())

@@ -1,7 +1,8 @@
-"""What one execution of an expression does: operations by kind, accesses by address space.
+"""Count what one execution of an expression does: operations by kind, accesses by address space.
 
-Owns the rules, which ``docs/explanation/work.md`` states. Address arithmetic of subscripts and pointers, moves
-between private variables, logical operators and conversions are nothing; a vector counts by its lanes.
+Owns the rules, which ``docs/explanation/work.md`` states. Not counted: address arithmetic of
+subscripts and pointers, moves between private variables, logical operators, and conversions. A
+vector operation counts once for each lane.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Costs:
     """Adds what expressions do to the tallies of blocks.
 
     Args:
-        rewriter: of the file.
-        descend: walks an operand that runs with a block; it comes back here for what is no ``?:`` or ``&&``.
+        rewriter: the file's.
+        descend: walks an operand that runs with a block, and calls ``add`` for most of them.
     """
 
     def __init__(self, rewriter: Rewriter, descend: Callable[[Any, Block], None]) -> None:
@@ -63,15 +64,15 @@ class Costs:
         self._raw = rewriter.edits.raw
         self._descend = descend
         self.uses: dict[tuple[int, int], str] = {}
-        """By the range of the text that is an access: ``load``, ``store`` or ``load_store``."""
+        """For each range of the text that is an access: ``load``, ``store`` or ``load_store``."""
 
     @staticmethod
     def operator(cursor: Any) -> int:
-        """Return libclang's number of a binary operator."""
+        """Return libclang's number for a binary operator."""
         return int(cindex.conf.lib.clang_getCursorBinaryOperatorKind(cursor))
 
     def add(self, cursor: Any, block: Block) -> None:
-        """Add an expression whose value is used."""
+        """Add an expression whose value is used to a block's tally."""
         kind, children = cursor._kind_id, children_of(cursor)
         if kind == CALL:
             self._call(cursor, block)
@@ -99,7 +100,7 @@ class Costs:
             self._descend(children[1], block)
             return
         if all(_is_literal(one) for one in children):
-            return  # the compiler's work
+            return  # the compiler computes it
         if which in _COMPARISONS:
             block.tally["int_ops"] += _lanes(self._type(children[0]))
         elif which not in _LOGICAL and which != _COMMA and not self._is_nothing(which, children[1]):
@@ -108,7 +109,7 @@ class Costs:
             self._descend(child, block)
 
     def _is_nothing(self, which: int, right: Any) -> bool:
-        """Whether it divides or multiplies by a literal 1, which no compiler leaves in."""
+        """Whether it divides or multiplies by a literal 1, which every compiler removes."""
         if which not in _SCALINGS or not _is_literal(right):
             return False
         start, end = text_range(right)
@@ -137,12 +138,12 @@ class Costs:
     # -- memory ----------------------------------------------------------------------------------
 
     def _place(self, cursor: Any, block: Block, use: str) -> None:
-        """Add an access to an object, and the work of finding it; with no use its address alone is taken."""
+        """Add an access to an object and the work of its address; an empty ``use`` is no access."""
         while cursor._kind_id in {UNEXPOSED, PAREN} and len(children := children_of(cursor)) == 1:
             if self._is_lane_behind(cursor, children):
                 self._behind(children[0], block, use)
                 return
-            cursor = children[0]  # lanes of a vector: the vector is touched
+            cursor = children[0]  # lanes of a vector: an access to the vector
         if not (cursor._kind_id in {SUBSCRIPT, MEMBER} or is_dereference(cursor)):
             self._descend(cursor, block)
             return
@@ -158,7 +159,7 @@ class Costs:
                 self._descend(child, block)
 
     def _is_lane_behind(self, cursor: Any, children: list[Any]) -> bool:
-        """Whether it is ``p->x`` of a pointer to vectors, which libclang has no name for."""
+        """Whether it is ``p->x`` with a pointer to vectors, for which libclang has no kind."""
         if cursor._kind_id != UNEXPOSED or len(children) != 1:
             return False
         if self._type(children[0]).shape is not TypeClass.POINTER:
@@ -173,7 +174,7 @@ class Costs:
         self._descend(pointer, block)
 
     def _is_part(self, base: Any) -> bool:
-        """Whether a base is an object of which a part is touched, and no pointer that is loaded."""
+        """Whether a base is an object of which a part is accessed, not a pointer that is loaded."""
         return self._type(base).shape is not TypeClass.POINTER or decayed_array(base) is not None
 
     def _access(self, cursor: Any, kind: TypeFacts, block: Block, use: str) -> None:
@@ -186,7 +187,7 @@ class Costs:
 
     @staticmethod
     def memory(space: Space, number: int, num_bytes: int, block: Block, use: str) -> None:
-        """Add accesses to an address space."""
+        """Add accesses to an address space to a block's tally."""
         name = _SPACES.get(space)
         if name is None:
             return
@@ -217,7 +218,7 @@ class Costs:
         elif name.startswith(groups.VECTOR_MEMORY_PREFIXES):
             self._vector_access(cursor, name, arguments, block)
         elif name.startswith(groups.COPY_PREFIX):
-            return  # counted by its stand-in, which knows how many elements it copies
+            return  # its stand-in counts it, which knows the number of elements
         elif name in groups.FUSED_CALLS:
             tally[_FLOATS.get(kind.scalar, "int_ops")] += 2 * lanes
         elif name.startswith(groups.CHEAP_MATH_PREFIXES) or name in groups.GROUP_OF_CALL:
@@ -259,7 +260,7 @@ class Costs:
 
 
 def _base_of(type_of: Callable[[Any], TypeFacts], children: list[Any]) -> Any:
-    """Return what is indexed or has the member: of ``1[a]`` the second operand."""
+    """Return the operand that is indexed or has the member; in ``1[a]`` it is the second."""
     if len(children) < 2:
         return children[0] if children else None
     first = strip(children[0])
@@ -268,7 +269,7 @@ def _base_of(type_of: Callable[[Any], TypeFacts], children: list[Any]) -> Any:
 
 
 def _is_literal(cursor: Any) -> bool:
-    """Whether an expression is made of literals alone."""
+    """Whether an expression consists of literals only."""
     if cursor._kind_id in _LITERALS:
         return True
     below = children_of(cursor)

@@ -1,7 +1,8 @@
-"""Make the counted copy of a kernel: the same code, run as a part of a launch that is not there.
+"""Make the counted copy of a kernel: the same code, which counts a part of a virtual launch.
 
-Owns the kernel's header and the loop over work-items. Blocks and what they do: ``blocks.py``, ``costs.py``; accesses
-are rewritten as for the memory analysis (``workers/analysis``), with other hooks (``hooks.cl``).
+A virtual launch only exists as numbers: its buffers are never allocated in full. Owns the kernel's
+header and the loop over work-items. ``blocks.py`` and ``costs.py`` find blocks and what they do.
+Accesses are rewritten as for the memory analysis, but with the hooks of ``hooks.cl`` here.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ from workers.work.blocks import Block, BlockWalk
 
 KERNEL_NAME = "lp_counted"
 SLACK_BYTES = 1024
-"""Behind the room of each pointer argument, so that a wide access at its end stays inside."""
+"""Bytes after the room of each pointer argument, so that a wide access at its end stays inside."""
 NUM_TURNS = 40
-"""Turns of a loop of which a warp's accesses are looked at: up to 2**19 of them."""
+"""Iterations of a loop in which a warp's accesses are examined; they span the first 2**19."""
 WATCHED_WARPS = 4
-"""Of a work-group that runs as one."""
+"""Warps examined in a work-group that runs as a whole."""
 MET_SETS, MET_WAYS = 32, 8
-"""Of the addresses that a unit's atomic operations meet (``touched.cl``)."""
+"""Sets and ways of the table of addresses that a unit's atomic operations meet (``touched.cl``)."""
 TOUCHED_TABLE, TOUCHED_LOG = 2**12, 2**14
-"""Sectors that watched work-groups touch (``touched.cl``)."""
+"""Sectors in the table and in the log of what watched work-groups touch (``touched.cl``)."""
 UNIT_WORDS = 5
 _IS_ATOMIC = 2**31
 DESCRIBED_AT = 16
 DESCRIBED_WORDS = 10
-"""Words of a launch's description before those of its buffers, and of each of these."""
+"""Words of a launch's description before those of its buffers, and words for each buffer."""
 _MOST_SEEN = 96
 _MOST_BLOCKS = 2000
 _IDS = groups.NDRANGE_CALLS | {"get_work_dim", "get_global_linear_id", "get_local_linear_id"}
@@ -55,7 +56,7 @@ _LEAVE = "goto lp_next;"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedBlock:
-    """A basic block: what one execution does, and whether it is one turn of a loop."""
+    """A basic block: what one execution does, and whether it is one iteration of a loop."""
 
     tally: Mapping[str, int]
     is_turn: bool
@@ -63,7 +64,7 @@ class CountedBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedSite:
-    """An access to global or constant memory: its block, and ``load``, ``store``, ``load_store`` or ``atomic``."""
+    """An access to global or constant memory: its block; load, store, load_store or atomic."""
 
     block: int
     use: str
@@ -73,10 +74,11 @@ class CountedSite:
 class CountedCopy:
     """A kernel that counts.
 
-    ``source`` has one kernel, ``lp_counted``. ``is_grouped``: its work-items meet at barriers, so that a work-group
-    runs as one; else they run one after another, any of them. ``by_groups``: what a work-item does depends on where in
-    its group it is, so that whole groups are a sample, and else warps. ``sites`` are those of which sectors are noted, None
-    for one in private or local memory. ``positions`` are its pointer arguments.
+    ``source``: text with one kernel, ``lp_counted``. ``is_grouped``: work-items meet at barriers,
+    so that a work-group runs as a whole; otherwise any work-items run one after another.
+    ``by_groups``: a work-item's code depends on its position in the group, so that the sample
+    consists of whole groups, not warps. ``sites``: for each access whether sectors are recorded;
+    None in private or local memory. ``positions``: its pointer arguments.
     """
 
     source: str
@@ -88,28 +90,28 @@ class CountedCopy:
 
     @property
     def has_atomics(self) -> bool:
-        """Whether it has atomic operations in global memory."""
+        """Whether the kernel has atomic operations in global memory."""
         return any(site is not None and site.use == "atomic" for site in self.sites)
 
     @property
     def num_seen(self) -> int:
-        """Sites of which sectors are noted, and one more that stands for none."""
+        """Number of sites whose sectors are recorded, plus one for site 0, which means none."""
         return min(len(self.sites) + 1, _MOST_SEEN)
 
 
 def counted_copy(
     source: str, name: str, build_options: str = "", *, without_barriers: bool = False
 ) -> CountedCopy:
-    """Make the counted copy of the kernel ``name``.
+    """Return the counted copy of the kernel ``name``.
 
     Args:
         source: OpenCL C text.
-        name: of the kernel.
-        build_options: as for the device's compiler.
-        without_barriers: run its work-items one after another although they meet at barriers.
+        name: the kernel's name.
+        build_options: options for the device's compiler.
+        without_barriers: run work-items one after another even if they meet at barriers.
 
     Raises:
-        UnresolvedError: Something in it cannot be followed; the message says what and where.
+        UnresolvedError: Some code cannot be followed; the message says what and where.
     """
     try:
         return _Maker(SourceCopy(source, name, build_options), without_barriers).made()
@@ -118,7 +120,7 @@ def counted_copy(
 
 
 class _Calls(CallRewriter):
-    """Asks the virtual launch for ids and sizes, and counts what a work-group copies."""
+    """Takes ids and sizes from the virtual launch, and counts what a work-group copies."""
 
     def __init__(
         self,
@@ -134,7 +136,7 @@ class _Calls(CallRewriter):
         name, arguments = cursor.spelling, list(cursor.get_arguments())
         if name in groups.FREE_CALLS and name.startswith("get_"):
             if name not in _IDS:
-                raise self._rewriter.unresolved(cursor, f"{name} is not known of a virtual launch")
+                raise self._rewriter.unresolved(cursor, f"{name} has no value in a virtual launch")
             self.asks_for_groups = self.asks_for_groups or name in _GROUP_IDS
             self._edits.insert(text_range(cursor)[0], "lp_")
             self._pass_context(cursor, arguments)
@@ -148,7 +150,7 @@ class _Calls(CallRewriter):
 
 
 class _Sites(Rewriter):
-    """Notes where in the text each numbered access stands."""
+    """Records where in the text each numbered access is."""
 
     def __init__(self, copy: SourceCopy) -> None:
         super().__init__(edits=copy.edits, sites=copy.sites, types=copy.types, line_of=line_of)
@@ -230,12 +232,13 @@ class _Maker:
         return with_hooks(copy, head, hooks)
 
     def _kernel_header(self, kernel: Any, *, is_grouped: bool) -> tuple[int, ...]:
-        """Rename kernel and parameters, add those of the virtual launch, and begin the loop over work-items."""
+        """Rename kernel and parameters, add the virtual launch's, and begin the work-item loop."""
         edits = self._copy.edits
         positions: list[int] = []
         opened = [
             f" lp_ctx lp_own; lp_ctx *{CONTEXT} = &lp_own;"
-            f" lp_open({CONTEXT}, lp_in, lp_out, lp_rows, lp_kept, lp_seen, lp_sets, lp_touched, lp_met, lp_unit);"
+            f" lp_open({CONTEXT}, lp_in, lp_out, lp_rows, lp_kept, lp_seen, lp_sets, lp_touched,"
+            " lp_met, lp_unit);"
         ]
         declared = []
         for position, parameter in enumerate(parameters_of(kernel)):
@@ -249,7 +252,7 @@ class _Maker:
                 positions.append(position)
                 opened.append(f" lp_buffer({CONTEXT}, {row}, (ulong)lp_a{position});")
                 value = f"(__typeof__(lp_a{position}))LP_TAG({row})"
-            # Each work-item has its own: a kernel may change its parameters.
+            # Each work-item gets copies, because a kernel may change its parameters.
             declared.append(f" __typeof__(lp_a{position}) {name} = {value};")
         label = "" if is_grouped else " lp_again: ;"
         extra = (
@@ -258,7 +261,7 @@ class _Maker:
             "__global ulong *lp_touched, __global ulong *lp_met, uint lp_unit"
         )
         self._copy.rename_kernel(kernel, KERNEL_NAME, extra)
-        if not is_grouped:  # the local size that the kernel requires is the virtual launch's
+        if not is_grouped:  # drops a required local size, which only the virtual launch has
             start, name_at = offsets(kernel.extent)[0], offset_of(kernel.location)
             edits.replace(start, name_at, "__kernel void ")
         start = offsets(body_of(kernel).extent)[0]

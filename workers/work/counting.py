@@ -1,7 +1,7 @@
-"""Count the work of a kernel's launch configs, in the process that this runs in.
+"""Count the work of a kernel's launch configs, in this process.
 
-Owns how a kernel runs: its work-items one after another where that makes no difference, else a work-group at once. In a
-process of its own that may be killed: ``child.py``.
+Owns how a kernel runs: its work-items one after another if that changes no count, else a work-group
+at a time. ``child.py`` runs it in a child process that can be killed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from workers.work.units import Grid, grid_of
 
 _NUM_COMPARED = 2
 _MOST_COMPARED = 2**20
-"""Executions of blocks: a work-group that meets at barriers takes some 0.1 s for them."""
+"""Executions of blocks in one compared unit; with barriers that many take about 0.1 s."""
 
 
 def count_kernel(
@@ -38,20 +38,20 @@ def count_kernel(
 ) -> Generator[Work | Failure]:
     """Yield the work of each config, in order and as soon as it is known.
 
-    Work-items that meet at barriers run one after another all the same where two of the configs show that this
-    changes no count: dozens of times faster, and any 32 of them are a sample.
+    Work-items that meet at barriers run one after another, too, if two of the configs show that
+    this changes no count. It is dozens of times faster, and any 32 work-items are then a sample.
 
     Args:
-        kernel: with its signature.
-        configs: of the kernel.
-        device: a CPU.
-        without_barriers: run work-items one after another without trying what difference it makes; a barrier that
-            not all of them reach ends the process.
-        everything: run all work-items, however many they are.
-        cost: of all configs together.
+        kernel: a kernel with a signature.
+        configs: launch configs of the kernel.
+        device: a CPU device.
+        without_barriers: run work-items one after another without this check. For a kernel of which
+            not all work-items reach a barrier; the barrier would end the process.
+        everything: run all work-items, however many there are.
+        cost: limit for all configs together, in blocks, operations and accesses.
 
     Raises:
-        DeviceFailure: The device's context was lost (sticky): its process is of no further use.
+        DeviceFailure: The device's context was lost (sticky); its process can run nothing more.
     """
     try:
         running = _running(kernel, configs, device, cost, without_barriers=without_barriers)
@@ -71,7 +71,7 @@ def count_kernel(
 
 
 class _Running:
-    """A kernel that is ready to be counted."""
+    """A kernel ready to be counted. ``is_unsure``: its counts may differ without barriers."""
 
     def __init__(
         self, loaded: VirtualKernel, copy: CountedCopy, cost: float, *, is_unsure: bool
@@ -90,7 +90,7 @@ class _Running:
         return estimate(self.copy, sample, without_barriers=self.is_unsure)
 
     def launch(self, config: LaunchConfig) -> VirtualLaunch:
-        """Return a launch of which nothing has run. Raises UncountedError."""
+        """Return a launch that has not run yet. Raises UncountedError."""
         grid = self.grid(config)
         if self.copy.is_grouped and grid.num_lanes > self.loaded.max_lanes:
             most = self.loaded.max_lanes
@@ -99,7 +99,7 @@ class _Running:
         return VirtualLaunch(self.loaded, self.copy, config, grid, self._budget)
 
     def grid(self, config: LaunchConfig) -> Grid:
-        """Return the units of a config."""
+        """Return the grid of units of a config."""
         sizes = zip(config.global_size, config.local_size, strict=True)
         groups = tuple(total // side for total, side in sizes)
         lanes = math.prod(config.local_size)
@@ -114,7 +114,7 @@ def _running(
     *,
     without_barriers: bool,
 ) -> _Running:
-    """Return the kernel as it is to run. Raises UnresolvedError, DeviceFailure."""
+    """Return the kernel in the form in which it runs. Raises UnresolvedError, DeviceFailure."""
 
     def made(*, without_barriers: bool, is_unsure: bool = False) -> _Running:
         copy = counted_copy(
@@ -138,9 +138,9 @@ def _running(
 
 
 def _agree(meeting: _Running, single: _Running, configs: Sequence[LaunchConfig]) -> bool | None:
-    """Whether work-items that do not wait for each other run the same blocks, in the first and last groups of some configs.
+    """Whether work-items run the same blocks if they do not wait for each other.
 
-    None where it would cost too much to find out.
+    Compares the first and last groups of some configs. None if a comparison would cost too much.
     """
     small = sorted(configs, key=lambda one: math.prod(one.global_size))
     chosen: dict[tuple[int, ...], LaunchConfig] = {}

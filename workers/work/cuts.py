@@ -1,7 +1,8 @@
-"""Where a launch changes: the parts of it whose work-items do different things, and how many of each to run.
+"""Divide a launch into parts whose work-items do different things, and choose samples of each.
 
-A guard such as ``if (x < width && y < height)`` cuts the NDRange along its axes. One cut an axis is looked for, by
-bisection along the line through the first unit. Owns the search and the shares; what a unit did is asked of the caller.
+A guard such as ``if (x < width && y < height)`` cuts the NDRange along its axes. The search finds
+one cut for each axis, by bisection along the line through the first unit. Owns the search and the
+shares of the parts; the caller runs the units.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from workers.work.units import Box, Grid, Place
 
 _FEWEST_LAYERS = 3
 KeyOf = Callable[[Place], Hashable | None]
-"""What a unit did, equal where it is the same; None when no more may run."""
+"""What a unit did, as a value to compare; None if no more units may run."""
 
 
 def find_cuts(grid: Grid, key_of: KeyOf) -> tuple[int, ...]:
-    """Return for each axis the coordinate from which on units do what the last one does; 0 where all do.
+    """Return for each axis the coordinate from which units act like the last one; 0 if all do.
 
     >>> from workers.work.units import grid_of
     >>> find_cuts(grid_of((1000,), 32, by_groups=True), lambda place: place[0] < 137)
@@ -37,7 +38,7 @@ def _cut(grid: Grid, axis: int, key_of: KeyOf) -> int:
     if first is None or last is None or first == last:
         return 0
     middle = (low + high) // 2
-    # One unit that is like no other, at either end, is as frequent as a guard.
+    # Often only one unit, the first or the last, differs from all others.
     key = key_of(at(middle))
     if key == last and key_of(at(1)) == last:
         return 1
@@ -53,9 +54,9 @@ def _cut(grid: Grid, axis: int, key_of: KeyOf) -> int:
 
 
 def find_layers(grid: Grid, cuts: tuple[int, ...], key_of: KeyOf) -> tuple[tuple[int, ...], ...]:
-    """Return for each axis where a first layer ends or a last one begins that is not like the middle, as a stencil's are.
+    """Return for each axis where a first layer ends or a last one begins, if unlike the middle.
 
-    Looked for in the part of the grid before the cuts.
+    Stencils have such layers. The search covers the part of the grid before the cuts.
 
     >>> from workers.work.units import grid_of
     >>> find_layers(grid_of((100,), 32, by_groups=True), (0,), lambda place: place[0] > 0)
@@ -81,8 +82,8 @@ def boxes(
 ) -> tuple[Box, ...]:
     """Return the parts into which cuts and layers divide a grid.
 
-    With the unit before each cut apart, since a guard does not end where a unit ends, and with the layers, as far as that
-    makes at most so many parts.
+    The unit before each cut is a part of its own, because a guard may end inside a unit. This and
+    the layers are left out if there would be more than ``most`` parts.
     """
     before = [(cut - 1,) for cut in cuts]
     of_cuts = [(cut,) for cut in cuts]
@@ -107,7 +108,7 @@ def _spans(side: int, marks: set[int]) -> list[tuple[int, int]]:
 
 
 def sampled(parts: Sequence[Box], most: int, shares: Sequence[float]) -> list[Place]:
-    """Return at most so many places, the parts' numbers in the proportion of their shares at every length.
+    """Return up to ``most`` places; any beginning has the parts in proportion to their shares.
 
     >>> from workers.work.units import grid_of
     >>> parts = boxes(grid_of((100,), 32, by_groups=True), (3,))
@@ -128,7 +129,7 @@ def sampled(parts: Sequence[Box], most: int, shares: Sequence[float]) -> list[Pl
 
 
 def _distinct(part: Box) -> Iterator[Place]:
-    """Yield every place of a part once, evenly spread at first."""
+    """Yield every place of a part once, the first ones evenly spread."""
     known: dict[Place, None] = {}
     for tries, place in enumerate(part.samples()):
         if place not in known:

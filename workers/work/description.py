@@ -1,6 +1,6 @@
-"""A virtual launch as the words that ``hooks.cl`` reads: sizes, and what each buffer holds.
+"""Describe a virtual launch as the words that ``hooks.cl`` reads: sizes and contents of buffers.
 
-Owns their layout. How contents follow from seed, argument and index: ``workers/plan/inputs.py``.
+Owns the words' layout. ``workers/plan/inputs.py`` derives contents from seed, argument and index.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from workers.work.counted_copy import (
 from workers.work.units import Unit
 
 STORE_BYTES = 2**18
-"""Room of a buffer, a power of two; what lies further out is folded back into it, block by block."""
+"""Bytes stored of a buffer, a power of two; blocks beyond are folded back into this range."""
 BLOCK_BYTES = 32
 _MOST_LOCAL_BYTES = 2**16
 _LEAF_WORDS = 8
@@ -44,7 +44,7 @@ STORE_BLOCKS = (STORE_BYTES + SLACK_BYTES) // BLOCK_BYTES + 1
 
 
 def local_bytes(argument: Argument, elements: int) -> int:
-    """Return the room of a ``__local`` argument, a power of two."""
+    """Return the bytes allocated for a ``__local`` argument, a power of two."""
     wanted = max(BLOCK_BYTES, elements * argument.element_bytes)
     return min(_MOST_LOCAL_BYTES, 1 << (wanted - 1).bit_length())
 
@@ -54,7 +54,7 @@ def described(
     arguments: Sequence[Argument],
     copy: CountedCopy,
 ) -> npt.NDArray[np.uint64]:
-    """Return the words of a virtual launch before those of its units, which stand at word 15's place."""
+    """Return the words of a virtual launch without its units; word 15 says where these begin."""
     dims = len(config.global_size)
     ones = (1,) * (3 - dims)
     groups = tuple(n // side for n, side in zip(config.global_size, config.local_size, strict=True))
@@ -75,7 +75,7 @@ def with_units(
     most_turns: int,
     is_watched: bool,
 ) -> npt.NDArray[np.uint64]:
-    """Return the words of a run of units, of whose work-groups the touched bytes are noted or not."""
+    """Return the words of a run of units; a watched run records what its work-groups touch."""
     watched = {group: 1 + number for number, group in enumerate(watched_groups(units))}
     rows = np.zeros((len(units), UNIT_WORDS), dtype=np.uint64)
     rows[:, :3] = [(unit.group, unit.first_lane, unit.num_lanes) for unit in units]
@@ -88,7 +88,7 @@ def with_units(
 
 
 def watched_groups(units: Sequence[Unit]) -> tuple[int, ...]:
-    """Return the work-groups of units, in the order of their numbers in a watched run."""
+    """Return the work-groups of units, in the order in which a watched run numbers them."""
     return tuple(dict.fromkeys(unit.group for unit in units))
 
 

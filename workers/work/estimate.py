@@ -1,6 +1,6 @@
-"""From the counts of a sample to the work of a launch.
+"""Estimate the work of a launch from the counts of a sample.
 
-Owns the estimates and their error; a pure function of what was counted.
+Owns the estimates and their error. Pure functions of the counts.
 """
 
 from __future__ import annotations
@@ -16,30 +16,32 @@ from workers.work.units import WARP, Place
 
 _Floats = npt.NDArray[np.float64]
 TALLIED = (
-    "fp32_ops", "fp64_ops", "fp16_ops", "int_ops", "special_ops", "global_loads", "global_load_bytes",
-    "global_stores", "global_store_bytes", "constant_loads", "constant_load_bytes", "local_loads",
-    "local_load_bytes", "local_stores", "local_store_bytes", "global_atomics", "local_atomics", "barriers",
+    "fp32_ops", "fp64_ops", "fp16_ops", "int_ops", "special_ops", "global_loads",
+    "global_load_bytes", "global_stores", "global_store_bytes", "constant_loads",
+    "constant_load_bytes", "local_loads", "local_load_bytes", "local_stores", "local_store_bytes",
+    "global_atomics", "local_atomics", "barriers",
 )  # fmt: skip
-"""What the tallies of blocks name; each is a field of ``Work``."""
+"""The names in the tallies of blocks; each is a field of ``Work``."""
 _OF_WORK = (
     "fp32_ops", "fp64_ops", "fp16_ops", "int_ops", "special_ops", "global_loads", "global_stores",
     "constant_loads", "local_loads", "local_stores", "global_atomics", "local_atomics",
 )  # fmt: skip
-"""What the work of a work-item is the sum of, where work-items are compared."""
+"""Names whose sum is the work of a work-item, when work-items are compared."""
 
 
 _ATOMIC_BYTES = 4
 _SHARED = 4
-"""Units of a sample that meet at an address which the whole launch shares, if there are so many."""
+"""An address that so many units of a sample meet counts as shared by the whole launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitCounts:
-    """What one unit did.
+    """The counts of one unit.
 
-    ``rows``: shape (work-items, blocks), how often each ran each block. ``seen``: shape (warps, sites, turns), how many
-    sectors and lines the warp touched together, at an atomic operation how many addresses; of work-groups, the watched
-    warps. ``met``: shape (m, 2), addresses and how many of its atomic operations met there, 0 for none.
+    ``rows``: shape (work-items, blocks), how often each work-item ran each block. ``seen``: shape
+    (warps, sites, turns), the number of sectors and lines that a warp touches, for atomic
+    operations the number of addresses; of a work-group only the watched warps. ``met``: shape
+    (m, 2), an address and the number of the unit's atomic operations on it; 0 for an empty row.
     """
 
     rows: npt.NDArray[np.uint32]
@@ -51,8 +53,9 @@ class UnitCounts:
 class Sample:
     """The units of a launch that ran.
 
-    ``places``: where in the launch they are. ``weights``: how many units each stands for. ``strata``: which part of the launch each was drawn from.
-    ``is_exact``: they are all there are. ``group_bytes``: as in ``Work``.
+    ``places``: the units' coordinates. ``weights``: how many units each one represents. ``strata``:
+    number of the part of the launch from which each was drawn. ``is_exact``: all units ran.
+    ``group_bytes``: as in ``Work``.
     """
 
     counts: tuple[UnitCounts, ...]
@@ -98,14 +101,14 @@ def estimate(copy: CountedCopy, sample: Sample, *, without_barriers: bool) -> Wo
 
 
 def block_costs(copy: CountedCopy) -> _Floats:
-    """Return how many operations and accesses one execution of each block has."""
+    """Return the number of operations and accesses in one execution of each block."""
     tallies = _tallies(copy)
     costs: _Floats = sum((tallies[name] for name in _OF_WORK), np.zeros(len(copy.blocks)))
     return costs
 
 
 def block_bytes(copy: CountedCopy) -> _Floats:
-    """Return how many bytes of global memory one execution of each block accesses; an atomic operation for four."""
+    """Return the bytes of global memory that one execution of each block accesses; 4 an atomic."""
     tallies = _tallies(copy)
     return (
         tallies["global_load_bytes"]
@@ -124,7 +127,7 @@ def _tallies(copy: CountedCopy) -> dict[str, _Floats]:
 def _busiest(
     rows: _Floats, lanes: npt.NDArray[np.int64], weights: _Floats
 ) -> tuple[_Floats, _Floats]:
-    """Return by warp how often its busiest lane ran each block, and each warp's weight."""
+    """Return for each warp how often its busiest lane ran each block, and the warp's weight."""
     starts: list[int] = []
     of_warps: list[float] = []
     start = 0
@@ -139,15 +142,16 @@ def _busiest(
 def _requests(
     copy: CountedCopy, sample: Sample, busiest: _Floats, weights: _Floats
 ) -> dict[str, float]:
-    """Return requests, sectors and lines of loads and stores in global memory, and requests and addresses of atomics.
+    """Return requests, sectors, lines and atomic addresses of accesses to global memory.
 
-    A warp makes as many requests at a site as its busiest lane. How many sectors each touches is seen of some turns.
+    A warp makes as many requests at a site as its busiest lane. The sectors of a request are
+    counted in some iterations only.
 
     Args:
-        copy: its sites.
-        sample: what was seen.
-        busiest: for each block, turns of the busiest lane, added up over all warps of the launch.
-        weights: of the units.
+        copy: has the sites.
+        sample: the units that ran.
+        busiest: for each block, executions by the busiest lane, summed over the launch's warps.
+        weights: the weights of the units.
     """
     of_turns = np.array([_turn_weight(slot) for slot in range(NUM_TURNS)])
     seen = np.concatenate([one.seen for one in sample.counts])
@@ -176,7 +180,7 @@ def _requests(
                 for what in names[use]:
                     found[f"global_{use}_{what}"] += requests * float(parts[what][number])
     for use, requests in unseen.items():
-        # A kernel with more accesses than are looked at: the others are taken for the same.
+        # Accesses beyond those that are examined are assumed to be like them.
         seen_requests = found[f"global_{use}_requests"]
         if seen_requests:
             for what in names[use]:
@@ -190,10 +194,10 @@ def _ratio(amount: _Floats, of: _Floats) -> _Floats:
 
 
 def _atomic_peak(sample: Sample) -> float:
-    """Return how many atomic operations meet on the address of global memory that has most.
+    """Return the number of atomic operations on the address of global memory that has most.
 
-    An address that several units of the sample meet is met by the others, too, and stands for what they do; one that
-    fewer meet, as they do by chance where addresses are scattered, counts as it was seen.
+    An address that several units of the sample meet is assumed to be met by all units. One that
+    fewer meet, as by chance when addresses are scattered, counts as observed.
     """
     weights = np.repeat(sample.weights, [len(one.met) for one in sample.counts])
     met = np.concatenate([one.met for one in sample.counts])
@@ -210,7 +214,7 @@ def _atomic_peak(sample: Sample) -> float:
 
 
 def _turn_weight(slot: int) -> float:
-    """Return how many turns of a loop a sampled one stands for (``lp_sampled`` in hooks.cl)."""
+    """Return how many loop iterations a sampled one represents (``lp_sampled`` in hooks.cl)."""
     return 1.0 if slot < 8 else float(1 << (2 + (slot - 8) // 2))
 
 
@@ -222,7 +226,7 @@ def _spread(values: _Floats, weights: _Floats) -> float:
 
 
 def _relative_error(of_items: _Floats, lanes: npt.NDArray[np.int64], sample: Sample) -> float:
-    """Return the standard error of the estimate, relative: that of random samples of each part, which are no better."""
+    """Return the relative standard error of random samples of each part; ours are no worse."""
     starts = np.concatenate(([0], np.cumsum(lanes)[:-1]))
     of_units = np.add.reduceat(of_items, starts)
     total = float(sample.weights @ of_units)
@@ -232,7 +236,7 @@ def _relative_error(of_items: _Floats, lanes: npt.NDArray[np.int64], sample: Sam
     for number in np.unique(sample.strata):
         is_here = sample.strata == number
         count, units = int(is_here.sum()), float(sample.weights[is_here].sum())
-        # Of one unit alone nothing is known: it may be as wrong as it is large.
+        # One unit says nothing about the spread: assume an error as large as its value.
         spread = of_units[is_here].var(ddof=1) if count > 1 else of_units[is_here][0] ** 2
         variance += units**2 * float(spread) / count * max(0.0, 1 - count / units)
     return float(np.sqrt(variance)) / total

@@ -1,7 +1,7 @@
-// The part of a counted kernel that is the same for all: ids of the virtual launch, counters, and memory that is not there.
+// The part that all counted kernels share: ids of the virtual launch, counters, and memory.
 //
 // Pointers are tags (workers/analysis/copy/tags.cl). A buffer is a direct-mapped store of 32-byte
-// blocks: what a block holds follows from where it lies in the real buffer, so folding does not change what is read.
+// blocks. A block's contents depend on its offset in the real buffer: folding does not change them.
 #pragma OPENCL EXTENSION cl_khr_byte_addressable_store : enable
 #if LP_DOUBLES
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
@@ -24,11 +24,11 @@ typedef struct {
     ulong16 spare[LP_WIDEST];
 } lp_ctx;
 
-// By site: the block that counts its turns, and the highest bit for an atomic operation in global memory.
+// For each site: the block that counts its loop's iterations; highest bit: a global atomic.
 __constant uint lp_turn_of[] = LP_TURN_OF;
 #define LP_IS_ATOMIC 0x80000000u
 
-// -- what the virtual launch is ----------------------------------------------------------------
+// -- ids and sizes of the virtual launch ----------------------------------------------------------
 
 #define LP_ID(NAME, EXPRESSION, ELSE) \
     ulong NAME(lp_ctx *c, uint d) { return d < 3 ? (EXPRESSION) : ELSE; }
@@ -44,7 +44,8 @@ uint lp_get_work_dim(lp_ctx *c) { return (uint)c->in[9]; }
 ulong lp_get_local_linear_id(lp_ctx *c) { return c->lane; }
 ulong lp_get_global_linear_id(lp_ctx *c)
 {
-    return (lp_get_global_id(c, 2) * c->in[1] + lp_get_global_id(c, 1)) * c->in[0] + lp_get_global_id(c, 0);
+    return (lp_get_global_id(c, 2) * c->in[1] + lp_get_global_id(c, 1)) * c->in[0]
+        + lp_get_global_id(c, 0);
 }
 
 // In touched.cl.
@@ -54,7 +55,7 @@ void lp_meet(lp_ctx *c, uint k, ulong at);
 void lp_trace(lp_ctx *c, uint k, uint site, ulong at, ulong bytes);
 #endif
 
-// Puts the context to one work-item: `lane` of the unit's group.
+// Sets the context to one work-item: `lane` of the unit's group.
 __attribute__((noinline)) void lp_place_item(lp_ctx *c, uint lane)
 {
     __global const ulong *unit = c->in + c->in[15] + LP_UNIT_WORDS * c->unit;
@@ -103,9 +104,11 @@ void lp_open(lp_ctx *c, __global const ulong *in, __global ulong *out, __global 
     c->base[LP_SPARE] = (ulong)c->spare;
     c->mask[LP_SPARE] = 0;
 #if LP_GROUPED
-    lp_place_item(c, (uint)((get_local_id(2) * get_local_size(1) + get_local_id(1)) * get_local_size(0) + get_local_id(0)));
+    lp_place_item(c, (uint)((get_local_id(2) * get_local_size(1) + get_local_id(1))
+        * get_local_size(0) + get_local_id(0)));
 #else
-    c->last = (uint)(in[in[15] + LP_UNIT_WORDS * unit + 1] + in[in[15] + LP_UNIT_WORDS * unit + 2]) - 1;
+    c->last = (uint)(in[in[15] + LP_UNIT_WORDS * unit + 1]
+        + in[in[15] + LP_UNIT_WORDS * unit + 2]) - 1;
     lp_place_item(c, (uint)in[in[15] + LP_UNIT_WORDS * unit + 1]);
 #endif
 }
@@ -117,7 +120,7 @@ void lp_buffer(lp_ctx *c, uint k, ulong address)
 }
 
 #if !LP_GROUPED
-// Goes on to the next work-item of the sample; false when there is none.
+// Moves on to the next work-item of the sample; false after the last one.
 bool lp_more(lp_ctx *c)
 {
     if (c->lane < c->last) {
@@ -135,7 +138,7 @@ bool lp_more(lp_ctx *c)
 
 // -- loops ---------------------------------------------------------------------------------------
 
-// One more turn of a loop; true when the launch has had far too many.
+// Counts one more loop iteration; true when the launch has reached its limit.
 bool lp_turn(lp_ctx *c)
 {
     if (++c->out[0] < c->in[14])
@@ -144,10 +147,10 @@ bool lp_turn(lp_ctx *c)
     return true;
 }
 
-// Of a loop that must not be left early: work-items meet at a barrier in it.
+// Counts an iteration of a loop that must not be left early, because it has a barrier.
 void lp_count(lp_ctx *c) { ++c->out[0]; }
 
-// -- what buffers hold -----------------------------------------------------------------------------
+// -- contents of buffers --------------------------------------------------------------------------
 
 uint lp_mix(uint v)
 {
@@ -158,7 +161,7 @@ uint lp_mix(uint v)
     return v ^ (v >> 16);
 }
 
-// `steps` divided by two to the power of `shift`, which it is exactly, as bits of a float (kind 1), a double (2) or a half (3).
+// Returns `steps` / 2^`shift`, which is exact, as bits of a float (kind 1), double (2) or half (3).
 ulong lp_float(uint kind, long steps, uint shift)
 {
     if (kind == 1)
@@ -171,7 +174,8 @@ ulong lp_float(uint kind, long steps, uint shift)
     return m ? sign | (e + 15 - shift) << 10 | (m << (10 - e) & 0x3ffu) : 0u;
 }
 
-// Scalar i of a stream as bits; workers/plan/inputs.py has the rule. `how`: kind, bytes, rule, each 8 bits.
+// Returns scalar i of a stream as bits, by the rule of workers/plan/inputs.py. d[0] has kind, bytes
+// and rule, 8 bits each.
 ulong lp_scalar(__global const ulong *d, ulong i)
 {
     uint how = (uint)d[0], kind = how & 255u, rule = how >> 16 & 255u;
@@ -212,7 +216,7 @@ void lp_write(__global uchar *p, uint bytes, ulong value)
         *p = (uchar)value;
 }
 
-// Fills 32 bytes with what the real buffer holds from byte `at`.
+// Fills 32 bytes with the contents of the real buffer from byte `at` on.
 void lp_fill(lp_ctx *c, uint k, ulong at, __global uchar *p)
 {
     __global const ulong *d = c->in + LP_DESCRIBED + LP_WORDS * k;
@@ -232,7 +236,8 @@ void lp_fill(lp_ctx *c, uint k, ulong at, __global uchar *p)
         return;
     for (uint n = 0; n < num_leaves; ++n) {
         __global const ulong *leaf = c->in + d[7] + 8 * n;
-        ulong bytes = leaf[0] >> 8 & 255u, offset = leaf[4] * bytes, stride = leaf[5] * bytes, count = leaf[6];
+        ulong bytes = leaf[0] >> 8 & 255u, offset = leaf[4] * bytes, stride = leaf[5] * bytes,
+            count = leaf[6];
         for (ulong e = at / stride; e * stride < at + 32; ++e)
             for (ulong j = 0; j < count; ++j) {
                 ulong to = e * stride + offset + j * bytes;
@@ -243,9 +248,10 @@ void lp_fill(lp_ctx *c, uint k, ulong at, __global uchar *p)
 #endif
 }
 
-// -- accesses ----------------------------------------------------------------------------------------
+// -- accesses -------------------------------------------------------------------------------------
 
-// Which turns of a loop are looked at: the first eight, then two in each power of two. LP_TURNS for the others.
+// Returns the slot of a sampled loop iteration, else LP_TURNS. Sampled are the first eight
+// iterations, then two in each power of two.
 uint lp_sampled(uint turn)
 {
     if (turn < 8)
@@ -256,7 +262,8 @@ uint lp_sampled(uint turn)
     return is_it && slot < LP_TURNS ? slot : LP_TURNS;
 }
 
-// Notes which sectors of 32 bytes and lines of 128 a warp's work-items touch together, or which addresses their atomics meet.
+// Records the sectors (32 bytes) and lines (128 bytes) that a warp's work-items touch together, or
+// the addresses of their atomic operations.
 __attribute__((noinline)) void lp_see(lp_ctx *c, uint k, uint site, ulong at, ulong bytes)
 {
     if (site >= LP_SEEN || !c->set || bytes > 256)
@@ -267,9 +274,9 @@ __attribute__((noinline)) void lp_see(lp_ctx *c, uint k, uint site, ulong at, ul
         return;
     volatile __global uint *count = c->seen + ((c->number * LP_SEEN + site) * LP_TURNS + slot);
     volatile __global uint *set = c->set + (site * LP_TURNS + slot) * 64;
-    // Counted, not compared with the last: below the start of a buffer that is the largest number there is.
+    // A loop over `number`, not up to a last sector: below a buffer's start `first` is huge.
     uint first = (uint)(at >> 5), number = (uint)((at + bytes - 1) >> 5) - first;
-    if (turn_of & LP_IS_ATOMIC) { // addresses in the place of sectors
+    if (turn_of & LP_IS_ATOMIC) { // addresses instead of sectors
         first = (uint)(at >> 2);
         number = 0;
     }
@@ -288,7 +295,7 @@ __attribute__((noinline)) void lp_see(lp_ctx *c, uint k, uint site, ulong at, ul
     }
 }
 
-// The place in the store that stands for `bytes` of buffer k from `at`.
+// Returns the place in the store for `bytes` bytes of buffer k from offset `at` on.
 __attribute__((noinline)) ulong lp_stored(lp_ctx *c, uint k, ulong at, ulong bytes)
 {
     ulong mask = c->mask[k], folded = at & mask;
@@ -301,7 +308,8 @@ __attribute__((noinline)) ulong lp_stored(lp_ctx *c, uint k, ulong at, ulong byt
             ulong mark = (first + b) << 16 | c->epoch;
             if (kept[b] != mark) {
                 kept[b] = mark;
-                lp_fill(c, k, (first + b) << 5, (__global uchar *)(c->base[k] + (((folded >> 5) + b) << 5)));
+                lp_fill(c, k, (first + b) << 5,
+                    (__global uchar *)(c->base[k] + (((folded >> 5) + b) << 5)));
             }
         }
     }
@@ -329,7 +337,8 @@ __attribute__((noinline)) ulong lp_span(lp_ctx *c, uint site, ulong address, ulo
                 lp_meet(c, k, at);
 #endif
         }
-        return lp_stored(c, k, at, bytes > LP_SLACK_BYTES ? min(bytes, c->mask[k] + 1 - (at & c->mask[k])) : bytes);
+        return lp_stored(c, k, at,
+            bytes > LP_SLACK_BYTES ? min(bytes, c->mask[k] + 1 - (at & c->mask[k])) : bytes);
     }
     if (k == LP_TAGS || !c->mask[k]) {
         c->out[1] |= 4ul;
@@ -355,7 +364,7 @@ ulong lp_clip(lp_ctx *c, ulong index, ulong length)
     return index % length;
 }
 
-// How many of n elements that a work-group copies are this work-item's.
+// Returns a work-item's share of n elements that its work-group copies.
 uint lp_share(lp_ctx *c, ulong n)
 {
     ulong lanes = c->in[3] * c->in[4] * c->in[5];

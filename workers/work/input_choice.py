@@ -1,8 +1,8 @@
-"""Choose inputs with which a kernel works: values of its scalars and contents that leave few work-items without work.
+"""Choose inputs for which most work-items of a kernel work: values of scalars and contents.
 
-Owns the candidates, their order and the choice: each runs in a virtual launch, and what is chosen must stay within the
-buffers that plans give it. In the process that this runs in; a kernel may end it. What plans make of a choice:
-``workers/plan/strategies/varied.py``.
+Owns the candidates, their order and the choice. Each candidate runs in a virtual launch. A chosen
+one must also stay within the buffers that plans give it. Runs in this process, which a kernel may
+end. ``workers/plan/strategies/varied.py`` plans with the choice.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ from workers.work.counting import count_kernel
 from workers.work.opencl_virtual import OpenclVirtualDevice
 
 MOST_TRIED = 16
-"""Candidates of a kernel; one takes milliseconds when the copy is built."""
+"""Candidates tried for a kernel; one takes milliseconds once the copy is built."""
 ENOUGH_SHARE = 0.4
-"""Of the work-items: where as many are active, no further candidate is tried."""
+"""Share of active work-items that is good enough: no further candidate is tried."""
 CHOICE_COST = 2**27
-"""Blocks, operations and accesses of all candidates: a quarter of what counting may cost."""
+"""Blocks, operations and accesses of all candidates together: a quarter of ``KERNEL_COST``."""
 _MUCH_MORE = 2
-"""Times as many, and more than a few: what is hardly better is not worth other inputs. More than none always is."""
+"""Factor by which a candidate's active work-items must exceed those with the usual inputs. If none
+are active with these, any active one is better."""
 _MOST_CHECKED = 3
-"""Of the best candidates, whether they stay within their buffers."""
+"""Best candidates that are checked for staying within their buffers."""
 _MOST_ALONE = 6
-"""Scalars that are changed one at a time."""
+"""Scalars that are changed one at a time; further ones change only together."""
 _FLAGS = Contents(rule=ContentsRule.FLAGS, limit=2)
 _STATES = Contents(rule=ContentsRule.FLAGS, limit=4)
 _TRIED_SIZE: dict[int, Shape] = {1: (65_536,), 2: (512, 256), 3: (64, 64, 32)}
@@ -68,20 +69,21 @@ def choose_inputs(
     *,
     without_barriers: bool = False,
 ) -> InputChoice:
-    """Return the inputs with which most work-items of a kernel are active.
+    """Return the inputs for which most work-items of a kernel are active.
 
-    The usual ones where these leave enough of them active, where nothing can be changed or counted, or where nothing helps;
-    ``reason`` then says why, unless all is well. A pure function of kernel and analysis.
+    These are the usual inputs if enough work-items are active with them, if nothing can be changed
+    or counted, or if no candidate helps. ``reason`` says why, unless enough are active. A pure
+    function of kernel and analysis.
 
     Args:
-        kernel: with its signature.
-        analysis: of it.
-        prober: of a CPU device; sees whether what was chosen stays within its buffers.
-        device: the same, for virtual launches.
-        without_barriers: what the analysis was made with.
+        kernel: a kernel with a signature.
+        analysis: the kernel's analysis.
+        prober: a CPU device's; shows whether the chosen inputs stay within their buffers.
+        device: the same device, for virtual launches.
+        without_barriers: whether the analysis left the barriers out.
 
     Raises:
-        DeviceFailure: The device's context was lost (sticky): its process is of no further use.
+        DeviceFailure: The device's context was lost (sticky); its process can run nothing more.
     """
     assert kernel.signature is not None, "a kernel without signature is not analysed"
     usual = analysis.with_usual_inputs().inputs
@@ -111,14 +113,14 @@ def choose_inputs(
 
 
 class _Trials:
-    """The launches with which candidates of one kernel are tried."""
+    """The launches that try the candidates of one kernel."""
 
     def __init__(self, kernel: Kernel, signature: Signature, analysis: Analysis) -> None:
         self._kernel, self._signature, self._analysis = kernel, signature, analysis
         self._local_size = _local_size(signature, analysis)
 
     def candidates(self, usual: InputChoice) -> list[InputChoice]:
-        """Return what is tried, in order: each makes another difference to the launch's arguments."""
+        """Return the candidates in order; each gives the launch other arguments."""
         if trial_rule(self._signature, self._analysis, usual) is None:
             return []
         size = _TRIED_SIZE[self._signature.dims]
@@ -132,7 +134,7 @@ class _Trials:
         return found[:MOST_TRIED]
 
     def config(self, choice: InputChoice, size: Shape) -> LaunchConfig:
-        """Return a launch of about a global size."""
+        """Return a launch with about the given global size."""
         rule = trial_rule(self._signature, self._analysis, choice)
         assert rule is not None, "no candidates without it"
         local = self._local_size
@@ -150,9 +152,9 @@ class _Trials:
     def active_shares(
         self, choices: Sequence[InputChoice], device: OpenclVirtualDevice
     ) -> tuple[list[float], str]:
-        """Return the shares of work-items that are active, of as many choices as had to be tried, or why not even the first.
+        """Return the share of active work-items for each tried choice, or why there is none.
 
-        Only of the first where it is good enough. Of a choice that cannot be counted the share is 0.
+        Stops at a choice that is good enough. A later choice that cannot be counted has share 0.
         """
         size = _TRIED_SIZE[self._signature.dims]
         configs = [self.config(one, size) for one in choices]
@@ -175,10 +177,10 @@ class _Trials:
     def stays_within_buffers(
         self, choice: InputChoice, prober: Prober, *, without_barriers: bool
     ) -> bool:
-        """Whether launches of several sizes touch nothing beyond the buffers that they get."""
+        """Whether launches of several sizes access only bytes inside their buffers."""
         configs = [self.config(choice, size) for size in _CHECKED_SIZES[self._signature.dims]]
         if any(_has_row_offsets(one) for one in configs):
-            return False  # probes do not sort them
+            return False  # probes do not sort row offsets
         records = list(
             planned_access_ranges(self._kernel, configs, prober, without_barriers=without_barriers)
         )

@@ -1,6 +1,7 @@
-"""One virtual launch: which of its units run, and what they did.
+"""Run one virtual launch: choose units, run them, and collect their counts.
 
-Owns how much of a launch runs, by what its first units execute and not by time: every machine comes to the same numbers.
+Owns how many units of a launch run. What the first units execute decides this, not time, so that
+every machine gets the same numbers.
 """
 
 from __future__ import annotations
@@ -22,48 +23,49 @@ from workers.work.units import WARP, Box, Grid, Place, Unit
 
 MOST_GROUPS = 16
 MOST_ITEMS = 4096
-"""As many as sixteen work-groups of 256 have."""
+"""Work-items of a sample: as many as sixteen work-groups of 256 have."""
 _FEWEST_GROUPS = 4
-"""Left for the sample when it has been looked where the launch changes."""
+"""Work-groups kept for the sample; the search for cuts may use the others."""
 _LEAST_SPREAD = 0.1
 _FEW_EACH = 4
-"""Units of each part of a launch that run before it is known how much they differ."""
+"""Units of each part that run before the spread of their costs is known."""
 _MOST_TURNS = 2**23
-"""Of all loops of one run: what makes more in its first unit is not counted."""
+"""Loop iterations of one run; a launch whose first unit makes more is not counted."""
 _MOST_ROWS = 2**22
-"""Numbers that one run may leave."""
+"""Counters (work-items x blocks) of one run, which bound its memory."""
 _LAUNCH_COST = 2**23
-"""Blocks, operations and accesses that a launch's sample may have beyond its first unit: some milliseconds."""
+"""Blocks, operations and accesses of a sample beyond its first unit: some milliseconds."""
 _HEAVY_COST = 2**20
-"""Of a unit, above which it is not looked where the launch changes."""
+"""Cost of a unit; for a launch with heavier units the search for cuts is skipped."""
 KERNEL_COST = 2**29
-"""Of all launches of a kernel: about a second."""
+"""Cost of all launches of a kernel: about a second."""
 _OF_GROUP = 8
-"""Times the cost of a unit that is a work-group: its copy is not optimised, and work-items wait for each other."""
+"""Factor on the cost of work-groups: their copy is not optimised, and work-items wait."""
 _OF_TURN = 4
 _CUT_OFF, _LOST = 1, 4
-"""Of a run's flags."""
+"""Bits of a run's flags."""
 
 
 class UncountedError(Exception):
-    """A launch that cannot be counted; the message says why."""
+    """A launch cannot be counted; the message says why."""
 
 
 class KernelBudget:
-    """What all launches of one kernel may still cost."""
+    """The cost that is left for all launches of one kernel."""
 
     def __init__(self, cost: float = KERNEL_COST) -> None:
         self.left = float(cost)
 
 
 class VirtualLaunch:
-    """One launch config: the units of it that have run.
+    """One launch config and the units of it that have run.
 
     Args:
-        loaded: the kernel, with the config's arguments in place.
-        copy: what it was made from.
-        config: the launch.
+        loaded: the kernel, prepared with the config's arguments.
+        copy: the counted copy that ``loaded`` was built from.
+        config: the launch config.
         grid: its units.
+        budget: the kernel's.
         budget: of the kernel.
     """
 
@@ -86,13 +88,13 @@ class VirtualLaunch:
         self._whole = boxes(grid, (0,) * len(grid.sides))
 
     def everything(self) -> Sample:
-        """Run all units, and all work-groups once more to see what they touch. Raises UncountedError."""
+        """Run all units, then all work-groups to see what they touch. Raises UncountedError."""
         sample = self._sample(self._run_all(list(self._grid.places())), self._whole)
         touched, _ = self._watched(range(self._grid.num_groups))
         return replace(sample, group_bytes=float(sum(touched)))
 
     def sample(self) -> Sample:
-        """Run a fair sample of the units, and some work-groups to see what they touch. Raises UncountedError."""
+        """Run a fair sample of units, then some work-groups watched. Raises UncountedError."""
         sample = self._fair_sample()
         return replace(sample, group_bytes=self._group_bytes(sample))
 
@@ -109,17 +111,17 @@ class VirtualLaunch:
         return self._sample(self._of_parts(parts, most), parts)
 
     def rows(self, places: Sequence[Place]) -> npt.NDArray[np.uint32]:
-        """Return how often each work-item of some units runs each block. Raises UncountedError."""
+        """Return how often each work-item of units runs each block. Raises UncountedError."""
         self._run_all(places)
         return np.concatenate([self._runs[place].rows for place in places])
 
     def _parts(self, most: int) -> tuple[Box, ...]:
-        """Find the parts of the launch that do different things, with a part of at most so many units."""
+        """Find the parts of the launch that do different things, with some of ``most`` units."""
         grid, by_groups = self._grid, self._copy.by_groups
         for_search = most - _FEWEST_GROUPS if by_groups else most // 2
         ends = [tuple(0 for _ in grid.sides), tuple(side - 1 for side in grid.sides)]
         some = self._run_some(list(dict.fromkeys((*ends, *sampled(self._whole, 2, (1,))))))
-        # Of a kernel whose work-items all differ, because data say so, only what they do at all is compared.
+        # If data make all work-items differ, only which blocks they run is compared.
         is_regular = len({self._busiest(place).tobytes() for place in some}) <= 1 + len(some) // 2
 
         def key_of(place: Place) -> bytes | None:
@@ -134,7 +136,7 @@ class VirtualLaunch:
         return boxes(grid, cuts, layers, most=most // 4)
 
     def _of_parts(self, parts: Sequence[Box], most: int) -> list[Place]:
-        """Run units of all parts, more where the parts are large and their units differ."""
+        """Run units of all parts: more of a part that is large or whose units differ."""
         most = max(len(parts), most - len(self._runs))
         few = min(most, max(len(parts), min(most // 2, _FEW_EACH * len(parts))))
         places = self._run_some(sampled(parts, few, (1,) * len(parts)), at_least=len(parts))
@@ -146,15 +148,15 @@ class VirtualLaunch:
         return [*places, *self._run_some(fresh[: most - len(places)])]
 
     def _spread(self, places: Sequence[Place]) -> float:
-        """Return how much the costs of units seem to differ: few equal ones prove little."""
+        """Return the spread of units' costs, with a minimum: a few equal costs prove little."""
         costs = [self._costs[place] for place in places]
         mean = sum(costs) / len(costs)
         return (float(np.std(costs)) if len(costs) > 1 else mean) + _LEAST_SPREAD * mean
 
     def _run_some(self, places: Sequence[Place], *, at_least: int = 0) -> list[Place]:
-        """Run units in order as far as the costs allow, and the first ``at_least`` in any case; return them.
+        """Run units in order as far as the budget allows, but at least ``at_least``; return them.
 
-        Those that have run before cost nothing.
+        Units that have run before cost nothing.
         """
         done: list[Place] = []
         while len(done) < len(places):
@@ -184,7 +186,7 @@ class VirtualLaunch:
 
     def _run(self, places: Sequence[Place]) -> None:
         if self._budget.left <= 0:
-            raise UncountedError("other launches of the kernel have used up what it may cost")
+            raise UncountedError("other launches of this kernel have used up its budget")
         units = [self._grid.unit(place) for place in places]
         run = self._checked(units)
         warps = len(run.seen) // len(units)
@@ -217,7 +219,7 @@ class VirtualLaunch:
         return run
 
     def _group_bytes(self, sample: Sample) -> float | None:
-        """Return the different bytes that work-groups touch, added up over the launch; None if a group costs too much."""
+        """Return the different bytes that each work-group touches, summed; None if too costly."""
         of_units = sample.weights * np.array([self._accessed[place] for place in sample.places])
         total = float(of_units.sum())
         spent = sum(self._costs.values())
@@ -244,9 +246,9 @@ class VirtualLaunch:
         return reuse.of_launch(total, [touched[n] for n in places], [accessed[n] for n in places])
 
     def _watched(self, groups: Sequence[int]) -> tuple[list[float], list[float]]:
-        """Run whole work-groups; return how many different bytes each touches, and how many it accesses.
+        """Run whole work-groups; return the different bytes and the accessed bytes of each.
 
-        It costs the launch and the kernel nothing: what is counted does not depend on it.
+        This uses no budget, so that counts do not depend on it.
         """
         touched: list[float] = []
         accessed: list[float] = []
@@ -268,7 +270,7 @@ class VirtualLaunch:
         return busiest
 
     def _sample(self, places: Sequence[Place], parts: Sequence[Box]) -> Sample:
-        """Return what some units did, and for how many each of them stands."""
+        """Return the counts of units, each with the number of units that it represents."""
         weights: list[float] = []
         strata: list[int] = []
         run: list[Place] = []

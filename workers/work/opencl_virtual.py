@@ -1,7 +1,7 @@
-"""Virtual launches on an OpenCL CPU device: a counted kernel runs a sample of a launch that is not there.
+"""Run virtual launches on an OpenCL CPU device: a counted kernel runs a sample of the launch.
 
-Owns buffers and queue. What is counted and how: ``workers/work``. Lives in a child that may be killed: a compiler can
-hang, and a barrier that not all work-items reach ends the process on PoCL.
+Owns buffers and queue. Runs in a child process that can be killed: a compiler can hang, and on PoCL
+a barrier that not all work-items reach ends the process.
 """
 
 from __future__ import annotations
@@ -50,14 +50,16 @@ _GROUPS_PER_WAIT = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawCounts:
-    """What units of one launch did.
+    """The counts of some units of one launch.
 
-    ``rows``: shape (work-items, blocks), how often each ran each block. ``seen``: shape (warps, sites, turns), sectors
-    in the low and lines in the high 16 bits, at an atomic operation addresses in the low ones; a warp for each unit, or for
-    each watched warp of each. ``met``: shape (units, m, 2), addresses in global memory and how many atomic operations met there;
-    no rows without such operations, 0 for none. ``flags``: 1, loops were cut off; 2, an array of fixed size was indexed beyond its
-    end; 4, an access through a pointer that comes from no argument and no variable. ``touched``: of a watched run, the bytes of global memory
-    that each work-group touches, in the order of ``watched_groups``.
+    ``rows``: shape (work-items, blocks), how often each work-item ran each block. ``seen``: shape
+    (warps, sites, turns), sectors in the low and lines in the high 16 bits, for atomic operations
+    addresses in the low ones; one warp for each unit, or the watched warps of each group. ``met``:
+    shape (units, m, 2), an address in global memory and the number of atomic operations on it, 0
+    for an empty row; m is 0 without such operations. ``flags``: 1, loops were cut off; 2, an array
+    of fixed size was indexed beyond its end; 4, an access through a pointer to no argument and no
+    variable. ``touched``: in a watched run, the bytes of global memory that each work-group
+    touches, in the order of ``watched_groups``.
     """
 
     rows: npt.NDArray[np.uint32]
@@ -69,27 +71,27 @@ class RawCounts:
 
 
 class OpenclVirtualDevice:
-    """A context on the device that ``ref`` names (LookupError if it cannot be opened)."""
+    """A context on the device ``ref``. Raises LookupError if it cannot be opened."""
 
     def __init__(self, ref: DeviceRef) -> None:
         self._cl_device, self._context, self._queue = opened_queue(ref)
 
     def load(self, kernel: Kernel, copy: CountedCopy) -> VirtualKernel:
-        """Build a counted copy. Raises DeviceFailure."""
+        """Build a counted copy and return it with its buffers. Raises DeviceFailure."""
         assert kernel.signature is not None, "only kernels with a signature are counted"
         arguments = kernel.signature.arguments
         words = [word for word in kernel.build_options.split() if word.startswith("-cl-std=")]
         words.append(f"-DLP_DOUBLES={int(any(_has_doubles(one) for one in arguments))}")
         words.append(f"-DLP_LEAVES={int(any(one.leaves for one in arguments))}")
         if copy.is_grouped:
-            # Work-items of a group share counters: no compiler may take their loop for a parallel one.
+            # A group's work-items share counters, so a compiler must not run them in parallel.
             words.append("-cl-opt-disable")
         program, _ = build_program(self._context, self._cl_device, copy.source, " ".join(words))
         with cl_errors(Stage.PROBE, waiting=True):
             return VirtualKernel(self._context, self._queue, program, arguments, copy)
 
     def close(self) -> None:
-        """Wait for the queue and let the context go."""
+        """Wait for the queue and release the context."""
         self._queue.finish()
 
 
@@ -135,11 +137,11 @@ class VirtualKernel:
 
     @property
     def max_lanes(self) -> int:
-        """Most work-items of a group that runs as one."""
+        """Largest number of work-items in a group that runs as a whole."""
         return self._max_lanes
 
     def prepare(self, config: LaunchConfig) -> None:
-        """Put the scalars and local arguments of ``config`` in place. Raises DeviceFailure."""
+        """Set the scalars and local arguments of ``config``. Raises DeviceFailure."""
         self._words = described(config, self._arguments, self._copy)
         given = {one.position: one for one in config.args}
         with cl_errors(Stage.PROBE, waiting=True):
@@ -160,10 +162,10 @@ class VirtualKernel:
         most_turns: int,
         is_watched: bool = False,
     ) -> RawCounts:
-        """Run units of the prepared ``config``; loops are cut off after so many turns in all. Raises DeviceFailure.
+        """Run units of the prepared ``config``; cut loops off after ``most_turns`` iterations.
 
-        A watched run notes the bytes that work-groups touch in the place of ``seen`` and ``met``; the units of a group
-        must follow each other.
+        A watched run records the bytes that work-groups touch instead of ``seen`` and ``met``; the
+        units of a group must be adjacent. Raises DeviceFailure.
         """
         with cl_errors(Stage.PROBE, waiting=True):
             return self._run(config, units, most_turns, is_watched=is_watched)
@@ -211,7 +213,7 @@ class VirtualKernel:
         if notes_touched:
             self._clear(self._touched, 16 * (1 + TOUCHED_TABLE))
         out = np.zeros(_OUT_WORDS, np.uint64)
-        self._written.clear()  # by the last run, which was waited for
+        self._written.clear()  # copies of the last run, which has ended
         described_at = self._filled("in", words)
         rows_at, seen_at = self._sized_for("rows", rows.nbytes), self._zeroed("seen", seen)
         out_at = self._filled("out", out)
@@ -233,7 +235,7 @@ class VirtualKernel:
         else:
             kernel.set_arg(unit_at, np.uint32(0))
             cl.enqueue_nd_range_kernel(queue, kernel, (1,), (1,))
-        # In order: who waits for the last one waits for all.
+        # The queue is in order: waiting for the last copy waits for all.
         read = [
             cl.enqueue_copy(queue, data, buffer, is_blocking=False)
             for data, buffer in ((rows, rows_at), (seen, seen_at), (met, met_at), (out, out_at))
@@ -252,7 +254,7 @@ class VirtualKernel:
         )
 
     def _touched_bytes(self, num_groups: int) -> npt.NDArray[np.float64]:
-        """Return what the groups of the last run touch."""
+        """Return the bytes that each group of the last run touches."""
         kept = np.zeros((1 + TOUCHED_TABLE, 2), np.uint64)
         cl.enqueue_copy(self._queue, kept, self._touched, is_blocking=True)
         num_logged, left_out = (int(one) for one in kept[0])
@@ -264,7 +266,7 @@ class VirtualKernel:
         return touched_bytes(kept[1:], left_out, num_groups)
 
     def release(self) -> None:
-        """Give the buffers back."""
+        """Release the buffers."""
         for buffer in (*self._buffers, *self._sized.values()):
             buffer.release()
 
@@ -278,7 +280,7 @@ class VirtualKernel:
         cl.enqueue_fill_buffer(self._queue, buffer, np.zeros(1, np.uint64), 0, size)
 
     def _sized_for(self, name: str, num_bytes: int) -> cl.Buffer:
-        """Return a buffer of at least so many bytes, kept for the next run."""
+        """Return a buffer of at least ``num_bytes``, which is kept for the next run."""
         known = self._sized.get(name)
         if known is None or known.size < num_bytes:
             if known is not None:
@@ -288,7 +290,7 @@ class VirtualKernel:
         return known
 
     def _zeroed(self, name: str, data: npt.NDArray[Any]) -> cl.Buffer:
-        """Return a buffer of as many bytes as ``data`` has, all 0."""
+        """Return a zeroed buffer with as many bytes as ``data``."""
         buffer = self._sized_for(name, data.nbytes)
         if data.nbytes:
             self._clear(buffer, data.nbytes)

@@ -1,4 +1,4 @@
-"""The door to a CPU device that runs virtual launches; pyopencl is imported only when it is opened."""
+"""Open a CPU device for virtual launches; pyopencl is imported only then."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def open_virtual(ref: DeviceRef) -> OpenclVirtualDevice:
     """Open the CPU device that ``ref`` names for virtual launches, in this process.
 
     Raises:
-        LookupError: The device is not there or cannot be opened, or (replay) nothing can be launched on it.
+        LookupError: There is no such device, it cannot be opened, or it is a replay device.
     """
     if ref.selector.startswith(SELECTOR_PREFIX):
         raise LookupError("a replay device cannot count")

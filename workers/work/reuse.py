@@ -1,8 +1,8 @@
-"""Which bytes the work-items of a work-group touch together: of which groups that is looked at, and what follows.
+"""Estimate how many different bytes the work-items of a work-group touch together.
 
-Owns the choice and the estimate; pure functions. Groups are drawn with a probability in proportion to the bytes that they access, so
-that different bytes ÷ accessed bytes of the few that run is the mean of the launch's (Hansen and Hurwitz). The set of bytes
-itself: ``touched.cl``.
+Owns the choice of groups and the estimate; pure functions. Groups are drawn with a probability
+proportional to the bytes that they access. Then the mean of (different bytes / accessed bytes) of
+the drawn groups estimates the launch's ratio (Hansen and Hurwitz). ``touched.cl`` records bytes.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 MOST_GROUPS = 2
-"""Looked at in one launch. Groups of one launch are much alike: two gave the mean within 5 % for kernels/, csr_vector 10 %."""
+"""Groups watched in one launch. Groups are much alike: on kernels/ two groups gave the mean within
+5 %, for csr_vector 10 %."""
 _SHARE, _ALONE = 1 / 12, 1 / 2
-"""Of what the launch's sample cost: what all these groups may, and what the first one may by itself."""
+"""Shares of the sample's cost that all watched groups may cost, and that a single one may cost."""
 _LEAST_COST = 2.0**18
-"""May be spent in any case: a tenth of a millisecond."""
+"""Cost that is always allowed: a tenth of a millisecond."""
 
 
 def touched_bytes(entries: npt.NDArray[np.uint64], left_out: int, num_groups: int) -> Floats:
     """Return how many different bytes each watched work-group touches, shape (num_groups,).
 
     Args:
-        entries: shape (n, 2), sectors as ``touched.cl`` keeps them: keys, of which some may stand there often, and bits.
-        left_out: the bits of their hash that are 0 in those that were kept.
-        num_groups: watched, numbered from 1.
+        entries: sectors as ``touched.cl`` records them, shape (n, 2): a key, which may occur often,
+            and a bit for each byte.
+        left_out: mask of the hash bits that are 0 in all recorded keys.
+        num_groups: number of watched groups, which are numbered from 1.
     """
     keys, bits = entries[:, 0], entries[:, 1].astype(np.uint32)
     is_kept = (keys > 0) & ((_hashes(keys) & np.uint32(left_out)) == 0)
@@ -45,7 +47,7 @@ def touched_bytes(entries: npt.NDArray[np.uint64], left_out: int, num_groups: in
 
 
 def _hashes(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
-    """Return the hashes of keys as ``touched.cl`` makes them."""
+    """Return the hashes of keys, computed as in ``touched.cl``."""
     low, high = keys.astype(np.uint32), (keys >> np.uint64(32)).astype(np.uint32)
     v: npt.NDArray[np.uint32] = low ^ (high * np.uint32(0xC2B2AE35))
     v ^= v >> np.uint32(16)
@@ -75,7 +77,7 @@ def drawn(amounts: Sequence[float], number: int) -> list[int]:
 
 
 def affordable(spent: float, cost: float) -> int:
-    """Return how many groups may be looked at: as many as cost little beside the ``spent``, of which each has ``cost``."""
+    """Return how many groups of cost ``cost`` can be watched cheaply, compared with ``spent``."""
     if cost <= 0:
         return MOST_GROUPS
     many = int(max(_LEAST_COST, _SHARE * spent) / cost)
@@ -85,15 +87,15 @@ def affordable(spent: float, cost: float) -> int:
 
 
 def of_launch(total: float, touched: Sequence[float], accessed: Sequence[float]) -> float | None:
-    """Return the different bytes of all groups, added up.
+    """Return the sum of all groups' different bytes.
 
     Args:
         total: bytes that the launch accesses.
-        touched: different bytes of each group that was drawn.
-        accessed: bytes that each of them accesses.
+        touched: different bytes of each drawn group.
+        accessed: bytes that each drawn group accesses.
 
     Returns:
-        None where none of them accesses anything although the launch does.
+        None if no drawn group accesses anything although the launch does.
 
     >>> of_launch(1000.0, [10, 5], [20, 20])
     375.0

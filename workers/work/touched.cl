@@ -1,18 +1,20 @@
-// What is kept of addresses: the bytes that a work-group touches, and how often atomic operations meet.
-
-// -- the bytes of a group: sectors, with a bit for each of their bytes ----------------------------------
+// What is recorded of addresses: the bytes that a work-group touches, and atomics on one address.
 //
-// c->touched: how many are in the log; which hashes are left out; then a direct-mapped table of LP_TOUCHED_TABLE sectors, and the
-// log of those that others have displaced, of LP_TOUCHED_LOG. Each is a key (group, buffer, sector) and bits; one key may stand in the log
-// many times. When the log is full, only sectors stay whose hash ends in one more 0, each for twice as many. The host
-// puts them together (reuse.py). One short function: a compiler takes twice as long for a whole set.
+// -- the bytes of a group: sectors, with a bit for each of their bytes ----------------------------
+//
+// c->touched: number of entries in the log; mask of left-out hashes; a direct-mapped table of
+// LP_TOUCHED_TABLE sectors; and a log of LP_TOUCHED_LOG sectors that others displaced from it. An
+// entry is a key (group, buffer, sector) and bits; the log may hold a key several times. When the
+// log is full, only sectors stay whose hash has one more 0 at its end; each then counts for twice
+// as many. reuse.py merges the entries. One short function, because it compiles twice as fast.
 #define LP_TOUCHED_AT(n) (touched + 2 + 2 * (n))
 __attribute__((noinline)) void lp_mark(lp_ctx *c, uint k, ulong at, ulong bytes)
 {
     __global ulong *touched = c->touched;
     ulong first = at >> 5, last = (at + bytes - 1) >> 5;
     for (ulong n = first; n != last + 1; ++n) {
-        uint bits = ~0u << (n == first ? (uint)at & 31u : 0u) & ~0u >> (n == last ? ~(uint)(at + bytes - 1) & 31u : 0u);
+        uint bits = ~0u << (n == first ? (uint)at & 31u : 0u)
+            & ~0u >> (n == last ? ~(uint)(at + bytes - 1) & 31u : 0u);
         ulong key = (ulong)c->watched << 48 | (ulong)k << 40 | (n & 0xfffffffffful);
         uint hash = lp_mix((uint)key ^ (uint)(key >> 32) * 0xC2B2AE35u);
         if (hash & (uint)touched[1])
@@ -24,8 +26,10 @@ __attribute__((noinline)) void lp_mark(lp_ctx *c, uint k, ulong at, ulong bytes)
                     uint kept = 0;
                     touched[1] = 2 * touched[1] + 1;
                     for (uint m = 0; m < LP_TOUCHED_LOG; ++m) {
-                        __global ulong *old = LP_TOUCHED_AT(LP_TOUCHED_TABLE + m), *to = LP_TOUCHED_AT(LP_TOUCHED_TABLE + kept);
-                        if (lp_mix((uint)old[0] ^ (uint)(old[0] >> 32) * 0xC2B2AE35u) & (uint)touched[1])
+                        __global ulong *old = LP_TOUCHED_AT(LP_TOUCHED_TABLE + m),
+                            *to = LP_TOUCHED_AT(LP_TOUCHED_TABLE + kept);
+                        if (lp_mix((uint)old[0] ^ (uint)(old[0] >> 32) * 0xC2B2AE35u)
+                            & (uint)touched[1])
                             continue;
                         to[0] = old[0];
                         to[1] = old[1];
@@ -44,10 +48,11 @@ __attribute__((noinline)) void lp_mark(lp_ctx *c, uint k, ulong at, ulong bytes)
     }
 }
 
-// -- atomic operations: how many a unit has on each address ----------------------------------------------
+// -- atomic operations: how many a unit has on each address ---------------------------------------
 //
-// c->met: for each unit LP_MET_SETS sets of eight addresses with a count. An address that finds its set full takes one off all of
-// its counts (Misra and Gries): what is frequent stays, and a count is too low by a ninth of its set's operations at most.
+// c->met: for each unit LP_MET_SETS sets of eight addresses with counts. An address that finds its
+// set full decrements all its counts (Misra and Gries). So frequent addresses stay, and a count is
+// too low by at most a ninth of the operations of its set.
 #if LP_ATOMICS
 #define LP_WAYS 8
 __attribute__((noinline)) void lp_meet(lp_ctx *c, uint k, ulong at)

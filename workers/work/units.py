@@ -1,9 +1,10 @@
-"""Which work-items of a launch run: the units of a launch, and fair samples of them.
+"""The units of a launch, and fair samples of them.
 
-A *unit* is a warp, 32 neighbouring work-items of a group, or a whole work-group where work-items meet at barriers or ask
-for their place in it. Samples are drawn from a sequence of low discrepancy over the dimensions of the NDRange (Richtmyer's: steps by square roots), shifted
-at random by a little, so that no period of a kernel agrees with it; any beginning of it is a fair sample. Where to cut the launch
-into parts that differ: ``cuts.py``.
+A *unit* is a warp, 32 neighbouring work-items of a group. It is a whole work-group if work-items
+meet at barriers or ask for their position in the group. Samples come from a low-discrepancy
+sequence over the dimensions of the NDRange (Richtmyer's: steps are square roots). Small random
+shifts keep it from matching a period of the kernel. Any beginning of the sequence is a fair sample.
+``cuts.py`` divides a launch into parts that differ.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from workers.plan.inputs import mix32
 
 WARP = 32
 _STEPS = (2**0.5, 3**0.5, 5**0.5, 7**0.5)
-"""Half the error of Roberts' sequence for a triangle of 32 x 8 groups with 32 warps each, from 60 to 110 units."""
+"""Of 60 to 110 units of a triangle of 32 x 8 groups with 32 warps, these steps gave half the error
+of Roberts' sequence."""
 _JITTER = 1 / 64
 Place = tuple[int, ...]
-"""A unit by its coordinates along ``Grid.sides``."""
+"""A unit's coordinates along ``Grid.sides``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """Work-items ``first_lane`` … of the work-group with this linear number."""
+    """``num_lanes`` work-items from ``first_lane`` on in the group of linear number ``group``."""
 
     group: int
     first_lane: int
@@ -36,7 +38,7 @@ class Unit:
 class Grid:
     """All units of a launch.
 
-    ``sides``: work-groups in each dimension, and warps a group; of one dimension, all its warps in a row.
+    ``sides``: work-groups in each dimension, then warps of a group; in 1-D all warps in one row.
     """
 
     sides: Place
@@ -45,17 +47,17 @@ class Grid:
 
     @property
     def num_units(self) -> int:
-        """How many units there are."""
+        """The number of units."""
         return math.prod(self.sides)
 
     @property
     def warps_a_group(self) -> int:
-        """Units of a work-group; 1 where these are the units."""
+        """Units of a work-group; 1 if work-groups are the units."""
         return 1 if self.by_groups else -(-self.num_lanes // WARP)
 
     @property
     def num_groups(self) -> int:
-        """Work-groups of the launch."""
+        """The number of work-groups in the launch."""
         return self.num_units // self.warps_a_group
 
     def places_of_group(self, group: int) -> list[Place]:
@@ -83,7 +85,7 @@ class Grid:
         return Unit(group=group, first_lane=first, num_lanes=min(WARP, self.num_lanes - first))
 
     def num_items(self, box: Box) -> int:
-        """Return the work-items of a part: warps at the end of a group may have fewer lanes.
+        """Return the work-items of a part; the last warp of a group may have fewer than 32.
 
         >>> grid = grid_of((100,), 40, by_groups=False)
         >>> grid.num_items(Box(low=(1,), high=(4,)))
@@ -97,12 +99,12 @@ class Grid:
         return others * (self._items_before(box.high[-1]) - self._items_before(box.low[-1]))
 
     def _items_before(self, warp: int) -> int:
-        """Return the work-items before a warp, counted through groups."""
+        """Return the number of work-items before a warp, counted group by group."""
         groups, inside = divmod(warp, -(-self.num_lanes // WARP))
         return groups * self.num_lanes + inside * WARP
 
     def place(self, number: int) -> Place:
-        """Return the unit of this number, counted group by group, and through the warps of each.
+        """Return the unit with this number, counted group by group and warp by warp.
 
         >>> grid_of((10, 5), 64, by_groups=False).place(2 * 37 + 1)
         (7, 3, 1)
@@ -140,7 +142,7 @@ class Box:
         )
 
     def samples(self) -> Iterator[Place]:
-        """Yield places of the box without end, each more evenly spread with those before it; some repeat."""
+        """Yield places of the box for ever, evenly spread at any length; some repeat."""
         sides = [high - low for low, high in zip(self.low, self.high, strict=True)]
         moving = [axis for axis, side in enumerate(sides) if side > 1]
         number = 0
@@ -167,5 +169,5 @@ def grid_of(num_groups: Sequence[int], num_lanes: int, *, by_groups: bool) -> Gr
 
 
 def _jitter(number: int, axis: int) -> float:
-    """Return a pseudo-random shift of a share: without it the last bits of coordinates have periods of their own."""
+    """Return a small pseudo-random shift, which hides the periods of the coordinates' last bits."""
     return (mix32(number * len(_STEPS) + axis + 1) / 2**32 - 0.5) * _JITTER

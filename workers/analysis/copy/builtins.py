@@ -1,8 +1,8 @@
-"""Stand-ins for built-in functions that reach memory by an offset of their own.
+"""Stand-ins for built-in functions that compute an address or a length themselves.
 
-``vloadN(i, p)`` touches N elements from ``p + i * N``; a copy touches as many as it is told. Each gets a function
-that records the reach and then does the same to the real buffer. Other built-ins touch what their pointer
-argument points to, and need none.
+``vloadN(i, p)`` reads N elements from ``p + i * N``; an async copy touches as many as its argument
+says. The stand-in of such a function records the access, then repeats it on the real buffer. All
+other built-ins only access the object that their pointer argument points to, and need no stand-in.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 
 _VECTOR_ACCESS = re.compile(
-    r"(?P<verb>vloada|vload|vstorea|vstore)(?P<half>_half)?(?P<lanes>2|3|4|8|16)?(?P<mode>_rte|_rtz|_rtp|_rtn)?"
+    r"(?P<verb>vloada|vload|vstorea|vstore)(?P<half>_half)?(?P<lanes>2|3|4|8|16)?"
+    r"(?P<mode>_rte|_rtz|_rtp|_rtn)?"
 )
 _COPIES = {"async_work_group_copy": 0, "async_work_group_strided_copy": 1}
 
@@ -18,14 +19,14 @@ _COPIES = {"async_work_group_copy": 0, "async_work_group_strided_copy": 1}
 def stand_in(
     name: str, function: str, pointers: tuple[str, ...], value_type: str, touch: str
 ) -> str | None:
-    """Return the definition of ``function``, which stands in for calls of ``name``; None if it needs none.
+    """Return the definition of the stand-in ``function`` for calls of ``name``; None if not needed.
 
     Args:
-        name: of the built-in.
-        function: what the stand-in is called; it takes the context and the site first.
+        name: the built-in's name.
+        function: the stand-in's name; its first parameters are the context and the site.
         pointers: pointee types of the pointer arguments, in order.
-        value_type: of the stored value, for stores.
-        touch: the hook of the pointer of a load or store, ``lp_touch`` or ``lp_pass``.
+        value_type: type of the stored value; for stores only.
+        touch: the hook for the pointer of a load or store, ``lp_touch`` or ``lp_pass``.
     """
     if name in _COPIES:
         return _copy(name, function, pointers)
@@ -60,7 +61,8 @@ def _copy(name: str, function: str, pointers: tuple[str, ...]) -> str:
         is_read = "__global" in source
         spans = ("n", reach) if is_read else (reach, "n")
     return (
-        f"event_t {function}(lp_ctx *c, uint site, {to} *d, {source} *s, ulong n{stride}, event_t e)\n"
+        f"event_t {function}(lp_ctx *c, uint site, {to} *d, {source} *s, "
+        f"ulong n{stride}, event_t e)\n"
         "{\n"
         "    if (n == 0)\n"
         "        return e;\n"
@@ -68,7 +70,7 @@ def _copy(name: str, function: str, pointers: tuple[str, ...]) -> str:
         f"    ulong dd = lp_span(c, site, (ulong)d, ({spans[0]}) * z);\n"
         f"    ulong ss = lp_span(c, site, (ulong)s, ({spans[1]}) * z);\n"
         "    ulong m = min(lp_room(c, (ulong)d, n * z), lp_room(c, (ulong)s, n * z)) / z;\n"
-        # A stride of 1 copies as many elements and stays inside the real buffers.
+        # A plain copy moves the same number of elements and stays inside the real buffers.
         f"    return async_work_group_copy(({to} *)dd, ({source} *)ss, m, e);\n"
         "}\n"
     )

@@ -1,7 +1,7 @@
-"""Rewrite the calls of one file: helpers get the context, built-ins the real addresses.
+"""Rewrite the calls in one file: helpers get the context, built-in functions real addresses.
 
-Owns what a call does with its pointers. What a stand-in for a built-in is: ``builtins.py``; the walk that meets the
-calls: ``walk.py``.
+Owns what becomes of a call's pointers. ``builtins.py`` has the stand-ins for built-in functions;
+``walk.py`` walks the code and finds the calls.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _POINTERS = frozenset({TypeClass.POINTER, TypeClass.ARRAY})
 
 
 class CallRewriter:
-    """Edits calls; their arguments are walked by the caller.
+    """Edits calls; the caller walks their arguments.
 
     Args:
-        rewriter: of the file.
+        rewriter: the file's.
         is_defined: whether the file defines a function of this name.
     """
 
@@ -36,7 +36,8 @@ class CallRewriter:
         """Edit one call.
 
         Returns:
-            What is below and to be walked; whether it is the part of a variable that a built-in touches.
+            The nodes below that must be walked, each with whether it is the part of a variable
+            that a built-in accesses.
         """
         name = cursor.spelling
         arguments = list(cursor.get_arguments())
@@ -53,7 +54,7 @@ class CallRewriter:
         return [(one, False) for one in arguments]
 
     def _touched(self, name: str, argument: Any) -> tuple[Any, bool]:
-        """Hand a built-in a real address; that of a variable's part is one already."""
+        """Give a built-in a real address; a part of a variable has one already."""
         kind = self._rewriter.type(argument)
         if kind.shape not in _POINTERS or kind.pointee is None:
             return argument, False
@@ -61,13 +62,13 @@ class CallRewriter:
         if place is not None:
             return place, True
         pointer, pointee = self._in_its_own_space(argument, kind.pointee)
-        # What is printed is an address or a text, and texts are constant.
+        # printf prints an address or a string, and strings are constant.
         if name != "printf" or pointee.space is Space.CONSTANT:
             self._rewriter.pointer(pointer, pointee)
         return argument, False
 
     def _in_its_own_space(self, argument: Any, pointee: TypeFacts) -> tuple[Any, TypeFacts]:
-        """Look below the conversion into the generic address space."""
+        """Return the argument and its pointee below a conversion to the generic address space."""
         while pointee.space is Space.GENERIC and argument._kind_id == UNEXPOSED:
             below = children_of(argument)
             inner = self._rewriter.type(below[0]).pointee if len(below) == 1 else None

@@ -1,6 +1,7 @@
 """Questions about libclang's cursors that its Python binding does not answer.
 
-Part of the door ``clang/parse.py``: what an expression is, below casts and parentheses, and where it stands.
+Like ``clang/parse.py`` a module that uses libclang. Says what an expression is, below casts and
+parentheses, and where in the file it stands.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ POINTER = 101
 ARRAYS = frozenset({112, 114, 115, 116})
 _VECTORS = frozenset({113, 176})
 _TYPES = frozenset({2, 3, 5, TYPE_REF})
-"""Structures, unions, enumerations. Libclang shows each nested one twice: who goes into them visits 2^n."""
+"""Structures, unions, enumerations. libclang shows a nested one twice; a visit would take 2**n."""
 COMPOUND, IF, WHILE, DO, FOR = 202, 205, 207, 208, 209
 LABEL, CASE, DEFAULT, SWITCH, _DECL_STMT = 201, 203, 204, 206, 231
 _NESTING = frozenset({IF, WHILE, FOR, LABEL, CASE, DEFAULT, SWITCH})
@@ -28,7 +29,7 @@ _BARRIERS = frozenset({"barrier", "work_group_barrier"})
 
 
 def children_of(cursor: Any) -> list[Any]:
-    """Return the expressions and statements below a cursor, types and attributes left out."""
+    """Return the expressions and statements below a cursor, without types and attributes."""
     return [
         child
         for child in cursor.get_children()
@@ -37,35 +38,35 @@ def children_of(cursor: Any) -> list[Any]:
 
 
 def operator(cursor: Any) -> int:
-    """Return libclang's number of a unary operator."""
+    """Return libclang's number for a unary operator."""
     return int(cindex.conf.lib.clang_getCursorUnaryOperatorKind(cursor))
 
 
 def is_division(cursor: Any) -> bool:
-    """Whether it divides, or takes a remainder."""
+    """Whether a cursor is a division or a remainder."""
     if cursor._kind_id not in _BINARY:
         return False
     return int(cindex.conf.lib.clang_getCursorBinaryOperatorKind(cursor)) in _DIVISIONS
 
 
 def is_dereference(cursor: Any) -> bool:
-    """Whether it is ``*pointer``."""
+    """Whether a cursor is ``*pointer``."""
     return bool(cursor._kind_id == UNARY and operator(cursor) == _DEREFERENCE)
 
 
 def is_address(cursor: Any) -> bool:
-    """Whether it is ``&place``."""
+    """Whether a cursor is ``&place``."""
     return bool(cursor._kind_id == UNARY and operator(cursor) == _ADDRESS_OF)
 
 
 def is_bit_field(cursor: Any) -> bool:
-    """Whether a member has no address of its own."""
+    """Whether a member is a bit field, which has no address."""
     member = cursor.referenced
     return bool(member is not None and member.is_bitfield())
 
 
 def strip(cursor: Any) -> Any:
-    """Return what is below implicit casts and parentheses."""
+    """Return the expression below implicit casts and parentheses."""
     while cursor._kind_id in {UNEXPOSED, PAREN}:
         inner = children_of(cursor)
         if len(inner) != 1:
@@ -75,7 +76,7 @@ def strip(cursor: Any) -> Any:
 
 
 def decayed_array(cursor: Any) -> Any | None:
-    """Return the array that a pointer operand decays from; None for a pointer."""
+    """Return the array that a pointer operand decays from; None if it is a pointer."""
     inner = strip(cursor)
     if inner.type.get_canonical().get_array_size() < 0 or _is_parameter(inner):
         return None
@@ -83,12 +84,12 @@ def decayed_array(cursor: Any) -> Any | None:
 
 
 def _is_parameter(cursor: Any) -> bool:
-    """Whether it names a parameter: of one written ``x[8]`` libclang tells that type, but it is a pointer."""
+    """Whether a cursor names a parameter; libclang gives a parameter ``x[8]`` an array type."""
     return bool(cursor._kind_id == REFERENCE and cursor.referenced._kind_id == PARAMETER)
 
 
 def lies_behind_pointer(cursor: Any) -> bool:
-    """Whether a place is reached through a pointer, and not part of a variable."""
+    """Whether a place is reached through a pointer and is not part of a variable."""
     cursor = strip(cursor)
     while True:
         kind, children = cursor._kind_id, children_of(cursor)
@@ -112,7 +113,7 @@ def lies_behind_pointer(cursor: Any) -> bool:
 
 
 def named_place(pointer: Any) -> Any | None:
-    """Return the part of a variable that a pointer is the address of, as ``&x[i]`` and ``x`` are; None otherwise."""
+    """Return the part of a variable at which a pointer points (``&x[i]``, array ``x``), or None."""
     inner = strip(pointer)
     place = children_of(inner)[0] if is_address(inner) else decayed_array(inner)
     return None if place is None or lies_behind_pointer(place) else place
@@ -130,12 +131,12 @@ def holds_addresses(variable: Any) -> bool:
 
 
 def _is_vector(operands: list[Any]) -> bool:
-    # Not below implicit casts: a lane of a vector may be the index of an array.
+    # Implicit casts stay: below one, the lane of a vector may be the index of an array.
     return any(one.type.get_canonical()._kind_id in _VECTORS for one in operands)
 
 
 def has_barrier(cursor: Any) -> bool:
-    """Whether a barrier, or a call of a function that may hold one, is below."""
+    """Whether there is a barrier below, or a call of a function that has one."""
     stack, seen = [cursor], set()
     while stack:
         one = stack.pop()
@@ -145,7 +146,7 @@ def has_barrier(cursor: Any) -> bool:
             callee = one.referenced
             definition = callee.get_definition() if callee is not None else None
             if definition is not None and definition.hash not in seen:
-                seen.add(definition.hash)  # a function that calls itself
+                seen.add(definition.hash)  # a recursive function is visited once
                 stack.append(definition)
         stack.extend(children_of(one))
     return False
@@ -158,7 +159,7 @@ def text_range(cursor: Any) -> tuple[int, int]:
 
 
 def statement_end(raw: bytes, statement: Any, end: int) -> int:
-    """Return where a statement that libclang ends at ``end`` does: the range of an expression leaves out its semicolon."""
+    """Return the end of a statement with its semicolon, which libclang's range leaves out."""
     while statement._kind_id in _NESTING:
         statement = children_of(statement)[-1]
     if statement._kind_id in {COMPOUND, _DECL_STMT}:
@@ -168,7 +169,7 @@ def statement_end(raw: bytes, statement: Any, end: int) -> int:
 
 
 def _file_offset(location: Any) -> int:
-    """Return where a location is written: inside a macro's argument, not where the macro is used."""
+    """Return where a location is in the text: in a macro's argument, not where it expands."""
     offset = ctypes.c_uint()
     cindex.conf.lib.clang_getFileLocation(location, None, None, None, ctypes.byref(offset))
     return int(offset.value)

@@ -1,13 +1,13 @@
-"""Insertions into a text, collected by offset and applied at once.
+"""Collect insertions into a text by offset, and apply them at once.
 
-Wrappers nest: of two that begin at one place the one recorded first is the outer.
+Insertions nest: of two that begin at one offset, the one recorded first is the outer one.
 """
 
 from __future__ import annotations
 
 
 class Edits:
-    """Edits of one text by byte offsets; overlapping replacements are the caller's bug."""
+    """Edits of one text by byte offsets. The caller must not let replacements overlap."""
 
     def __init__(self, text: str) -> None:
         self._raw = text.encode()
@@ -17,15 +17,15 @@ class Edits:
 
     @property
     def raw(self) -> bytes:
-        """The text as the offsets count it."""
+        """The text as UTF-8; all offsets count its bytes."""
         return self._raw
 
     def insert(self, offset: int, text: str) -> None:
-        """Insert before the character at ``offset``, inside of what was inserted there earlier."""
+        """Insert before the byte at ``offset``, inside earlier insertions there."""
         self._before.setdefault(offset, []).append(text.encode())
 
     def close(self, offset: int, text: str) -> None:
-        """Insert at the end of something that ends at ``offset``, outside of what is closed there later."""
+        """Insert after something that ends at ``offset``, outside later insertions there."""
         self._after.setdefault(offset, []).append(text.encode())
 
     def replace(self, start: int, end: int, text: str) -> None:

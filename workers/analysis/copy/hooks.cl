@@ -1,11 +1,11 @@
-// The hooks of the memory analysis: what every access and loop of an instrumented kernel calls. Pointers are tags (tags.cl); at an
-// access the offset is recorded and then folded into the real buffer.
+// The hooks of the memory analysis, which every access and loop of an instrumented kernel calls.
+// Pointers are tags (tags.cl); an access records the offset and folds it into the real buffer.
 #pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable
 #pragma OPENCL EXTENSION cl_khr_int64_extended_atomics : enable
 #pragma OPENCL EXTENSION cl_khr_byte_addressable_store : enable
 
-// `mask`: of a buffer; of a variable, its bytes, 0 as long as no pointer was made into it. `spare` is where an
-// access goes that is wider than the variable it was meant for.
+// `mask`: of a buffer, its bytes - 1; of a variable, its bytes, or 0 if no pointer to it was made.
+// `spare`: stands in for a variable when an access is wider than it.
 typedef struct {
     volatile __global ulong *table;
     uint turns;
@@ -38,11 +38,11 @@ ulong lp_record(lp_ctx *c, uint k, uint site, ulong address, ulong bytes)
     if (row[1] < low)
         atom_max(&row[1], low);
     c->trace += lp_mixed(address);
-    // Folded back to where an access of this size may stand: its lowest bit is what types align to.
+    // Folded back to an offset that is aligned for an access of this size (its lowest set bit).
     return c->base[k] + (at & c->mask[k] & ~((bytes & -bytes) - 1ul));
 }
 
-// What `bytes` from an address stand for. What is no tag is no address either.
+// Returns the real address for `bytes` bytes at an address; a value that is no tag is no address.
 ulong lp_span(lp_ctx *c, uint site, ulong address, ulong bytes)
 {
     uint k = lp_number(address);
@@ -59,7 +59,7 @@ ulong lp_span(lp_ctx *c, uint site, ulong address, ulong bytes)
     return c->base[k] + lp_within(at, bytes, size);
 }
 
-// An access through a pointer. A wide one must not begin at the end of its room.
+// An access through a pointer. A wide access must not begin at the end of its buffer.
 ulong lp_touch(lp_ctx *c, uint site, ulong address, ulong bytes)
 {
     ulong real = lp_span(c, site, address, bytes);
@@ -69,7 +69,7 @@ ulong lp_touch(lp_ctx *c, uint site, ulong address, ulong bytes)
     return k < LP_TAGS && bytes > c->mask[k] ? (ulong)c->spare : real;
 }
 
-// An index into an array of fixed size.
+// Returns an index into an array of fixed size, folded back if it is beyond the end.
 ulong lp_clip(lp_ctx *c, ulong index, ulong length)
 {
     ulong v = (index ^ (index >> 31)) * 0x9e3779b97f4a7c15ul;
@@ -80,7 +80,7 @@ ulong lp_clip(lp_ctx *c, ulong index, ulong length)
     return index % length;
 }
 
-// One more turn of a loop; true when the launch has had enough.
+// Counts one more loop iteration; true when the launch has reached its limit.
 bool lp_turn(lp_ctx *c)
 {
     if (++c->turns & 63u || atom_add(&c->table[0], 64ul) < c->most_turns)
@@ -89,14 +89,14 @@ bool lp_turn(lp_ctx *c)
     return true;
 }
 
-// One more turn of a loop that must not be left early: work-items meet at a barrier in it.
+// Counts one more iteration of a loop that must not be left early, because it has a barrier.
 void lp_count(lp_ctx *c)
 {
     if (!(++c->turns & 63u))
         atom_add(&c->table[0], 64ul);
 }
 
-// What a work-item has counted for itself, handed in at its end.
+// Adds a work-item's own counts to the launch's record, at its end.
 void lp_end(lp_ctx *c)
 {
     atom_add(&c->table[0], (ulong)(c->turns & 63u));

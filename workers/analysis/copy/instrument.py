@@ -1,7 +1,7 @@
-"""Make the instrumented copy of a kernel: the same code, recording how far it reaches.
+"""Make the instrumented copy of a kernel: the same code, which also records its accesses.
 
-Owns the kernel's parameters and the context that is handed down. What stays of the file: ``source_copy.py``; the
-rewriting of a body is ``walk.py``'s, the hooks are ``hooks.cl``.
+Owns the kernel's parameters and the context that is passed to helpers. ``source_copy.py`` decides
+what stays of the file, ``walk.py`` rewrites function bodies, ``hooks.cl`` has the hooks.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from workers.device.interface import Instrumented
 
 KERNEL_NAME = "lp_instrumented"
 SLACK_BYTES = 256
-"""Behind the room of each pointer argument, so that a wide access at its end stays inside."""
+"""Bytes after the room of each pointer argument, so that a wide access at its end stays inside."""
 HEAD_WORDS = 3
-"""Words of a launch's record before those of its pointers: turns, flags, trace."""
+"""Words of a launch's record before those of its pointers: loop iterations, flags, trace."""
 _GLOBAL_MASK, _CONSTANT_MASK, _LOCAL_MASK = "LP_GLOBAL_MASK", "LP_CONSTANT_MASK", "LP_LOCAL_MASK"
 _MASKS = {GLOBAL: _GLOBAL_MASK, LOCAL: _LOCAL_MASK, CONSTANT: _CONSTANT_MASK}
 
 
 def instrument(source: str, name: str, build_options: str = "") -> Instrumented:
-    """Instrument the kernel ``name`` of a source.
+    """Return the instrumented copy of the kernel ``name`` of a source.
 
     Raises:
-        UnresolvedError: Something in it cannot be followed; the message says what and where.
+        UnresolvedError: Some code cannot be followed; the message says what and where.
     """
     try:
         return _instrumented(SourceCopy(source, name, build_options))
@@ -93,10 +93,12 @@ def _head(copy: SourceCopy, num_pointers: int) -> str:
 
 
 def _kernel_header(copy: SourceCopy, kernel: Any) -> tuple[int, ...]:
-    """Rename kernel and pointers, add the table, and open the body with the context and the tags."""
+    """Rename kernel and pointers, add the table, and begin the body with context and tags."""
     positions: list[int] = []
     lines = [
-        f" lp_ctx lp_own; lp_ctx *{CONTEXT} = &lp_own; lp_own.table = lp_table + lp_slot; lp_own.most_turns = lp_most_turns; lp_own.turns = 0; lp_own.trace = 0; lp_begin({CONTEXT});"
+        f" lp_ctx lp_own; lp_ctx *{CONTEXT} = &lp_own; lp_own.table = lp_table + lp_slot;"
+        " lp_own.most_turns = lp_most_turns; lp_own.turns = 0; lp_own.trace = 0;"
+        f" lp_begin({CONTEXT});"
     ]
     for position, parameter in enumerate(parameters_of(kernel)):
         space = pointer_space(parameter)
@@ -124,5 +126,5 @@ def _kernel_header(copy: SourceCopy, kernel: Any) -> tuple[int, ...]:
 
 
 def row_words(num_pointers: int) -> int:
-    """Return how many 64-bit words one launch records: the head, and two for each pointer."""
+    """Return the number of 64-bit words that one launch records: the head and two a pointer."""
     return HEAD_WORDS + 2 * num_pointers

@@ -1,6 +1,6 @@
-// What becomes of pointers that are no plain access, by the hooks of both copies: lp_touch and the context's base and mask.
+// Pointers that are no plain access. Uses the hooks of either copy: lp_touch, base and mask.
 
-// Through a pointer to private memory, mostly to all of a variable: a result that a function returns.
+// An access through a pointer to private memory, mostly to a whole variable: a function's result.
 ulong lp_private(lp_ctx *c, ulong address, ulong bytes)
 {
     uint k = (uint)((address >> 44) & 0x3fffful);
@@ -9,13 +9,13 @@ ulong lp_private(lp_ctx *c, ulong address, ulong bytes)
     return lp_touch(c, 0, address, bytes);
 }
 
-// Through a pointer that may also point to a text.
+// An access through a pointer that may also point to a string.
 ulong lp_pass(lp_ctx *c, uint site, ulong address, ulong bytes)
 {
     return lp_number(address) < LP_TAGS ? lp_touch(c, site, address, bytes) : address;
 }
 
-// The place that stands for a variable where its address is taken.
+// Returns the tag of a variable whose address is taken, and registers its real address and size.
 ulong lp_named(lp_ctx *c, uint variable, ulong address, ulong bytes)
 {
     uint k = LP_BUFFERS + variable;
@@ -24,7 +24,7 @@ ulong lp_named(lp_ctx *c, uint variable, ulong address, ulong bytes)
     return LP_TAG(k);
 }
 
-// How many of `wanted` bytes lie behind an address.
+// Returns how many of `wanted` bytes lie behind an address.
 ulong lp_room(lp_ctx *c, ulong address, ulong wanted)
 {
     uint k = lp_number(address);
@@ -32,5 +32,6 @@ ulong lp_room(lp_ctx *c, ulong address, ulong wanted)
         return 0;
     if (k < LP_BUFFERS)
         return min(wanted, c->mask[k] + 1 - (address & c->mask[k]));
-    return min(wanted, c->mask[k] - lp_within((address & 0xffffffffffful) - LP_BIAS, wanted, c->mask[k]));
+    return min(wanted,
+        c->mask[k] - lp_within((address & 0xffffffffffful) - LP_BIAS, wanted, c->mask[k]));
 }

@@ -1,7 +1,7 @@
-"""Expand the macros of a kernel file, so that every access stands in the text where it can be rewritten.
+"""Expand the macros of a kernel file, so that every access is in the text and can be rewritten.
 
-Owns the preprocessor's predefined macros: those of an OpenCL C 1.2 device with doubles. pcpp (a C99
-preprocessor in Python) does the work; libclang offers no preprocessed text.
+Owns the preprocessor's predefined macros: those of an OpenCL C 1.2 device with doubles. Uses pcpp
+(a C99 preprocessor in Python), because libclang gives no preprocessed text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from workers.device.opencl.build_options import parser_options
 
 MAX_EXPANDED_CHARACTERS = 4 * 2**20
 MAX_EXPANDED_TOKENS = 2**16
-"""A larger expansion is a macro bomb, not a kernel."""
+"""Tokens. A larger expansion is a macro bomb, not a kernel."""
 
 _PREDEFINED = (
     "__OPENCL_VERSION__ 120",
@@ -51,19 +51,20 @@ _ANOTHER_DEVICE = (
     "cl_nv_compiler_options 1",
     "cl_nv_pragma_unroll 1",
 )
-"""Macros that some devices have, or have other values for."""
+"""Macros that only some devices define, or define with other values."""
 _DEVICE_MACRO = re.compile(
-    r"\b(?:__OPENCL_\w+|CL_VERSION_\w+|__IMAGE_SUPPORT__|__FAST_\w+|__clang__|__GPU__|cl_(?:khr|nv)_\w+)"
+    r"\b(?:__OPENCL_\w+|CL_VERSION_\w+|__IMAGE_SUPPORT__|__FAST_\w+|__clang__|__GPU__"
+    r"|cl_(?:khr|nv)_\w+)"
 )
 _DIRECTIVE_LINE = re.compile(r"^[ \t]*#.*$|\s+", re.MULTILINE)
 
 
 class ExpansionError(Exception):
-    """The preprocessor could not make sense of the text; the message says where."""
+    """The text cannot be preprocessed; the message says where."""
 
 
 class _Preprocessor(Preprocessor):  # type: ignore[misc]
-    """Keeps ``#line`` directives (places are told in the file's own lines), opens no file and drops includes."""
+    """Writes ``#line`` directives, so that line numbers stay the file's; reads no other file."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +82,7 @@ class _Preprocessor(Preprocessor):  # type: ignore[misc]
         self.errors.append(f"line {line}: {message}")
 
     def on_file_open(self, _is_system_include: bool, include_path: str) -> Any:
-        raise FileNotFoundError(include_path)  # asked for whatever lies in the working directory
+        raise FileNotFoundError(include_path)  # pcpp would read files of the working directory
 
     def on_include_not_found(self, *_arguments: Any) -> None:
         raise OutputDirective(Action.IgnoreAndRemove)
@@ -98,11 +99,11 @@ class _BoundedText(io.StringIO):
 
 
 def varies_by_device(source: str, build_options: str = "") -> bool:
-    r"""Whether another device's macros leave other code: what is found on one device is then not true of all.
+    r"""Whether another device's macros select other code, so that one device cannot speak for all.
 
     >>> varies_by_device("#if __OPENCL_VERSION__ >= 200\nint twice;\n#endif\nint one;")
     True
-    >>> varies_by_device("#ifdef cl_khr_fp16\n#pragma OPENCL EXTENSION cl_khr_fp16 : enable\n#endif\nint one;")
+    >>> varies_by_device("#ifdef cl_khr_fp16\n#pragma OPENCL FP_CONTRACT ON\n#endif\nint one;")
     False
     """
     if _DEVICE_MACRO.search(source) is None:
@@ -112,23 +113,23 @@ def varies_by_device(source: str, build_options: str = "") -> bool:
             _DIRECTIVE_LINE.sub(" ", expand_macros(source, build_options, more)).split()
             for more in ((), _ANOTHER_DEVICE)
         )
-    except ExpansionError:  # malformed for one of them
+    except ExpansionError:  # malformed for one of the two
         return True
     return here != there
 
 
 def expand_macros(source: str, build_options: str = "", predefined: Sequence[str] = ()) -> str:
-    r"""Return the text with every macro expanded, comments removed and conditional parts chosen.
+    r"""Return the text with macros expanded, comments removed and conditional parts selected.
 
-    ``#pragma`` lines stay; lines of the original are told by ``#line`` directives.
+    ``#pragma`` lines stay; ``#line`` directives give the line numbers of the original.
 
     Args:
         source: OpenCL C text.
-        build_options: as for the device's compiler; its ``-D`` and ``-U`` are used.
-        predefined: macros of a device beyond the usual ones, ``name value`` each.
+        build_options: options for the device's compiler; only ``-D`` and ``-U`` have an effect.
+        predefined: macros of a device beyond the usual ones, each as ``name value``.
 
     Raises:
-        ExpansionError: A directive is malformed, or the expansion is enormous.
+        ExpansionError: A directive is malformed, or the expansion is too large.
 
     >>> expand_macros("#define AT(i) a[(i) * 4]\nint f(int *a) { return AT(1); }").split("{")[1]
     ' return a[(1) * 4]; }\n'
@@ -150,8 +151,8 @@ def expand_macros(source: str, build_options: str = "", predefined: Sequence[str
         preprocessor.write(text)
     except ExpansionError:
         raise
-    except Exception as error:  # pcpp stumbles over malformed directives in ways of its own
-        raise ExpansionError(f"its directives make no sense ({type(error).__name__})") from error
+    except Exception as error:  # pcpp raises many kinds of exceptions for malformed directives
+        raise ExpansionError(f"a directive is malformed ({type(error).__name__})") from error
     if preprocessor.errors:
         raise ExpansionError("; ".join(preprocessor.errors[:3]))
     return text.getvalue()

@@ -1,8 +1,8 @@
-"""What an access, a pointer, an index and a variable become in the instrumented text.
+"""Rewrite accesses, pointers, indices and variables as calls of hooks.
 
-Owns the hooks as they are written into a preprocessed file, and the numbers of accesses and variables; part of the
-door ``clang/parse.py``. Only text is inserted: the code stays what its author wrote. Where in a function something
-is touched: ``walk.py``; the hooks themselves: ``hooks.cl``.
+Owns the hooks' calls in the preprocessed text and the numbers of accesses and variables. Uses
+libclang. Only inserts text, so that the author's code stays. ``walk.py`` finds the accesses in a
+function; ``hooks.cl`` has the hooks.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from workers.source.clang.types import TypeReader
 
 CONTEXT = "lp_c"
 GLOBAL_BYTES, CONSTANT_BYTES, LOCAL_BYTES = 2**18, 2**13, 2**10
-"""Room behind each pointer argument in a probe, powers of two; accesses beyond are folded back into it."""
+"""Bytes behind each pointer argument in a probe, powers of two; accesses beyond are folded back."""
 WIDEST_PLAIN_BYTES = 128
-"""Of a scalar or vector: ``double16``."""
+"""Bytes of the widest scalar or vector, ``double16``."""
 _ROOM = {Space.GLOBAL: GLOBAL_BYTES, Space.CONSTANT: CONSTANT_BYTES, Space.LOCAL: LOCAL_BYTES}
 _OBJECTS = frozenset({TypeClass.SCALAR, TypeClass.VECTOR, TypeClass.RECORD, TypeClass.POINTER})
 _UNTOLD = re.compile(r"[(\[]")
-"""In the name of a type that cannot be followed by a star: without a name, a pointer to an array."""
+"""Matches type names that a star cannot follow, such as a pointer to an array."""
 
 
 class UnresolvedError(Exception):
-    """Something that cannot be instrumented; the message names what and the line."""
+    """Code that cannot be instrumented; the message says what and in which line."""
 
 
 class Sites:
-    """The accesses, variables and stand-ins of one instrumented file, numbered as they are met.
+    """The accesses, variables and stand-ins of one instrumented file, numbered in order.
 
-    ``variables``: numbers of those that pointers are made into, by where they are declared. ``has_arrays``: an array
-    of fixed size is indexed. ``has_uncut_loops``: a loop has a barrier in it. ``widest_bytes``: of an access to one
-    of the variables.
+    ``variables``: the numbers of variables whose address is taken, by the offset of their
+    declaration. ``has_arrays``: an array of fixed size is indexed. ``has_uncut_loops``: a loop
+    contains a barrier. ``widest_bytes``: bytes of the widest access to one of the variables.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Sites:
         self.widest_bytes = WIDEST_PLAIN_BYTES
 
     def add(self, line: int, text: str) -> int:
-        """Number one access; from 1, so that a record of 0 means none."""
+        """Return a new access's number, counted from 1: a record of 0 means no access."""
         self.sites.append(Site(line=line, text=" ".join(text.split())[:80]))
         return len(self.sites)
 
@@ -59,10 +59,10 @@ class Rewriter:
     """Records the edits of one file.
 
     Args:
-        edits: of the file's text.
-        sites: of the file.
-        types: of the translation unit.
-        line_of: the line of a cursor in the file as its author wrote it.
+        edits: the edits of the file's text.
+        sites: the file's accesses.
+        types: reads the translation unit's types.
+        line_of: returns a cursor's line in the original file.
     """
 
     def __init__(
@@ -78,16 +78,16 @@ class Rewriter:
         return self._types.read(cursor.type)
 
     def text(self, cursor: Any) -> str:
-        """Return what stands at a cursor, unedited."""
+        """Return the unedited text of a cursor."""
         start, end = text_range(cursor)
         return self.edits.raw[start:end].decode()
 
     def unresolved(self, cursor: Any, what: str) -> UnresolvedError:
-        """Return the exception that says where ``what`` is."""
+        """Return the exception for ``what``, with the cursor's line."""
         return UnresolvedError(f"line {self._line_of(cursor)}: {what}")
 
     def site(self, cursor: Any) -> int:
-        """Number the access that a cursor is."""
+        """Return a new number for the access at a cursor."""
         return self.sites.add(self._line_of(cursor), self.text(cursor))
 
     def place(self, cursor: Any) -> None:
@@ -101,7 +101,7 @@ class Rewriter:
         self._hook(cursor, kind, spelling, f"(*({spelling} *)", "&", f"sizeof({spelling})")
 
     def pointer(self, cursor: Any, pointee: TypeFacts) -> None:
-        """Wrap a pointer whose first element is read or written by what it is given to."""
+        """Wrap a pointer whose target is accessed by the function that gets it."""
         if not self._is_hooked(cursor, pointee):
             return
         name = opencl_name(pointee)
@@ -113,7 +113,7 @@ class Rewriter:
         self, cursor: Any, kind: TypeFacts, spelling: str, cast: str, address_of: str, size: str
     ) -> None:
         start, end = text_range(cursor)
-        # What is private is no argument, and no record names its site.
+        # No argument points to private memory, so no record names such an access's site.
         hook = "lp_private" if kind.space is Space.PRIVATE else hook_of(kind.space)
         site = "" if kind.space is Space.PRIVATE else f" {self.site(cursor)},"
         self.edits.insert(start, f"{cast}{hook}({CONTEXT},{site} (ulong){address_of}(")
@@ -121,7 +121,7 @@ class Rewriter:
 
     def _is_hooked(self, cursor: Any, kind: TypeFacts) -> bool:
         if kind.space not in _ROOM and kind.shape not in {*_OBJECTS, TypeClass.VOID}:
-            return False  # an event: pointers to events are none of ours
+            return False  # pointers to events and the like are not recorded
         if kind.space is Space.GENERIC:
             raise self.unresolved(cursor, "a pointer into the generic address space")
         if kind.size_bytes > _ROOM.get(kind.space, kind.size_bytes):
@@ -131,16 +131,16 @@ class Rewriter:
         return True
 
     def index(self, cursor: Any, length: int) -> None:
-        """Clip the index into an array that has a name."""
+        """Clip the index into an array variable."""
         start, end = text_range(cursor)
         self.sites.has_arrays = True
         self.edits.insert(start, f"lp_clip({CONTEXT}, (ulong)(")
         self.edits.close(end, f"), {length}ul)")
 
     def variable(self, cursor: Any) -> None:
-        """Put the place that its tag stands for where the address of a variable is taken.
+        """Register a variable where its address is taken, and use its tag.
 
-        ``&x`` and an array that becomes a pointer are tags then, and whatever is made of them.
+        ``&x``, an array that decays, and all pointers derived from these are tags then.
         """
         kind = self.type(cursor)
         declared = cursor.referenced
@@ -159,11 +159,12 @@ class Rewriter:
         self.edits.replace(
             start,
             end,
-            f"(*(__typeof__({name}) *)lp_named({CONTEXT}, {number}, (ulong)&{name}, sizeof({name})))",
+            f"(*(__typeof__({name}) *)lp_named({CONTEXT}, {number}, (ulong)&{name}, "
+            f"sizeof({name})))",
         )
 
     def constant(self, cursor: Any) -> None:
-        """Refuse a table of pointers that is made before the kernel runs: they are addresses, and no tags."""
+        """Refuse a constant table of pointers: its initialiser holds addresses, not tags."""
         kind = self.type(cursor)
         if kind.space is Space.CONSTANT and kind.has_pointer_leaf:
             declared = cursor.referenced
@@ -172,14 +173,14 @@ class Rewriter:
 
 
 def hook_of(space: Space) -> str:
-    """Return the hook of an access to an address space; texts have no name and no tag."""
+    """Return the hook of an access to an address space; constant strings have no tag."""
     return "lp_pass" if space is Space.CONSTANT else "lp_touch"
 
 
 def opencl_name(kind: TypeFacts) -> str:
-    """Return a type with its qualifiers; scalars and vectors by OpenCL's own names.
+    """Return a type with its qualifiers; scalars and vectors get OpenCL's own names.
 
-    As they were written they may be ``float __attribute__((ext_vector_type(4)))``, the type of a sum.
+    Their spelling may be ``float __attribute__((ext_vector_type(4)))``, the type of a sum.
     """
     is_plain = kind.shape in {TypeClass.SCALAR, TypeClass.VECTOR} and "atomic" not in kind.spelling
     if not is_plain or not kind.scalar:

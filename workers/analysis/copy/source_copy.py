@@ -1,7 +1,7 @@
-"""The rewritten copy of one kernel file: which functions stay, what is refused, what helpers get.
+"""The rewritten copy of one kernel file: which functions stay, and which code is refused.
 
-Owns what the copies of the memory analysis (``instrument.py``) and of the work counts (``workers/work``) share. What
-the kernel's own header and body become is theirs.
+Owns what the copies of the memory analysis (``instrument.py``) and of the work counts
+(``workers/work``) share. Each of them rewrites the kernel's own header and body.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from workers.source.clang.types import TypeReader
 _FUNCTION_DECL, _PARAMETER, _COMPOUND, _CALL = 8, 10, 202, 103
 _ERROR = 3
 GLOBAL, LOCAL, CONSTANT = 1, 2, 3
-"""libclang's numbers of the address spaces."""
+"""libclang's numbers for the address spaces."""
 
 
 class SourceCopy:
@@ -32,11 +32,11 @@ class SourceCopy:
 
     Args:
         source: OpenCL C text.
-        name: of the kernel.
-        build_options: as for the device's compiler.
+        name: the kernel's name.
+        build_options: options for the device's compiler.
 
     Raises:
-        UnresolvedError: The text cannot be parsed, or has no such kernel; the message says what and where.
+        UnresolvedError: The text cannot be parsed or lacks the kernel; the message says why.
     """
 
     def __init__(self, source: str, name: str, build_options: str = "") -> None:
@@ -57,17 +57,17 @@ class SourceCopy:
         self.bodies = {
             cursor.spelling: cursor for cursor in self.functions if cursor.is_definition()
         }
-        self._unit = unit  # cursors are nothing without it
+        self._unit = unit  # keeps the cursors valid
 
     def prepare(self) -> tuple[Any, dict[str, None]]:
-        """Drop what the kernel does not call, and give the context to what it does.
+        """Drop functions that the kernel does not call, and pass the context to the others.
 
         Returns:
             The kernel's cursor, and the names of all functions that stay.
         """
         kernel = self.bodies.get(self.name)
         if kernel is None:
-            raise UnresolvedError(f"kernel {self.name!r} is not there after preprocessing")
+            raise UnresolvedError(f"the preprocessed source has no kernel {self.name!r}")
         reachable = self._reachable(kernel)
         self._refuse_errors(reachable)
         for cursor in self.functions:
@@ -82,7 +82,7 @@ class SourceCopy:
         return kernel, reachable
 
     def defined(self, reachable: dict[str, None]) -> list[tuple[Any, bool]]:
-        """Return the bodies of the functions that stay, in order, and whether each is the kernel's."""
+        """Return the bodies of the functions that stay, in order; True for the kernel's."""
         return [
             (body_of(cursor), cursor.spelling == self.name)
             for cursor in self.functions
@@ -90,7 +90,7 @@ class SourceCopy:
         ]
 
     def _reachable(self, kernel: Any) -> dict[str, None]:
-        """Return the names of all functions that are called; overloads of one name stay together."""
+        """Return the names of all called functions; overloads of one name stay together."""
         found: dict[str, None] = {self.name: None}
         stack = [kernel]
         while stack:
@@ -104,7 +104,7 @@ class SourceCopy:
         return found
 
     def _refuse_errors(self, reachable: dict[str, None]) -> None:
-        """Where the parser complained, statements may be missing from its tree."""
+        """Raise UnresolvedError for parse errors in code that stays: its tree may be incomplete."""
         defined = [one for one in self.functions if one.is_definition()]
         spans = [offsets(one.extent) for one in defined if one.spelling in reachable]
         bodies = [offsets(one.extent) for one in defined]
@@ -116,7 +116,7 @@ class SourceCopy:
                 raise UnresolvedError(f"line {line}: {problem.spelling}")
 
     def rename_kernel(self, kernel: Any, new_name: str, extra_parameters: str) -> None:
-        """Give the kernel another name and, after its own parameters, more of them."""
+        """Rename the kernel and append parameters to its own."""
         name_at = offset_of(kernel.location)
         self.edits.replace(name_at, name_at + len(self.name), new_name)
         closing = self.edits.raw.rindex(b")", 0, self._parameters_end(kernel) + 1)
@@ -126,7 +126,7 @@ class SourceCopy:
             self.edits.replace(self.edits.raw.index(b"(", name_at) + 1, closing, extra_parameters)
 
     def _parameters_end(self, function: Any) -> int:
-        """Return the offset of the parenthesis that ends a function's parameters."""
+        """Return the offset of the parenthesis that closes a function's parameters."""
         raw = self.edits.raw
         at = raw.index(b"(", offset_of(function.location))
         depth = 0
@@ -143,10 +143,10 @@ class SourceCopy:
         start, _ = offsets(function.extent)
         head = raw[start:name_at].decode()
         if re.search(r"\b(?:__)?kernel\b", head):
-            # A kernel called by another: a plain function here.
+            # A kernel that another one calls becomes a plain function.
             self.edits.replace(start, name_at, "void ")
         elif re.search(r"\binline\b", head) and not re.search(r"\bstatic\b", head):
-            # C99's inline leaves the function itself to another file, which an unoptimised build asks for.
+            # An inline function of C99 has no definition here, which an unoptimised build needs.
             self.edits.insert(start, "static ")
         at, end = raw.index(b"(", name_at), self._parameters_end(function)
         inside = raw[at + 1 : end].decode().strip()
@@ -158,7 +158,7 @@ class SourceCopy:
 
 
 def with_hooks(copy: SourceCopy, head: str, hooks: str) -> str:
-    """Return the text of a copy: its sizes, the hooks between what all copies share, and its code with its edits."""
+    """Return a copy's text: sizes, shared tags, hooks, shared pointers, stand-ins, edited code."""
     shared = resources.files("workers.analysis.copy")
     before, after = (shared.joinpath(name).read_text() for name in ("tags.cl", "pointers.cl"))
     parts = (head, before, hooks, after, *copy.sites.definitions, copy.edits.applied())
@@ -171,10 +171,10 @@ def parameters_of(function: Any) -> list[Any]:
 
 
 def pointer_space(parameter: Any) -> int | None:
-    """Return libclang's number of the address space that a parameter points into; None if it is no pointer."""
+    """Return libclang's number of the address space a parameter points into; None if no pointer."""
     canonical = parameter.type.get_canonical()
     words = parameter.type.spelling.split()
-    if canonical._kind_id in ARRAYS:  # written `float a[]`: a pointer, too
+    if canonical._kind_id in ARRAYS:  # a parameter `float a[]` is a pointer, too
         named = {"__local": LOCAL, "__constant": CONSTANT}
         return next((number for word, number in named.items() if word in words), GLOBAL)
     if canonical._kind_id != POINTER:
@@ -185,7 +185,7 @@ def pointer_space(parameter: Any) -> int | None:
 
 
 def line_of(cursor: Any) -> int:
-    """Return the line of a cursor in the file as its author wrote it."""
+    """Return a cursor's line in the original file."""
     return _presumed_line(cursor.extent.start)
 
 
@@ -216,7 +216,7 @@ def offsets(extent: Any) -> tuple[int, int]:
 
 
 def _parse(text: str, build_options: str) -> tuple[Any, list[Any]]:
-    """Parse as the device will: OpenCL C 1.2 unless the options or the text ask for more."""
+    """Parse as the device will: OpenCL C 1.2, unless options or errors demand a later standard."""
     options = tuple(one for one in parser_options(build_options) if one.startswith("-cl-std="))
     tried: list[tuple[Any, list[Any]]] = []
     for standard in [options] if options else [("-cl-std=CL1.2",), ("-cl-std=CL2.0",)]:

@@ -1,20 +1,21 @@
-// Pointers as tags: what the copies of the memory analysis and of the work counts share, before their own hooks.
+// Pointers as tags: shared by the copies of the memory analysis and the work counts, before their
+// own hooks.
 //
-// The kernel's pointers are tags, not addresses: bit 62, the buffer's number from bit 44, an offset from
-// 2^43. They may wander and be copied and cast as pointers do; only at an access is the offset looked at and
-// folded into the real buffer. So no access can fault, and no pointer arithmetic can be missed. Pointers into the
-// kernel's own variables are tags, too, with numbers above those of the buffers.
+// The kernel's pointers are tags, not addresses: bit 62, the buffer's number from bit 44 on, and an
+// offset plus 2^43. Code may add to them, copy and cast them; only an access reads the offset and
+// folds it into the real buffer. So no access can fault, and no pointer arithmetic is missed.
+// Pointers to the kernel's own variables are tags, too; their numbers follow those of the buffers.
 #define LP_BIAS 0x0000080000000000ul
 #define LP_TAG(k) (0x4000000000000000ul + LP_BIAS + ((ulong)(k) << 44))
 
-// The number of a tag; LP_TAGS for what is none.
+// Returns the number of a tag; LP_TAGS for any other value.
 uint lp_number(ulong address)
 {
     uint k = (uint)((address >> 44) & 0x3fffful);
     return (address >> 62) == 1ul && k != LP_SPARE && k < LP_TAGS ? k : LP_TAGS;
 }
 
-// Where in a variable of `size` bytes an access begins: where it was meant to if it fits, else folded back.
+// Returns the offset of an access in a variable of `size` bytes: as meant if it fits, else folded.
 ulong lp_within(ulong at, ulong bytes, ulong size)
 {
     if (bytes >= size)

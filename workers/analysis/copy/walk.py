@@ -1,7 +1,7 @@
-"""Walk one function so that each access to memory and each turn of a loop calls a hook.
+"""Walk a function so that each memory access and each loop iteration calls a hook.
 
-Owns which cursors are accesses, addresses and loops; part of the door ``clang/parse.py``. What they become:
-``rewriter.py`` and ``calls.py``; what the whole file becomes: ``instrument.py``.
+Owns which cursors are accesses, addresses and loops. Uses libclang. ``rewriter.py`` and
+``calls.py`` rewrite them; ``instrument.py`` makes the whole file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OWN = frozenset({Space.LOCAL, Space.PRIVATE})
 
 
 class _Use(Enum):
-    """What is done with an object: all of it is read or written, a part of it is, or its address is taken."""
+    """The use of an object: all of it is accessed, a part of it is, or its address is taken."""
 
     WHOLE = "whole"
     PART = "part"
@@ -55,10 +55,10 @@ class FunctionWalk:
     """Walks the body of one function and records its edits.
 
     Args:
-        rewriter: of the file.
+        rewriter: the file's.
         is_defined: whether the file defines a function of this name.
-        calls: what calls become; None: what the memory analysis makes of them.
-        leave: what the kernel does before it returns.
+        calls: rewrites calls; None for the memory analysis's ``CallRewriter``.
+        leave: code that runs before the kernel returns.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class FunctionWalk:
         self._is_kernel = False
 
     def rewrite(self, body: Any, *, is_kernel: bool) -> None:
-        """Instrument one function's body; a kernel hands in its record at its end. Raises UnresolvedError."""
+        """Instrument one function's body; a kernel also runs ``leave`` at its end."""
         self._is_kernel = is_kernel
         if is_kernel:
             self._edits.close(text_range(body)[1] - 1, f" {self._leave} ")
@@ -105,7 +105,7 @@ class FunctionWalk:
         elif kind in {WHILE, DO, FOR}:
             self._visit_loop(cursor)
         elif kind != VARIABLE or self._type(cursor).space is not Space.CONSTANT:
-            # The initialiser of a constant is computed before the kernel runs.
+            # A constant's initialiser is computed before the kernel runs.
             self._visit_other(cursor)
 
     def _visit_other(self, cursor: Any) -> None:
@@ -119,7 +119,7 @@ class FunctionWalk:
             self._visit(child)
 
     def _guard_division(self, cursor: Any) -> None:
-        """A division by zero is undefined, and unoptimised on a CPU it ends the process."""
+        """Replace a divisor of 0 by 1: unoptimised on a CPU, a division by 0 ends the process."""
         divisor = children_of(cursor)[-1]
         kind = self._type(divisor)
         if kind.shape is TypeClass.SCALAR and not kind.is_float:
@@ -149,7 +149,7 @@ class FunctionWalk:
             self._visit_base(children[0], of_the_base)
 
     def _visit_base(self, base: Any, use: _Use) -> None:
-        """Visit what a place is part of: an array, a structure, or the pointer that is loaded."""
+        """Visit the base of a place: an array, a structure, or the pointer that is loaded."""
         array = decayed_array(base)
         if array is not None:
             self._visit(array, use)
@@ -160,17 +160,17 @@ class FunctionWalk:
         base, index = (first, second) if self._is_indexed(first) else (second, first)
         array = decayed_array(base)
         if array is None:
-            self._visit(base)  # a pointer is loaded; of a vector, one lane is touched
+            self._visit(base)  # loads a pointer, or accesses one lane of a vector
         else:
             self._visit(array, use)
             length = array.type.get_canonical().element_count
-            # Of an address nothing is touched yet: it may well be that of the end.
+            # Taking an address accesses nothing, and it may be that of the array's end.
             if length > 0 and use is not _Use.ADDRESS and self._is_own(array):
                 self._rewriter.index(index, length)
         self._visit(index)
 
     def _visit_bit_field(self, base: Any) -> None:
-        """A bit field has no address: its structure is touched instead."""
+        """Visit a bit field as an access to its structure, because it has no address."""
         if self._is_pointer(base):
             self._visit_through(base)
         else:
@@ -198,7 +198,7 @@ class FunctionWalk:
         if between.startswith("->") and self._is_pointer(child):
             self._visit_through(child)
         elif between.startswith("."):
-            self._visit(child)  # lanes of a vector: the vector is touched
+            self._visit(child)  # lanes of a vector: an access to the vector
         elif self._type(cursor).shape is TypeClass.POINTER and decayed_array(child) is not None:
             self._visit(child, _Use.ADDRESS)
         else:
@@ -209,7 +209,7 @@ class FunctionWalk:
     def _visit_loop(self, cursor: Any) -> None:
         children = children_of(cursor)
         body = children[0] if cursor._kind_id == DO else children[-1]
-        # Leaving a loop early where work-items meet at a barrier would leave the others waiting.
+        # Leaving a loop with a barrier early would leave the other work-items waiting there.
         hook = f"if (lp_turn({CONTEXT})) break; "
         if has_barrier(body):
             hook = f"lp_count({CONTEXT}); "
@@ -232,7 +232,7 @@ class FunctionWalk:
         )
 
     def _is_own(self, array: Any) -> bool:
-        """Whether an array has its length from the kernel; behind a buffer's pointer, more may follow."""
+        """Whether the kernel sets an array's length; behind a buffer's pointer, more may follow."""
         return not lies_behind_pointer(array) or self._type(array).space in _OWN
 
     def _is_indexed(self, cursor: Any) -> bool:
@@ -243,5 +243,5 @@ class FunctionWalk:
         }
 
     def _text_between(self, child: Any, parent: Any) -> str:
-        """Return what stands between the end of ``child`` and that of ``parent``."""
+        """Return the text between the end of ``child`` and that of ``parent``."""
         return self._edits.raw[text_range(child)[1] : text_range(parent)[1]].decode().lstrip()

@@ -1,1 +1,1 @@
-"""libclang: the door to it, its syntax tree, and values of expressions."""
+"""Parse OpenCL C with libclang: a plain syntax tree, and abstract values of its expressions."""

@@ -1,9 +1,10 @@
-"""How a kernel uses each of its buffers: read, written, both, not at all.
+"""How a kernel uses each of its buffers: read, written, both, or not at all.
 
-Owns the data-flow of pointers: which parameters a pointer may come from (through variables, arithmetic,
-casts, helper functions and what they return), and what is done through it. Flow-insensitive, and
-``READ_WRITE`` wherever a pointer gets out of sight: a wrong ``READ`` or ``WRITE`` would spoil timings (a
-buffer not refilled), a wrong ``READ_WRITE`` only costs an untimed refill.
+Owns the data flow of pointers: which parameters a pointer may come from (through variables,
+arithmetic, casts, helper functions and their return values), and the accesses through it.
+Flow-insensitive. Where a pointer can no longer be followed the answer is ``READ_WRITE``, because
+it only costs an untimed refill; a wrong ``READ`` or ``WRITE`` would spoil timings, because the
+buffer would not be refilled.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ _COPIES = ("async_work_group_copy", "async_work_group_strided_copy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Summary:
-    """What a function does with its parameters: flags by position, and which ones it returns."""
+    """A function's access flags for each parameter, and the parameters it may return."""
 
     flags: tuple[int, ...]
     returned: Roots
 
 
 class AccessAnalysis:
-    """Analyses the functions of one file; each once."""
+    """Analyses the functions of one file, each once."""
 
     def __init__(self, source: ParsedSource) -> None:
         self._source = source
@@ -59,7 +60,7 @@ class AccessAnalysis:
         self._running: set[str] = set()
 
     def accesses(self, function: Function) -> tuple[Access, ...]:
-        """Return the access of each parameter, in order; NONE for those that are not pointers."""
+        """Return the access of each parameter, in order; NONE if it is not a pointer."""
         flags = self.summary(function).flags
         return tuple(
             _access(flag, parameter.type)
@@ -67,7 +68,7 @@ class AccessAnalysis:
         )
 
     def summary(self, function: Function) -> _Summary:
-        """Analyse ``function``; a recursive call sees the worst."""
+        """Return the summary of ``function``; for a recursive call, the most pessimistic one."""
         known = self._done.get(function.key)
         if known is not None:
             return known
@@ -110,7 +111,7 @@ class _FunctionAnalysis:
         return _Summary(flags=tuple(self._flags), returned=self._returned)
 
     def _assume_the_worst(self, seen: frozenset[str]) -> None:
-        """Statements are missing: all that can be trusted is a ``const``."""
+        """Mark parameters read and written unless ``const``, because statements are missing."""
         for position, parameter in enumerate(self._function.parameters):
             if parameter.type.pointee is not None and parameter.type.pointee.is_const:
                 self._flags[position] |= _READ
@@ -139,8 +140,8 @@ class _FunctionAnalysis:
         if kind in {NodeKind.SUBSCRIPT, NodeKind.MEMBER} or (
             kind is NodeKind.UNARY and node.name == "*"
         ):
-            # An array inside the buffer decays to a pointer into it; a pointer loaded from memory
-            # has no root, because storing one there has already cost it READ_WRITE.
+            # An array inside the buffer decays to a pointer into it. A pointer loaded from memory
+            # has no root: storing a pointer there has already marked its buffer READ_WRITE.
             is_array = node.type.shape is TypeClass.ARRAY
             return self._place_roots(node) if is_array else _NONE
         if kind is NodeKind.CALL:
@@ -168,7 +169,7 @@ class _FunctionAnalysis:
         return found
 
     def _place_roots(self, node: Node) -> Roots:
-        """Return the parameters into whose memory the object that ``node`` names may lie."""
+        """Return the parameters whose memory may contain the object that ``node`` names."""
         kind = node.kind
         if kind is NodeKind.REFERENCE:
             return _NONE
@@ -185,7 +186,7 @@ class _FunctionAnalysis:
             found |= self._place_roots(child)
         return found
 
-    # -- what is done through them -----------------------------------------------------------
+    # -- accesses through pointers -----------------------------------------------------------
 
     def _mark(self, roots: Roots, flag: int) -> None:
         for position in roots:
@@ -222,7 +223,7 @@ class _FunctionAnalysis:
             self._mark(self._pointer_roots(value), _BOTH)
 
     def _visit_place(self, node: Node, flag: int) -> None:
-        """Record an access to the object that ``node`` names, and what finding it reads."""
+        """Record an access to the object that ``node`` names, and the reads to find its address."""
         if not _is_place(node):
             if node.kind is not NodeKind.REFERENCE:
                 for child in node.children:
@@ -241,7 +242,7 @@ class _FunctionAnalysis:
 
     def _visit_address(self, place: Node) -> None:
         if place.kind is NodeKind.REFERENCE and place.type.shape is TypeClass.POINTER:
-            # &p: other code may now change p, so what it pointed to is unknown.
+            # &p: other code may now change p, so that its old target may be accessed unseen.
             self._mark(self._variables.get(place.key, _NONE), _BOTH)
         self._visit_place(place, 0)
 
@@ -291,7 +292,7 @@ def _mentioned(nodes: Iterable[Node], keys: frozenset[str]) -> frozenset[str]:
 
 
 def _builtin_flags(call: Node) -> dict[int, int]:  # noqa: PLR0911  (one a group of names)
-    """Say what a built-in (or unknown) function does through its pointer arguments."""
+    """Return the access flags of a built-in (or unknown) function's pointer arguments."""
     name, last = call.name, len(call.children) - 1
     if name.startswith(_COPIES):
         return {0: _WRITE, 1: _READ}

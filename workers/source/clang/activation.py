@@ -1,7 +1,8 @@
-"""The abstract values of one function's expressions, with values bound to its parameters.
+"""Evaluate one function's expressions to abstract values, given the values of its parameters.
 
-Flow-insensitive: a variable is the join of everything assigned to it; calls of helpers are followed with
-their arguments. Feeds the static features; nothing here has to be exact.
+Flow-insensitive: a variable's value is the join of all values assigned to it. Calls of helper
+functions are evaluated with their arguments. Only the static features use the result, so that it
+need not be exact.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ _STEPS = {"++": 1, "post++": 1, "--": -1, "post--": -1}
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One assignment to a variable: ``=`` or a compound operator, and its right-hand side."""
+    """One assignment to a variable: ``=`` or a compound operator, and the right-hand side."""
 
     operator: str
     value: Node | int
 
 
 class Activation:
-    """One function with values bound to its parameters."""
+    """One function whose parameters have values."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class Activation:
         return self._definitions.get(key, [])
 
     def value(self, node: Node) -> Value:  # noqa: PLR0911  (one a kind of node)
-        """Evaluate one expression."""
+        """Return the value of one expression."""
         kind = node.kind
         if kind is NodeKind.INT_LITERAL:
             return Value(constant=node.value)
@@ -117,7 +118,7 @@ class Activation:
         return self._mixed(node.children)
 
     def address(self, place: Node) -> Value:  # noqa: PLR0911  (one a kind of node)
-        """Return the address of the object that ``place`` names, its stride in bytes."""
+        """Return the address of the object that ``place`` names; its stride is in bytes."""
         if place.kind is NodeKind.SUBSCRIPT and len(place.children) == 2:
             base, index = place.children
             if base.type.shape not in {TypeClass.POINTER, TypeClass.ARRAY}:
@@ -137,7 +138,7 @@ class Activation:
         return UNKNOWN
 
     def returned(self) -> Value:
-        """Return the join of everything the function returns."""
+        """Return the join of all values that the function returns."""
         results = [
             self.value(node.children[0])
             for node in walk(self.function.body)
@@ -226,7 +227,7 @@ class Activation:
             return known
         if self._depth >= _MAX_CALL_DEPTH:
             return replace(UNKNOWN, sources=all_sources(values))
-        # Stands while the call is evaluated, so that a recursion ends.
+        # A recursive call finds this value meanwhile, so that the recursion ends.
         self._returns[callee.key, values] = replace(UNKNOWN, sources=all_sources(values))
         inner = Activation(self._source, callee, values, self._depth + 1, self._returns)
         value = inner.returned()
@@ -263,7 +264,7 @@ class Activation:
             if left.type.shape in {TypeClass.POINTER, TypeClass.ARRAY}:
                 first, second = self._decayed(left), scaled(second, _pointee_bytes(left))
             elif right.type.shape in {TypeClass.POINTER, TypeClass.ARRAY}:
-                # Only + : the pointer first, so that its address space is the one kept.
+                # The operator is +. The pointer comes first, so that its address space is kept.
                 first, second = self._decayed(right), scaled(first, _pointee_bytes(right))
             return added(first, second if node.name == "+" else scaled(second, -1))
         if node.name == "*":
@@ -282,7 +283,7 @@ class Activation:
 
 
 def definitions(body: Node) -> dict[str, list[Definition]]:
-    """Collect every assignment to every variable of a function."""
+    """Return every assignment to every variable of a function, by the variable's key."""
     found: dict[str, list[Definition]] = {}
     for node in walk(body):
         one = definition_of(node)
@@ -292,7 +293,7 @@ def definitions(body: Node) -> dict[str, list[Definition]]:
 
 
 def definition_of(node: Node) -> tuple[str, Definition] | None:  # noqa: PLR0911  (one a kind of node)
-    """Return the variable that ``node`` assigns to and how, or None."""
+    """Return (key of the variable, how) if ``node`` assigns to a variable, else None."""
     if node.kind is NodeKind.VARIABLE:
         is_value = node.children and node.type.shape is not TypeClass.ARRAY
         return (node.key, Definition("=", node.children[0])) if is_value else None

@@ -1,7 +1,7 @@
-"""From libclang's cursors to plain nodes: one function at a time, nothing judged.
+"""Turn libclang's cursors into plain nodes, one function at a time.
 
-Owns the numbers of libclang's kinds and the few C functions its Python binding leaves out. Part of the door
-``clang/parse.py``; nothing else may import it.
+Owns the numbers of libclang's cursor kinds and the C functions that its Python binding lacks. Only
+``clang/parse.py`` may import it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _COMPOUND_ASSIGN_EXPR, _COMPOUND_LITERAL_EXPR, _FOR_STMT, _DECL_STMT = 115, 118,
 _FIRST_ATTRIBUTE = 400
 _MAX_DEPTH = 2_000
 _CALLS_A_LEVEL = 4
-"""Python calls for each level of a tree. We limit the depth ourselves, because Python's own
-recursion error is lost in a ctypes callback."""
+"""Python calls for each level of a tree. We limit the depth ourselves: a RecursionError of Python
+would be lost in a ctypes callback."""
 
 _PLAIN_KINDS = {
     102: NodeKind.MEMBER, 113: NodeKind.SUBSCRIPT, 116: NodeKind.CONDITIONAL,
@@ -61,7 +61,7 @@ _KERNEL_WORD = re.compile(r"\b(?:__)?kernel\b")
 
 
 def register_functions() -> None:
-    """Tell ctypes the signatures of the C functions that clang.cindex 17 and 18 leave out."""
+    """Give ctypes the signatures of the C functions that clang.cindex 17 and 18 leave out."""
     library = cindex.conf.lib
     library.clang_getCursorBinaryOperatorKind.argtypes = [cindex.Cursor]
     library.clang_getCursorUnaryOperatorKind.argtypes = [cindex.Cursor]
@@ -91,7 +91,7 @@ def register_functions() -> None:
 
 @contextlib.contextmanager
 def deep_recursion() -> Iterator[None]:
-    """Allow as many calls as a tree of ``_MAX_DEPTH`` levels takes. They need no C stack since Python 3.11."""
+    """Allow the calls of a tree of ``_MAX_DEPTH`` levels; since Python 3.11 they use no C stack."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(before + (_CALLS_A_LEVEL + 1) * _MAX_DEPTH)
     try:
@@ -101,7 +101,7 @@ def deep_recursion() -> Iterator[None]:
 
 
 class CursorReader:
-    """Reads the functions of one translation unit. ``error_offsets``: where the parser complained."""
+    """Reads the functions of one translation unit. ``error_offsets``: bytes where errors are."""
 
     def __init__(self, error_offsets: Sequence[int]) -> None:
         self._error_offsets = error_offsets
@@ -109,11 +109,11 @@ class CursorReader:
         self._types = TypeReader()
         self._found: list[Any] = []
         self._unit: Any = None
-        # By the address of libclang's own object: asking for a spelling costs more than all the rest of a node.
+        # Keys are addresses of libclang's objects: a spelling costs more than the rest of a node.
         self._facts: dict[int, TypeFacts] = {}
         self._targets: dict[int, tuple[str, str, int | None]] = {}
         self._depth = 0
-        # One callback object for all visits: making one costs more than most visits do.
+        # One callback object serves all visits: making one costs more than most visits.
         self._visitor = cindex.callbacks["cursor_visit"](self._keep)
         self._special: dict[int, Callable[[Any], Node]] = {
             _UNEXPOSED_EXPR: self._transparent,
@@ -133,7 +133,7 @@ class CursorReader:
         }
 
     def function(self, cursor: Any) -> Function | None:
-        """Read a function definition; None where the parser dropped its body."""
+        """Return a function definition; None if the parser dropped its body."""
         self._unit, self._depth = cursor._tu, 0
         parts = self._children(cursor)
         bodies = [part for part in parts if part._kind_id == 202]
@@ -170,16 +170,16 @@ class CursorReader:
         return sum(start <= offset <= end for offset in self._error_offsets)
 
     def prototype(self, cursor: Any) -> Prototype:
-        """Read the declaration of a function that has no body there."""
+        """Return the declaration of a function without a body."""
         extent = cursor.extent
         return Prototype(key=self._key(cursor), start=extent.start.offset, end=extent.end.offset)
 
     def variable(self, cursor: Any) -> Node:
-        """Read the declaration of one variable."""
+        """Return the declaration of one variable as a VARIABLE node."""
         self._unit = cursor._tu
         initialiser = self._library.clang_Cursor_getVarDeclInitializer(cursor)
         children: tuple[Node, ...] = ()
-        # 70..: the kinds of invalid cursors; a declaration without initialiser gives one of them.
+        # 70 to 73 are the kinds of invalid cursors: the declaration has no initialiser.
         if not 70 <= initialiser._kind_id <= 73:
             initialiser._tu = self._unit
             children = (self._node(initialiser),)
@@ -298,7 +298,7 @@ class CursorReader:
         return inner[0] if len(inner) == 1 else Node(NodeKind.BLOCK, NO_TYPE, inner)
 
     def _for(self, cursor: Any) -> Node:
-        # libclang leaves out the empty parts of a header without saying which; their shape tells.
+        # libclang omits the empty parts of a for header; the nodes' kinds show which ones remain.
         *header, body = self._inner(cursor) or (Node(NodeKind.EMPTY, NO_TYPE),)
         empty = Node(NodeKind.EMPTY, NO_TYPE)
         parts = {"initialiser": empty, "condition": empty, "step": empty}
@@ -314,7 +314,7 @@ class CursorReader:
         return f"{cursor.spelling}#{canonical.hash & 0xFFFFFFFF:x}"
 
     def _pretty(self, cursor: Any) -> str:
-        # The printed header has attributes with macros expanded and arguments evaluated.
+        # The pretty-printed header has macros in attributes expanded and arguments evaluated.
         policy = self._library.clang_getCursorPrintingPolicy(cursor)
         self._library.clang_PrintingPolicy_setProperty(policy, _TERSE_OUTPUT, 1)
         text = str(self._library.clang_getCursorPrettyPrinted(cursor, policy))

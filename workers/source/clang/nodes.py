@@ -1,8 +1,8 @@
 """A kernel file as plain values: functions, statements, expressions, types.
 
-Owns the small tree that the analyses walk (access, dimensions, static features), so that they need no
-libclang object and can be read and tested alone. Does not own how it is made: ``clang/parse.py``. Implicit
-casts, parentheses and vector swizzles are left out of the tree; addresses and values are not.
+Owns the small tree that the analyses walk (access, dimensions, static features). The analyses need
+no libclang object, so that they can be read and tested alone. ``clang/parse.py`` builds the tree.
+It leaves out implicit casts, parentheses and vector swizzles, but no address or value.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Space(Enum):
 
 
 class TypeClass(StrEnum):
-    """The shape of a type, below typedefs and qualifiers."""
+    """The shape of a type, without typedefs and qualifiers."""
 
     SCALAR = "scalar"
     VECTOR = "vector"
@@ -76,12 +76,13 @@ class TypeClass(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeFacts:
-    """What the analyses ask about a type.
+    """What the analyses need to know about a type.
 
-    ``spelling`` is as written, typedefs kept. ``scalar`` is the OpenCL scalar below it (``float``,
-    ``uint``, ...); for arrays and records it is that of every leaf, or empty where leaves differ.
-    ``num_scalars``: lanes of a vector, leaves of a record or array. ``size_bytes`` follows OpenCL (a float3
-    has 16), 0 where unknown. ``space`` and ``is_const`` are the qualifiers of the type itself.
+    ``spelling``: as written, typedefs kept. ``scalar``: the OpenCL scalar (``float``, ``uint``,
+    ...); for arrays and records that of all leaves, or empty if leaves differ. ``num_scalars``:
+    lanes of a vector, leaves of a record or array. ``size_bytes``: as OpenCL defines it (16 for a
+    float3), 0 if unknown. ``space`` and ``is_const``: qualifiers of the type itself, not of its
+    pointee.
     """
 
     spelling: str
@@ -94,11 +95,11 @@ class TypeFacts:
     pointee: TypeFacts | None = None
     has_pointer_leaf: bool = False
     leaves: tuple[Leaf, ...] = ()
-    """Of a record (or an array of them) whose members are of several scalar types, all of them known."""
+    """The members of a record (or array of records) of several scalar types, if all are known."""
 
     @property
     def is_float(self) -> bool:
-        """Whether its scalars are half, float or double."""
+        """Whether the scalars are half, float or double."""
         return self.scalar in FLOAT_SCALARS
 
 
@@ -109,13 +110,13 @@ FLOAT_SCALARS = frozenset({"half", "float", "double"})
 class Node:
     """One node of a body.
 
-    ``name``: operator (``+``, ``post++``, ``&``), callee, variable or member; ``0`` or ``1`` for a
-    floating literal that a float holds as that. ``key``: identity of the declaration a REFERENCE, CALL or
-    VARIABLE is about. ``value``: of an integer literal or an enumerator.
+    ``name``: operator (``+``, ``post++``, ``&``), callee, variable or member; for a floating-point
+    literal ``0`` or ``1`` if its value as a float is that. ``key``: identity of the declaration
+    that a REFERENCE, CALL or VARIABLE names. ``value``: of an integer literal or enumerator.
 
-    Children by kind: SUBSCRIPT (base, index); MEMBER (base,); CALL arguments only; VARIABLE its initialiser
-    or nothing; IF (condition, then[, else]); FOR (initialiser, condition, step, body), each possibly EMPTY;
-    WHILE (condition, body); DO (body, condition); SWITCH (value, body).
+    Children by kind: SUBSCRIPT (base, index); MEMBER (base,); CALL its arguments; VARIABLE its
+    initialiser, if any; IF (condition, then[, else]); FOR (initialiser, condition, step, body),
+    where each may be EMPTY; WHILE (condition, body); DO (body, condition); SWITCH (value, body).
     """
 
     kind: NodeKind
@@ -148,9 +149,9 @@ class Function:
     start: int
     end: int
     num_errors: int
-    """Errors of the parser inside it: statements may be missing from ``body``."""
+    """Parser errors inside the function; ``body`` may lack statements if there are any."""
     num_header_errors: int
-    """Those before its body: the type of a parameter may be the parser's ``int`` for one that it does not know."""
+    """Parser errors before its body; a parameter of an unknown type may then appear as ``int``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +167,9 @@ class Prototype:
 class ParsedSource:
     """One parsed file.
 
-    ``functions`` by declaration key, in source order; ``globals`` are file-scope variables by key;
-    ``errors`` are the parser's messages, ``line: text``; ``missing_files``: what it includes and was not found.
+    ``functions``: by declaration key, in source order. ``globals``: file-scope variables by key.
+    ``errors``: the parser's messages, each ``line: text``. ``missing_files``: the includes that
+    were not found.
     """
 
     functions: dict[str, Function]
@@ -183,7 +185,7 @@ class ParsedSource:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """Yield ``node`` and everything below it, parents first; no recursion, so depth does not matter."""
+    """Yield ``node`` and all nodes below it, parents first; no recursion, so any depth works."""
     stack = [node]
     while stack:
         one = stack.pop()
@@ -192,7 +194,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def reachable(source: ParsedSource, start: Function) -> tuple[Function, ...]:
-    """Return ``start`` and every function with a body that it calls, directly or not, each once."""
+    """Return ``start`` and all functions with bodies that it calls, directly or not, each once."""
     found = {start.key: start}
     queue = [start]
     while queue:

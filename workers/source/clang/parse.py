@@ -1,8 +1,8 @@
-"""The only door to libclang: OpenCL C text in, plain values (``clang/nodes.py``) out.
+"""The only module that calls libclang: OpenCL C text becomes plain values (``clang/nodes.py``).
 
-Owns the parser's options, the translation of its cursors and the types. Does not judge a kernel:
-``signature.py`` does. libclang can crash on hostile input and cannot be interrupted, so a collecting run
-calls this in a child process (``parse_pool.py``).
+Owns the parser's options and the translation of libclang's cursors and types. ``signature.py``
+judges the kernels. libclang can crash on hostile input and cannot be interrupted, so that a
+collecting run calls this module in a child process (``parse_pool.py``).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from workers.source.clang.cursor import CursorReader, deep_recursion, register_f
 from workers.source.clang.nodes import Function, Node, ParsedSource, Prototype
 
 FILE_NAME = "/nonexistent/llmperf/llmperf_kernel.cl"
-"""The text is parsed under this name, in a folder that no machine has."""
+"""Name under which the text is parsed, in a folder that exists on no machine."""
 _PRELUDE_NAME = "/nonexistent/llmperf/llmperf_prelude.h"
 _PRELUDE = Path(__file__).with_name("prelude.h")
 _NO_FILES = Path(__file__).with_name("no_files.yaml")
-"""A file system with nothing in it. The folder alone is not enough: libclang takes ``x/../..`` for ``..``, and
-looks for ``<stdio.h>`` in the machine's own folders."""
+"""An empty virtual file system. The folder that does not exist is not enough: libclang takes
+``x/../..`` for ``..``, and looks for ``<stdio.h>`` in the machine's own folders."""
 
 DEFAULT_STANDARD = "CL2.0"
 FALLBACK_STANDARD = "CL1.2"
@@ -33,27 +33,27 @@ _TARGET = (
     "-cl-no-stdinc", "-nostdinc", "-Xclang", "-fdeclare-opencl-builtins", "-include", _PRELUDE_NAME,
 )  # fmt: skip
 _KEEP_GOING = 0x200
-"""libclang's flag KeepGoing: after a missing header the types that it would declare are errors, not
-guesses."""
+"""libclang's flag KeepGoing. After a missing header, the types that it would declare then give
+errors, not guesses."""
 _ERROR = 3
 _MISSING_FILE = re.compile(r"'(.*)' file not found")
 _FUNCTION_DECL, _VAR_DECL = 8, 9
 
 
 class ParserCrashError(Exception):
-    """libclang caught a crash of its own and has nothing to show for the file."""
+    """libclang caught a crash of its own and returns no result for the file."""
 
 
 def parse(source: str, build_options: str = "") -> ParsedSource:
     """Parse one file.
 
-    The standard is the one that ``build_options`` asks for, else OpenCL C 2.0, which accepts nearly all
-    older code. Where that gives errors the older standard is tried and kept if it gives fewer: ``pipe`` is a
-    keyword in 2.0 but a common name before.
+    ``build_options`` may choose the language standard. Otherwise it is OpenCL C 2.0, which accepts
+    nearly all older code. If that gives errors, OpenCL C 1.2 is tried, and kept if it gives fewer:
+    ``pipe`` is a keyword in 2.0 but a common name in older code.
 
     Raises:
         RecursionError: An expression is nested too deeply to be walked.
-        ParserCrashError: libclang failed inside.
+        ParserCrashError: libclang crashed.
     """
     unit = _best_unit(source, build_options)
     with deep_recursion():
@@ -61,12 +61,12 @@ def parse(source: str, build_options: str = "") -> ParsedSource:
 
 
 def diagnose(source: str, build_options: str = "") -> tuple[str, ...]:
-    """Return the errors that ``parse`` would give, several times faster: nothing is walked.
+    """Return the errors that ``parse`` would give, several times faster: it does not walk the tree.
 
     Raises:
-        ParserCrashError: libclang failed inside.
+        ParserCrashError: libclang crashed.
     """
-    unit = _best_unit(source, build_options)  # its diagnostics are gone when it is
+    unit = _best_unit(source, build_options)  # its diagnostics are valid only as long as it lives
     return _messages(_problems(unit))
 
 
@@ -96,13 +96,13 @@ def _prelude() -> str:
 def translate(source: str, options: tuple[str, ...]) -> Any:
     """Return libclang's translation unit of a text that is parsed as ``FILE_NAME``.
 
-    No file of this machine is seen.
+    The parser sees no file of this machine.
 
     Raises:
-        ParserCrashError: libclang failed inside.
+        ParserCrashError: libclang crashed.
     """
     arguments = ["-x", "cl", *_TARGET, *options, "-ivfsoverlay", str(_NO_FILES)]
-    # NUL bytes would end the text early inside libclang; they are errors to every compiler.
+    # libclang would take a NUL byte for the end of the text; every compiler rejects NUL bytes.
     text = source.replace("\0", " ")
     try:
         return _index().parse(
@@ -112,7 +112,7 @@ def translate(source: str, options: tuple[str, ...]) -> Any:
             options=_KEEP_GOING,
         )
     except cindex.TranslationUnitLoadError:
-        raise ParserCrashError("libclang gave up on this source (it crashed inside)") from None
+        raise ParserCrashError("libclang crashed on this source and gave no result") from None
 
 
 def _problems(unit: Any) -> list[Any]:

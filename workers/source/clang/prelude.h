@@ -1,9 +1,9 @@
 /*
- * What OpenCL C defines before the first line of a kernel file, as far as reading a kernel needs it.
+ * What OpenCL C declares before the first line of a kernel file, as far as parsing needs it.
  *
  * libclang's wheel ships no headers. Built-in functions come from clang's own table
- * (-fdeclare-opencl-builtins), which only needs these types and constants; parsing with this file costs a
- * few milliseconds, with the full opencl-c.h over a hundred. Never handed to a device's compiler.
+ * (-fdeclare-opencl-builtins), which only needs these types and constants. Parsing this file takes
+ * a few milliseconds, the full opencl-c.h over a hundred. A device's compiler never gets this file.
  */
 #ifndef LLMPERF_PRELUDE_H
 #define LLMPERF_PRELUDE_H
@@ -12,7 +12,7 @@
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
 
-/* The optional features whose built-in functions clang's table holds back until these are defined. */
+/* clang's table declares an optional feature's built-in functions only if its macro is defined. */
 #if __OPENCL_C_VERSION__ >= 200
 #define __opencl_c_generic_address_space 1
 #define __opencl_c_work_group_collective_functions 1
@@ -29,7 +29,7 @@
 #define __opencl_c_fp64 1
 #define __opencl_c_subgroups 1
 #endif
-/* vload and vstore on named address spaces stay next to the generic ones. */
+/* Keeps vload and vstore for named address spaces next to the generic ones. */
 #define __opencl_c_named_address_space_builtins 1
 
 typedef unsigned char uchar;
@@ -65,7 +65,7 @@ LLMPERF_VECTORS(double)
 #define NULL ((void *)0)
 #endif
 
-/* Reinterpreting casts: macros, because they work for every pair of types of one size. */
+/* Reinterpreting casts are macros, because they must work for every pair of types of one size. */
 #define as_char(x) __builtin_astype((x), char)
 #define as_char2(x) __builtin_astype((x), char2)
 #define as_char3(x) __builtin_astype((x), char3)

@@ -1,6 +1,6 @@
-"""From libclang's types to ``TypeFacts``: shape, scalar, lanes, bytes, address space.
+"""Turn libclang's types into ``TypeFacts``: shape, scalar, lanes, bytes, address space.
 
-Part of the door ``clang/parse.py``; nothing else may import it.
+Only ``clang/parse.py`` and ``clang/cursor.py`` may import it.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ _SIZED = frozenset(
 )
 _MAX_DEPTH = 16
 MAX_LEAVES = 64
-"""Members of a structure above which it is not filled member by member."""
+"""Members of a structure that are filled one by one; one with more members is not filled."""
 _UNION_DECLARATION = 3
 
 
 class _UnknownLayoutError(Exception):
-    """A structure that cannot be filled member by member."""
+    """The layout of a structure does not allow filling it member by member."""
 
 
 _SPACE_WORDS = {
@@ -76,10 +76,10 @@ _SPACE_WORDS = {
 
 
 def as_parameter(kind: TypeFacts) -> TypeFacts:
-    """Return a parameter's type: ``float a[]`` and ``float a[8]`` are ``float *a`` (C99 6.7.5.3)."""
+    """Return a parameter's type, ``float a[8]`` as ``float *a`` (C99 6.7.5.3)."""
     if kind.shape is not TypeClass.ARRAY or kind.pointee is None:
         return kind
-    # libclang tells the address space of such an array by its spelling only.
+    # Only its spelling tells the address space of such an array in libclang.
     words = kind.spelling.split()
     space = next((_SPACE_WORDS[one] for one in words if one in _SPACE_WORDS), kind.pointee.space)
     pointee = replace(kind.pointee, space=space, is_const=kind.pointee.is_const or "const" in words)
@@ -97,13 +97,13 @@ def as_parameter(kind: TypeFacts) -> TypeFacts:
 
 
 class TypeReader:
-    """Reads types of one translation unit and remembers them by spelling."""
+    """Reads the types of one translation unit and caches them by spelling."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], TypeFacts] = {}
 
     def read(self, kind: Any, depth: int = 0) -> TypeFacts:
-        """Return the facts of one libclang type; deeper than 16 levels it is ``other``."""
+        """Return the facts of one libclang type; ``NO_TYPE`` below 16 levels of nesting."""
         if kind._kind_id == 0 or depth > _MAX_DEPTH:
             return NO_TYPE
         canonical = kind.get_canonical()
@@ -127,7 +127,7 @@ class TypeReader:
             shape, scalar, num_scalars = TypeClass.VECTOR, element.scalar, kind.element_count
         elif number in {_POINTER, _BLOCK_POINTER}:
             shape = TypeClass.POINTER
-            # The pointee as written keeps its typedef; behind a typedef of the pointer it is lost.
+            # Only the type as written has the pointee's typedef, unless it is a pointer's typedef.
             pointee = self.read(written.get_pointee(), depth + 1)
             if pointee is NO_TYPE:
                 pointee = self.read(kind.get_pointee(), depth + 1)
@@ -143,8 +143,8 @@ class TypeReader:
             return self._atomic(kind, spelling, depth)
         else:
             shape = _other_shape(number)
-        # libclang 18 dies (llvm_unreachable) when asked for the size of a placeholder type, that of a
-        # reference to a __builtin function for one: only types that have a size are asked.
+        # libclang 18 aborts (llvm_unreachable) when asked for the size of a placeholder type, such
+        # as that of a reference to a __builtin function. Ask only types that have a size.
         size = max(0, kind.get_size()) if shape in _SIZED else 0
         if not num_scalars and scalar:
             num_scalars = size // SCALAR_BYTES[scalar]
@@ -168,7 +168,7 @@ class TypeReader:
         )
 
     def _members(self, kind: Any, size: int, depth: int) -> tuple[Leaf, ...]:
-        """Return the scalars of an element of ``kind``, flattened; none where they cannot be told apart."""
+        """Return the scalars of a ``kind`` in memory order; () if the layout cannot be filled."""
         try:
             found = list(self._flat(kind, 0, depth))
         except _UnknownLayoutError:
@@ -178,7 +178,7 @@ class TypeReader:
             last = merged[-1] if merged else None
             width = SCALAR_BYTES[leaf.scalar_type]
             if leaf.offset_bytes % width or size % width:
-                return ()  # packed: a device may not write there
+                return ()  # packed: a device may be unable to write unaligned scalars
             if (
                 last is not None
                 and last.scalar_type == leaf.scalar_type
@@ -190,10 +190,10 @@ class TypeReader:
         return tuple(merged) if len(merged) <= MAX_LEAVES else ()
 
     def _flat(self, kind: Any, start: int, depth: int) -> Iterator[Leaf]:
-        """Yield the leaves of one type, ``start`` bytes into an element.
+        """Yield the leaves of one type that starts ``start`` bytes into an element.
 
         Raises:
-            _UnknownLayoutError: Members overlap, are of no whole bytes or of no scalar type.
+            _UnknownLayoutError: Members overlap, are bit fields or are of no scalar type.
         """
         facts = self.read(kind, depth + 1)
         if depth > _MAX_DEPTH or not facts.size_bytes:
@@ -222,7 +222,7 @@ class TypeReader:
             raise _UnknownLayoutError
 
     def _atomic(self, kind: Any, spelling: str, depth: int) -> TypeFacts:
-        # The binding has no clang_Type_getValueType; atomic_int and its kin name their scalar.
+        # The binding lacks clang_Type_getValueType; the spelling of an atomic type has its scalar.
         words = {"int", "uint", "long", "ulong", "float", "double"}
         inner = kind.spelling.partition("(")[2].rpartition(")")[0]
         scalar = {"unsigned int": "uint", "unsigned long": "ulong"}.get(inner, inner)

@@ -1,7 +1,7 @@
-"""What an index or a loop bound depends on, seen from neighbouring work-items.
+"""Abstract values: how an index or a loop bound changes between neighbouring work-items.
 
-Owns the abstract value (distance between neighbours of dimension 0, what it was computed from, constant)
-and its algebra. Does not own how a function's expressions get values: ``clang/activation.py``.
+Owns the abstract value (difference between neighbours in dimension 0, sources, constant) and its
+algebra. ``clang/activation.py`` evaluates a function's expressions to such values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from workers.source.clang.nodes import Space
 
 
 class Source(IntFlag):
-    """What a value was computed from."""
+    """What a value is computed from: arguments, ids and sizes of the NDRange, memory contents."""
 
     NOTHING = 0
     SCALAR = 1
@@ -26,9 +26,10 @@ class Source(IntFlag):
 class Value:
     """One abstract value.
 
-    ``stride``: its growth from a work-item to its neighbour in dimension 0, in bytes for pointers; None
-    where it has no constant one. ``is_linear``: it has one, though perhaps not known (``id * n``).
-    ``space``: where a pointer points.
+    ``stride``: difference between neighbouring work-items in dimension 0, in bytes for a pointer;
+    None if it is not a known constant. ``is_linear``: the difference is constant, though perhaps
+    unknown (``id * n``). ``constant``: the value itself, if known. ``space``: the address space
+    that a pointer points to.
     """
 
     stride: int | None = 0
@@ -39,7 +40,7 @@ class Value:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether neighbours have the same value."""
+        """Whether neighbouring work-items have the same value."""
         return self.stride == 0
 
 
@@ -90,7 +91,7 @@ def multiplied(first: Value, second: Value) -> Value:
 
 
 def join(first: Value, second: Value) -> Value:
-    """Return the facts that hold for a value that is one or the other."""
+    """Return the facts that hold for both values."""
     same = first.stride is not None and first.stride == second.stride
     return Value(
         stride=first.stride if same else None,
@@ -102,7 +103,7 @@ def join(first: Value, second: Value) -> Value:
 
 
 def join_all(values: list[Value]) -> Value:
-    """Join any number of values; none give a uniform one."""
+    """Return the join of any number of values; a uniform value for none."""
     if not values:
         return UNIFORM
     result = values[0]
@@ -116,7 +117,7 @@ def _both_unknown(first: Value, second: Value) -> bool:
 
 
 def all_sources(values: Iterable[Value]) -> Source:
-    """Return everything that any of ``values`` was computed from."""
+    """Return the union of the sources of ``values``."""
     sources = Source.NOTHING
     for value in values:
         sources |= value.sources
@@ -124,17 +125,17 @@ def all_sources(values: Iterable[Value]) -> Source:
 
 
 def irregular(value: Value) -> Value:
-    """Return a value of which only the sources are known."""
+    """Return a value of which only the sources are known: those of ``value``."""
     return replace(UNKNOWN, sources=value.sources)
 
 
 def other_operator(name: str, first: Value, second: Value) -> Value:
-    """Return ``first name second`` for the operators that are not linear."""
+    """Return ``first name second`` for an operator that is not linear."""
     sources = first.sources | second.sources
     if first.is_uniform and second.is_uniform:
         return Value(sources=sources, constant=_folded(name, first.constant, second.constant))
-    # Rows of a flattened 2-D index (i / w, i % w): with w at least a warp, or not known, most
-    # neighbours share the quotient and are one apart in the remainder.
+    # Rows of a flattened 2-D index (i / w, i % w): if w is at least a warp, or unknown, most
+    # neighbours have the same quotient, and remainders that differ by one.
     wide = second.is_uniform and (second.constant is None or second.constant >= _WARP_LANES)
     shifted = second.constant is not None and second.constant >= _WARP_LANES.bit_length() - 1
     masked = second.constant is not None and second.constant >= _WARP_LANES - 1

@@ -284,7 +284,7 @@ def damage_origin(path: Path) -> None:
         (damage_version, "version 99"),
         (damage_columns, "lacks the columns suite"),
         (damage_signature, "cannot be read"),
-        (damage_origin, "no corpus"),
+        (damage_origin, "not a corpus"),
         (Path.unlink, "does not exist"),
     ],
 )

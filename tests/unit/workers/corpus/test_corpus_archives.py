@@ -131,7 +131,9 @@ def test_a_decompression_bomb_is_refused_early(
 ):
     monkeypatch.setattr(archive_streams, "RATIO_FREE_BYTES", 1 << 20)
     bomb = pack(tar_bytes(member("zeros.bin", bytes(24 << 20)), member("a.cl")))
-    with pytest.raises(CorpusError, match=r"x\.tar\.gz: it unpacks to more than .* unpack what"):
+    with pytest.raises(
+        CorpusError, match=r"x\.tar\.gz: it unpacks to more than .* unpack the part"
+    ):
         read(tmp_path / "x.tar.gz", bomb)
 
 
@@ -287,7 +289,7 @@ def test_a_zip_archive(tmp_path: Path):
     assert dict(found.skipped) == {
         "../up.cl": "its path leads out of the archive",
         "link.cl": "a link: not followed",
-        "odd.cl": "compressed by a method not read here",
+        "odd.cl": "compressed with an unsupported method",
     }
 
 

@@ -148,7 +148,7 @@ def test_a_folder_with_more_text_than_can_be_held_is_refused(
     monkeypatch.setattr(corpus_folders, "MAX_TEXT_BYTES", 2 * held_bytes(VADD))
     assert len(paths(root)) == 2
     (root / "c.cl").write_text(VADD)
-    with pytest.raises(CorpusError, match="bytes of sources: build a corpus of each"):
+    with pytest.raises(CorpusError, match="bytes of sources: build a corpus from each"):
         find_sources(root, None)
 
 

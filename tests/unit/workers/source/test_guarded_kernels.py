@@ -66,7 +66,7 @@ def test_what_cannot_be_opened_has_a_failure(condition: str):
     failure = found["shut"].failure
     assert failure is not None
     assert failure.code is FailureCode.BUILD_ERROR
-    assert "#if holds this kernel shut" in failure.detail
+    assert "#if excludes this kernel" in failure.detail
 
 
 def test_who_gives_the_options_has_chosen():
