@@ -153,7 +153,7 @@ def test_what_lies_beside_a_run_or_an_evaluation_is_not_lost(
         assert llmperf(*words, "--out", out).code == 0
         (out / "notes.txt").write_text("mine")
         done = llmperf(*words, "--out", out)
-        assert_refused(done, Exit.USAGE, "holds notes.txt beside", "move that away")
+        assert_refused(done, Exit.USAGE, "holds notes.txt beside", "move them away")
         assert (out / "notes.txt").read_text() == "mine"
 
 
