@@ -153,7 +153,7 @@ def _parse_toml(text: str, where: str) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError(f"{where}: nested too deeply") from None
     except ValueError as error:  # Python's own limit of digits
-        raise ConfigError(f"{where}: cannot read a number: {error}") from None
+        raise ConfigError(f"{where}: a number cannot be read: {error}") from None
 
 
 def _pairs(overrides: Mapping[str, Any] | Sequence[str]) -> list[tuple[str, Any]]:

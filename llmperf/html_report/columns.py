@@ -1,7 +1,7 @@
 """Arrow tables as numpy columns, forgiving about what an older dataset lacks.
 
-Owns the step from rows to arrays: a missing or null value is NaN, an empty text or a None. Nothing here
-loops over rows, because a report of 400,000 samples should take seconds.
+Owns the step from rows to arrays: a missing or null value is NaN, an empty text or a None. Nothing
+here loops over rows, because a report of 400,000 samples should take seconds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The page around the sections: head, style, contents, foot.
 
-Owns the document. It is one file that loads nothing: the style is inlined and a content security policy
-forbids everything else, so even a missed escape could not run or fetch anything.
+Owns the document. It is one file that loads nothing: the style is inlined and a content security
+policy forbids everything else, so even a missed escape could not run or fetch anything.
 """
 
 from __future__ import annotations
@@ -77,11 +77,14 @@ def _contents(sections: Sequence[Html]) -> Html:
 
 def _foot(has_times: bool) -> Html:
     times = (
-        "Times are device event times of one warm launch: the median of a row's readings. Logarithms are of base 10 on axes of time, of "
+        "Times are device event times of one warm launch: the median of a row's readings. "
+        "Logarithms are of base 10 on axes of time, of "
         "base 2 in errors. "
     )
     words = (times if has_times else "") + (
-        "Colours: Okabe and Ito (2008), told apart by most colour-blind readers; series differ by marker as well. "
-        "Hold the pointer over a bar or a shortened name to read it in full. Folded parts are printed only when open."
+        "Colours: Okabe and Ito (2008), told apart by most colour-blind readers; series differ by "
+        "marker as well. "
+        "Hold the pointer over a bar or a shortened name to read it in full. Folded parts are "
+        "printed only when open."
     )
     return tag("footer", tag("p", escape(words)))

@@ -89,9 +89,11 @@ class KernelChoice:
     """Which kernels of a dataset get a section of their own; the defaults keep a page easy to open.
 
     Args:
-        names: Names or ids of kernels; these alone get one, whatever the limits. Empty: by the rule.
+        names: Names or ids of kernels; these alone get one, whatever the limits. Empty: by the
+            rule.
         limit: At most so many kernels; None means all.
-        limit_bytes: The sections together stay below it (the first kernel is always there); None: no limit.
+        limit_bytes: The sections together stay below it (the first kernel is always there); None:
+            no limit.
     """
 
     names: tuple[str, ...] = ()

@@ -121,8 +121,9 @@ def write_report(
 ) -> int:
     """Write one self-contained HTML page and return its size in bytes.
 
-    The page is a function of its arguments: the same views and stamp give the same bytes. It is written beside
-    ``out`` and renamed, so a reader never meets half a page. Folders above ``out`` are made.
+    The page is a function of its arguments: the same views and stamp give the same bytes. It is
+    written beside ``out`` and renamed, so a reader never meets half a page. Folders above ``out``
+    are made.
 
     Raises:
         ValueError: As ``render_report``.

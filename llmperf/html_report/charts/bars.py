@@ -1,7 +1,7 @@
 """Charts of categories: stacked bars, and values with an interval, one row a category.
 
-Owns what is drawn against named rows. Names of kernels are long and foreign: they are shortened, and the
-whole name is shown under the pointer.
+Owns what is drawn against named rows. Names of kernels are long and foreign: they are shortened,
+and the whole name is shown under the pointer.
 """
 
 from __future__ import annotations
@@ -164,8 +164,9 @@ def interval_chart(
 def error_scale(rows: Sequence[IntervalRow], label: str, formatter: Formatter) -> Scale:
     """Return a logarithmic scale over all values and interval ends.
 
-    A baseline can be wrong by 1,500 % where a good model is by 5 %: on a linear axis the good ones are one
-    dot. What is below a hundredth of the smallest value (a lower end near 0) is drawn at the axis' left edge.
+    A baseline can be wrong by 1,500 % where a good model is by 5 %: on a linear axis the good ones
+    are one dot. What is below a hundredth of the smallest value (a lower end near 0) is drawn at
+    the axis' left edge.
     """
     values = np.array([row.value for row in rows])
     positive = values[np.isfinite(values) & (values > 0)]

@@ -15,7 +15,8 @@ from urllib.parse import quote
 Cell = str | float
 
 _SAFE = ",;:/()+*=!$@"
-"""Characters that are not escaped: they mean nothing in the address, an escape takes three bytes."""
+"""Characters that are not escaped: they mean nothing in the address, an escape takes three
+bytes."""
 _FORMULA = ("=", "+", "-", "@", "\t")
 
 

@@ -1,7 +1,8 @@
 """HTML as values: escaping by type, and the few elements a report is built from.
 
-Owns escaping. Kernel names, paths, sources and compiler logs are strangers' text: every plain ``str``
-is escaped on its way into an element, and only :class:`Html`, which these functions make, is not.
+Owns escaping. Kernel names, paths, sources and compiler logs are strangers' text: every plain
+``str`` is escaped on its way into an element, and only :class:`Html`, which these functions make,
+is not.
 """
 
 from __future__ import annotations
@@ -149,7 +150,8 @@ def table(
         headers: One a column.
         rows: Cells; the first of each row is its header.
         align: One letter a column: ``l`` left, ``r`` right, ``w`` left and broken anywhere (foreign
-            text), ``p`` prose, kept wide enough to read; missing letters mean ``r``, the first ``l``.
+            text), ``p`` prose, kept wide enough to read; missing letters mean ``r``, the first
+            ``l``.
     """
     letters = (align or "l").ljust(len(headers), "r")
     head = join(
@@ -183,7 +185,8 @@ def _cells(cells: Sequence[str], letters: str) -> list[Html]:
 
 
 def _aligned(letter: str) -> dict[str, str]:
-    # Most cells are numbers: right is the style's default, which makes large tables a third smaller.
+    # Most cells are numbers: right is the style's default, which makes large tables a third
+    # smaller.
     return {} if letter == "r" else {"class_": letter}
 
 

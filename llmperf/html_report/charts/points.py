@@ -1,7 +1,7 @@
 """Charts of points: scatter and lines with several series, and two-dimensional density.
 
-Owns what is drawn between two numeric axes. Many points become bins of a density, or an evenly taken
-subset: both are functions of the data alone, so a page can be made again byte for byte.
+Owns what is drawn between two numeric axes. Many points become bins of a density, or an evenly
+taken subset: both are functions of the data alone, so a page can be made again byte for byte.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ def _draw_guides(canvas: Canvas, frame: Frame, guides: Guides) -> None:
     for index, (value, words) in enumerate(shown):
         place = frame.at_y(value)
         canvas.line(frame.left, place, frame.right, place, "guide")
-        # Of two lines close together the lower one has its words below it; so has one at the top, where
-        # the axis' label stands.
+        # Of two lines close together the lower one has its words below it; so has one at the top,
+        # where the axis' label stands.
         below = (len(shown) > 1 and index == 0) or place < frame.top + 14
         canvas.text(frame.left + 4, place + (11 if below else -4), words, "note")
 

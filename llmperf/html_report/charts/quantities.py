@@ -1,6 +1,7 @@
 """Numbers as people read them, and the decades of time that a report groups by.
 
-Owns formatting with units, of stored facts too, and the time decades. All times come in nanoseconds.
+Owns formatting with units, of stored facts too, and the time decades. All times come in
+nanoseconds.
 """
 
 from __future__ import annotations
@@ -275,7 +276,8 @@ def _moment(value: object) -> str:
 
 
 def _member(name: str, key: str, value: object) -> str:
-    # {"share": {"all": 0.1}} takes the outer name's unit, {"device": {"clock_mhz": 1.0}} the inner one's.
+    # {"share": {"all": 0.1}} takes the outer name's unit, {"device": {"clock_mhz": 1.0}} the inner
+    # one's.
     words = fact(key if key.rpartition("_")[2] in dict(_FACT_UNITS) else name, value)
     return f"({words})" if isinstance(value, Mapping) and value else words
 

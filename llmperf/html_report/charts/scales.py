@@ -1,7 +1,8 @@
 """From values to places on an axis, and where its ticks stand.
 
-Owns linear and logarithmic scales. A scale never returns a place outside its range: what lies beyond
-is clamped to the edge, so one wild value cannot draw over the page (captions say when that happens).
+Owns linear and logarithmic scales. A scale never returns a place outside its range: what lies
+beyond is clamped to the edge, so one wild value cannot draw over the page (captions say when that
+happens).
 """
 
 from __future__ import annotations

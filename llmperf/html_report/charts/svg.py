@@ -1,7 +1,8 @@
 """One inline SVG being drawn: shapes with classes, never with colours.
 
-Owns the canvas, the axes' frame and the markers. Colours come from ``page.css`` (so dark mode and print
-need no second drawing), and a series differs by marker shape as well, so that no chart needs colour.
+Owns the canvas, the axes' frame and the markers. Colours come from ``page.css`` (so dark mode and
+print need no second drawing), and a series differs by marker shape as well, so that no chart needs
+colour.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from llmperf.html_report.charts.scales import Scale
 NUM_COLOURS = 8
 _LEGEND_CHARS = 40
 CHARACTER_WIDTH = 5.9
-"""Mean advance of a character at the charts' 10.5 px, a little generous: fonts differ by machine."""
+"""Mean advance of a character at the charts' 10.5 px, a little generous: fonts differ by
+machine."""
 
 
 def number(value: float) -> str:

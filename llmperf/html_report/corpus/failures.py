@@ -67,8 +67,10 @@ def macros_section(view: CorpusView, stats: CorpusStats) -> Html:
         for macro, number in list(stats.macros.items())[:_MAX_MACROS]
     ]
     caption = (
-        f"Definitions in the build options (n = {count(len(stats.macros))}, in {count(stats.num_with_macros)} kernels; "
-        f"the {len(rows)} commonest). A name without value is 1. They are guesses that make the kernel compile, not its "
+        f"Definitions in the build options (n = {count(len(stats.macros))}, in "
+        f"{count(stats.num_with_macros)} kernels; "
+        f"the {len(rows)} commonest). A name without value is 1. They are guesses that make the "
+        "kernel compile, not its "
         "author's values."
     )
     headers = ("Definition", "Kernels", "For example", "In")
@@ -95,7 +97,8 @@ def _codes(view: CorpusView, stats: CorpusStats) -> Html:
     ]
     number = sum(stats.failures_by_code.values())
     caption = (
-        f"Kernels that cannot be launched, by code (n = {count(number)} of {count(stats.num_kernels)}). "
+        f"Kernels that cannot be launched, by code (n = {count(number)} of "
+        f"{count(stats.num_kernels)}). "
         "Each gives one failed row in a dataset."
     )
     headers = ("Code", "Kernels", "Share", "Arguments read", "Meaning")
@@ -136,7 +139,8 @@ def _refused(view: CorpusView) -> Html:
     if not rows:
         return Html("")
     caption = (
-        f"Arguments that nothing can be passed for (n = {count(len(signatures))} kernels; one kernel can have several "
+        f"Arguments that nothing can be passed for (n = {count(len(signatures))} kernels; one "
+        "kernel can have several "
         "kinds)."
     )
     return table(caption, ("Argument", "Kernels", "Share"), rows)

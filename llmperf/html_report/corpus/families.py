@@ -1,6 +1,7 @@
 """Near duplicates in a corpus: how large families are, and the largest of them.
 
-Owns those two. A family is never split between training and test, so its size is what a split loses in freedom.
+Owns those two. A family is never split between training and test, so its size is what a split loses
+in freedom.
 """
 
 from __future__ import annotations
@@ -54,9 +55,12 @@ def _sizes(members: dict[str, list[Kernel]], stats: CorpusStats) -> Html:
     ]
     alone = stats.kernels_by_family_size[words[0]]
     caption = (
-        f"Families by their number of kernels: {counted(stats.num_families, 'family', 'families')} (left) of "
-        f"{counted(stats.num_kernels, 'kernel')} (right); {share(alone, stats.num_kernels)} of the kernels have no near "
-        "duplicate. Near duplicates are sources of which at least 85 % of the runs of five tokens are the same when "
+        f"Families by their number of kernels: {counted(stats.num_families, 'family', 'families')} "
+        "(left) of "
+        f"{counted(stats.num_kernels, 'kernel')} (right); {share(alone, stats.num_kernels)} of the "
+        "kernels have no near "
+        "duplicate. Near duplicates are sources of which at least 85 % of the runs of five tokens "
+        "are the same when "
         "comments are left out and names are replaced; a family is what a chain of them connects."
     )
     return figure(charts, caption)

@@ -76,7 +76,8 @@ def _suites(view: CorpusView) -> Html:
         stacked_bar_chart(shown, _OUTCOMES, text, as_share=False, label="Kernels", width=790.0)
     ]
     caption = (
-        f"Kernels by suite, largest first (n = {count(len(view.corpus.kernels))}). A suite is named when a corpus is "
+        f"Kernels by suite, largest first (n = {count(len(view.corpus.kernels))}). A suite is "
+        "named when a corpus is "
         "built, or is the name of the folder or archive."
     )
     return join([figure(charts, caption, legend=legend(_OUTCOMES), columns=1)])

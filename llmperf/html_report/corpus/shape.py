@@ -1,7 +1,7 @@
 """What a corpus's kernels look like: dimensions, arguments by kind and type, sizes.
 
-Owns those figures; all are over the kernels whose arguments could be read, launchable or not, but for the size of
-the source, which every kernel with a text has.
+Owns those figures; all are over the kernels whose arguments could be read, launchable or not, but
+for the size of the source, which every kernel with a text has.
 """
 
 from __future__ import annotations
@@ -81,8 +81,10 @@ def _arguments(signatures: Sequence[Signature]) -> Html:
         _bars(by_type, "Arguments by element type", "By element type"),
     ]
     caption = (
-        f"Arguments of {count(len(signatures))} kernels (n = {count(len(arguments))} arguments). Right: the type "
-        "below typedefs, of one element for a buffer; a structure of one scalar type counts as that type."
+        f"Arguments of {count(len(signatures))} kernels (n = {count(len(arguments))} arguments). "
+        "Right: the type "
+        "below typedefs, of one element for a buffer; a structure of one scalar type counts as "
+        "that type."
     )
     return figure(charts, caption, legend=legend(_PARTS))
 
@@ -155,8 +157,10 @@ def _sizes(view: CorpusView, signatures: Sequence[Signature]) -> Html:
     quartiles = quantiles(source, 0.25, 0.5, 0.75) if source.size else [0.0, 0.0, 0.0]
     caption = (
         "Sizes of the kernels: bytes of the source that each needs (quartiles "
-        f"{', '.join(count(value) for value in quartiles)}), number of arguments (more than {most} are counted as "
-        f"{most}), and tokens of the kernel and the functions it calls. Kernels of one file share its typedefs and "
+        f"{', '.join(count(value) for value in quartiles)}), number of arguments (more than {most} "
+        "are counted as "
+        f"{most}), and tokens of the kernel and the functions it calls. Kernels of one file share "
+        "its typedefs and "
         "macros, so bytes do not add up to those of the files."
     )
     return join([figure(charts, caption, columns=3)])

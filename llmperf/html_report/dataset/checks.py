@@ -77,8 +77,10 @@ def checks_section(facts: DatasetFacts) -> Html:
         label="Share of ok rows",
     )
     caption = (
-        f"Checks of the ok rows, n = {count(total)}. The first three need extra launches with other inputs and are made on a task's smallest and "
-        "largest launch config and one other only, so most rows were not checked. A row that fails a check is kept and flagged."
+        f"Checks of the ok rows, n = {count(total)}. The first three need extra launches with "
+        "other inputs and are made on a task's smallest and "
+        "largest launch config and one other only, so most rows were not checked. A row that fails "
+        "a check is kept and flagged."
     )
     headers = ("Check", "Yes", "No", "Not checked", "Yes, of checked", "Meaning")
     listed = table(f"Checks of the ok rows (n = {count(total)}).", headers, rows, align="lrrrrp")
@@ -105,7 +107,8 @@ def _activity(facts: DatasetFacts) -> Html:
         for name, meaning in _ACTIVITIES.items()
     ]
     caption = (
-        f"What kernels do on their inputs, by kernels with timed launches of which it is known (n = {count(known)}). Rows of "
+        "What kernels do on their inputs, by kernels with timed launches of which it is known (n "
+        f"= {count(known)}). Rows of "
         "kernels that do nothing are kept and flagged."
     )
     listed = table(caption, ("Kernel", "Number", "Share", "Meaning"), rows, align="lrrp")

@@ -61,7 +61,8 @@ def _by_kernel(facts: DatasetFacts) -> Html:
     order = sorted(range(len(names)), key=lambda i: (shares[i], labels[i], names[i]))
     words = (
         f"{count(len(names))} kernels, {count(facts.samples.num_rows)} rows; every row of "
-        f"{count(int((shares >= 1).sum()))} kernels is ok, no row of {count(int((shares <= 0).sum()))} is."
+        f"{count(int((shares >= 1).sum()))} kernels is ok, no row of "
+        f"{count(int((shares <= 0).sum()))} is."
     )
     rows = [
         (
@@ -177,9 +178,12 @@ def _regimes_and_strategies(facts: DatasetFacts) -> Html:
     )
     caption = (
         "Rows by regime (how full the device is: work-groups against compute units), "
-        f"n = {count(samples.num_rows)}. Left: by the first strategy that planned the launch config, "
-        "coloured as the key; a config planned by several strategies is counted once. Right: by status, "
-        "coloured as in the figure before. Rows without a regime failed before they had a launch config."
+        f"n = {count(samples.num_rows)}. Left: by the first strategy that planned the launch "
+        "config, "
+        "coloured as the key; a config planned by several strategies is counted once. Right: by "
+        "status, "
+        "coloured as in the figure before. Rows without a regime failed before they had a launch "
+        "config."
     )
     listed = table(
         f"Rows by regime and input strategy (n = {count(samples.num_rows)}).",

@@ -66,8 +66,10 @@ def drift_figure(facts: DatasetFacts) -> Html:
     )
     total = sum(len(readings) for readings in by_device.values())
     caption = (
-        f"Time of the sentinel kernel, run every few tasks, over the run: n = {count(total)} readings on {counted(len(by_device), 'device')}"
-        f" ({len(shown)} drawn, at most {count(_DRIFT_POINTS)} points each, evenly taken). A slope or step is drift of the machine, not of a kernel."
+        f"Time of the sentinel kernel, run every few tasks, over the run: n = {count(total)} "
+        f"readings on {counted(len(by_device), 'device')}"
+        f" ({len(shown)} drawn, at most {count(_DRIFT_POINTS)} points each, evenly taken). A slope "
+        "or step is drift of the machine, not of a kernel."
     )
     headers = (
         "Device",

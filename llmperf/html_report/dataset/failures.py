@@ -51,7 +51,8 @@ def failures_section(facts: DatasetFacts) -> Html:
         )
     caption = (
         f"Failed rows by code (n = {count(num_failed)} of {count(samples.num_rows)} rows). "
-        "A failure is a row with its evidence, never a missing one; a kernel that fails before it has "
+        "A failure is a row with its evidence, never a missing one; a kernel that fails before it "
+        "has "
         "a launch config gives one row."
     )
     headers = ("Code", "Rows", "Share of all rows", "Kernels", "Meaning", "Tried again")

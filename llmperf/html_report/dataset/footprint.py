@@ -1,8 +1,8 @@
 """Footprint bandwidth: the bytes of a launch's buffers divided by its time.
 
-Owns how many bytes a launch's buffers have and the plot against the measured peaks. A footprint is what
-was allocated for the launch, not what moved: kernels that reuse data lie above the peaks, kernels that
-touch part of a buffer below what they reach.
+Owns how many bytes a launch's buffers have and the plot against the measured peaks. A footprint is
+what was allocated for the launch, not what moved: kernels that reuse data lie above the peaks,
+kernels that touch part of a buffer below what they reach.
 """
 
 from __future__ import annotations
@@ -111,10 +111,13 @@ def footprint_figure(facts: DatasetFacts) -> Html:
     histogram = _histogram(facts, size, drawn)
     left_out = int((facts.samples.timed & ~drawn).sum())
     caption = (
-        "Footprint bandwidth: bytes of all global and constant buffers of a launch divided by its warm median time, "
-        f"against that footprint; n = {count(int(drawn.sum()))}. A footprint is what the launch was given, not what it moved: "
+        "Footprint bandwidth: bytes of all global and constant buffers of a launch divided by its "
+        "warm median time, "
+        f"against that footprint; n = {count(int(drawn.sum()))}. A footprint is what the launch "
+        "was given, not what it moved: "
         "reuse and partly touched buffers lift points above what the memory delivers. "
-        f"Right: the same bandwidths by regime. Dashed: measured peaks within the axes, where all devices agree. Not shown: {count(left_out)} timed rows without buffers of known size."
+        "Right: the same bandwidths by regime. Dashed: measured peaks within the axes, where all "
+        f"devices agree. Not shown: {count(left_out)} timed rows without buffers of known size."
     )
     key = legend([words_of(name) for name in facts.regimes], title="Right")
     if shades:

@@ -134,9 +134,12 @@ def _spread_figure(facts: DatasetFacts) -> Html:
     charts.append(_readings_chart(facts))
     zero = int((several & facts.samples.timed & (ratios["iqr"] < _IQR_FLOOR)).sum())
     caption = (
-        f"Noise by decade of the warm median, on logarithmic axes; dashed: 1 % spread and equal times. {BOX_WORDS} Spread: rows with at least three readings; "
-        f"{count(zero)} rows below {percent(_IQR_FLOOR)} (equal to the timer's step) are drawn there. Cold: median of the readings after a flush of the "
-        "last-level cache. First: the very first launch of the config. Readings: linear axis. Not shown: values beyond the whiskers."
+        "Noise by decade of the warm median, on logarithmic axes; dashed: 1 % spread and equal "
+        f"times. {BOX_WORDS} Spread: rows with at least three readings; "
+        f"{count(zero)} rows below {percent(_IQR_FLOOR)} (equal to the timer's step) are drawn "
+        "there. Cold: median of the readings after a flush of the "
+        "last-level cache. First: the very first launch of the config. Readings: linear axis. Not "
+        "shown: values beyond the whiskers."
     )
     return figure(charts, caption)
 
@@ -176,7 +179,8 @@ def _spread_table(facts: DatasetFacts) -> Html:
         "Throttled",
     )
     caption = (
-        "Noise by time decade: interquartile range, cold and first launches relative to the warm median. Batched: several "
+        "Noise by time decade: interquartile range, cold and first launches relative to the warm "
+        "median. Batched: several "
         "launches averaged in a reading because the timer is too coarse."
     )
     return table(caption, headers, rows)

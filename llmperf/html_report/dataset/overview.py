@@ -121,7 +121,8 @@ def _accounting(facts: DatasetFacts) -> Html:
     if planned is None:
         return tag(
             "p",
-            "The number of planned launch configs was not given, so the rows cannot be checked against the plan.",
+            "The number of planned launch configs was not given, so the rows cannot be checked "
+            "against the plan.",
             class_="nothing",
         )
     rows = facts.samples.num_rows
@@ -132,7 +133,8 @@ def _accounting(facts: DatasetFacts) -> Html:
     gap = planned - rows - pending
     return tag(
         "p",
-        f"The rows do not add up to the plan: {sum_words}, but {count(planned)} were planned (difference {count(gap)}).",
+        f"The rows do not add up to the plan: {sum_words}, but {count(planned)} were planned "
+        f"(difference {count(gap)}).",
         class_="warning",
     )
 
@@ -174,8 +176,10 @@ def _devices(facts: DatasetFacts) -> Html:
     if not devices.num_rows:
         return nothing_to_show("Devices", "the devices table has no row")
     caption = (
-        f"Devices (n = {count(devices.num_rows)}). Peaks were measured by our own kernels before the run, "
-        "not taken from data sheets: the best of several rounds and, in brackets, how much less the middle "
+        f"Devices (n = {count(devices.num_rows)}). Peaks were measured by our own kernels before "
+        "the run, "
+        "not taken from data sheets: the best of several rounds and, in brackets, how much less "
+        "the middle "
         "one of its rounds was. A dash means not measured."
     )
     headers, rows = _device_cells(facts)

@@ -73,8 +73,9 @@ def _plottable(facts: DatasetFacts) -> Bools:
 def choose_kernels(facts: DatasetFacts, num_kernels: int = NUM_KERNELS) -> list[int]:
     """Return kernels (codes) that span short to long and steady to varied, at most one a family.
 
-    Kernels with enough rows are ordered by median time and cut into thirds; each third gives those of
-    the smallest, middle and largest spread (95th ÷ 5th percentile). A rule, not a selection by eye.
+    Kernels with enough rows are ordered by median time and cut into thirds; each third gives those
+    of the smallest, middle and largest spread (95th ÷ 5th percentile). A rule, not a selection by
+    eye.
     """
     rows = _plottable(facts)
     codes = facts.samples.kernel.codes
@@ -122,10 +123,13 @@ def _small_multiples(facts: DatasetFacts) -> Html:
         for code in chosen
     ]
     caption = (
-        f"Warm median time against work-groups for {len(chosen)} kernels on common logarithmic axes, coloured by "
-        "work-items a work-group. Chosen by rule: one kernel a family, in thirds by median time, from each third "
+        f"Warm median time against work-groups for {len(chosen)} kernels on common logarithmic "
+        "axes, coloured by "
+        "work-items a work-group. Chosen by rule: one kernel a family, in thirds by median time, "
+        "from each third "
         "the smallest, middle and largest spread. Other arguments vary between points, so a kernel "
-        f"need not be one curve. At most {_POINTS_A_KERNEL} points a kernel are drawn, evenly taken."
+        f"need not be one curve. At most {_POINTS_A_KERNEL} points a kernel are drawn, evenly "
+        "taken."
     )
     if facts.num_classes() > 1:
         caption += f" Device class {facts.commonest_class()} only, which has most rows."

@@ -70,8 +70,10 @@ def _histograms(facts: DatasetFacts) -> Html:
         )
     num_bare = int((samples.ok & ~samples.timed).sum())
     caption = (
-        "Warm median time of one launch, by regime, stacked by input strategy; logarithmic bins, one y axis. "
-        f"n = {count(int(samples.timed.sum()))} ok rows. Not shown: failed rows, among them launches above the "
+        "Warm median time of one launch, by regime, stacked by input strategy; logarithmic bins, "
+        "one y axis. "
+        f"n = {count(int(samples.timed.sum()))} ok rows. Not shown: failed rows, among them "
+        "launches above the "
         "time limit, whose time is only known to be longer (see the table)"
         + (f", and {count(num_bare)} ok rows without a positive time." if num_bare else ".")
     )
@@ -108,8 +110,10 @@ def _quantile_table(facts: DatasetFacts) -> Html:
         for s in facts.strategies
     ]
     caption = (
-        "Warm median times by regime and by input strategy. Censored: launches that took longer than "
-        "the time limit, and those that were not made because smaller ones did or the kernel's time was used up; their share is of timed and censored rows together."
+        "Warm median times by regime and by input strategy. Censored: launches that took longer "
+        "than "
+        "the time limit, and those that were not made because smaller ones did or the kernel's "
+        "time was used up; their share is of timed and censored rows together."
     )
     headers = (
         "Rows",

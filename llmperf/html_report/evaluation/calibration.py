@@ -1,7 +1,8 @@
 """Whether the intervals hold what they promise, and how the residuals are distributed.
 
-Owns empirical coverage (against the nominal level, by decade, and if intervals were wider) and the histogram
-of residuals. Coverage's own interval is a bootstrap over families, since rows of a kernel are not independent.
+Owns empirical coverage (against the nominal level, by decade, and if intervals were wider) and the
+histogram of residuals. Coverage's own interval is a bootstrap over families, since rows of a kernel
+are not independent.
 """
 
 from __future__ import annotations
@@ -137,9 +138,12 @@ def _coverage_figure(facts: EvaluationFacts, models: list[str]) -> Html:
         f"nominal {percent(level)}" if level is not None else "the nominal level was not given"
     )
     caption = (
-        f"Coverage: share of launches whose measured time lies in the predicted interval ({nominal}), {facts.shown_split} split; line: 95 % bootstrap interval "
-        f"over kernel families ({_DRAWS} draws; none below two families). Lower left: the coverage that intervals would have if they were narrower or wider by a "
-        "factor, on the log scale about the prediction; calibrated intervals cross the nominal level at 1\u00d7. "
+        "Coverage: share of launches whose measured time lies in the predicted interval "
+        f"({nominal}), {facts.shown_split} split; line: 95 % bootstrap interval "
+        f"over kernel families ({_DRAWS} draws; none below two families). Lower left: the coverage "
+        "that intervals would have if they were narrower or wider by a "
+        "factor, on the log scale about the prediction; calibrated intervals cross the nominal "
+        "level at 1\u00d7. "
         f"Lower right: width of the intervals of {shorten(primary, 30)}. {BOX_WORDS}"
     )
     return join(
@@ -266,8 +270,10 @@ def _residuals(facts: EvaluationFacts) -> Html:
         m: int((np.abs(v) > _RESIDUAL_LIMIT).sum()) for m, v in zip(drawn, values, strict=True)
     }
     caption = (
-        f"Residuals by model: predicted ÷ measured time on a logarithmic axis, {facts.shown_split} split, one y axis; left of the line is predicted too short. "
-        f"Ratios beyond 16\u00d7 are counted in the outermost bins (primary model: {share(beyond[drawn[0]], values[0].size)})."
+        f"Residuals by model: predicted ÷ measured time on a logarithmic axis, {facts.shown_split} "
+        "split, one y axis; left of the line is predicted too short. "
+        "Ratios beyond 16\u00d7 are counted in the outermost bins (primary model: "
+        f"{share(beyond[drawn[0]], values[0].size)})."
     )
     if len(models) > len(drawn):
         caption += f" {len(models) - len(drawn)} further models are not drawn."

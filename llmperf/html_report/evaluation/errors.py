@@ -1,6 +1,7 @@
 """Where a model is right and where it is wrong: predicted against measured, errors by group.
 
-Owns the scatter of every model and the error of the primary one by regime, decade, suite and family.
+Owns the scatter of every model and the error of the primary one by regime, decade, suite and
+family.
 """
 
 from __future__ import annotations
@@ -91,9 +92,12 @@ def _scatters(facts: EvaluationFacts) -> Html:
             charts.append(point_chart(series, x, y, text, guides=guides, shape=_SQUARE))
     rows = facts.rows_of(facts.primary_model)
     caption = (
-        f"Predicted against measured warm median time on the {facts.shown_split} split, one panel a model, common logarithmic axes; "
-        f"dashed: equal. n = {counted(int(rows.sum()), 'launch', 'launches')} of {counted(len(facts.kernel.counts(rows)), 'kernel')} (primary model, first panel). "
-        f"Above {count(MAX_POINTS)} launches a panel counts them in bins, darker for more (logarithmic shades, the same in all panels)."
+        f"Predicted against measured warm median time on the {facts.shown_split} split, one panel "
+        "a model, common logarithmic axes; "
+        f"dashed: equal. n = {counted(int(rows.sum()), 'launch', 'launches')} of "
+        f"{counted(len(facts.kernel.counts(rows)), 'kernel')} (primary model, first panel). "
+        f"Above {count(MAX_POINTS)} launches a panel counts them in bins, darker for more "
+        "(logarithmic shades, the same in all panels)."
     )
     if len(usable) > _MAX_MODELS:
         caption += f" {len(usable) - _MAX_MODELS} further models are not drawn."
@@ -141,7 +145,8 @@ def _groups_figure(facts: EvaluationFacts) -> Html:
         text = PlotText(title=f"Error by {name.lower()}", description=words, heading=name)
         charts.append(interval_chart(rows, scale, text))
     caption = (
-        f"Absolute percentage error of {shorten(facts.primary_model, 40)} on the {facts.shown_split} split by group. Logarithmic axes. Dot: median; line: quartiles; right: number of launches. "
+        f"Absolute percentage error of {shorten(facts.primary_model, 40)} on the "
+        f"{facts.shown_split} split by group. Logarithmic axes. Dot: median; line: quartiles; right: number of launches. "
         f"Suites: at most {_MAX_GROUPS}, those with most launches. Axes differ between panels."
     )
     return join([figure([*charts, _model_table(facts)], caption), *notes])
@@ -196,7 +201,8 @@ def _families(facts: EvaluationFacts) -> Html:
         )
     middle_words = quantiles(np.array([row.value for row in rows.values()]), 0.25, 0.5, 0.75)
     caption = (
-        f"Absolute percentage error of {shorten(facts.primary_model, 40)} by kernel family (near-duplicate kernels), {len(worst) + len(best)} of {counted(len(rows), 'family', 'families')}. Logarithmic axes. Dot: median; line: quartiles; right: number "
+        f"Absolute percentage error of {shorten(facts.primary_model, 40)} by kernel family "
+        f"(near-duplicate kernels), {len(worst) + len(best)} of {counted(len(rows), 'family', 'families')}. Logarithmic axes. Dot: median; line: quartiles; right: number "
         "of launches. Axes differ. The families' median errors have the quartiles "
         f"{percent(middle_words[0])}, {percent(middle_words[1])} and {percent(middle_words[2])}."
     )

@@ -1,7 +1,7 @@
 """Predictions as columns, joined to the samples they predict.
 
-Owns which rows a page scores (one split, usable times) and the join by ``sample_id`` that brings regimes
-and NDRanges. Metrics themselves are defined in ``llmperf_common/statistics/metrics.py``.
+Owns which rows a page scores (one split, usable times) and the join by ``sample_id`` that brings
+regimes and NDRanges. Metrics themselves are defined in ``llmperf_common/statistics/metrics.py``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class EvaluationFacts:
     kernel: Categorical
     device_class: Categorical
     launched: Categorical
-    """Kernel on a device class: what is ranked and plotted as one; ``kernel_id`` or ``kernel_id class``."""
+    """Kernel on a device class: what is ranked and plotted as one; ``kernel_id`` or ``kernel_id
+    class``."""
     family: Categorical
     suite: Categorical
     measured_ns: Floats

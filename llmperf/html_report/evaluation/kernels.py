@@ -96,9 +96,12 @@ def kernels_section(facts: EvaluationFacts) -> Html:
         else "the rank of the measured time, because the samples were not given"
     )
     caption = (
-        f"{counted(len(worst), 'kernel')} with the largest median error of {shorten(facts.primary_model, 40)} on the {facts.shown_split} split (among kernels with at "
-        f"least {_MIN_ROWS} launches, where there are such): measured and predicted time against {against}, logarithmic; "
-        f"bars: predicted interval, where given. Axes differ between panels; at most {_MAX_POINTS} launches a kernel are drawn, evenly taken."
+        f"{counted(len(worst), 'kernel')} with the largest median error of "
+        f"{shorten(facts.primary_model, 40)} on the {facts.shown_split} split (among kernels with at "
+        f"least {_MIN_ROWS} launches, where there are such): measured and predicted time against "
+        f"{against}, logarithmic; "
+        f"bars: predicted interval, where given. Axes differ between panels; at most {_MAX_POINTS} "
+        "launches a kernel are drawn, evenly taken."
     )
     key = legend(("measured", "predicted"), marks=True)
     # A kernel with a section of its own has its source there, and the table links to it.

@@ -1,7 +1,8 @@
 """An evaluation's metrics, whatever their nesting, as rows of a table.
 
-Owns reading them: a *block* is a mapping that holds numbers; the keys above it say of which model, split and
-slice. Written for ``llmperf_common.statistics.metrics.metrics_table``, forgiving about keys that come or go.
+Owns reading them: a *block* is a mapping that holds numbers; the keys above it say of which model,
+split and slice. Written for ``llmperf_common.statistics.metrics.metrics_table``, forgiving about
+keys that come or go.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The head of an evaluation's report: what was scored, and the metrics of every model.
 
-Owns the metrics table (as the evaluation wrote it) and a second one recomputed here from the predictions, so
-that a reader can see that both agree.
+Owns the metrics table (as the evaluation wrote it) and a second one recomputed here from the
+predictions, so that a reader can see that both agree.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def metrics_section(facts: EvaluationFacts) -> Html:
     """Return what was evaluated and the metrics tables."""
     title, anchor = "Evaluation at a glance", "evaluation"
     given = find_blocks(facts.view.metrics, facts.model.counts(), facts.split.counts())
-    # Numbers that name neither (a noise floor, counts) stand beside metrics; they are none themselves.
+    # Numbers that name neither (a noise floor, counts) stand beside metrics; they are none
+    # themselves.
     given = [block for block in given if block.model or block.split] or [
         block for block in given if not set(block.values).isdisjoint(HEADINGS)
     ]
@@ -93,7 +94,8 @@ def metrics_section(facts: EvaluationFacts) -> Html:
     if main:
         caption = (
             "Metrics as the evaluation wrote them; small: bootstrap interval over kernel families. "
-            "From 10 µs: only launches of at least 10 µs, where the launch's overhead does not dominate."
+            "From 10 µs: only launches of at least 10 µs, where the launch's overhead does not "
+            "dominate."
         )
         shown = [block for block in main if block.split == facts.shown_split] or main
         others = [block for block in main if block not in shown]
@@ -233,9 +235,12 @@ def _metric_charts(facts: EvaluationFacts, blocks: list[Block]) -> Html:
     if not charts:
         return Html("")
     caption = (
-        f"Main metrics by model, all launches of the {facts.shown_split} split: dot with its interval over kernel families, where given. "
-        "Errors and regret have logarithmic axes, so that a model of 5 % and one of 1,500 % compare; what is nearly 0 is drawn at the left edge. "
-        "They are better when small, rank correlation within a kernel when near 1. Numbers are in the table below."
+        f"Main metrics by model, all launches of the {facts.shown_split} split: dot with its "
+        "interval over kernel families, where given. "
+        "Errors and regret have logarithmic axes, so that a model of 5 % and one of 1,500 % "
+        "compare; what is nearly 0 is drawn at the left edge. "
+        "They are better when small, rank correlation within a kernel when near 1. Numbers are in "
+        "the table below."
     )
     return figure(charts, caption, columns=2)
 
@@ -287,7 +292,8 @@ def _recomputed(facts: EvaluationFacts, blocks: list[Block], is_second: bool) ->
         "Metrics recomputed by this page from the predictions, all launches"
         + ("" if is_second else f"; small: bootstrap over kernel families, {_REPLICATES} draws")
         + f". {count(num_bad)} predictions without two positive times are left out. "
-        "Launches timed in batches are included here; the evaluation's own metrics may leave them out."
+        "Launches timed in batches are included here; the evaluation's own metrics may leave them "
+        "out."
     )
     recomputed = _metric_tables(blocks, caption)
     if is_second:

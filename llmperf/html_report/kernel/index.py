@@ -1,7 +1,7 @@
 """What a report says about kernels: names, families and sources by ``kernel_id``.
 
-Owns the look-up from an id to a kernel's words, and how its source is shown. The same kernel may have several rows (one a task):
-the first is taken.
+Owns the look-up from an id to a kernel's words, and how its source is shown. The same kernel may
+have several rows (one a task): the first is taken.
 """
 
 from __future__ import annotations

@@ -54,8 +54,10 @@ from llmperf.html_report.views import KernelChoice
 
 ANCHOR = "kernels"
 _BOUND_WORDS = (
-    "The analytic bound is the longest of the times that each part of the device would need for what a launch executes: "
-    "memory, caches, arithmetic, atomics, the busiest warp, and an empty launch. It is drawn where the launch was counted."
+    "The analytic bound is the longest of the times that each part of the device would need for "
+    "what a launch executes: "
+    "memory, caches, arithmetic, atomics, the busiest warp, and an empty launch. It is drawn where "
+    "the launch was counted."
 )
 _MAX_POINTS = 120
 _MAX_CLASSES = 4
@@ -126,7 +128,8 @@ def _rule(choice: KernelChoice, predicted: Predicted, num_shown: int, num_all: i
         limits += f" or {bytes_tick(choice.limit_bytes)} of them, whichever is reached first"
     return (
         f"{words} {count(num_all - num_shown)} are left out: the limit is {limits}. "
-        "To see them, write the report again with --kernel NAME for single ones, or with --kernels all."
+        "To see them, write the report again with --kernel NAME for single ones, or with --kernels "
+        "all."
     )
 
 

@@ -84,7 +84,8 @@ def work_by_kind(facts: DatasetFacts, rows: Ints) -> Html:
     )
     chart = stacked_bar_chart(bars, tuple(KINDS), words, label="Share of operations and accesses")
     caption = (
-        "Work by kind: operations of single lanes and accesses to memory, counted by a virtual launch, of the smallest, "
+        "Work by kind: operations of single lanes and accesses to memory, counted by a virtual "
+        "launch, of the smallest, "
         "the middle and the largest launch. n: how many they are together."
     )
     return figure([chart], caption, legend=legend(tuple(KINDS)), columns=1)
