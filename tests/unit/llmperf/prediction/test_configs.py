@@ -238,7 +238,7 @@ def test_a_file_is_written_and_replaced_only_if_it_was_ours(model, tmp_path, suf
     out.write_text("mine\n")
     with pytest.raises(OutputTaken, match="exists and holds no predictions of llmperf"):
         out_file(out)
-    with pytest.raises(ConfigError, match=r"must end in \.csv, \.parquet, \.jsonl"):
+    with pytest.raises(ConfigError, match=r"must end in one of \.csv, \.parquet, \.jsonl"):
         out_file(tmp_path / "out.xlsx")
 
 
