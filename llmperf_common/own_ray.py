@@ -44,9 +44,8 @@ def own_ray(ray: Any, **options: Any) -> Iterator[None]:
     """
     if not _has_tokens(ray):
         _logger.warning(
-            "Ray %s does not support tokens: while this cluster runs, other users of this host can "
-            "run "
-            "programs as you; use Ray 2.52 or newer",
+            "Ray %s does not support tokens: while this cluster runs, other users of this host "
+            "can run programs as you; use Ray 2.52 or newer",
             ray.__version__,
         )
     token = {} if any(map(os.environ.get, _TOKEN_VARIABLES)) else _new_token()

@@ -158,9 +158,8 @@ def _finish(summary: CollectSummary) -> None:
     failures = ", ".join(f"{code} {n:,}" for code, n in sorted(summary.failures_by_code.items()))
     say(
         f"planned {summary.num_planned:,} = ok {summary.num_ok:,} + failed {summary.num_failed:,} "
-        "+ "
-        f"pending {summary.num_pending:,}   "
-        f"(tasks {summary.num_tasks_done:,} of {summary.num_tasks:,})",
+        f"+ pending {summary.num_pending:,}   (tasks {summary.num_tasks_done:,} of "
+        f"{summary.num_tasks:,})",
         is_result=True,
     )
     if failures:

@@ -213,8 +213,7 @@ def _cut(
         noun = "families" if kind is SplitKind.FAMILY else "kernels"
         raise SplitError(
             f"a split by {kind.value} needs at least {needed} {noun}, found {len(ids)}: collect "
-            "more "
-            "kernels, or set split.kind=config to hold out launch configs of the same kernels"
+            "more kernels, or set split.kind=config to hold out launch configs of the same kernels"
         )
     order = sorted(ids, key=lambda item: (unit_hash(seed, kind.value, item), item))
     parts: dict[Part, tuple[str, ...]] = {}

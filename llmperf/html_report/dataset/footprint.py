@@ -111,13 +111,12 @@ def footprint_figure(facts: DatasetFacts) -> Html:
     histogram = _histogram(facts, size, drawn)
     left_out = int((facts.samples.timed & ~drawn).sum())
     caption = (
-        "Footprint bandwidth against footprint; n = "
-        f"{count(int(drawn.sum()))}. The footprint is the size of all global and constant buffers "
-        "of a launch; the footprint bandwidth is the footprint divided by the warm median time. "
-        "The footprint is not the traffic: reuse and partly touched buffers lift points above the "
-        "bandwidth of the memory. Right: the same bandwidths by regime. Dashed: measured peaks on "
-        f"which all devices agree. Not shown: {count(left_out)} timed rows without buffers of "
-        "known size."
+        f"Footprint bandwidth against footprint; n = {count(int(drawn.sum()))}. The footprint is "
+        "the size of all global and constant buffers of a launch; the footprint bandwidth is the "
+        "footprint divided by the warm median time. The footprint is not the traffic: reuse and "
+        "partly touched buffers lift points above the bandwidth of the memory. Right: the same "
+        "bandwidths by regime. Dashed: measured peaks on which all devices agree. Not shown: "
+        f"{count(left_out)} timed rows without buffers of known size."
     )
     key = legend([words_of(name) for name in facts.regimes], title="Right")
     if shades:

@@ -98,10 +98,9 @@ def kernels_section(facts: EvaluationFacts) -> Html:
     caption = (
         f"{counted(len(worst), 'kernel')} with the largest median error of "
         f"{shorten(facts.primary_model, 40)} on the {facts.shown_split} split (if possible, "
-        "kernels "
-        f"with at least {_MIN_ROWS} launches): measured and predicted time against {against}, "
-        "logarithmic; bars: predicted interval, if given. Axes differ between panels; at most "
-        f"{_MAX_POINTS} evenly spaced launches per kernel are drawn."
+        f"kernels with at least {_MIN_ROWS} launches): measured and predicted time against "
+        f"{against}, logarithmic; bars: predicted interval, if given. Axes differ between panels; "
+        f"at most {_MAX_POINTS} evenly spaced launches per kernel are drawn."
     )
     key = legend(("measured", "predicted"), marks=True)
     # A kernel's own section, if it has one, shows its source; the table links to that section.
