@@ -1,6 +1,6 @@
 """The public Python API: one function for each command.
 
-Owns the connection of workers and trainer, which do not import each other. Heavy imports happen
+Connects workers and trainer, which do not import each other. Heavy imports happen
 inside the functions.
 """
 
@@ -117,8 +117,7 @@ def train_on_cluster(
 ) -> RunSummary:
     """Train a language model over the nodes of a Ray cluster. The same call again resumes.
 
-    The cluster is that of this Ray job or of ``RAY_ADDRESS``; without either a local one is
-    started.
+    The cluster is that of this Ray job or ``RAY_ADDRESS``; without either a local one is started.
 
     Args:
         data: a dataset that all nodes see under this path, or ``s3://BUCKET/PREFIX``.
@@ -207,8 +206,7 @@ def calibrate(
     Args:
         run: a run's folder or name.
         data: a dataset with launches of the kernels: a folder or ``s3://BUCKET/PREFIX``.
-        launches: most launches to use per kernel, so that ``evaluate`` can score the others; None:
-            all.
+        launches: most launches used per kernel, so that ``evaluate`` can score others; None: all.
 
     Raises:
         BadInput: The run cannot be used, or no row is usable: a row must be ok, time one launch per
@@ -236,8 +234,7 @@ def report(
     """Write one self-contained HTML page about a dataset, an evaluation, both, or a corpus.
 
     Args:
-        path: a dataset (a folder or ``s3://BUCKET/PREFIX``), an evaluation's folder or
-            CORPUS.parquet.
+        path: a dataset (folder or ``s3://BUCKET/PREFIX``), an evaluation or CORPUS.parquet.
         out: the HTML file to write.
         evaluation: the folder of an evaluation to add to a dataset's report.
         kernels: which kernels of a dataset get a section of their own: at most this number,
@@ -278,8 +275,7 @@ def load_model(
         measured: a dataset with a few launches of the kernels to predict: they correct the
             predictions of the loaded model; nothing is written.
         work: ``auto`` counts the operations and accesses of launches on a CPU OpenCL device, if
-            there is one and the model uses these counts (about a second per kernel); ``off`` does
-            not.
+            there is one and the model uses the counts (about 1 s per kernel); ``off`` does not.
         progress: None is silent, True writes a line to stderr before each step that takes seconds,
             a function is called with each line.
 
@@ -318,8 +314,7 @@ def predict(
 ) -> Prediction:
     """Predict the time of one launch of a kernel from its source. For many: ``load_model`` once.
 
-    No GPU is needed. A new kernel with buffers is probed once on a CPU OpenCL device, if there is
-    one.
+    No GPU is needed. A new kernel with buffers is probed once on a CPU OpenCL device, if any.
 
     Args:
         source: an OpenCL C file, or its text.
@@ -337,8 +332,7 @@ def predict(
         The document that ``llmperf predict --json`` prints, a dictionary; times in ns.
 
     Raises:
-        BadInput: The source, kernel, size or argument cannot be used; the message says which and
-            why.
+        BadInput: The source, kernel, size or argument cannot be used; the message says why.
         ConfigError: No device is given and the model knows several.
     """
     return load_model(model, measured=measured, work=work).predict(

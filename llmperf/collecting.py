@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 SourcePath = str | os.PathLike[str]
 Overrides = Mapping[str, Any] | Sequence[str]
 _LEAST_ADDRESS_SPACE_BYTES = 512 * 2**20
-"""Bytes of address space that Python, Arrow and SQLite need to load; with an OpenCL runtime 800 MiB
-were needed."""
+"""Bytes of address space that Python, Arrow and SQLite need; with an OpenCL runtime 800 MiB."""
 ConfigT = TypeVar("ConfigT", bound="Node")
 
 
@@ -56,8 +55,7 @@ def collect(
     all committed results are kept, and the same call continues.
 
     Args:
-        corpus: a .cl file; a folder, archive or git directory of such files; a CORPUS.parquet; or
-            several of these.
+        corpus: one or several .cl files, folders, archives, git directories or CORPUS.parquet files.
         out: the dataset: a folder or ``s3://BUCKET/PREFIX``, new or one to resume.
         device: ``auto``, ``pocl``, ``cpu``, ``cuda[:N]`` or ``replay:FILE``.
         preset: name of a preset (``default``, ``demo``, ``400k``).
@@ -84,8 +82,7 @@ def collect(
         CommandError: No device is usable (``exit_code`` 4), or ``device`` is no valid selector (2).
         NothingCompilesError: No kernel could be built (5); the same call tries their tasks again.
         GpuTakenError: Another process is using the GPU.
-        StoreError: ``out`` cannot be used (``ForeignRunError``: it holds the dataset of another
-            run).
+        StoreError: ``out`` cannot be used (``ForeignRunError``: it holds another run).
     """
     check_memory_limit()
     from cluster.ledger.locations import kept_beside, ledger_locations  # noqa: PLC0415
@@ -133,8 +130,7 @@ def collect_on_cluster(
 ) -> CollectSummary:
     """Time kernels on all GPUs of a Ray cluster and write one dataset. The same call again resumes.
 
-    The cluster is that of this Ray job or of ``RAY_ADDRESS``; without either a local one is
-    started.
+    The cluster is that of this Ray job or ``RAY_ADDRESS``; without either a local one is started.
 
     Args:
         corpus: as for ``collect``; only the calling process reads it.

@@ -1,7 +1,7 @@
 """The conversion of exceptions to messages and exit codes (``llmperf_common/errors.py``).
 
 0 done, 2 usage, 3 bad input, 4 no usable device, 5 more failures than ``--max-failures`` or no
-kernel compiles, 130 interrupted with state saved. Any other exception is a bug and keeps its
+kernel compiles, 130 interrupted with state saved. Other exceptions are bugs and keep their
 traceback.
 """
 

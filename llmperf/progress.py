@@ -34,12 +34,10 @@ class CollectProgress:
     Attributes:
         num_tasks: tasks of the plan; a task is one kernel on one device class.
         num_tasks_done: tasks with a result, including those of earlier starts of the same run.
-        num_ok: timed launch configs, including earlier starts; on a cluster those of this start
-            only.
+        num_ok: timed launch configs, also of earlier starts; on a cluster of this start only.
         failures_by_code: failed launch configs by failure code, over the same starts as ``num_ok``.
         ok_per_s: timed launch configs per second since this start.
-        eta_s: estimated remaining seconds at the rate of this start; None before the first finished
-            task.
+        eta_s: remaining seconds at the rate of this start; None before the first finished task.
         kernel: the kernel whose task was started last; empty on a cluster.
     """
 

@@ -15,8 +15,7 @@ ANALYSIS_VERSION = 3
 before. It is part of the plan hash of plans that need analysis."""
 
 VALUE_LIMIT = "value_limit"
-"""Name, in the polynomial of an ``IndexTarget``, of the limit of the values that index the
-target."""
+"""Name, in an ``IndexTarget``'s polynomial, of the limit of the values that index the target."""
 
 
 class ContentsRule(StrEnum):
@@ -106,8 +105,7 @@ class IndexRole:
     """A buffer whose values serve as an index or a loop bound, and the rule that they must follow.
 
     If the values lie in [0, value_limit), the kernel touches at most ``form`` elements of each
-    target. ``PREFIX``: neighbours ``p[i], p[i+1]`` bound a loop, so the values must not decrease
-    (CSR).
+    target. ``PREFIX``: ``p[i], p[i+1]`` bound a loop, so the values must not decrease (CSR).
     """
 
     position: int
@@ -143,14 +141,12 @@ class InputChoice:
     """Inputs that keep a kernel's work-items busy: changes to the usual values, and their effect.
 
     Attributes:
-        floats_free: whether floating-point scalars changed neither indices nor loop counts in the
-            probes.
+        floats_free: whether floating-point scalars changed no index or loop count in the probes.
         scalars: the scalars that get a value other than their role's.
         contents: contents of all buffers without an index role; None: the usual contents.
         num_tried: number of candidate inputs run; 0 where none was needed or none could run.
         plain_share: share of work-items active with the usual values; None where not observed.
-        active_share: share of work-items active with the chosen values; None where none were
-            chosen.
+        active_share: share of work-items active with the chosen values; None: none were chosen.
         reason: why no inputs were chosen although many work-items are idle.
     """
 
@@ -180,8 +176,7 @@ class Analysis:
         extents: one for each pointer argument, in position order.
         data_dependent: whether buffer contents decide an index or the trip count of a loop.
         index_roles: buffers whose values index other buffers or bound loops.
-        failure: why the analysis failed (a probe hung or ended its process); then no extent has a
-            form.
+        failure: why the analysis failed (a probe hung or crashed); then no extent has a form.
         overflowing_local_sizes: the smallest local sizes at which the kernel indexes an array of
             fixed size (``__local float tile[16][16]``) beyond its end, which is undefined
             behaviour.

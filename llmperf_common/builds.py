@@ -24,11 +24,11 @@ class KernelResources:
         spill_bytes: bytes that the spill stores write, each store counted once; None where the
             compiler does not report them. Several stores may write one stack slot.
         local_bytes: private memory of a work-item: arrays and spills.
-        shared_bytes: local memory of a work-group without ``__local`` arguments: a launch sets
+        shared_bytes: local memory per work-group, without ``__local`` arguments: launches set
             their size.
         max_work_group_size: in work-items.
         occupancy: resident share of a multiprocessor's work-items, 0 to 1, in work-groups of
-            ``occupancy_work_group_size`` and without ``__local`` arguments; None for an unknown
+            ``occupancy_work_group_size``, without ``__local`` arguments; None: unknown
             architecture.
         occupancy_limits: the resources that limit the occupancy.
         seconds: time to determine these values, a second compilation included; not in

@@ -35,8 +35,7 @@ class Retry(StrEnum):
     """How a failure may be retried before its row is committed (a committed row is final)."""
 
     NEVER = "never"
-    """The same input fails again: the source, the launch config or the kernel itself is at
-    fault."""
+    """The same input fails again: source, launch config or the kernel itself is at fault."""
     ONCE_IN_FRESH_CHILD = "once_in_fresh_child"
     """The child process (its memory, for example) may be the cause: try once more in a new one."""
     ANOTHER_WORKER = "another_worker"

@@ -19,8 +19,7 @@ _ENCODER = json.JSONEncoder(
 )
 
 HARNESS_VERSION = 2
-"""Version of the measuring code, part of every ``sample_id``. Raise it only when times change their
-meaning."""
+"""Version of the measuring code, part of ``sample_id``. Raise it only if times change meaning."""
 
 
 def canonical_json(value: object) -> str:

@@ -1,6 +1,6 @@
 """Facts about launches: the ranges of scalar types, and the local memory that a launch needs.
 
-Planning, prediction and features share them. ``workers/plan/strategies/memory_limits.py`` decides
+Plans, predictions and features share them; ``workers/plan/strategies/memory_limits.py`` says
 what fits on a device.
 """
 

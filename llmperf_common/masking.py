@@ -103,8 +103,7 @@ def masked(text: str, *urls: str) -> str:
 
     Args:
         text: a message, for example of a library's exception.
-        urls: URLs whose secrets may appear in the text by themselves: servers repeat what they
-            receive.
+        urls: URLs whose secrets may appear in the text: servers repeat what they receive.
 
     >>> masked("unknown command 'AUTH', with args beginning with: 'Secret'", "redis://:secret@head")
     "unknown command 'AUTH', with args beginning with: '***'"

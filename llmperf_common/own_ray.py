@@ -19,8 +19,7 @@ _logger = logging.getLogger(__name__)
 
 _LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Ray accepts a loopback node address only with this variable, which its processes inherit. Without
-the variable Ray replaces even 127.0.0.1 by the host's network address and listens on all
-interfaces."""
+it Ray replaces even 127.0.0.1 by the host's network address and listens on all interfaces."""
 OWN_ADDRESSES: Final = ("", "local")
 """Values of ``RAY_ADDRESS`` that name no existing cluster."""
 _TOKEN_VARIABLES: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")

@@ -109,8 +109,7 @@ class Argument:
 
     ``type_name`` is as written (typedefs kept); ``scalar_type`` is the canonical OpenCL scalar
     below it (``float``, ``uint``, ``half``, ...), ``vector_width`` 1 for scalars; ``element_bytes``
-    is the size of one element of the declared pointee type (a float3 has 16), or of the value
-    itself.
+    is the size of an element of the declared pointee type (a float3 has 16) or of the value itself.
     """
 
     position: int
@@ -150,8 +149,7 @@ class Kernel:
 
     ``failure`` says why the kernel cannot be launched. Such a kernel stays in the corpus and gives
     one failed row. ``signature`` is None only where the arguments could not be read; an
-    ``unsupported`` kernel (image, sampler, structure by value) has both. At least one of the two is
-    set.
+    ``unsupported`` kernel (image, sampler, structure by value) has both. At least one is set.
     """
 
     kernel_id: str
@@ -167,8 +165,7 @@ class Kernel:
     analysis: Analysis | None = None
     """Set by ``corpus build --analyse``; otherwise None, and the task analyses the kernel first."""
     invented_macros: tuple[str, ...] | None = None
-    """Options in ``build_options`` that LLMPerf added for the source's macros; None where
-    unknown."""
+    """Options in ``build_options`` that LLMPerf added for macros; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,8 +248,7 @@ class Sample:
     """One launch config, its outcome and its origin.
 
     A kernel that fails before any launch is planned gives one sample whose ``config`` has empty
-    sizes. ``work`` counts what the launch executes, or says why counting failed; None where it was
-    not tried.
+    sizes. ``work`` is the counted work, or says why counting failed; None where it was not tried.
     """
 
     config: LaunchConfig
@@ -362,7 +358,7 @@ class SentinelReading:
 class TaskResult:
     """Everything that one finished task adds to the dataset: one ``kernels`` row and its samples.
 
-    ``one_processor``: whether one reserved processor of the host started all launches; None where
+    ``one_processor``: whether one reserved host processor started all launches; None where
     nothing was launched.
     """
 

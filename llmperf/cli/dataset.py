@@ -65,8 +65,7 @@ def repair_(
     """Remove missing, damaged or duplicate shards from a dataset, under the run lock.
 
     Their files move to DIR/trash; nothing is deleted. The next `collect` runs their tasks again. A
-    task that is stored twice keeps the result that was published first. Exit 3 while a collector
-    runs.
+    task that is stored twice keeps its first published result. Exit 3 while a collector runs.
     """
     from llmperf_common.store.upkeep.repair import repair  # noqa: PLC0415
 

@@ -13,8 +13,7 @@ def local_only(param: typer.CallbackParam, path: Path | None) -> Path | None:
     """Return ``path``, the value of the option ``param``; used as a typer callback.
 
     Raises:
-        CommandError: The value is ``-``, or an S3 location, which would create a folder named
-            ``s3:``.
+        CommandError: The value is ``-`` or an S3 location, which would create a folder ``s3:``.
     """
     if str(path) == "-":
         raise CommandError(

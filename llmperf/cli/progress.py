@@ -1,6 +1,6 @@
 """Progress of a collect on stderr, and its reaction to Ctrl-C.
 
-A terminal shows a live bar, any other stderr gets one line per minute; both with rate, ETA and
+A terminal shows a live bar, other stderr gets a line per minute; with rate, ETA and
 failures by code.
 """
 

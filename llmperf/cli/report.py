@@ -32,8 +32,7 @@ _EVALUATION_FACTS = (
 _SAYS_NOTHING = frozenset(
     ("data", "dataset", "evaluation", "eval", "results", "report", "out", "output")
 )
-"""Generic folder names, which do not identify a dataset: the title uses the folder above
-instead."""
+"""Generic folder names, which identify no dataset: the title uses the folder above instead."""
 
 
 def report(
@@ -83,8 +82,7 @@ def write_page(
 
     Raises:
         OutputTaken: ``out`` exists and is not a report.
-        CommandError: A kernel is not in the dataset, or an option is not allowed for this kind of
-            page.
+        CommandError: A kernel is not in the dataset, or an option does not fit this kind of page.
     """
     from llmperf.html_report import (  # noqa: PLC0415
         KernelChoice,

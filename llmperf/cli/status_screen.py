@@ -78,8 +78,7 @@ def _how(state: Mapping[str, Any]) -> str:
         return "paused, see below"
     if state["ledger"] not in (None, "sqlite") and state["tasks_leased"] is None:
         return (
-            "no ledger: its server was wiped or restarted; the next collector rebuilds it from the "
-            "shards"
+            "no ledger: its server was wiped or restarted; a collector will rebuild it from shards"
         )
     return "not running"
 

@@ -1,6 +1,6 @@
 """The input of a report: tables, counts and facts of a dataset, an evaluation or a corpus.
 
-Owns the input records. Does not read files: the caller opens the dataset or the evaluation and
+Owns the input records. Reads no files: the caller opens the dataset or evaluation and
 passes Arrow tables.
 """
 

@@ -42,7 +42,7 @@ SCHEMA = pa.schema(
         pa.field("warnings", pa.list_(pa.string())),
     ]
 )
-"""The columns of CSV and Parquet. In CSV sizes are written ``64,64`` and warnings are joined by
+"""The columns of CSV and Parquet. CSV writes sizes as ``64,64`` and joins warnings by
 semicolons."""
 
 HEAD = ("launch", "global size", "local size", "time", "low", "high", "bound", "ood")

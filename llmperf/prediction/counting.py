@@ -18,8 +18,7 @@ from llmperf_common.store.files.filesystem import StoreError
 from trainer.prediction.request import CountedLaunches
 
 WORK_TIMEOUT_S = 20.0
-"""Seconds for all launches of one call. After that the child is killed, and its results so far are
-used."""
+"""Seconds for all launches of a call. Then the child is killed; its results so far are used."""
 
 _MOST_LAUNCHES = 512
 """Most launches that are counted in one call; the others are predicted without counted work."""

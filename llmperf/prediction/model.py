@@ -75,8 +75,7 @@ class Launch:
 class Model:
     """A trained run, loaded once. Make it with ``llmperf.load_model``.
 
-    Reads each source once and analyses each kernel once. Not safe for use by several threads at the
-    same time.
+    Reads each source and analyses each kernel once. Not safe for several threads at the same time.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class Model:
                 with the package if there is no run.
             analyse: whether to probe new kernels on a CPU OpenCL device.
             cache: stores the results of probes.
-            measured: a dataset with launches of the kernels that will be asked for: they correct
+            measured: a dataset with launches of the kernels to predict: they correct
                 the predictions.
             work: ``auto`` counts what launches execute, where the model reads it and ``analyse``
                 allows a device; ``off`` does not.
@@ -224,7 +223,7 @@ class Model:
             launches: each a ``Launch``, or a mapping with its fields.
             kernel: name of the kernel; optional if the source has one kernel.
             device: device class; optional if the model knows one class.
-            best_local_size: whether to compare the legal local sizes of each launch and return the
+            best_local_size: whether to compare legal local sizes of each launch and return the
                 best.
 
         Raises:

@@ -40,8 +40,7 @@ class SourceReader:
         Args:
             source: a path, or OpenCL C text.
             wanted: name of the kernel; None if the source has one kernel.
-            trained: ids of kernels that ran on the model's device; parser errors in them are
-                ignored.
+            trained: ids of kernels that ran on the model's device; their parser errors are ignored.
 
         Raises:
             BadInput: The source cannot be read, lacks the kernel, or does not compile.

@@ -36,11 +36,10 @@ def assign_families(kernels: Sequence[tuple[str, str, str]]) -> dict[str, str]:
     """Return the family of each kernel: the smallest kernel_id of its near-duplicate component.
 
     Kernels of one source text are one family. The result depends on the set of kernels, not on
-    their order. Additional kernels can merge families: recompute them whenever sets are merged or
-    split.
+    their order. More kernels can merge families: recompute them when sets are merged or split.
 
     Args:
-        kernels: (kernel_id, source, name); the name is ignored. A kernel without a source is a
+        kernels: (kernel_id, source, name); name is ignored. A kernel without source is a
             family of its own.
 
     Returns:

@@ -38,8 +38,7 @@ class _View:
 
     Attributes:
         hashes: the different runs in the order of their first appearance, shape (r,).
-        members: the positions in ``hashes`` of each source's runs, ascending; sources joined, shape
-            (m,).
+        members: positions in ``hashes`` of each source's runs, ascending; sources joined: (m,).
         starts: the start of each source in ``members``, shape (n + 1,).
     """
 

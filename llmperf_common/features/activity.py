@@ -30,8 +30,7 @@ class Activity(StrEnum):
     FEW_ITEMS = "few_items"
     """At most a tenth of the work-items store anything, and the others do far less work."""
     NOTHING = "nothing"
-    """No work-item of a counted launch stores anything; without counts: no checked output
-    changed."""
+    """No work-item of a counted launch stores anything; uncounted: no checked output changed."""
 
 
 def activity_of_launch(num_items: int, work: Work) -> Activity:

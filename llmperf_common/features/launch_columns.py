@@ -2,8 +2,7 @@
 
 Owns that form and its construction from records (one kernel, n launches, one device).
 ``table_columns.py`` constructs it from dataset tables. Both give equal columns (tested), so a model
-sees the same numbers in training and in ``predict``. ``features.py`` computes features from the
-columns.
+sees the same numbers in training and ``predict``. ``features.py`` makes features of them.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ _TRANSFERS_A_CLOCK = 2
 """Transfers per memory clock: double data rate, as in CUDA's bandwidth figures. An H200 has
 2 x 3.2 GHz x 752 bytes = 4,814 GB/s."""
 CACHES_LEFT_OUT = 2
-"""Bytes that count as cached, in multiples of the last-level cache: warm launches find data
-there."""
+"""Multiple of the last-level cache that counts as cached: warm launches find data there."""
 
 SECTOR_BYTES = 32
 """Smallest transfer of memory in bytes: NVIDIA's sector (a CPU's cache line has 64). A larger
@@ -41,8 +40,7 @@ class DenseAccess:
         guards: for each dimension the names of the scalar arguments that its ids must stay below.
         pitch: distance between rows (dimension 1): a scalar argument's name or ``global_size_0``;
             empty where unknown: then only one row counts.
-        is_whole: whether the kernel touches all bytes of an element; False: perhaps only one
-            member.
+        is_whole: whether the kernel touches all bytes of an element; False: maybe only one member.
     """
 
     position: int

@@ -19,7 +19,7 @@ WARP = 32
 """Lanes of a warp on NVIDIA GPUs; used on other devices as a typical alignment."""
 
 _OPERATIONS_PER_MATH_CALL = 8.0
-"""Approximate cost of a special function in additions: a quarter of the rate, plus helper
+"""Approximate cost of a special function in additions: a quarter of the rate, and helper
 operations."""
 
 _ACCESS_PATTERNS = (

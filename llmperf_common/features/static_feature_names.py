@@ -2,7 +2,7 @@
 
 Owns the table only, so that it can be imported without libclang.
 ``workers/source/static_features.py`` counts the features; ``llmperf_common/features/features.py``
-combines them with a launch. Names are part of the dataset (``kernels.static_features``): add names,
+combines them with a launch. Names are stored in ``kernels.static_features``: add names,
 never rename one.
 
 Conventions. Operations and special functions count once per vector lane, memory accesses once each.

@@ -1,7 +1,6 @@
 """Dataset tables as launch columns: the same numbers as from records, 400,000 rows in seconds.
 
-Owns the joins (sample to kernel by task_id, to device by device_id) and the flattening of Arrow
-lists.
+Owns the joins (sample to kernel by task_id, to device by device_id) and flattens Arrow lists.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ def columns_from_tables(
         samples: n rows with the columns ``task_id, device_id, device_class, global_size,
             local_size, args`` and optionally ``work``.
         kernels: rows with the columns ``task_id, args, static_features``.
-        devices: rows with ``device_id, device_class`` and ``DEVICE_NUMBERS`` (NaN for missing
-            columns).
+        devices: rows with ``device_id, device_class``, ``DEVICE_NUMBERS`` (NaN if missing).
         static_names: the static features to include, in order.
 
     Raises:

@@ -22,8 +22,7 @@ class Work:
 
     ``lane_efficiency``: share of a warp's lanes that are active while the warp runs; 1 without
     divergence, less where a work-group is no multiple of 32. ``item_spread``: standard deviation ÷
-    mean of the work per work-item. ``warp_peak``: work of the busiest warp seen ÷ mean work of a
-    warp.
+    mean of the work per work-item. ``warp_peak``: work of the busiest warp ÷ mean per warp.
 
     ``…_lines``: like ``…_sectors``, for lines of 128 bytes. ``group_bytes``: the different bytes of
     global memory that each work-group touches, summed over work-groups. ``global_atomic_requests``:

@@ -29,8 +29,7 @@ _LANES_A_CLOCK = {
 """Operations that a compute unit starts per clock. GPUs with less double precision are recognised
 by their measured peak."""
 _FMA = 2
-"""Operations of a fused multiply-add. Measured peaks count two; most code has separate
-operations."""
+"""Operations of an FMA. Measured peaks count two; most code has separate operations."""
 _LATENCY_CLOCKS = {
     "fp32_ops": 5.0,
     "fp64_ops": 5.0,
@@ -52,8 +51,7 @@ _NEAR_BYTES = 2**17
 _ITEMS_A_UNIT, _GROUPS_A_UNIT = 2048, 32
 """Most work-items and work-groups that are resident on a compute unit."""
 _LEAST_EACH = 2.0**-10
-"""Amount per work-item that is added before the logarithm, because smaller amounts do not
-matter."""
+"""Amount per work-item added before the logarithm, because smaller amounts do not matter."""
 
 _AMOUNTS = (
     "fp32_ops", "fp64_ops", "fp16_ops", "int_ops", "special_ops", "global_loads", "global_stores",

@@ -38,8 +38,7 @@ def file_to_write(path: Path, *, is_ours: Callable[[Path], bool], what: str) -> 
         what: the name of the output for the message, such as ``report``.
 
     Raises:
-        OutputTaken: The path holds something else: a foreign file, a folder, a device, a pipe, a
-            socket.
+        OutputTaken: The path holds a foreign file, a folder, a device, a pipe or a socket.
     """
     found = _mode(path)
     if found is None:
@@ -67,7 +66,7 @@ def folder_to_write(
         what: the name of the output for the message, such as ``evaluation``.
 
     Raises:
-        OutputTaken: The path holds a file, a device, or a folder with anything that the command did
+        OutputTaken: The path holds a file, a device, or a folder with content the command did
             not write.
     """
     if not is_folder(path):

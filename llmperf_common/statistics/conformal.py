@@ -15,8 +15,7 @@ each of K families has weight 1/(K+1), shared by its rows, and the unseen family
 2306.06342). Large families weigh no more than small ones. The guarantee: the interval of a row of a
 new family contains the measured time with a probability of at least ``level``, averaged over
 families; single families may be covered less. It holds for finite K and needs K >= level / (1 -
-level) families (9 for 90 %). With fewer families the largest score is taken and ``guarantee`` is
-"none".
+level) families (9 for 90 %). With fewer, the largest score is taken and ``guarantee`` is "none".
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ class Band:
     """The half width of an interval, and the calibration data behind it.
 
     Attributes:
-        half_width_log2: h in time / 2**h to time * 2**h; with a spread per row, h is this times the
-            spread.
+        half_width_log2: h in time / 2**h to time * 2**h; with spreads, h is this times the spread.
         num_rows: number of calibration rows.
         num_groups: number of their families (the number of rows where no families were given).
         guarantee: "groups" (holds for a new family), "rows" (for a row like the calibration rows)
@@ -62,8 +60,7 @@ class Conformal:
     pooled: Band
     bins: Mapping[str, Band] = field(default_factory=dict)
     source: str = "calibration"
-    """The rows used: "calibration"; "calibration+cross" where the calibration part was too
-    small."""
+    """The rows used: "calibration"; "calibration+cross" where that part was too small."""
     by_spread: bool = False
     """Whether half widths are multiples of the spread that the model predicts for each row."""
 

@@ -1,8 +1,7 @@
 """Metrics of predictions: errors, rankings, choices and intervals, each bootstrapped over families.
 
 Owns the definitions below, pooled over rows and averaged over kernels. Does not choose the scored
-rows (``trainer/evaluation/evaluate.py``) and does not show results. All arrays have shape (n,), one
-entry per row.
+rows (``trainer/evaluation/evaluate.py``). All arrays have shape (n,), one entry per row.
 
 ==========================  ========================================================================
 key                         meaning
@@ -60,8 +59,7 @@ WITHIN = {"1_25": 1.25, "1_5": 1.5, "2": 2.0}
 """Suffix of a metric's name to the factor that it stands for."""
 
 _ROUNDING = 1e-12
-"""Tolerance of comparisons, so that 9 of 10 rows count as 90 %, and 3 / 2 as within a factor of
-1.5."""
+"""Tolerance of comparisons: 9 of 10 rows count as 90 %, and 3 / 2 as within a factor of 1.5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +74,7 @@ class Scored:
         interval_level: coverage that the intervals guarantee; None where unknown.
         kernel: code of (kernel, device class); rows are ranked within one code.
         family: code of the kernel's family; the bootstrap resamples families.
-        choice: code shared by rows that differ in local size only; -1 for rows without such a
-            group.
+        choice: code shared by rows that differ in local size only; -1: not in such a group.
         slices: name of a further grouping ("suite", "regime", ...) to one label per row.
     """
 

@@ -23,8 +23,7 @@ def spearman_by_group(
         measured: shape (n,).
         predicted: shape (n,).
         group: codes, shape (n,).
-        min_rows: smaller groups are left out, and so are groups whose measured values are all
-            equal.
+        min_rows: smaller groups are left out, as are groups with measured values all equal.
 
     Returns:
         The codes of the remaining groups and their correlations in [-1, 1], both shape (g,). The
@@ -78,7 +77,7 @@ def choice_regret(measured_ns: Floats, predicted_ns: Floats, choice: Codes) -> R
     Args:
         measured_ns: shape (n,).
         predicted_ns: shape (n,).
-        choice: code shared by rows that differ in local size only; rows with -1 and groups of one
+        choice: code shared by rows that differ in local size only; -1 and groups of one
             row are ignored.
     """
     kept = choice >= 0

@@ -1,7 +1,7 @@
 """Splits of a dataset into train, validation, calibration and test, by family, kernel or config.
 
 Owns the rule, its record (``split.json``) and the check that no family is in two parts. All
-functions are pure functions of ids and a seed: a dataset gives the same parts on every machine, in
+functions are pure functions of ids and a seed: the parts are the same on every machine, in
 any row order.
 
 =========  =======================================================================================
@@ -16,7 +16,7 @@ config     68/8/4/20 % of the rows, by the hash of sample_id. Kernels of test ro
 =========  =======================================================================================
 
 With ``family`` and ``kernel`` a fifth part, ``seen_configs``, holds ``held_out.share`` of the rows
-of the train part's kernels, by the same hash. No fit uses them: they show the error on new launches
+of the train part's kernels, by the same hash. No fit uses them: they show errors on new launches
 of known kernels.
 """
 

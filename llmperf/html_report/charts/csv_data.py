@@ -15,8 +15,7 @@ from urllib.parse import quote
 Cell = str | float
 
 _SAFE = ",;:/()+*=!$@"
-"""Characters that are not escaped: they have no meaning in the address, and an escape takes three
-bytes."""
+"""Characters without a meaning in the address: not escaped, because an escape takes three bytes."""
 _FORMULA = ("=", "+", "-", "@", "\t")
 
 

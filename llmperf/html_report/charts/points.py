@@ -29,7 +29,7 @@ from llmperf.html_report.charts.svg import (
 )
 
 MAX_POINTS = 1_000
-"""Points above which a plot is binned or thinned: more dots would hide each other and make the page
+"""Points above which a plot is binned or thinned: more dots hide each other and make pages
 large."""
 _BINS = 44
 _LEVELS = 5

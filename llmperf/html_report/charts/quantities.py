@@ -1,7 +1,6 @@
 """Readable numbers, and the decades of time by which a report groups.
 
-Owns the formatting of numbers and stored facts with units, and the time decades. All times are in
-nanoseconds.
+Owns the formatting of numbers and facts with units, and the time decades. Times are in nanoseconds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Drawing of inline SVG: shapes have classes, never colours.
 
 Owns the canvas, the frame of the axes and the markers. Colours come from ``page.css``, so that dark
-mode and print need no second drawing. Series also differ by marker shape, so that no chart depends
-on colour.
+mode and print need no second drawing. Series also differ by marker: no chart depends on colour.
 """
 
 from __future__ import annotations

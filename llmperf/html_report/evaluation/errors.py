@@ -1,7 +1,6 @@
 """Errors of models: predicted against measured times, and errors by group.
 
-Owns the scatter plot of every model, and the primary model's errors by regime, decade, suite and
-family.
+Owns a scatter plot per model, and the primary model's errors by regime, decade, suite and family.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An evaluation's metrics as rows of a table, for any nesting of the metrics.
 
 A *block* is a mapping that holds numbers; the keys above it name its model, split and slice. The
-reader is written for ``llmperf_common.statistics.metrics.metrics_table``, but accepts added and
+reader is made for ``llmperf_common.statistics.metrics.metrics_table``; it accepts new and
 missing keys.
 """
 

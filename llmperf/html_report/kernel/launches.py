@@ -1,7 +1,6 @@
 """The launches of one kernel: a compact table, all launches as CSV, and the failures.
 
-Owns the columns of a launch in the table and in the CSV: one column per argument, plain numbers in
-the CSV.
+Owns the columns of a launch in table and CSV: one column per argument, plain numbers in the CSV.
 """
 
 from __future__ import annotations

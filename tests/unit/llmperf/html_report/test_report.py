@@ -358,7 +358,7 @@ def test_two_device_classes_are_not_drawn_as_one_curve() -> None:
     page = render_report(dataset=view, evaluation=evaluation)
     check_page(page)
     assert "pool the rows of 2 device classes" in page
-    assert "Device class h200 only" in page
+    assert "Only device class h200" in page
     assert "00005 h200" in page
 
 
