@@ -1,8 +1,7 @@
 """The conversion of exceptions to messages and exit codes (``llmperf_common/errors.py``).
 
 0 done, 2 usage, 3 bad input, 4 no usable device, 5 more failures than ``--max-failures`` or no
-kernel compiles, 130 interrupted with state saved. Other exceptions are bugs and keep their
-traceback.
+kernel compiles, 130 interrupted with state saved. Other exceptions are bugs and show a traceback.
 """
 
 from __future__ import annotations

@@ -124,8 +124,8 @@ class ScalarChoice(StrEnum):
 
 
 HIGH_FACTOR = 4
-"""4 = ``sizeof(float)``: kernels divide a size in bytes by it. Buffers of the simple rule are large
-enough for this value."""
+"""4 = ``sizeof(float)``, by which kernels divide a size in bytes; the quotient fits the buffers of
+the simple rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Progress of a collect on stderr, and its reaction to Ctrl-C.
 
-A terminal shows a live bar, other stderr gets a line per minute; with rate, ETA and
-failures by code.
+A terminal shows a live bar; otherwise a line is printed every minute. Both show the rate, the ETA
+and the failures by code.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ class PlannedFiller:
             return f"missing arguments are filled as `collect` plans them, from {self.known.said}"
         why = f": {self.known.said}" if self.known.said else ""
         return (
-            "missing buffers get one element per work-item, because the kernel's memory accesses "
-            f"are not known{why}; give their elements with --arg"
+            "missing buffers are as large as the NDRange, because the kernel's memory accesses are "
+            f"not known{why}; give their elements with --arg"
         )
 
     def _rule_text(self, argument: Argument, filled: LaunchArgument, global_size: Sizes) -> str:

@@ -33,7 +33,7 @@ element counts as one sector where the kernel may touch only a part of it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseAccess:
-    """A buffer whose neighbouring elements neighbouring work-items (dimension 0) certainly touch.
+    """A buffer in which adjacent work-items (dimension 0) certainly touch adjacent elements.
 
     Attributes:
         position: the buffer's position among the arguments.
