@@ -55,7 +55,7 @@ def collect(
     all committed results are kept, and the same call continues.
 
     Args:
-        corpus: one or several .cl files, folders, archives, git directories or CORPUS.parquet files.
+        corpus: one or several .cl files, folders, archives, git directories, corpus Parquet files.
         out: the dataset: a folder or ``s3://BUCKET/PREFIX``, new or one to resume.
         device: ``auto``, ``pocl``, ``cpu``, ``cuda[:N]`` or ``replay:FILE``.
         preset: name of a preset (``default``, ``demo``, ``400k``).

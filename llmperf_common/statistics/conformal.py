@@ -111,7 +111,10 @@ class Conformal:
             ValueError: The schema is unknown, or a key is missing.
         """
         if content.get("schema") not in _SCHEMAS:
-            raise ValueError(f"conformal.json: schema {content.get('schema')!r} is not 1 or 2")
+            raise ValueError(
+                f"conformal.json: schema {content.get('schema')!r} is not 1 or 2: train the run "
+                "again with this release"
+            )
         try:
             bins, pooled = content["bins"], content["pooled"]
             if not isinstance(bins, Mapping) or not isinstance(pooled, Mapping):

@@ -113,7 +113,10 @@ class Split:
             SplitError: The schema is unknown, or a key is missing or has a wrong type.
         """
         if content.get("schema") != SPLIT_SCHEMA:
-            raise SplitError(f"split.json: schema {content.get('schema')!r} is not {SPLIT_SCHEMA}")
+            raise SplitError(
+                f"split.json: schema {content.get('schema')!r} is not {SPLIT_SCHEMA}: train the "
+                "run again with this release"
+            )
         parts, held_out = content.get("parts"), content.get("held_out")
         suites = content.get("public_suites", ())
         if not isinstance(parts, Mapping) or not isinstance(held_out, Mapping):
@@ -272,7 +275,9 @@ def check_split(split: Split, kernel_families: Mapping[str, str]) -> None:
         for identity in ids:
             if owner.setdefault(identity, part) is not part:
                 raise SplitError(
-                    f"split: {split.kind.value} {identity} is in both {owner[identity]} and {part}"
+                    f"split: {split.kind.value} {identity} is in both {owner[identity]} and "
+                    f"{part}: "
+                    "make the split anew"
                 )
     if split.kind is not SplitKind.FAMILY:
         return
